@@ -1,0 +1,53 @@
+"""Names for the small values that travel everywhere, so that a broker id is never taken for a partition."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from random import Random
+from typing import NamedTuple, NewType
+
+NodeId = NewType("NodeId", int)
+Offset = NewType("Offset", int)
+LeaderEpoch = NewType("LeaderEpoch", int)
+ProducerId = NewType("ProducerId", int)
+Uuid = NewType("Uuid", bytes)  # always 16 bytes, as on the wire
+
+ZERO_UUID = Uuid(bytes(16))
+METADATA_TOPIC_ID = Uuid(bytes(15) + b"\x01")
+METADATA_TOPIC = "__cluster_metadata"
+NO_NODE = NodeId(-1)
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def new_uuid(chance: Random) -> Uuid:
+    """A random version-4 UUID; like Kafka, never one whose text starts with a dash (it would read as an option)."""
+    while True:
+        raw = bytearray(chance.randbytes(16))
+        raw[6] = raw[6] & 0x0F | 0x40
+        raw[8] = raw[8] & 0x3F | 0x80
+        uuid = Uuid(bytes(raw))
+        if not uuid_text(uuid).startswith("-"):
+            return uuid
+
+
+def uuid_text(uuid: bytes) -> str:
+    return base64.urlsafe_b64encode(uuid).rstrip(b"=").decode()
+
+
+def uuid_from_text(text: str) -> Uuid:
+    """Raises ValueError unless the text is a UUID as Kafka prints it: 22 characters of URL-safe base64."""
+    try:
+        raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"{text!r} is not a UUID in URL-safe base64") from error
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} has {len(raw)} bytes, a UUID has 16")
+    return Uuid(raw)

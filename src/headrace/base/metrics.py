@@ -1,0 +1,94 @@
+"""Counters and histograms cheap enough for every request; `observe` turns them into what Prometheus reads.
+
+A counter is an object with a public integer: `counter.value += 1` costs 30 ns, a lock and a label look-up would cost 1 µs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+# Upper bounds in seconds: from a quarter of a request's time to the longest that anybody waits for an answer.
+LATENCY_BUCKETS = (
+    0.00002, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0,
+)  # fmt: skip
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Counter:
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
+class Histogram:
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...] = LATENCY_BUCKETS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def quantile(self, share: float) -> float:
+        """The upper bound of the bucket that holds this share of all observations; 0 if there are none."""
+        wanted, seen = share * self.count, 0
+        for count, bound in zip(self.counts, (*self.bounds, float("inf")), strict=True):
+            seen += count
+            if seen and seen >= wanted:
+                return bound
+        return 0.0
+
+
+Metric = Counter | Histogram | Callable[[], float]
+
+
+@dataclass(slots=True)
+class Family:
+    """One exported name with all its labelled values. `kind` is counter, histogram or gauge."""
+
+    name: str
+    help: str
+    kind: str
+    members: dict[Labels, Metric] = field(default_factory=dict)
+
+
+class Metrics:
+    """The registry of one node; asked for the same name and labels again, it gives the same object."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, Family] = {}
+
+    def __iter__(self) -> Iterator[Family]:
+        return iter(list(self._families.values()))
+
+    def counter(self, name: str, help: str, **labels: str) -> Counter:
+        metric = self._member(name, help, "counter", labels, Counter)
+        assert isinstance(metric, Counter)
+        return metric
+
+    def histogram(self, name: str, help: str, **labels: str) -> Histogram:
+        metric = self._member(name, help, "histogram", labels, Histogram)
+        assert isinstance(metric, Histogram)
+        return metric
+
+    def gauge(self, name: str, help: str, read: Callable[[], float], **labels: str) -> None:
+        self._member(name, help, "gauge", labels, lambda: read)
+
+    def _member(self, name: str, help: str, kind: str, labels: dict[str, str], make: Callable[[], Metric]) -> Metric:
+        family = self._families.setdefault(name, Family(name, help, kind))
+        assert family.kind == kind, f"{name} is a {family.kind}, not a {kind}"
+        key = tuple(sorted(labels.items()))
+        if key not in family.members:
+            family.members[key] = make()
+        return family.members[key]

@@ -1,0 +1,49 @@
+"""What consensus asks of its shell, as values. The shell carries them out in order and reports back what became durable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.base.ids import NO_NODE, NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionState:
+    """What a voter must never forget: the contents of quorum-state."""
+
+    epoch: int = 0
+    leader: NodeId = NO_NODE
+    voted_for: NodeId = NO_NODE
+
+
+@dataclass(frozen=True, slots=True)
+class PersistElection:
+    """Make it durable, then call `election_persisted`. No vote counts BEFORE that, our own included."""
+
+    state: ElectionState
+
+
+@dataclass(frozen=True, slots=True)
+class BecomeLeader:
+    """Write the leader-change record of this epoch as the next record of the log, then call `proposed` for it."""
+
+    epoch: int
+    voters: tuple[NodeId, ...]
+    granted_by: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Make the log durable up to this end offset, then call `persisted`. The leader counts itself only AFTER that."""
+
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Everything below this offset is held by a majority."""
+
+    high_watermark: int
+
+
+Effect = PersistElection | BecomeLeader | Persist | Committed

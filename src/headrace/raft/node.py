@@ -1,0 +1,101 @@
+"""One voter: epochs, roles and the commit rule.
+
+    unattached --campaign--> candidate --majority granted--> leader --resign--> resigned
+
+A leader commits what a majority of voters has on disk, but only once a record of its own epoch is among it: an older
+record can be held by a majority and still be overwritten (Raft, section 5.4.2). The log itself lives in the shell; the node
+only knows how far it reaches and how far it is durable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+
+from headrace.base.ids import NodeId
+from headrace.raft.messages import BecomeLeader, Committed, Effect, ElectionState, Persist, PersistElection
+from headrace.raft.voters import Voters
+
+
+class Role(Enum):
+    UNATTACHED = "unattached"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+    RESIGNED = "resigned"
+
+
+TRANSITIONS: dict[Role, frozenset[Role]] = {
+    Role.UNATTACHED: frozenset({Role.CANDIDATE, Role.RESIGNED}),
+    Role.CANDIDATE: frozenset({Role.CANDIDATE, Role.LEADER, Role.UNATTACHED, Role.RESIGNED}),
+    Role.LEADER: frozenset({Role.RESIGNED, Role.UNATTACHED}),
+    Role.RESIGNED: frozenset(),
+}
+
+
+class RaftNode:
+    def __init__(self, node_id: NodeId, voters: Voters, state: ElectionState, log_end: int) -> None:
+        self.node_id = node_id
+        self.voters = voters
+        self.state = state
+        self.role = Role.UNATTACHED
+        self.log_end = log_end
+        self.high_watermark = 0
+        self._epoch_start = -1  # where our own epoch begins, as leader
+        self._durable: dict[NodeId, int] = {}  # end offsets on disk, by voter, as far as we know
+        self._granted: set[NodeId] = set()
+
+    @property
+    def epoch(self) -> int:
+        return self.state.epoch
+
+    def campaign(self) -> list[Effect]:
+        self._turn(Role.CANDIDATE)
+        self._granted = set()
+        self.state = ElectionState(self.state.epoch + 1, voted_for=self.node_id)
+        return [PersistElection(self.state)]
+
+    def election_persisted(self, state: ElectionState) -> list[Effect]:
+        if state != self.state or self.role is not Role.CANDIDATE:
+            return []  # an older campaign, overtaken while it was being written
+        return self.vote_granted(self.node_id, state.epoch)
+
+    def vote_granted(self, voter: NodeId, epoch: int) -> list[Effect]:
+        if self.role is not Role.CANDIDATE or epoch != self.epoch or voter not in self.voters:
+            return []
+        self._granted.add(voter)
+        if len(self._granted) < self.voters.majority:
+            return []
+        self._turn(Role.LEADER)
+        self.state = replace(self.state, leader=self.node_id)
+        self._epoch_start = self.log_end
+        self._durable = {}
+        return [BecomeLeader(self.epoch, tuple(sorted(self.voters.ids)), tuple(sorted(self._granted)))]
+
+    def proposed(self, end_offset: int) -> list[Effect]:
+        """The leader's own log now ends here; it does not count before it is on disk."""
+        assert self.role is Role.LEADER, f"only a leader proposes, this node is {self.role.value}"
+        assert end_offset > self.log_end, f"log end {self.log_end} cannot go to {end_offset}"
+        self.log_end = end_offset
+        return [Persist(end_offset)]
+
+    def persisted(self, end_offset: int) -> list[Effect]:
+        return self.voter_holds(self.node_id, end_offset)
+
+    def voter_holds(self, voter: NodeId, end_offset: int) -> list[Effect]:
+        """A voter has the log on disk up to here: for others, their fetch offset says so."""
+        if self.role is not Role.LEADER or voter not in self.voters:
+            return []
+        assert end_offset <= self.log_end, f"voter {voter} holds {end_offset}, past our end {self.log_end}"
+        self._durable[voter] = max(end_offset, self._durable.get(voter, 0))
+        held = self.voters.held_by_majority(self._durable)
+        if held <= self._epoch_start or held <= self.high_watermark:
+            return []
+        self.high_watermark = held
+        return [Committed(held)]
+
+    def resign(self) -> None:
+        self._turn(Role.RESIGNED)
+
+    def _turn(self, role: Role) -> None:
+        assert role in TRANSITIONS[self.role], f"{self.role.value} cannot become {role.value}"
+        self.role = role

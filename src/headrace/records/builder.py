@@ -1,0 +1,199 @@
+"""Building record batches, byte for byte as Kafka's own builder lays them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
+
+from headrace.records import batch as layout
+from headrace.records.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, BatchHeader
+from headrace.records.compression import Codec, compress
+from headrace.records.record import Headers, Record
+from headrace.records.varint import varint, varlong
+
+_CRC = Struct(">I")
+_CRC_POSITION = 17
+_NO_ATTRIBUTES = b"\x00"
+
+
+class BatchBuilder:
+    """Records go in with `append`, `build` gives the batch; the base timestamp is the first record's unless given."""
+
+    __slots__ = ("base_timestamp", "count", "max_timestamp", "section")
+
+    def __init__(self, base_timestamp: int | None = None) -> None:
+        self.base_timestamp = base_timestamp
+        self.max_timestamp = layout.NO_TIMESTAMP
+        self.count = 0
+        self.section = bytearray()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch if it were built now without compression."""
+        return HEADER_BYTES + len(self.section)
+
+    def append(
+        self,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers = (),
+        offset_delta: int | None = None,
+    ) -> None:
+        """`offset_delta` is for compaction, where records keep their offsets and leave gaps."""
+        if self.base_timestamp is None:
+            self.base_timestamp = timestamp
+        body = b"".join(
+            (
+                _NO_ATTRIBUTES,
+                varlong(timestamp - self.base_timestamp),
+                varint(self.count if offset_delta is None else offset_delta),
+                _NULL if key is None else varint(len(key)) + key,
+                _NULL if value is None else varint(len(value)) + value,
+                _NO_HEADERS if not headers else _headers(headers),
+            )
+        )
+        self.section += varint(len(body))
+        self.section += body
+        self.count += 1
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+
+    def build(
+        self,
+        *,
+        base_offset: int = 0,
+        codec: Codec = Codec.NONE,
+        level: int | None = None,
+        producer_id: int = layout.NO_PRODUCER_ID,
+        producer_epoch: int = layout.NO_PRODUCER_EPOCH,
+        base_sequence: int = layout.NO_SEQUENCE,
+        transactional: bool = False,
+        control: bool = False,
+        leader_epoch: int = -1,
+        last_offset_delta: int | None = None,
+        append_time: int | None = None,
+    ) -> bytearray:
+        attributes = int(codec)
+        attributes |= layout.TRANSACTIONAL if transactional else 0
+        attributes |= layout.CONTROL if control else 0
+        attributes |= layout.LOG_APPEND_TIME if append_time is not None else 0
+        return build_from_section(
+            BatchHeader(
+                base_offset=base_offset,
+                batch_length=0,
+                leader_epoch=leader_epoch,
+                magic=layout.MAGIC,
+                crc=0,
+                attributes=attributes,
+                last_offset_delta=self.count - 1 if last_offset_delta is None else last_offset_delta,
+                base_timestamp=layout.NO_TIMESTAMP if self.base_timestamp is None else self.base_timestamp,
+                max_timestamp=self.max_timestamp if append_time is None else append_time,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=base_sequence,
+                record_count=self.count,
+            ),
+            self.section,
+            level,
+        )
+
+
+_NULL = varint(-1)
+_NO_HEADERS = varint(0)
+
+
+def _headers(headers: Headers) -> bytes:
+    parts = [varint(len(headers))]
+    for name, value in headers:
+        key = name.encode()
+        parts += (varint(len(key)), key)
+        parts.append(_NULL if value is None else varint(len(value)) + value)
+    return b"".join(parts)
+
+
+def build_from_section(header: BatchHeader, section: layout.Buffer, level: int | None = None) -> bytearray:
+    """Compresses an encoded record section as the header's attributes say; fills in length and checksum."""
+    codec = Codec(header.codec)
+    records = section if codec is Codec.NONE else compress(codec, section, level)
+    size = HEADER_BYTES + len(records)
+    out = bytearray(layout.pack_header(header._replace(batch_length=size - LENGTH_OVERHEAD_BYTES)))
+    out += records
+    _CRC.pack_into(out, _CRC_POSITION, layout.checksum(out, 0, size))
+    return out
+
+
+def build_batch(
+    records: Iterable[Record],
+    *,
+    base_offset: int = 0,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    producer_id: int = layout.NO_PRODUCER_ID,
+    producer_epoch: int = layout.NO_PRODUCER_EPOCH,
+    base_sequence: int = layout.NO_SEQUENCE,
+    transactional: bool = False,
+    control: bool = False,
+    leader_epoch: int = -1,
+    append_time: int | None = None,
+) -> bytearray:
+    """A batch of the records in their order, from `base_offset` on: their own offsets are not looked at."""
+    builder = BatchBuilder()
+    for record in records:
+        builder.append(record.timestamp, record.key, record.value, record.headers)
+    if builder.count == 0:
+        raise ValueError("a batch needs a record")
+    return builder.build(
+        base_offset=base_offset,
+        codec=codec,
+        level=level,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        transactional=transactional,
+        control=control,
+        leader_epoch=leader_epoch,
+        append_time=append_time,
+    )
+
+
+def rebuild_batch(
+    header: BatchHeader,
+    records: Sequence[Record],
+    *,
+    codec: Codec | None = None,
+    level: int | None = None,
+    delete_horizon_ms: int | None = None,
+) -> bytearray:
+    """The batch with only these of its records left, as compaction leaves it: offsets, sequences and producer stay.
+
+    A delete horizon, once set, stands in the place of the base timestamp (KIP-534). Without a record there is the empty
+    batch that keeps the producer's state or the end of the log.
+    """
+    if not records:
+        kept = header.attributes & ~(layout.CODEC_MASK | layout.DELETE_HORIZON)
+        return build_from_section(
+            header._replace(attributes=kept, record_count=0, base_timestamp=layout.NO_TIMESTAMP), b""
+        )
+    attributes = header.attributes
+    if codec is not None:
+        attributes = attributes & ~layout.CODEC_MASK | codec
+    if delete_horizon_ms is None and attributes & layout.DELETE_HORIZON:
+        delete_horizon_ms = header.base_timestamp
+    if delete_horizon_ms is not None:
+        attributes |= layout.DELETE_HORIZON
+    builder = BatchBuilder(delete_horizon_ms)
+    for record in records:
+        offset_delta = record.offset - header.base_offset
+        if not 0 <= offset_delta <= header.last_offset_delta:
+            raise ValueError(f"record at {record.offset} is not of the batch at {header.base_offset}")
+        builder.append(record.timestamp, record.key, record.value, record.headers, offset_delta)
+    assert builder.base_timestamp is not None
+    append_time = attributes & layout.LOG_APPEND_TIME
+    changed = header._replace(
+        attributes=attributes,
+        record_count=builder.count,
+        base_timestamp=builder.base_timestamp,
+        max_timestamp=header.max_timestamp if append_time else builder.max_timestamp,
+    )
+    return build_from_section(changed, builder.section, level)

@@ -1,0 +1,289 @@
+"""One client connection: bytes in, frames to the dispatcher, answers out in the order of the requests.
+
+Frames are parsed in place in one receive buffer (no copy between the kernel and the log). A handler may look at its frame
+during its call; one that needs it longer answers with a Deferred that `holds_frame`, and nothing more is parsed until it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from struct import Struct
+from typing import Protocol
+
+from headrace.base.errors import HeadraceError
+from headrace.base.metrics import Counter
+from headrace.server.context import Peer
+
+log = logging.getLogger(__name__)
+
+Part = bytes | bytearray | memoryview
+Answer = list[Part]
+
+RECEIVE_BUFFER_MIN = 64 * 1024
+RECEIVE_BUFFER_AHEAD = 6  # frames of the announced size that fit the buffer, so that a pipelining producer is read in one go
+RECEIVE_BUFFER_AHEAD_MAX = 8 * 1024 * 1024
+FRAME_MIN = 8  # api key, version, correlation id
+ANSWERS_WAITING_MAX = 128  # requests taken from one connection before their answers have left
+JOIN_MAX = 32 * 1024  # answers up to this size are joined into one send
+WRITE_PIECE = 256 * 1024  # what asyncio may have to copy when the socket takes only a part
+
+_SIZE = Struct(">i")
+
+
+class CloseConnection(HeadraceError):
+    """This connection cannot go on; the text says why."""
+
+
+class Deferred:
+    """An answer that comes later. `resolve` may be called once, from the event loop; `abandon` says that nobody waits any more."""
+
+    __slots__ = ("abandon", "answer", "done", "holds_frame", "on_done")
+
+    def __init__(self, abandon: Callable[[], object], holds_frame: bool = False) -> None:
+        self.abandon = abandon
+        self.holds_frame = holds_frame
+        self.done = False
+        self.answer: Answer | None = None
+        self.on_done: Connection | None = None
+
+    def resolve(self, answer: Answer | None) -> None:
+        """None closes the connection: the handler failed in a way that has no answer."""
+        if self.done:
+            return
+        self.done = True
+        self.answer = answer
+        if self.on_done is not None:
+            self.on_done.answered(self)
+
+
+class FrameHandler(Protocol):
+    def handle(self, peer: Peer, frame: memoryview) -> Answer | Deferred | None:
+        """The answer's parts (size included), an answer to come, or None where none is sent (acks=0). CloseConnection ends it."""
+
+
+class Gauges:
+    """What all connections of a listener count together."""
+
+    __slots__ = ("bytes_in", "bytes_out", "connections", "refused")
+
+    def __init__(self, bytes_in: Counter, bytes_out: Counter, refused: Counter) -> None:
+        self.bytes_in = bytes_in
+        self.bytes_out = bytes_out
+        self.refused = refused
+        self.connections: set[Connection] = set()
+
+
+class Connection(asyncio.BufferedProtocol):
+    def __init__(self, handler: FrameHandler, listener: str, gauges: Gauges, frame_max: int, loop: asyncio.AbstractEventLoop):
+        self._handler = handler
+        self._listener = listener
+        self._gauges = gauges
+        self._frame_max = frame_max
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self.peer = Peer(listener, "")
+        self._buffer = bytearray(RECEIVE_BUFFER_MIN)
+        self._view = memoryview(self._buffer)
+        self._start = 0  # of the first byte not yet parsed
+        self._end = 0  # of what was received
+        self._wanted = 0  # size of the frame at _start, if it does not fit what is left of the buffer
+        self._waiting: deque[Deferred | Answer] = deque()  # answers behind the first that is not there yet
+        self._out: Answer = []  # answers to go with the next flush
+        self._unsent: deque[Part] = deque()  # what the transport would not take yet
+        self._frame_held = False
+        self._parsing = False
+        self._write_paused = False
+        self._reading = True
+        self.last_active = loop.time()
+
+    # --- receiving
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_PIECE)
+        name = transport.get_extra_info("peername")
+        own = transport.get_extra_info("sockname")
+        self.peer = Peer(self._listener, name[0] if isinstance(name, tuple) else "local", own[1] if isinstance(own, tuple) else 0)
+        self._gauges.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._gauges.connections.discard(self)
+        waiting, self._waiting = self._waiting, deque()
+        self._unsent.clear()
+        for answer in waiting:
+            if isinstance(answer, Deferred) and not answer.done:
+                answer.abandon()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._end == len(self._buffer) or self._wanted > len(self._buffer) - self._start:
+            self._make_room()
+        return self._view[self._end :]
+
+    def _make_room(self) -> None:
+        """Moves the partial frame to the front, into a larger buffer if its announced size (and a few more of it) wants one."""
+        pending = self._end - self._start
+        wanted = max(self._wanted, pending + 1)
+        size = len(self._buffer)
+        if wanted > size:
+            size = max(wanted, min(wanted * RECEIVE_BUFFER_AHEAD, RECEIVE_BUFFER_AHEAD_MAX))
+        if size != len(self._buffer):
+            fresh = bytearray(size)
+            fresh[:pending] = self._view[self._start : self._end]
+            self._buffer, self._view = fresh, memoryview(fresh)
+        else:
+            self._buffer[:pending] = self._view[self._start : self._end]
+        self._start, self._end = 0, pending
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._end += nbytes
+        self._gauges.bytes_in.value += nbytes
+        self.last_active = self._loop.time()
+        if not self._frame_held:
+            self._parse()
+
+    def _parse(self) -> None:
+        if self._parsing:
+            return  # a handler answered an earlier request of this very connection; the loop below goes on by itself
+        self._parsing = True
+        try:
+            while not self._frame_held and len(self._waiting) < ANSWERS_WAITING_MAX and not self._write_paused:
+                start = self._start
+                received = self._end - start
+                if received < 4:
+                    self._wanted = 0
+                    break
+                (size,) = _SIZE.unpack_from(self._buffer, start)
+                if size > self._frame_max or size < FRAME_MIN:
+                    raise CloseConnection(f"a request of {size} bytes; allowed are {FRAME_MIN} to {self._frame_max}")
+                if received < size + 4:
+                    self._wanted = size + 4
+                    break
+                self._start = start + 4 + size
+                self._take(self._handler.handle(self.peer, self._view[start + 4 : self._start]))
+            if self._start == self._end:
+                self._start = self._end = self._wanted = 0
+        except CloseConnection as reason:
+            self._flush()
+            self._refuse(str(reason))
+            return
+        except Exception:
+            self._flush()
+            log.exception("connection from %s closed: a request could not be handled", self.peer.address)
+            self.close()
+            return
+        finally:
+            self._parsing = False
+        self._flush()
+        self._steer_reading()
+
+    def _take(self, answer: Answer | Deferred | None) -> None:
+        if answer is None:
+            return
+        if isinstance(answer, Deferred) and not answer.done:
+            answer.on_done = self
+            self._frame_held = answer.holds_frame
+            self._waiting.append(answer)
+        else:
+            if isinstance(answer, Deferred):
+                if answer.answer is None:
+                    raise CloseConnection("a request failed in a way that has no answer")
+                answer = answer.answer
+            if self._waiting:
+                self._waiting.append(answer)
+            else:
+                self._out += answer
+
+    def _steer_reading(self) -> None:
+        """Back-pressure: a client that does not read its answers, or floods us with requests, is not read from."""
+        if self._transport is None:
+            return
+        full = self._frame_held or self._write_paused or len(self._waiting) >= ANSWERS_WAITING_MAX
+        if full == self._reading:
+            self._reading = not full
+            if full:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def eof_received(self) -> bool:
+        return False
+
+    # --- answering
+
+    def answered(self, deferred: Deferred) -> None:
+        """The answer of a request that was waiting; it leaves when all before it have."""
+        if self._transport is None:
+            return
+        if deferred.answer is None:
+            self._refuse("a request failed in a way that has no answer")
+            return
+        if deferred.holds_frame:
+            self._frame_held = False
+        waiting = self._waiting
+        while waiting:
+            first = waiting[0]
+            if isinstance(first, Deferred):
+                if not first.done:
+                    break
+                assert first.answer is not None
+                self._out += first.answer
+            else:
+                self._out += first
+            waiting.popleft()
+        self._parse()
+
+    def _flush(self) -> None:
+        out = self._out
+        if not out or self._transport is None:
+            return
+        self._out = []
+        if len(out) == 1 and not self._unsent and not self._write_paused:
+            size = len(out[0])
+            self._gauges.bytes_out.value += size
+            if size <= WRITE_PIECE:
+                self._transport.write(out[0])
+                return
+        else:
+            size = sum(map(len, out))
+            self._gauges.bytes_out.value += size
+        if size <= JOIN_MAX:
+            out = [b"".join(out)]
+        self._unsent.extend(out)
+        self._send_more()
+
+    def _send_more(self) -> None:
+        """Large answers go piece by piece: what the socket does not take is copied by asyncio, so it gets little at a time."""
+        unsent = self._unsent
+        while unsent and not self._write_paused and self._transport is not None:
+            part = unsent.popleft()
+            if len(part) > WRITE_PIECE:
+                view = memoryview(part)
+                unsent.appendleft(view[WRITE_PIECE:])
+                part = view[:WRITE_PIECE]
+            self._transport.write(part)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._send_more()
+        if not self._write_paused and not self._frame_held:
+            self._parse()
+
+    # --- ending
+
+    def _refuse(self, reason: str) -> None:
+        self._gauges.refused.value += 1
+        log.warning("connection from %s on %s closed: %s", self.peer.address, self._listener, reason)
+        self.close()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None

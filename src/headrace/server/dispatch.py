@@ -1,0 +1,166 @@
+"""From a frame to a handler and back: header, route by (API, version), compiled decode, admission, compiled encode."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any
+
+from headrace.base.errors import HeadraceError
+from headrace.base.metrics import Counter, Histogram, Metrics
+from headrace.protocol.apis import ApiKey
+from headrace.protocol.compiler import codec
+from headrace.protocol.errors import DecodeError
+from headrace.protocol.headers import is_flexible, read_request_header
+from headrace.security.resources import Need
+from headrace.server.connection import Answer, CloseConnection, Deferred
+from headrace.server.context import Peer, RequestContext
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[RequestContext, Any], Any]
+
+_PREFIX = Struct(">ii")  # frame size, correlation id
+_PREFIX_FLEXIBLE = Struct(">iib")  # … and an empty tag section
+
+
+@dataclass(slots=True, frozen=True)
+class Api:
+    """One line of the API table. `advertised_min` differs from `versions` only for Produce (KAFKA-18659)."""
+
+    key: ApiKey
+    versions: tuple[int, int]
+    request: type[Any]
+    response: type[Any]
+    handler: Handler
+    need: Need
+    advertised_min: int | None = None
+
+
+class HoldFrame:
+    """A handler's word that it still needs its frame, and its place in the order of the connection, until this is done."""
+
+    __slots__ = ("awaitable",)
+
+    def __init__(self, awaitable: Awaitable[Any]) -> None:
+        self.awaitable = awaitable
+
+
+class _Route:
+    """What one (API, version) needs, resolved once: the codecs are compiled on first use."""
+
+    __slots__ = ("decode", "encode", "flexible", "handler", "name", "requests", "times", "version")
+
+    def __init__(self, api: Api, version: int, requests: Counter, times: Histogram) -> None:
+        self.decode = codec(api.request, version).decode
+        self.encode = codec(api.response, version).encode_parts
+        # The answer to ApiVersions keeps its oldest header for ever: a client reads it before it knows what we speak (KIP-511).
+        self.flexible = is_flexible(api.key, version) and api.key != ApiKey.API_VERSIONS
+        self.handler = api.handler
+        self.version = version
+        self.requests = requests
+        self.times = times
+        self.name = api.key.name
+
+    def frame(self, correlation_id: int, response: Any) -> Answer:
+        parts = self.encode(response)
+        size = sum(map(len, parts)) if len(parts) > 1 else len(parts[0])
+        if self.flexible:
+            parts[0] = _PREFIX_FLEXIBLE.pack(size + 5, correlation_id, 0) + parts[0]
+        else:
+            parts[0] = _PREFIX.pack(size + 4, correlation_id) + parts[0]
+        return parts
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        apis: Mapping[ApiKey, Api],
+        unsupported_version: Callable[[int], Any],
+        metrics: Metrics,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """`unsupported_version` answers an ApiVersions request of an unknown version: the one error that clients can read."""
+        self._apis = apis
+        self._unsupported_version = unsupported_version
+        self._metrics = metrics
+        self._loop = loop
+        self._routes: dict[int, _Route] = {}
+
+    def warm(self, keys: Mapping[ApiKey, int]) -> None:
+        """Compiles before the first client comes what every client asks first."""
+        for key, version in keys.items():
+            self._route(key, version)
+
+    def handle(self, peer: Peer, frame: memoryview) -> Answer | Deferred | None:
+        began = self._loop.time()
+        try:
+            api_key, version, correlation_id, client_id, position = read_request_header(frame)
+            route = self._routes.get(api_key << 16 | version) or self._route(api_key, version)
+            if route is None:
+                return self._refuse_version(api_key, version, correlation_id)
+            request = route.decode(frame, position)
+        except DecodeError as error:
+            raise CloseConnection(str(error)) from None
+        route.requests.value += 1
+        result = route.handler(RequestContext(peer, version, client_id), request)
+        if result is None:
+            return None
+        if isinstance(result, HoldFrame):
+            return self._later(route, correlation_id, began, result.awaitable, holds_frame=True)
+        if isinstance(result, Awaitable):
+            return self._later(route, correlation_id, began, result, holds_frame=False)
+        answer = route.frame(correlation_id, result)
+        route.times.observe(self._loop.time() - began)
+        return answer
+
+    def _route(self, api_key: int, version: int) -> _Route | None:
+        try:
+            api = self._apis[ApiKey(api_key)]
+        except (KeyError, ValueError):
+            return None
+        if not api.versions[0] <= version <= api.versions[1]:
+            return None
+        name = "".join(word.title() for word in api.key.name.split("_"))
+        route = _Route(
+            api,
+            version,
+            self._metrics.counter(
+                "kafka_network_requestmetrics_requests_total", "Requests by API and version.", request=name, version=str(version)
+            ),
+            self._metrics.histogram(
+                "kafka_network_requestmetrics_totaltime_seconds", "From the last byte of a request to its answer.", request=name
+            ),
+        )
+        self._routes[api_key << 16 | version] = route
+        return route
+
+    def _refuse_version(self, api_key: int, version: int, correlation_id: int) -> Answer:
+        if api_key == ApiKey.API_VERSIONS:
+            body = self._unsupported_version(version)
+            return [_PREFIX.pack(len(body) + 4, correlation_id) + body]
+        raise CloseConnection(f"API {api_key} in version {version} is not supported here; ApiVersions lists what is")
+
+    def _later(
+        self, route: _Route, correlation_id: int, began: float, awaitable: Awaitable[Any], *, holds_frame: bool
+    ) -> Deferred:
+        future = asyncio.ensure_future(awaitable, loop=self._loop)
+        deferred = Deferred(future.cancel, holds_frame)
+
+        def done(future: asyncio.Future[Any]) -> None:
+            answer: Answer | None = None
+            if not future.cancelled():
+                error = future.exception()
+                if error is None:
+                    answer = route.frame(correlation_id, future.result())
+                else:
+                    level = logging.WARNING if isinstance(error, HeadraceError) else logging.ERROR
+                    log.log(level, "%s failed: %s", route.name, error, exc_info=error)
+            route.times.observe(self._loop.time() - began)
+            deferred.resolve(answer)
+
+        future.add_done_callback(done)
+        return deferred

@@ -1,0 +1,92 @@
+"""A door of the node: binds an address, makes a Connection for each client, closes idle ones, and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from headrace.base.errors import ConfigError
+from headrace.base.metrics import Metrics
+from headrace.server.connection import Connection, FrameHandler, Gauges
+
+log = logging.getLogger(__name__)
+
+IDLE_SWEEP_S = 10.0
+
+
+@dataclass(slots=True, frozen=True)
+class ListenerSettings:
+    name: str
+    host: str  # empty: all interfaces
+    port: int  # 0: any free one
+    request_bytes_max: int = 104_857_600
+    connections_max: int = 2_147_483_647
+    idle_s_max: float = 600.0
+    backlog: int = 50
+
+
+class Listener:
+    def __init__(self, settings: ListenerSettings, handler: FrameHandler, metrics: Metrics) -> None:
+        self.settings = settings
+        self._handler = handler
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        name = settings.name
+        self.port = settings.port
+        self._gauges = Gauges(
+            metrics.counter("kafka_server_socket_server_metrics_incoming_byte_total", "Bytes read.", listener=name),
+            metrics.counter("kafka_server_socket_server_metrics_outgoing_byte_total", "Bytes written.", listener=name),
+            metrics.counter("headrace_connections_refused_total", "Connections closed for bad input or a limit.", listener=name),
+        )
+        metrics.gauge(
+            "kafka_server_socket_server_metrics_connection_count",
+            "Open connections.",
+            lambda: float(len(self._gauges.connections)),
+            listener=name,
+        )
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        settings = self.settings
+        try:
+            self._server = await loop.create_server(
+                lambda: self._accept(loop), settings.host or None, settings.port, backlog=settings.backlog, reuse_address=True
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"listeners: {settings.name} cannot listen on {settings.host or '*'}:{settings.port}: {error.strerror or error}"
+            ) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._sweep(loop)
+
+    def _accept(self, loop: asyncio.AbstractEventLoop) -> asyncio.BufferedProtocol:
+        if len(self._gauges.connections) >= self.settings.connections_max:
+            self._gauges.refused.value += 1
+            log.warning("%s: a connection was refused, max.connections=%d is reached", self.settings.name, len(self._gauges.connections))
+            return _Refusal()
+        return Connection(self._handler, self.settings.name, self._gauges, self.settings.request_bytes_max, loop)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        oldest = loop.time() - self.settings.idle_s_max
+        for connection in [c for c in self._gauges.connections if c.last_active < oldest]:
+            connection.close()
+        self._sweeper = loop.call_later(IDLE_SWEEP_S, self._sweep, loop)
+
+    async def stop(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._gauges.connections):
+            connection.close()
+
+
+class _Refusal(asyncio.BufferedProtocol):
+    """Takes a connection only to close it."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return bytearray(1024)

@@ -1,0 +1,32 @@
+"""Where a machine's records go: raft for the controller, the local leader of an internal partition for coordinators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+from headrace.base.errors import HeadraceError
+
+Record = TypeVar("Record")
+
+
+class NotLeader(HeadraceError):
+    """The journal is led elsewhere; whoever asked must find the leader and ask again."""
+
+
+class Journal(Protocol[Record]):
+    def next_offset(self) -> int:
+        """The offset that the next record will get; NotLeader if this journal cannot be written here."""
+
+    def append(self, records: Sequence[Record]) -> int:
+        """Appends all of them as one unit and returns the offset of the last; NotLeader if leadership is gone."""
+
+    def committed_offset(self) -> int:
+        """The last offset that can no longer be lost; -1 if none."""
+
+    def read(self, start: int) -> Iterator[Sequence[Record]]:
+        """Committed records in slices, to load a machine."""
+
+    def on_committed(self, tell: Callable[[int], None]) -> None: ...
+
+    def on_lost(self, tell: Callable[[], None]) -> None: ...

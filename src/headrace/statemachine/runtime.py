@@ -1,0 +1,150 @@
+"""Runs one machine on one journal: writes what it emits, waits for the commit, and only then lets the answers go."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from headrace.base.waiters import OffsetWaiters
+from headrace.statemachine.journal import Journal, NotLeader
+from headrace.statemachine.machine import Machine, Ticket
+
+Record = TypeVar("Record")
+Request = TypeVar("Request")
+
+PARKED_MAX = 100_000  # answers waiting for a commit; beyond it a request is refused instead of queued
+
+
+class _Transaction(Generic[Record]):
+    """One decision under way; see machine.Decision."""
+
+    def __init__(self, machine: Machine[Any, Record], ticket: Ticket, first_offset: int) -> None:
+        self._machine = machine
+        self.ticket = ticket
+        self._next_offset = first_offset
+        self.records: list[Record] = []
+        self.replies: list[tuple[Ticket, Any]] = []
+        self.timers: list[tuple[Hashable, int | None]] = []
+
+    def emit(self, record: Record) -> None:
+        self._machine.apply(record, self._next_offset)
+        self.records.append(record)
+        self._next_offset += 1
+
+    def reply(self, ticket: Ticket, answer: Any) -> None:
+        self.replies.append((ticket, answer))
+
+    def next_offset(self) -> int:
+        return self._next_offset
+
+    def arm(self, timer: Hashable, at_ms: int) -> None:
+        self.timers.append((timer, at_ms))
+
+    def cancel(self, timer: Hashable) -> None:
+        self.timers.append((timer, None))
+
+
+class Runtime(Generic[Request, Record]):
+    """States: loading (following the journal) → leading → following again when leadership is lost."""
+
+    def __init__(self, machine: Machine[Request, Record], journal: Journal[Record]) -> None:
+        self._machine = machine
+        self._journal = journal
+        self._parked = OffsetWaiters()
+        self._newest_offset = -1  # of anything emitted here: answers that saw it must wait for it
+        self._timers: dict[Hashable, int] = {}
+        self._due: list[tuple[int, int, Hashable]] = []
+        self._armed = 0
+        self.leading = False
+        journal.on_committed(self._committed)
+        journal.on_lost(self._lost)
+
+    def load(self, start: int) -> Iterator[int]:
+        """Applies the committed journal in slices, yielding the offset reached after each, so that a shell can take turns."""
+        offset = start
+        for records in self._journal.read(start):
+            for record in records:
+                self._machine.apply(record, offset)
+                offset += 1
+            yield offset
+
+    def lead(self, now_ms: int) -> None:
+        self.leading = True
+        self._decide(partial(self._machine.on_leading, now_ms), Ticket(lambda value, error: None))
+
+    def submit(self, request: Request, now_ms: int, tell: Callable[[Any, Exception | None], None]) -> None:
+        """Tells the answer, or the exception, exactly once: never before everything it rests on is committed."""
+        ticket = Ticket(tell)
+        if not self.leading:
+            ticket.fail(NotLeader("this node does not lead the journal"))
+        elif len(self._parked) >= PARKED_MAX:
+            ticket.fail(NotLeader(f"{PARKED_MAX} answers wait for a commit already"))
+        else:
+            self._decide(partial(self._machine.decide, request, now_ms), ticket)
+
+    def next_timer(self) -> int | None:
+        while self._due and self._timers.get(self._due[0][2]) != self._due[0][0]:
+            heapq.heappop(self._due)  # cancelled or re-armed since
+        return self._due[0][0] if self._due else None
+
+    def tick(self, now_ms: int) -> None:
+        while self.leading and (at := self.next_timer()) is not None and at <= now_ms:
+            timer = heapq.heappop(self._due)[2]
+            del self._timers[timer]
+            self._decide(partial(self._machine.on_timer, timer, now_ms), Ticket(lambda value, error: None))
+
+    def _decide(self, decision: Callable[[_Transaction[Record]], None], ticket: Ticket) -> None:
+        try:
+            first = self._journal.next_offset()
+        except NotLeader as error:
+            ticket.fail(error)
+            return
+        tx = _Transaction(self._machine, ticket, first)
+        undo = self._machine.undo
+        mark = undo.begin(first)
+        try:
+            decision(tx)
+            if tx.records:
+                last = self._journal.append(tx.records)
+                assert last == first + len(tx.records) - 1, (
+                    f"journal wrote {last}, expected {first + len(tx.records) - 1}"
+                )
+                self._newest_offset = last
+        except Exception as error:
+            undo.rollback_to(mark)
+            ticket.fail(error)
+            return
+        finally:
+            undo.end()
+        for timer, at in tx.timers:
+            self._arm(timer, at)
+        self._park(tx.replies)
+
+    def _park(self, replies: list[tuple[Ticket, Any]]) -> None:
+        for ticket, answer in replies:
+            if self._newest_offset <= self._journal.committed_offset():
+                ticket.answer(answer)
+            else:
+                self._parked.add(self._newest_offset, partial(ticket.answer, answer), ticket.fail)
+
+    def _arm(self, timer: Hashable, at: int | None) -> None:
+        if at is None:
+            self._timers.pop(timer, None)
+            return
+        self._armed += 1
+        self._timers[timer] = at
+        heapq.heappush(self._due, (at, self._armed, timer))
+
+    def _committed(self, offset: int) -> None:
+        self._machine.undo.commit(offset)
+        self._parked.advance(offset)
+
+    def _lost(self) -> None:
+        self.leading = False
+        self._machine.undo.rollback_to(0)
+        self._timers.clear()
+        self._due.clear()
+        self._newest_offset = -1
+        self._parked.lose(NotLeader("leadership was lost before the change was committed"))

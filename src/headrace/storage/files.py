@@ -1,0 +1,91 @@
+"""The port to the disk. `disk` is the real one, `testing.simulator.disk` the one that tears, forgets, fills up and flips bits.
+
+Every method may raise OSError. Nothing is durable before `sync` (contents) and `sync_dir` (names).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class ShortWrite(OSError):
+    """The disk took only a part; the file was cut back to where it was before the write."""
+
+
+class File(Protocol):
+    """One open file. Reads and appends name their position: there is no cursor."""
+
+    path: str
+
+    def size(self) -> int: ...
+
+    def append(self, data: Buffer) -> int:
+        """Writes at the end and returns the position of the first byte. All or nothing: a short write is cut back, then raised."""
+
+    def read(self, position: int, size: int) -> bytes:
+        """May return fewer bytes at the end of the file."""
+
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        """The same if all of it lies in memory; None says: ask again with `read` in a thread."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def fileno(self) -> int:
+        """For sendfile; -1 where there is no descriptor."""
+
+
+class Files(Protocol):
+    def open(self, path: str, *, create: bool = False) -> File:
+        """FileNotFoundError unless it exists or create is true."""
+
+    def list_dir(self, path: str) -> Sequence[str]:
+        """Sorted names; FileNotFoundError if there is no such directory."""
+
+    def make_dirs(self, path: str) -> None: ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomic, replaces the target; files and directories."""
+
+    def remove(self, path: str) -> None:
+        """A file, or a directory with all it holds; no error if it is gone."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def sync_dir(self, path: str) -> None: ...
+
+    def lock(self, path: str) -> AbstractContextManager[None]:
+        """An exclusive lock between processes; BlockingIOError if another holds it. Held until the context is closed."""
+
+
+def read_all(files: Files, path: str, limit: int) -> bytes:
+    """A whole small file; OSError if it is larger than `limit`: nobody reads a checkpoint of gigabytes into memory."""
+    file = files.open(path)
+    try:
+        size = file.size()
+        if size > limit:
+            raise OSError(f"{path} has {size} bytes, more than the {limit} allowed")
+        return file.read(0, size)
+    finally:
+        file.close()
+
+
+def write_atomically(files: Files, path: str, data: bytes) -> None:
+    """Replaces a file so that a crash leaves the old or the new content, never a mixture."""
+    temporary = path + ".tmp"
+    file = files.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        file.append(data)
+        file.sync()  # BEFORE the rename: a name must never point at contents that a crash can take away
+    finally:
+        file.close()
+    files.rename(temporary, path)
+    files.sync_dir(path.rsplit("/", 1)[0])

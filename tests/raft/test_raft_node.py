@@ -1,0 +1,56 @@
+"""The commit rule and the order of effects, without a log and without a loop."""
+
+import pytest
+
+from headrace.base.ids import NodeId
+from headrace.raft.messages import BecomeLeader, Committed, ElectionState, Persist, PersistElection
+from headrace.raft.node import RaftNode, Role
+from headrace.raft.voters import Voters
+
+
+def node(voters=(1,), log_end=0, epoch=0):
+    return RaftNode(NodeId(1), Voters(frozenset(map(NodeId, voters))), ElectionState(epoch), log_end)
+
+
+def test_a_quorum_of_one_leads_only_after_its_vote_is_on_disk():
+    raft = node(epoch=4)
+    [persist] = raft.campaign()
+    assert persist == PersistElection(ElectionState(5, voted_for=NodeId(1))) and raft.role is Role.CANDIDATE
+    [lead] = raft.election_persisted(persist.state)
+    assert lead == BecomeLeader(5, (1,), (1,)) and raft.role is Role.LEADER
+
+
+def test_the_leader_counts_itself_only_after_persist():
+    raft = node()
+    raft.election_persisted(raft.campaign()[0].state)
+    assert raft.proposed(3) == [Persist(3)] and raft.high_watermark == 0
+    assert raft.persisted(2) == [Committed(2)]
+    assert raft.persisted(3) == [Committed(3)]
+    assert raft.persisted(3) == []
+
+
+def test_an_older_epoch_is_not_committed_by_count_alone():
+    raft = node(voters=(1, 2, 3), log_end=10)
+    raft.election_persisted(raft.campaign()[0].state)
+    raft.vote_granted(NodeId(2), 1)
+    assert raft.role is Role.LEADER
+    raft.proposed(11)
+    assert raft.voter_holds(NodeId(2), 10) == [] and raft.persisted(11) == []
+    assert raft.voter_holds(NodeId(2), 11) == [Committed(11)]
+
+
+def test_strangers_and_stale_votes_do_not_count():
+    raft = node(voters=(1, 2, 3))
+    [persist] = raft.campaign()
+    assert raft.vote_granted(NodeId(9), 1) == [] and raft.vote_granted(NodeId(2), 0) == []
+    newer = raft.campaign()[0].state
+    assert raft.election_persisted(persist.state) == [] and raft.role is Role.CANDIDATE
+    assert raft.election_persisted(newer) == []
+    assert raft.vote_granted(NodeId(2), 2)[0].granted_by == (1, 2)
+
+
+def test_forbidden_turns_stop_the_node():
+    raft = node()
+    raft.resign()
+    with pytest.raises(AssertionError):
+        raft.campaign()
