@@ -1,12 +1,24 @@
-"""The one compiled module. A machine without a C compiler gets its pure-Python twin instead (see records/kernel.py)."""
+"""The compiled modules. A machine without a C compiler gets their pure-Python twins instead (see records/kernel.py)."""
 
 from setuptools import Extension, setup
+
+MODULES = ("_kernel", "_columns")
 
 try:
     from Cython.Build import cythonize
 
     extensions = cythonize(
-        [Extension("headrace.records._kernel", ["src/headrace/records/_kernel.pyx"], optional=True, extra_compile_args=["-O3"])],
+        [
+            Extension(
+                f"headrace.records.{name}",
+                [f"src/headrace/records/{name}.pyx"],
+                depends=["src/headrace/records/_wire.pxd"],
+                optional=True,
+                extra_compile_args=["-O3"],
+            )
+            for name in MODULES
+        ],
+        include_path=["src"],
         language_level=3,
     )
 except ImportError:

@@ -29,7 +29,9 @@ class MemoryJournal:
         return self.committed
 
     def read(self, start):
-        yield from self.batches
+        for batch in self.batches:
+            yield start, batch
+            start += len(batch)
 
     def on_committed(self, tell):
         self.tell_committed = tell

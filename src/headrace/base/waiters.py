@@ -1,4 +1,4 @@
-"""Parked answers: what waits until an offset is passed, or until something happens to a key (Kafka's "purgatory").
+"""Parked answers: what waits until an offset is passed (Kafka's "purgatory").
 
 No clock here: whoever parks an answer also arms its timeout, and cancels the waiter when it fires.
 """
@@ -6,10 +6,7 @@ No clock here: whoever parks an answer also arms its timeout, and cancels the wa
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
-
-K = TypeVar("K", bound=Hashable)
+from collections.abc import Callable
 
 
 class OffsetWaiter:
@@ -32,9 +29,10 @@ class OffsetWaiters:
     def __init__(self) -> None:
         self._heap: list[OffsetWaiter] = []
         self._order = 0
+        self._cancelled = 0
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._heap) - self._cancelled
 
     def add(self, offset: int, on_passed: Callable[[], None], on_lost: Callable[[Exception], None]) -> OffsetWaiter:
         self._order += 1
@@ -42,41 +40,30 @@ class OffsetWaiters:
         heapq.heappush(self._heap, waiter)
         return waiter
 
+    def cancel(self, waiter: OffsetWaiter) -> None:
+        """No effect on one that has fired. The heap is swept when half of it is cancelled, so cancelling costs little."""
+        if waiter.cancelled:
+            return
+        waiter.cancelled = True
+        self._cancelled += 1
+        if self._cancelled * 2 > len(self._heap):
+            self._heap = [waiter for waiter in self._heap if not waiter.cancelled]
+            heapq.heapify(self._heap)
+            self._cancelled = 0
+
     def advance(self, offset: int) -> None:
         """Everything that waits for an offset up to and including this one goes."""
         while self._heap and self._heap[0].offset <= offset:
             waiter = heapq.heappop(self._heap)
-            if not waiter.cancelled:
+            if waiter.cancelled:
+                self._cancelled -= 1
+            else:
+                waiter.cancelled = True
                 waiter.on_passed()
 
     def lose(self, reason: Exception) -> None:
-        waiters, self._heap = sorted(self._heap), []
+        waiters, self._heap, self._cancelled = sorted(self._heap), [], 0
         for waiter in waiters:
             if not waiter.cancelled:
+                waiter.cancelled = True
                 waiter.on_lost(reason)
-
-
-class KeyWaiters(Generic[K]):
-    """Wakes whoever watches a key. A waiter is a plain callable; it is told once and must watch again if it wants more."""
-
-    def __init__(self) -> None:
-        self._by_key: dict[K, dict[Callable[[], None], None]] = {}
-
-    def __len__(self) -> int:
-        return len(self._by_key)
-
-    def watch(self, key: K, wake: Callable[[], None]) -> None:
-        self._by_key.setdefault(key, {})[wake] = None
-
-    def forget(self, key: K, wake: Callable[[], None]) -> None:
-        watchers = self._by_key.get(key)
-        if watchers is not None:
-            watchers.pop(wake, None)
-            if not watchers:
-                del self._by_key[key]
-
-    def wake(self, key: K) -> None:
-        watchers = self._by_key.pop(key, None)
-        if watchers:
-            for wake in watchers:
-                wake()

@@ -11,7 +11,6 @@ A field without a Field is in every version; `X | None` without `nullable` is nu
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -149,8 +148,7 @@ def coordinator_value(api_key: int, versions: str, *, flexible: str = "none") ->
 @cache
 def fields_of(struct: type[Struct]) -> tuple[ResolvedField, ...]:
     """The fields in wire order."""
-    module = vars(sys.modules[struct.__module__])
-    hints = get_type_hints(struct, module, dict(vars(struct)), include_extras=True)
+    hints = get_type_hints(struct, include_extras=True)
     defaults = struct()
     return tuple(_resolve(name, hints[name], getattr(defaults, name)) for name in struct.__struct_fields__)
 

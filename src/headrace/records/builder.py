@@ -27,6 +27,13 @@ class BatchBuilder:
         self.count = 0
         self.section = bytearray()
 
+    @classmethod
+    def from_section(cls, section: bytearray, count: int, base_timestamp: int, max_timestamp: int) -> BatchBuilder:
+        """With records that were encoded elsewhere."""
+        builder = cls(base_timestamp)
+        builder.section, builder.count, builder.max_timestamp = section, count, max_timestamp
+        return builder
+
     @property
     def size(self) -> int:
         """Bytes of the batch if it were built now without compression."""

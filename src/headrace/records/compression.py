@@ -14,6 +14,7 @@ from struct import error as StructError
 import cramjam
 
 from headrace.records.batch import Buffer, CorruptBatch
+from headrace.records.kernel import allocate
 
 
 class Codec(IntEnum):
@@ -33,7 +34,7 @@ LEVEL_DEFAULTS = {Codec.GZIP: 6, Codec.LZ4: 9, Codec.ZSTD: 3}
 
 _FIRST_GUESS_RATIO = 8
 _FIRST_GUESS_BYTES_MIN = 4096
-_GROWTH = 4
+_GROWTH = 16  # pages that are not written cost nothing, a second try does
 _BUFFER_FULL = "failed to write whole buffer"  # how cramjam says that the output did not fit
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -46,6 +47,10 @@ _BIG_ENDIAN_LENGTH = Struct(">I")
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_FRAME_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"  # version 1, independent blocks of 64 KiB, header checksum
 _LZ4_VERSION_AND_INDEPENDENCE = 0xE0
+_LZ4_HAS_BLOCK_CHECKSUMS = 0x10
+_LZ4_HAS_CONTENT_SIZE = 0x08
+_LZ4_HAS_CONTENT_CHECKSUM = 0x04
+_LZ4_HAS_DICTIONARY = 0x01
 _LZ4_BLOCK_CHECKSUM_BYTES = 4
 _LZ4_STORED = 0x80000000
 _LZ4_FASTEST = 1
@@ -92,7 +97,7 @@ def _decompress_growing(decompress_into: Callable[[Buffer, bytearray], int], dat
     """These formats do not say how long their content is, or may lie: try a buffer, and a larger one while it is too small."""
     size = min(limit, max(_FIRST_GUESS_BYTES_MIN, _FIRST_GUESS_RATIO * len(data)))
     while True:
-        out = bytearray(size)
+        out = allocate(size)
         try:
             length = decompress_into(data, out)
         except cramjam.DecompressionError as error:
@@ -120,7 +125,7 @@ def _decompress_snappy(data: memoryview, limit: int) -> bytearray:
     total = sum(sizes)
     if total > limit:
         raise TooLarge(f"compressed records unfold to {total} bytes, {limit} are allowed")
-    out = bytearray(total)
+    out = allocate(total)
     view = memoryview(out)
     position = 0
     try:
@@ -172,7 +177,7 @@ def _compress_lz4(data: Buffer, level: int) -> bytes:
     stream = cramjam.lz4.Compressor(
         level=_LZ4_FASTEST if level == LEVEL_DEFAULTS[Codec.LZ4] else level, content_checksum=False, block_linked=False
     )
-    stream.compress(data)
+    stream.compress(bytes(data))  # it takes nothing else
     frame = memoryview(stream.finish())
     parts: list[bytes | memoryview] = [_LZ4_FRAME_HEADER]
     position = len(_LZ4_FRAME_HEADER)
@@ -186,8 +191,24 @@ def _compress_lz4(data: Buffer, level: int) -> bytes:
 
 
 def _check_lz4_frame(data: Buffer) -> None:
-    """Kafka's reader refuses linked blocks, so a batch with them must not get into a log."""
+    """Kafka's reader takes one frame, of independent blocks: anything else must not get into a log."""
     if len(data) < len(_LZ4_FRAME_HEADER) or data[:4] != _LZ4_MAGIC:
         raise CorruptBatch("compressed records are no LZ4 frame")
-    if data[4] & _LZ4_VERSION_AND_INDEPENDENCE != _LZ4_FRAME_HEADER[4]:
+    flags = data[4]
+    if flags & _LZ4_VERSION_AND_INDEPENDENCE != _LZ4_FRAME_HEADER[4]:
         raise CorruptBatch("the LZ4 frame has linked blocks or an unknown version")
+    checksum_bytes = _LZ4_BLOCK_CHECKSUM_BYTES if flags & _LZ4_HAS_BLOCK_CHECKSUMS else 0
+    position = len(_LZ4_FRAME_HEADER)
+    position += 8 if flags & _LZ4_HAS_CONTENT_SIZE else 0
+    position += 4 if flags & _LZ4_HAS_DICTIONARY else 0
+    try:
+        while True:
+            (length,) = _LITTLE_ENDIAN_LENGTH.unpack_from(data, position)
+            position += 4
+            if length == 0:
+                break
+            position += (length & ~_LZ4_STORED) + checksum_bytes
+    except StructError:
+        raise CorruptBatch("the LZ4 frame is cut off") from None
+    if position + (4 if flags & _LZ4_HAS_CONTENT_CHECKSUM else 0) != len(data):
+        raise CorruptBatch("the LZ4 frame is cut off, or bytes follow it")

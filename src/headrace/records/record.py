@@ -8,8 +8,8 @@ from typing import NamedTuple
 from headrace.records.batch import (
     HEADER_BYTES,
     LOG_APPEND_TIME,
-    Buffer,
     BatchHeader,
+    Buffer,
     CorruptBatch,
     check_crc,
     read_header,
@@ -20,6 +20,7 @@ from headrace.records.varint import read_varint, read_varlong
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
 RECORD_BYTES_MIN = 7  # length, attributes, two deltas, two null lengths, no headers: a byte each
 _HEADER_BYTES_MIN = 2
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -68,7 +69,10 @@ def read_record(section: memoryview, position: int, base_offset: int, base_times
     headers, position = _read_headers(body, position)
     if position != end:
         raise CorruptBatch(f"record says {length} bytes, its fields take {length - end + position}")
-    return Record(base_offset + offset_delta, base_timestamp + timestamp_delta, key, value, headers), end
+    offset, timestamp = base_offset + offset_delta, base_timestamp + timestamp_delta
+    if not (_INT64_MIN <= offset <= _INT64_MAX and _INT64_MIN <= timestamp <= _INT64_MAX):
+        raise CorruptBatch(f"record has offset {offset} and timestamp {timestamp}")
+    return Record(offset, timestamp, key, value, headers), end
 
 
 def _read_bytes(body: memoryview, position: int) -> tuple[bytes | None, int]:

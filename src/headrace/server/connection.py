@@ -19,11 +19,13 @@ from headrace.server.context import Peer
 
 log = logging.getLogger(__name__)
 
-Part = bytes | bytearray | memoryview
+Part = bytes | memoryview
 Answer = list[Part]
 
 RECEIVE_BUFFER_MIN = 64 * 1024
-RECEIVE_BUFFER_AHEAD = 6  # frames of the announced size that fit the buffer, so that a pipelining producer is read in one go
+RECEIVE_BUFFER_AHEAD = (
+    6  # frames of the announced size that fit the buffer, so that a pipelining producer is read in one go
+)
 RECEIVE_BUFFER_AHEAD_MAX = 8 * 1024 * 1024
 FRAME_MIN = 8  # api key, version, correlation id
 ANSWERS_WAITING_MAX = 128  # requests taken from one connection before their answers have left
@@ -38,16 +40,16 @@ class CloseConnection(HeadraceError):
 
 
 class Deferred:
-    """An answer that comes later. `resolve` may be called once, from the event loop; `abandon` says that nobody waits any more."""
+    """An answer that comes later. `resolve` may be called once, from the event loop; `abandon`: nobody waits any more."""
 
-    __slots__ = ("abandon", "answer", "done", "holds_frame", "on_done")
+    __slots__ = ("abandon", "answer", "done", "holds_frame", "tell")
 
     def __init__(self, abandon: Callable[[], object], holds_frame: bool = False) -> None:
         self.abandon = abandon
         self.holds_frame = holds_frame
         self.done = False
         self.answer: Answer | None = None
-        self.on_done: Connection | None = None
+        self.tell: Callable[[Deferred], None] | None = None
 
     def resolve(self, answer: Answer | None) -> None:
         """None closes the connection: the handler failed in a way that has no answer."""
@@ -55,8 +57,20 @@ class Deferred:
             return
         self.done = True
         self.answer = answer
-        if self.on_done is not None:
-            self.on_done.answered(self)
+        if self.tell is not None:
+            self.tell(self)
+
+    async def wait(self) -> Answer | None:
+        """For whoever dispatches a frame without a connection; cancelling the wait abandons the request."""
+        if not self.done:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.tell = lambda _: None if future.done() else future.set_result(None)
+            try:
+                await future
+            except asyncio.CancelledError:
+                self.abandon()
+                raise
+        return self.answer
 
 
 class FrameHandler(Protocol):
@@ -77,7 +91,9 @@ class Gauges:
 
 
 class Connection(asyncio.BufferedProtocol):
-    def __init__(self, handler: FrameHandler, listener: str, gauges: Gauges, frame_max: int, loop: asyncio.AbstractEventLoop):
+    def __init__(
+        self, handler: FrameHandler, listener: str, gauges: Gauges, frame_max: int, loop: asyncio.AbstractEventLoop
+    ):
         self._handler = handler
         self._listener = listener
         self._gauges = gauges
@@ -107,7 +123,9 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=WRITE_PIECE)
         name = transport.get_extra_info("peername")
         own = transport.get_extra_info("sockname")
-        self.peer = Peer(self._listener, name[0] if isinstance(name, tuple) else "local", own[1] if isinstance(own, tuple) else 0)
+        self.peer = Peer(
+            self._listener, name[0] if isinstance(name, tuple) else "local", own[1] if isinstance(own, tuple) else 0
+        )
         self._gauges.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -185,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
         if answer is None:
             return
         if isinstance(answer, Deferred) and not answer.done:
-            answer.on_done = self
+            answer.tell = self._answered
             self._frame_held = answer.holds_frame
             self._waiting.append(answer)
         else:
@@ -215,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- answering
 
-    def answered(self, deferred: Deferred) -> None:
+    def _answered(self, deferred: Deferred) -> None:
         """The answer of a request that was waiting; it leaves when all before it have."""
         if self._transport is None:
             return

@@ -11,10 +11,10 @@ from typing import Any
 
 from headrace.base.errors import HeadraceError
 from headrace.base.metrics import Counter, Histogram, Metrics
-from headrace.protocol.apis import ApiKey
+from headrace.protocol.apis import APIS, ApiKey
 from headrace.protocol.compiler import codec
 from headrace.protocol.errors import DecodeError
-from headrace.protocol.headers import is_flexible, read_request_header
+from headrace.protocol.headers import has_flexible_response_header, read_request_header
 from headrace.security.resources import Need
 from headrace.server.connection import Answer, CloseConnection, Deferred
 from headrace.server.context import Peer, RequestContext
@@ -28,16 +28,13 @@ _PREFIX_FLEXIBLE = Struct(">iib")  # … and an empty tag section
 
 
 @dataclass(slots=True, frozen=True)
-class Api:
-    """One line of the API table. `advertised_min` differs from `versions` only for Produce (KAFKA-18659)."""
+class Service:
+    """One line of the API table: which versions are answered, by whom, and what the asker needs to be allowed."""
 
     key: ApiKey
     versions: tuple[int, int]
-    request: type[Any]
-    response: type[Any]
     handler: Handler
     need: Need
-    advertised_min: int | None = None
 
 
 class HoldFrame:
@@ -54,12 +51,12 @@ class _Route:
 
     __slots__ = ("decode", "encode", "flexible", "handler", "name", "requests", "times", "version")
 
-    def __init__(self, api: Api, version: int, requests: Counter, times: Histogram) -> None:
-        self.decode = codec(api.request, version).decode
+    def __init__(self, service: Service, version: int, requests: Counter, times: Histogram) -> None:
+        api = APIS[service.key]
+        self.decode = codec(api.request, version).decode_from
         self.encode = codec(api.response, version).encode_parts
-        # The answer to ApiVersions keeps its oldest header for ever: a client reads it before it knows what we speak (KIP-511).
-        self.flexible = is_flexible(api.key, version) and api.key != ApiKey.API_VERSIONS
-        self.handler = api.handler
+        self.flexible = has_flexible_response_header(api.key, version)
+        self.handler = service.handler
         self.version = version
         self.requests = requests
         self.times = times
@@ -78,13 +75,13 @@ class _Route:
 class Dispatcher:
     def __init__(
         self,
-        apis: Mapping[ApiKey, Api],
+        services: Mapping[ApiKey, Service],
         unsupported_version: Callable[[int], Any],
         metrics: Metrics,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         """`unsupported_version` answers an ApiVersions request of an unknown version: the one error that clients can read."""
-        self._apis = apis
+        self._services = services
         self._unsupported_version = unsupported_version
         self._metrics = metrics
         self._loop = loop
@@ -102,7 +99,7 @@ class Dispatcher:
             route = self._routes.get(api_key << 16 | version) or self._route(api_key, version)
             if route is None:
                 return self._refuse_version(api_key, version, correlation_id)
-            request = route.decode(frame, position)
+            request, _ = route.decode(frame, position)
         except DecodeError as error:
             raise CloseConnection(str(error)) from None
         route.requests.value += 1
@@ -119,20 +116,25 @@ class Dispatcher:
 
     def _route(self, api_key: int, version: int) -> _Route | None:
         try:
-            api = self._apis[ApiKey(api_key)]
+            service = self._services[ApiKey(api_key)]
         except (KeyError, ValueError):
             return None
-        if not api.versions[0] <= version <= api.versions[1]:
+        if not service.versions[0] <= version <= service.versions[1]:
             return None
-        name = "".join(word.title() for word in api.key.name.split("_"))
+        name = "".join(word.title() for word in service.key.name.split("_"))
         route = _Route(
-            api,
+            service,
             version,
             self._metrics.counter(
-                "kafka_network_requestmetrics_requests_total", "Requests by API and version.", request=name, version=str(version)
+                "kafka_network_requestmetrics_requests_total",
+                "Requests by API and version.",
+                request=name,
+                version=str(version),
             ),
             self._metrics.histogram(
-                "kafka_network_requestmetrics_totaltime_seconds", "From the last byte of a request to its answer.", request=name
+                "kafka_network_requestmetrics_totaltime_seconds",
+                "From the last byte of a request to its answer.",
+                request=name,
             ),
         )
         self._routes[api_key << 16 | version] = route

@@ -37,7 +37,9 @@ class Listener:
         self._gauges = Gauges(
             metrics.counter("kafka_server_socket_server_metrics_incoming_byte_total", "Bytes read.", listener=name),
             metrics.counter("kafka_server_socket_server_metrics_outgoing_byte_total", "Bytes written.", listener=name),
-            metrics.counter("headrace_connections_refused_total", "Connections closed for bad input or a limit.", listener=name),
+            metrics.counter(
+                "headrace_connections_refused_total", "Connections closed for bad input or a limit.", listener=name
+            ),
         )
         metrics.gauge(
             "kafka_server_socket_server_metrics_connection_count",
@@ -46,24 +48,37 @@ class Listener:
             listener=name,
         )
 
-    async def start(self) -> None:
+    async def open(self) -> None:
+        """Binds; clients wait in the backlog until `serve`."""
         loop = asyncio.get_running_loop()
         settings = self.settings
         try:
             self._server = await loop.create_server(
-                lambda: self._accept(loop), settings.host or None, settings.port, backlog=settings.backlog, reuse_address=True
+                lambda: self._accept(loop),
+                settings.host or None,
+                settings.port,
+                backlog=settings.backlog,
+                reuse_address=True,
             )
         except OSError as error:
             raise ConfigError(
                 f"listeners: {settings.name} cannot listen on {settings.host or '*'}:{settings.port}: {error.strerror or error}"
             ) from error
         self.port = self._server.sockets[0].getsockname()[1]
-        self._sweep(loop)
+
+    async def serve(self) -> None:
+        assert self._server is not None, "open comes first"
+        await self._server.start_serving()
+        self._sweep(asyncio.get_running_loop())
 
     def _accept(self, loop: asyncio.AbstractEventLoop) -> asyncio.BufferedProtocol:
         if len(self._gauges.connections) >= self.settings.connections_max:
             self._gauges.refused.value += 1
-            log.warning("%s: a connection was refused, max.connections=%d is reached", self.settings.name, len(self._gauges.connections))
+            log.warning(
+                "%s: a connection was refused, max.connections=%d is reached",
+                self.settings.name,
+                len(self._gauges.connections),
+            )
             return _Refusal()
         return Connection(self._handler, self.settings.name, self._gauges, self.settings.request_bytes_max, loop)
 
@@ -73,11 +88,14 @@ class Listener:
             connection.close()
         self._sweeper = loop.call_later(IDLE_SWEEP_S, self._sweep, loop)
 
-    async def stop(self) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+    def stop_accepting(self) -> None:
         if self._server is not None:
             self._server.close()
+
+    def stop(self) -> None:
+        self.stop_accepting()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         for connection in list(self._gauges.connections):
             connection.close()
 

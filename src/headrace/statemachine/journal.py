@@ -24,8 +24,8 @@ class Journal(Protocol[Record]):
     def committed_offset(self) -> int:
         """The last offset that can no longer be lost; -1 if none."""
 
-    def read(self, start: int) -> Iterator[Sequence[Record]]:
-        """Committed records in slices, to load a machine."""
+    def read(self, start: int) -> Iterator[tuple[int, Sequence[Record]]]:
+        """Committed records in slices, each with the offset of its first, to load a machine."""
 
     def on_committed(self, tell: Callable[[int], None]) -> None: ...
 

@@ -63,12 +63,10 @@ class Runtime(Generic[Request, Record]):
 
     def load(self, start: int) -> Iterator[int]:
         """Applies the committed journal in slices, yielding the offset reached after each, so that a shell can take turns."""
-        offset = start
-        for records in self._journal.read(start):
-            for record in records:
+        for first, records in self._journal.read(start):
+            for offset, record in enumerate(records, first):
                 self._machine.apply(record, offset)
-                offset += 1
-            yield offset
+            yield first + len(records)
 
     def lead(self, now_ms: int) -> None:
         self.leading = True

@@ -1,0 +1,255 @@
+"""Fetch 4–18: sessions (v7), leader epochs (v9, v12), topic ids (v13), long poll.
+
+Partitions are read in order until max_bytes is used up; the first that has anything gives at least one batch (KIP-74). With too
+little to give, the request is parked on its partitions until min_bytes, an error or max_wait_ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.metrics import Counter
+from headrace.broker.fetch_sessions import FetchPlan, FetchSessions, Key, SessionPartition
+from headrace.metadata.image import Image
+from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
+from headrace.replication.partition import Partition
+from headrace.replication.replicas import Replicas
+from headrace.server.context import RequestContext
+from headrace.storage.log import FileRange
+
+READ_COMMITTED = 1
+MAX_WAIT_MS_MAX = 600_000  # a client that asks for more is asked to ask again
+Data = FetchResponse.PartitionData
+_EMPTY = b""
+_LEADER_HINTS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+class FetchApi:
+    def __init__(
+        self,
+        replicas: Replicas,
+        sessions: FetchSessions,
+        image: Callable[[], Image],
+        loop: asyncio.AbstractEventLoop,
+        fetch_max_bytes: int,
+        bytes_out: Counter,
+    ) -> None:
+        self._replicas = replicas
+        self._sessions = sessions
+        self._image = image
+        self._loop = loop
+        self._fetch_max_bytes = fetch_max_bytes
+        self._bytes_out = bytes_out
+
+    def handle(self, context: RequestContext, request: FetchRequest) -> FetchResponse | asyncio.Future[FetchResponse]:
+        try:
+            plan = self._sessions.plan(request, context.api_version, self._loop.time())
+        except KafkaError as error:
+            return FetchResponse(error_code=error.code)
+        fetch = _Fetch(self, plan, request, context)
+        if fetch.attempt() or request.max_wait_ms <= 0 or not plan.partitions:
+            return self.answer(fetch)
+        return fetch.park(self._loop, min(request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000)
+
+    def partition(self, key: Key) -> Partition:
+        name, index = key
+        if isinstance(name, bytes):
+            topic = self._image().topic_by_id(name)
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+            name = topic.name
+        return self._replicas.get(name, index)
+
+    def limit(self, request: FetchRequest) -> int:
+        return min(max(request.max_bytes, 0), self._fetch_max_bytes)
+
+    def answer(self, fetch: _Fetch) -> FetchResponse | asyncio.Future[FetchResponse]:
+        """With the records, if they are all in memory; else later, when a thread has read them."""
+        for data, read in fetch.reads:
+            found = read.read_cached()
+            if found is None:
+                return asyncio.ensure_future(self._answer_from_disk(fetch), loop=self._loop)
+            data.records = found
+        return self._assemble(fetch)
+
+    async def _answer_from_disk(self, fetch: _Fetch) -> FetchResponse:
+        for data, read in fetch.reads:
+            if not data.records:
+                try:
+                    data.records = await self._loop.run_in_executor(None, read.read)
+                except OSError as error:
+                    # The page cannot be read: its client hears of it, everybody else is served.
+                    data.error_code, data.records = ErrorCode.KAFKA_STORAGE_ERROR, _EMPTY
+                    self._replicas.report_read_error(error)
+        return self._assemble(fetch)
+
+    def _assemble(self, fetch: _Fetch) -> FetchResponse:
+        plan = fetch.plan
+        topics: dict[str | bytes, FetchResponse.FetchableTopicResponse] = {}
+        sent = 0
+        for key, data in fetch.answers.items():
+            if not plan.keep(key, data):
+                continue
+            name, _ = key
+            topic = topics.get(name)
+            if topic is None:
+                topic = FetchResponse.FetchableTopicResponse()
+                if isinstance(name, bytes):
+                    topic.topic_id = name  # type: ignore[assignment]
+                else:
+                    topic.topic = name
+                topics[name] = topic
+            topic.partitions.append(data)
+            if data.records:
+                sent += len(data.records)
+        self._bytes_out.value += sent
+        return FetchResponse(session_id=plan.session_id, responses=list(topics.values()))
+
+
+class _Fetch:
+    """One request under way. `attempt` looks at all partitions and says whether there is enough to answer."""
+
+    __slots__ = ("_api", "_context", "_future", "_request", "_timer", "_watched", "answers", "plan", "reads")
+
+    def __init__(self, api: FetchApi, plan: FetchPlan, request: FetchRequest, context: RequestContext) -> None:
+        self._api = api
+        self.plan = plan
+        self._request = request
+        self._context = context
+        self.answers: dict[Key, Data] = {}
+        self.reads: list[tuple[Data, FileRange]] = []
+        self._watched: list[Partition] = []
+        self._future: asyncio.Future[FetchResponse] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def attempt(self) -> bool:
+        request = self._request
+        self.answers, self.reads = {}, []
+        left, total, must_answer, min_one = self._api.limit(request), 0, False, True
+        for key, wanted in self.plan.partitions.items():
+            try:
+                data, read = self._read(key, wanted, left, min_one)
+            except KafkaError as error:
+                data, read = self._failed(key, wanted, error), None
+                must_answer = True
+            self.answers[key] = data
+            if data.diverging_epoch.epoch >= 0:
+                must_answer = True
+            if read is not None:
+                self.reads.append((data, read))
+                total += read.size
+                left = max(0, left - read.size)
+                min_one = False
+        return must_answer or total >= request.min_bytes
+
+    def _read(self, key: Key, wanted: SessionPartition, left: int, min_one: bool) -> tuple[Data, FileRange | None]:
+        fetch = wanted.fetch
+        partition = self._api.partition(key)
+        partition.check_leader(fetch.current_leader_epoch)
+        request = self._request
+        if max(request.replica_id, request.replica_state.replica_id) >= 0:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the asking broker is no replica of this partition")
+        committed_only = request.isolation_level == READ_COMMITTED
+        plan = partition.plan_read(
+            fetch.fetch_offset,
+            min(max(fetch.partition_max_bytes, 0), left),
+            committed_only=committed_only,
+            last_fetched_epoch=fetch.last_fetched_epoch,
+            min_one=min_one,
+        )
+        data = Data(
+            partition_index=fetch.partition,
+            high_watermark=plan.high_watermark,
+            last_stable_offset=plan.last_stable_offset,
+            log_start_offset=plan.log_start,
+            aborted_transactions=[] if committed_only else None,
+            records=_EMPTY,
+        )
+        if plan.diverging is not None:
+            data.diverging_epoch = FetchResponse.EpochEndOffset(epoch=plan.diverging[0], end_offset=plan.diverging[1])
+        if committed_only and plan.range is not None:
+            data.aborted_transactions = [
+                FetchResponse.AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+                for aborted in partition.log.aborted_transactions(fetch.fetch_offset, plan.last_stable_offset)
+            ]
+        return data, plan.range
+
+    def _failed(self, key: Key, wanted: SessionPartition, error: KafkaError) -> Data:
+        data = Data(
+            partition_index=wanted.fetch.partition,
+            error_code=error.code,
+            high_watermark=-1,
+            aborted_transactions=None,
+            records=_EMPTY,
+        )
+        if self._context.api_version >= 16 and error.code in _LEADER_HINTS:
+            partition = self._api.partition(key)
+            data.current_leader = FetchResponse.LeaderIdAndEpoch(
+                leader_id=partition.leader, leader_epoch=partition.leader_epoch
+            )
+        return data
+
+    # --- waiting
+
+    def park(self, loop: asyncio.AbstractEventLoop, wait_s: float) -> asyncio.Future[FetchResponse]:
+        self._future = loop.create_future()
+        self._future.add_done_callback(lambda _: self._unwatch())
+        self._timer = loop.call_later(wait_s, self._finish)
+        self._watch()
+        return self._future
+
+    def _watch(self) -> None:
+        for key in self.plan.partitions:
+            try:
+                partition = self._api.partition(key)
+            except KafkaError:
+                continue
+            partition.watch(self._wake)
+            self._watched.append(partition)
+
+    def _unwatch(self) -> None:
+        for partition in self._watched:
+            partition.unwatch(self._wake)
+        self._watched.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _wake(self) -> None:
+        """Called in the middle of an append; looks again in a turn of its own, so that the producer's answer goes first."""
+        if self._future is not None and not self._future.done():
+            self._future.get_loop().call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        if self._future is None or self._future.done():
+            return
+        for partition in self._watched:
+            partition.unwatch(self._wake)
+        self._watched.clear()
+        if self.attempt():
+            self._finish_with_reads()
+        else:
+            self._watch()
+
+    def _finish(self) -> None:
+        if self._future is not None and not self._future.done():
+            self.attempt()
+            self._finish_with_reads()
+
+    def _finish_with_reads(self) -> None:
+        assert self._future is not None
+        future = self._future
+        answer = self._api.answer(self)
+        if isinstance(answer, FetchResponse):
+            future.set_result(answer)
+            return
+
+        def copy(done: asyncio.Future[FetchResponse]) -> None:
+            if not future.done():
+                if done.exception() is not None:
+                    future.set_exception(done.exception() or RuntimeError())
+                else:
+                    future.set_result(done.result())
+
+        answer.add_done_callback(copy)

@@ -1,0 +1,139 @@
+"""Metadata 0–13: brokers, topics and leaders. v0 knows only "all" as an empty list; ids count from v12 on; topics may come to be."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from headrace.base.errors import ErrorCode
+from headrace.base.ids import ZERO_UUID, NodeId
+from headrace.broker.topic_creation import TopicCreation
+from headrace.controller.topics import is_valid_name
+from headrace.metadata.image import Image, Partition, Topic
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from headrace.server.context import RequestContext
+
+BY_ID_VERSION_MIN = 12
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+# Without an authorizer everybody may do everything: Kafka's bit fields of all operations on a topic and on the cluster.
+ALL_TOPIC_OPERATIONS = 0b1101_1111_1000
+ALL_CLUSTER_OPERATIONS = 0b1_1111_1010_0000
+NOT_ASKED = -(2**31)
+
+TopicAnswer = MetadataResponse.MetadataResponseTopic
+
+
+class MetadataApi:
+    def __init__(
+        self, image: Callable[[], Image], creation: TopicCreation, node_id: NodeId, cluster_id: str, auto_create: bool
+    ) -> None:
+        self._image = image
+        self._creation = creation
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._auto_create = auto_create
+
+    def handle(
+        self, context: RequestContext, request: MetadataRequest
+    ) -> MetadataResponse | Awaitable[MetadataResponse]:
+        if request.topics and request.allow_auto_topic_creation and self._auto_create:
+            known = self._image().topics
+            missing = {topic.name for topic in request.topics if topic.name is not None and topic.name not in known}
+            missing -= {name for name in missing if not is_valid_name(name)}
+            if missing:
+                return self._create_and_answer(context, request, sorted(missing))
+        return self._answer(context, request, {})
+
+    async def _create_and_answer(
+        self, context: RequestContext, request: MetadataRequest, missing: list[str]
+    ) -> MetadataResponse:
+        errors = await self._creation.create(missing, context.peer, context.client_id)
+        return self._answer(context, request, errors)
+
+    def _answer(
+        self, context: RequestContext, request: MetadataRequest, errors: dict[str, ErrorCode]
+    ) -> MetadataResponse:
+        image = self._image()
+        listener = context.peer.listener
+        live = {broker.id: endpoint for broker in image.live_brokers() if (endpoint := broker.endpoint(listener))}
+        all_topics = request.topics is None or (context.api_version == 0 and not request.topics)
+        operations = ALL_TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+        if all_topics:
+            topics = [self._topic(topic, live, operations) for topic in image.topics.values()]
+        else:
+            topics = [
+                self._one(context, image, wanted, live, operations, errors)
+                for wanted in {(topic.name, topic.topic_id): topic for topic in request.topics or []}.values()
+            ]
+        return MetadataResponse(
+            brokers=[
+                MetadataResponse.MetadataResponseBroker(
+                    node_id=node_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[node_id].rack
+                )
+                for node_id, endpoint in live.items()
+            ],
+            cluster_id=self._cluster_id,
+            controller_id=self._node_id if self._node_id in live else next(iter(live), -1),
+            topics=topics,
+            cluster_authorized_operations=(
+                ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            ),
+        )
+
+    def _one(
+        self,
+        context: RequestContext,
+        image: Image,
+        wanted: MetadataRequest.MetadataRequestTopic,
+        live: Mapping[int, object],
+        operations: int,
+        errors: dict[str, ErrorCode],
+    ) -> TopicAnswer:
+        if wanted.name is None or wanted.topic_id != ZERO_UUID:
+            return self._by_id(context, image, wanted, live, operations)
+        topic = image.topics.get(wanted.name)
+        if topic is not None:
+            return self._topic(topic, live, operations)
+        code = errors.get(wanted.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if not is_valid_name(wanted.name):
+            code = ErrorCode.INVALID_TOPIC_EXCEPTION
+        return TopicAnswer(error_code=code, name=wanted.name, is_internal=wanted.name in INTERNAL_TOPICS)
+
+    def _by_id(
+        self,
+        context: RequestContext,
+        image: Image,
+        wanted: MetadataRequest.MetadataRequestTopic,
+        live: Mapping[int, object],
+        operations: int,
+    ) -> TopicAnswer:
+        name = None if context.api_version >= BY_ID_VERSION_MIN else ""
+        if context.api_version < BY_ID_VERSION_MIN:
+            return TopicAnswer(error_code=ErrorCode.INVALID_REQUEST, name=name, topic_id=wanted.topic_id)
+        topic = image.topic_by_id(wanted.topic_id)
+        if topic is None:
+            return TopicAnswer(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=wanted.topic_id)
+        return self._topic(topic, live, operations)
+
+    def _topic(self, topic: Topic, live: Mapping[int, object], operations: int) -> TopicAnswer:
+        return TopicAnswer(
+            name=topic.name,
+            topic_id=topic.id,
+            is_internal=topic.name in INTERNAL_TOPICS,
+            partitions=[_partition(index, partition, live) for index, partition in enumerate(topic.partitions)],
+            topic_authorized_operations=operations,
+        )
+
+
+def _partition(
+    index: int, partition: Partition, live: Mapping[int, object]
+) -> MetadataResponse.MetadataResponsePartition:
+    led = partition.leader in live
+    return MetadataResponse.MetadataResponsePartition(
+        error_code=ErrorCode.NONE if led else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=index,
+        leader_id=partition.leader if led else -1,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        offline_replicas=[replica for replica in partition.replicas if replica not in live],
+    )

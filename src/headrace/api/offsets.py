@@ -1,0 +1,66 @@
+"""ListOffsets 1–11: offsets by timestamp; -1 latest, -2 earliest, -3 of the largest timestamp (v7), -4 earliest local (v8) …"""
+
+from __future__ import annotations
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from headrace.replication.partition import EARLIEST_PENDING_UPLOAD, LATEST_TIERED, MAX_TIMESTAMP
+from headrace.replication.replicas import Replicas
+from headrace.server.context import RequestContext
+
+READ_COMMITTED = 1
+LEADER_EPOCH_VERSION_MIN = 4
+Answer = ListOffsetsResponse.ListOffsetsPartitionResponse
+# Special timestamps and the version that brought each; a smaller version may not use it.
+_VERSION_MIN = {MAX_TIMESTAMP: 7, -4: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+
+
+class OffsetsApi:
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+
+    def handle(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        seen: dict[tuple[str, int], int] = {}
+        for topic in request.topics:
+            for wanted in topic.partitions:
+                key = (topic.name, wanted.partition_index)
+                seen[key] = seen.get(key, 0) + 1
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsResponse.ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        Answer(partition_index=wanted.partition_index, error_code=ErrorCode.INVALID_REQUEST)
+                        if seen[(topic.name, wanted.partition_index)] > 1
+                        else self._find(context, request, topic.name, wanted)
+                        for wanted in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _find(
+        self,
+        context: RequestContext,
+        request: ListOffsetsRequest,
+        topic: str,
+        wanted: ListOffsetsRequest.ListOffsetsPartition,
+    ) -> Answer:
+        answer = Answer(partition_index=wanted.partition_index)
+        try:
+            if wanted.timestamp < 0 and context.api_version < _VERSION_MIN.get(wanted.timestamp, 0):
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+            if wanted.timestamp < EARLIEST_PENDING_UPLOAD:
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+            partition = self._replicas.get(topic, wanted.partition_index)
+            partition.check_leader(wanted.current_leader_epoch)
+            found = partition.find_offset(wanted.timestamp, committed_only=request.isolation_level == READ_COMMITTED)
+        except KafkaError as error:
+            answer.error_code = error.code
+            return answer
+        if found is not None:
+            answer.offset, answer.timestamp = found.offset, found.timestamp
+            if context.api_version >= LEADER_EPOCH_VERSION_MIN:
+                answer.leader_epoch = found.leader_epoch
+        return answer

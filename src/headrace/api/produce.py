@@ -1,0 +1,193 @@
+"""Produce 3–13: one batch a partition, checked record by record, appended, acknowledged. v13 names topics by id; acks=0 gets no answer.
+
+The path of a small batch has no suspension: decode, check, one write, answer. Only large compressed batches are checked in a
+thread; their connection waits meanwhile, which keeps the order of one producer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from headrace.base.clock import Clock
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.metrics import Counter, Metrics
+from headrace.metadata.image import Image
+from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
+from headrace.records.batch import CODEC_MASK, TRANSACTIONAL, BatchHeader
+from headrace.records.compression import Codec
+from headrace.records.validate_batch import Checked, InvalidRecords
+from headrace.replication.partition import Partition
+from headrace.replication.replicas import Replicas
+from headrace.server.connection import CloseConnection
+from headrace.server.context import RequestContext
+from headrace.server.dispatch import HoldFrame
+
+log = logging.getLogger(__name__)
+
+PartitionResponse = ProduceResponse.PartitionProduceResponse
+TopicResponse = ProduceResponse.TopicProduceResponse
+ZSTD_VERSION_MIN = 7
+LEADER_HINT_VERSION_MIN = 10
+
+
+class ProduceApi:
+    def __init__(
+        self,
+        replicas: Replicas,
+        image: Callable[[], Image],
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        metrics: Metrics,
+    ) -> None:
+        self._replicas = replicas
+        self._image = image
+        self._clock = clock
+        self._loop = loop
+        self._messages_in: Counter = metrics.counter(
+            "kafka_server_brokertopicmetrics_messagesin_total", "Records appended for producers."
+        )
+        self._bytes_in: Counter = metrics.counter(
+            "kafka_server_brokertopicmetrics_bytesin_total", "Bytes of record batches appended."
+        )
+        self._failed: Counter = metrics.counter(
+            "kafka_server_brokertopicmetrics_failedproducerequests_total", "Partitions whose batch was refused."
+        )
+
+    def handle(self, context: RequestContext, request: ProduceRequest) -> Any:
+        acks = request.acks
+        if acks not in (-1, 0, 1):
+            return self._refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
+        now_ms = self._clock.now_ms()
+        responses = []
+        pending: list[tuple[PartitionResponse, Partition, memoryview, BatchHeader]] = []
+        for topic in request.topic_data:
+            answers = []
+            for data in topic.partition_data:
+                answer = PartitionResponse(index=data.index)
+                answers.append(answer)
+                try:
+                    partition = self._partition(context, topic, data.index)
+                    records = data.records
+                    if records is None:
+                        raise KafkaError(ErrorCode.INVALID_RECORD, "there is no record batch")
+                    header = partition.admit(records, acks)  # type: ignore[arg-type]
+                    if header.attributes & (CODEC_MASK | TRANSACTIONAL):
+                        self._check_attributes(context, header)
+                        if partition.needs_thread(header):
+                            pending.append((answer, partition, records, header))  # type: ignore[arg-type]
+                            continue
+                    checked = partition.check(records, header, now_ms)  # type: ignore[arg-type]
+                    self._append(answer, partition, records, header, checked, now_ms)  # type: ignore[arg-type]
+                except KafkaError as error:
+                    self._refuse(context, topic, answer, error)
+            responses.append(TopicResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
+        response = ProduceResponse(responses=responses)
+        if pending:
+            return HoldFrame(self._finish(context, response, pending, now_ms, acks))
+        return response if acks else self._unanswered(response)
+
+    def _partition(self, context: RequestContext, topic: ProduceRequest.TopicProduceData, index: int) -> Partition:
+        if context.api_version >= 13:
+            found = self._image().topic_by_id(topic.topic_id)
+            if found is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+            topic.name = found.name
+        return self._replicas.get(topic.name, index)
+
+    @staticmethod
+    def _check_attributes(context: RequestContext, header: BatchHeader) -> None:
+        if header.codec == Codec.ZSTD and context.api_version < ZSTD_VERSION_MIN:
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_VERSION_MIN} or newer")
+        if header.is_transactional:
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "no transaction is open for this producer")
+
+    def _append(
+        self,
+        answer: PartitionResponse,
+        partition: Partition,
+        records: memoryview,
+        header: BatchHeader,
+        checked: Checked,
+        now_ms: int,
+    ) -> None:
+        info = partition.append(records, header, checked, now_ms)
+        answer.base_offset = info.first_offset
+        answer.log_append_time_ms = info.log_append_time
+        answer.log_start_offset = partition.log.log_start
+        if not info.duplicate:
+            self._messages_in.value += header.record_count
+            self._bytes_in.value += header.batch_length + 12
+
+    async def _finish(
+        self,
+        context: RequestContext,
+        response: ProduceResponse,
+        pending: list[tuple[PartitionResponse, Partition, memoryview, BatchHeader]],
+        now_ms: int,
+        acks: int,
+    ) -> ProduceResponse | None:
+        for answer, partition, records, header in pending:
+            try:
+                checked = await self._loop.run_in_executor(None, partition.check, records, header, now_ms)
+                partition.check_leader()  # it may have changed while the thread ran
+                self._append(answer, partition, records, header, checked, now_ms)
+            except KafkaError as error:
+                self._refuse(context, None, answer, error)
+        return response if acks else self._unanswered(response)
+
+    @staticmethod
+    def _unanswered(response: ProduceResponse) -> None:
+        """acks=0: a client that gets no answers learns of a failure by losing its connection."""
+        for topic in response.responses:
+            for answer in topic.partition_responses:
+                if answer.error_code:
+                    raise CloseConnection(
+                        f"acks=0 produce to {topic.name}-{answer.index} failed with {ErrorCode(answer.error_code).name}"
+                    )
+
+    def _refuse(
+        self,
+        context: RequestContext,
+        topic: ProduceRequest.TopicProduceData | None,
+        answer: PartitionResponse,
+        error: KafkaError,
+    ) -> None:
+        self._failed.value += 1
+        answer.error_code = error.code
+        answer.base_offset = -1
+        answer.error_message = error.message or None
+        if isinstance(error, InvalidRecords):
+            answer.record_errors = [
+                ProduceResponse.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)
+                for index, text in error.record_errors
+            ]
+        if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
+            log.error("produce failed: %s", error.message)
+        if (
+            error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            and topic is not None
+            and context.api_version >= LEADER_HINT_VERSION_MIN
+        ):
+            known = self._image().partition(topic.name, answer.index)
+            if known is not None:
+                answer.current_leader = ProduceResponse.LeaderIdAndEpoch(
+                    leader_id=known.leader, leader_epoch=known.leader_epoch
+                )
+
+    def _refuse_all(self, request: ProduceRequest, code: ErrorCode) -> ProduceResponse:
+        return ProduceResponse(
+            responses=[
+                TopicResponse(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partition_responses=[
+                        PartitionResponse(index=data.index, error_code=code, base_offset=-1)
+                        for data in topic.partition_data
+                    ],
+                )
+                for topic in request.topic_data
+            ]
+        )

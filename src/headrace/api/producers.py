@@ -1,0 +1,42 @@
+"""InitProducerId 0–5: a fresh producer id for an idempotent producer; FindCoordinator 0–6 says honestly that nobody coordinates yet."""
+
+from __future__ import annotations
+
+from headrace.base.errors import ErrorCode, HeadraceError
+from headrace.broker.producer_ids import ProducerIds
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from headrace.server.context import RequestContext
+
+MANY_KEYS_VERSION_MIN = 4
+_NO_COORDINATOR = "groups and transactions are not part of this version of Headrace"
+
+
+class ProducersApi:
+    def __init__(self, producer_ids: ProducerIds) -> None:
+        self._producer_ids = producer_ids
+
+    async def init_producer_id(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        if request.transactional_id is not None:
+            # An empty id is never right; any other needs a transaction coordinator, and this is not it.
+            code = ErrorCode.NOT_COORDINATOR if request.transactional_id else ErrorCode.INVALID_REQUEST
+            return InitProducerIdResponse(error_code=code, producer_epoch=-1)
+        try:
+            producer_id = await self._producer_ids.allocate()
+        except (OSError, HeadraceError):
+            return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, producer_epoch=-1)
+        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+    def find_coordinator(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+        """librdkafka offers lz4 only to brokers that list this API, so it is answered although nobody coordinates yet."""
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if context.api_version < MANY_KEYS_VERSION_MIN:
+            return FindCoordinatorResponse(error_code=code, error_message=_NO_COORDINATOR, node_id=-1, port=-1)
+        return FindCoordinatorResponse(
+            coordinators=[
+                FindCoordinatorResponse.Coordinator(
+                    key=key, node_id=-1, port=-1, error_code=code, error_message=_NO_COORDINATOR
+                )
+                for key in request.coordinator_keys
+            ]
+        )

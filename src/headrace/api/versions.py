@@ -1,0 +1,79 @@
+"""ApiVersions 0–4: exactly what this listener answers, at exactly those versions, and the features of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from headrace.base.errors import ErrorCode
+from headrace.metadata.image import Image
+from headrace.protocol.apis import ApiKey
+from headrace.protocol.compiler import codec
+from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
+
+FEATURES_FROM_ZERO_VERSION_MIN = 4  # older clients stumble over a feature whose range starts at 0 (KAFKA-17011)
+# librdkafka takes a broker without Produce 0 for one that knows no modern record format (KAFKA-18659); 0–2 are refused all the same.
+ADVERTISED_MIN = {ApiKey.PRODUCE: 0}
+_SOFTWARE_MAX = 200
+
+
+class VersionsApi:
+    def __init__(
+        self,
+        services: Callable[[], Mapping[ApiKey, Service]],
+        image: Callable[[], Image],
+        features: Mapping[str, tuple[int, int]],
+    ) -> None:
+        self._services = services
+        self._image = image
+        self._features = features
+
+    def handle(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+        if context.api_version >= 3:
+            if not _is_software_name(request.client_software_name) or not _is_software_name(
+                request.client_software_version
+            ):
+                return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+            context.peer.client_software = f"{request.client_software_name} {request.client_software_version}"
+        image = self._image()
+        return ApiVersionsResponse(
+            api_keys=self._keys(),
+            supported_features=[
+                ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
+                for name, (low, high) in sorted(self._features.items())
+                if low > 0 or context.api_version >= FEATURES_FROM_ZERO_VERSION_MIN
+            ],
+            finalized_features_epoch=image.offset,
+            finalized_features=[
+                ApiVersionsResponse.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+                for name, level in sorted(image.features.items())
+                if level > 0
+            ],
+        )
+
+    def unsupported(self, version: int) -> bytes:
+        """Every client can read version 0, and finds in it which versions it may use."""
+        answer = ApiVersionsResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION,
+            api_keys=[key for key in self._keys() if key.api_key == ApiKey.API_VERSIONS],
+        )
+        return codec(ApiVersionsResponse, 0).encode(answer)
+
+    def _keys(self) -> list[ApiVersionsResponse.ApiVersion]:
+        return [
+            ApiVersionsResponse.ApiVersion(
+                api_key=key, min_version=ADVERTISED_MIN.get(key, service.versions[0]), max_version=service.versions[1]
+            )
+            for key, service in sorted(self._services().items())
+        ]
+
+
+def _is_software_name(text: str) -> bool:
+    """Letters, digits, dots and dashes, not at the ends: it goes into metrics and logs."""
+    return (
+        0 < len(text) <= _SOFTWARE_MAX
+        and text[0].isalnum()
+        and text[-1].isalnum()
+        and all(character.isascii() and (character.isalnum() or character in ".-") for character in text)
+    )

@@ -1,0 +1,161 @@
+"""The language of settings: an option has a name, a type, a default and bounds; it turns text into a value or says what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+
+from headrace.base.errors import ConfigError
+
+INT_MAX = 2_147_483_647
+LONG_MAX = 9_223_372_036_854_775_807
+
+
+class Kind(Enum):
+    """Kafka's types, with the numbers that DescribeConfigs gives them."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+_BOUNDS = {Kind.INT: (-INT_MAX - 1, INT_MAX), Kind.SHORT: (-32768, 32767), Kind.LONG: (-LONG_MAX - 1, LONG_MAX)}
+
+Value = bool | int | float | str | list[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    name: str
+    kind: Kind
+    default: Value
+    meaning: str
+    at_least: float | None = None
+    at_most: float | None = None
+    one_of: tuple[str, ...] = ()
+
+    def parse(self, text: str) -> Value:
+        text = text.strip()
+        if self.kind is Kind.BOOLEAN:
+            if text.lower() not in ("true", "false"):
+                raise self._wrong(text, "true or false")
+            return text.lower() == "true"
+        if self.kind is Kind.LIST:
+            items = [item.strip() for item in text.split(",") if item.strip()]
+            for item in items:
+                self._check_choice(item)
+            return items
+        if self.kind in (Kind.INT, Kind.SHORT, Kind.LONG):
+            return self._parse_number(text, int)
+        if self.kind is Kind.DOUBLE:
+            return self._parse_number(text, float)
+        self._check_choice(text)
+        return text
+
+    def text(self, value: Value) -> str | None:
+        """As Kafka prints it; None for a value that is not set."""
+        if value is None or isinstance(value, str):
+            return value
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return ",".join(value) if isinstance(value, list) else str(value)
+
+    def _parse_number(self, text: str, number: type[int] | type[float]) -> int | float:
+        low, high = _BOUNDS.get(self.kind, (float("-inf"), float("inf")))
+        low = low if self.at_least is None else self.at_least
+        high = high if self.at_most is None else self.at_most
+        allowed = f"a number from {low} to {high}"
+        try:
+            value = number(text)
+        except ValueError:
+            raise self._wrong(text, allowed) from None
+        if not low <= value <= high:
+            raise self._wrong(text, allowed)
+        return value
+
+    def _check_choice(self, text: str) -> None:
+        if self.one_of and text not in self.one_of:
+            raise self._wrong(text, "one of " + ", ".join(self.one_of))
+
+    def _wrong(self, text: str, allowed: str) -> ConfigError:
+        shown = "(hidden)" if self.kind is Kind.PASSWORD else repr(text)
+        return ConfigError(f"{self.name}={shown} is not allowed: it must be {allowed}")
+
+
+class OptionTable(dict[str, Option]):
+    def __init__(self, *options: Option) -> None:
+        super().__init__((option.name, option) for option in options)
+
+    def parse(self, settings: Mapping[str, str]) -> dict[str, Value]:
+        """Values of known options; ConfigError names the first that is unknown or wrong."""
+        return {name: self.known(name).parse(text) for name, text in settings.items()}
+
+    def known(self, name: str) -> Option:
+        option = self.get(name)
+        if option is None:
+            raise ConfigError(f"unknown option {name}{self.suggestion(name)}")
+        return option
+
+    def suggestion(self, name: str) -> str:
+        near = get_close_matches(name, self, n=1)
+        return f" (did you mean {near[0]}?)" if near else ""
+
+
+def parse_properties(text: str, source: str) -> dict[str, str]:
+    """Java's properties format: comments, line continuation, `=`, `:` or white space after the name, escapes."""
+    found: dict[str, str] = {}
+    lines = iter(enumerate(text.splitlines(), 1))
+    for number, line in lines:
+        line = line.lstrip()
+        if not line or line[0] in "#!":
+            continue
+        while (len(line) - len(line.rstrip("\\"))) % 2:
+            _, more = next(lines, (0, ""))
+            line = line[:-1] + more.lstrip()
+        name, value = _split_property(line)
+        if not name:
+            raise ConfigError(f"{source}, line {number}: no name before the value")
+        found[name] = value.rstrip() if value.isprintable() else value
+    return found
+
+
+def _split_property(line: str) -> tuple[str, str]:
+    name: list[str] = []
+    position = 0
+    while position < len(line) and line[position] not in "=: \t":
+        position = _take(line, position, name)
+    while position < len(line) and line[position] in " \t":
+        position += 1
+    if position < len(line) and line[position] in "=:":
+        position += 1
+    while position < len(line) and line[position] in " \t":
+        position += 1
+    value: list[str] = []
+    while position < len(line):
+        position = _take(line, position, value)
+    return "".join(name), "".join(value)
+
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def _take(line: str, position: int, into: list[str]) -> int:
+    if line[position] != "\\" or position + 1 == len(line):
+        into.append(line[position])
+        return position + 1
+    escaped = line[position + 1]
+    digits = line[position + 2 : position + 6]
+    if escaped == "u" and len(digits) == 4 and all(c in "0123456789abcdefABCDEF" for c in digits):
+        into.append(chr(int(digits, 16)))
+        return position + 6
+    into.append(_ESCAPES.get(escaped, escaped))
+    return position + 2
+

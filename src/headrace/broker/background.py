@@ -1,0 +1,86 @@
+"""What a broker does beside answering: checkpoints, syncing of finished segments, and an eye on the event loop's lag."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from headrace.base.metrics import Metrics
+from headrace.replication.partition import Partition
+from headrace.replication.replicas import Replicas
+
+log = logging.getLogger(__name__)
+
+SYNC_CHECK_S = 1.0
+LAG_PROBE_S = 0.01
+
+
+class Background:
+    def __init__(
+        self,
+        replicas: Replicas,
+        loop: asyncio.AbstractEventLoop,
+        metrics: Metrics,
+        *,
+        high_watermark_s: float,
+        recovery_point_s: float,
+    ) -> None:
+        self._replicas = replicas
+        self._loop = loop
+        self._high_watermark_s = high_watermark_s
+        self._recovery_point_s = recovery_point_s
+        self._lag = metrics.histogram("headrace_loop_lag_seconds", "How late the event loop ran what was due.")
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        for work in (self._checkpoint_high_watermarks, self._checkpoint, self._sync_finished, self._measure_lag):
+            self._tasks.append(self._loop.create_task(work()))
+
+    def cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def stop(self) -> None:
+        self.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _checkpoint_high_watermarks(self) -> None:
+        while True:
+            await asyncio.sleep(self._high_watermark_s)
+            await self._write(self._replicas.checkpoint_high_watermarks())
+
+    async def _checkpoint(self) -> None:
+        while True:
+            await asyncio.sleep(self._recovery_point_s)
+            await self._write(self._replicas.checkpoint())
+
+    async def _write(self, write: object) -> None:
+        assert callable(write)
+        try:
+            await self._loop.run_in_executor(None, write)
+        except OSError as error:
+            log.error("checkpoints could not be written: %s; a restart will have to check more of the logs", error)
+
+    async def _sync_finished(self) -> None:
+        while True:
+            await asyncio.sleep(SYNC_CHECK_S)
+            for partition in self._replicas.rolled():
+                await self._sync(partition)
+
+    async def _sync(self, partition: Partition) -> None:
+        plan = partition.log.pending_sync()
+        if plan is None:
+            return
+        try:
+            await self._loop.run_in_executor(None, plan.run)
+        except OSError as error:
+            # An fsync that failed may have dropped the pages: what is on disk is unknown, so it is never tried again.
+            log.error("%s", partition.fail(error).message)
+        else:
+            partition.log.synced(plan)
+
+    async def _measure_lag(self) -> None:
+        while True:
+            due = self._loop.time() + LAG_PROBE_S
+            await asyncio.sleep(LAG_PROBE_S)
+            self._lag.observe(max(0.0, self._loop.time() - due))

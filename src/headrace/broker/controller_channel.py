@@ -1,0 +1,38 @@
+"""How a broker reaches the controller: always in encoded frames, over a connection or, in one process, straight into its dispatcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from headrace.client.frames import decode_response, encode_request
+from headrace.protocol.apis import APIS
+from headrace.server.connection import Deferred, FrameHandler
+from headrace.server.context import Peer
+
+
+class ControllerChannel(Protocol):
+    async def request(self, message: Any) -> Any:
+        """The decoded answer; Disconnected if the controller cannot be reached."""
+
+
+class LocalChannel:
+    """Broker and controller in one process: the same frames as over a socket, without the socket."""
+
+    def __init__(self, dispatcher: Callable[[], FrameHandler], client_id: str) -> None:
+        self._dispatcher = dispatcher
+        self._client_id = client_id
+        self._peer = Peer("CONTROLLER", "127.0.0.1")
+        self._next_correlation = 0
+
+    async def request(self, message: Any) -> Any:
+        version = APIS[message.facts.api_key].stable_version_max
+        self._next_correlation = (self._next_correlation + 1) & 0x7FFFFFFF
+        correlation_id = self._next_correlation
+        frame = memoryview(b"".join(encode_request(message, version, correlation_id, self._client_id)))[4:]
+        answer = self._dispatcher().handle(self._peer, frame)
+        if isinstance(answer, Deferred):
+            answer = await answer.wait()
+        if answer is None:
+            raise ConnectionError("the controller could not answer; its log says why")
+        return decode_response(message.facts.api_key, version, correlation_id, memoryview(b"".join(answer))[4:])

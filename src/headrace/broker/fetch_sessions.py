@@ -1,0 +1,151 @@
+"""Incremental fetch sessions (KIP-227): a consumer names its partitions once and then only what changes.
+
+A session remembers each partition's last answer, and an incremental answer holds only partitions that have something new to say.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from random import Random
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
+
+SESSIONS_MAX = 1000
+EVICT_AFTER_S = 120.0
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+EPOCH_MAX = 0x7FFFFFFF
+
+Key = tuple[str | bytes, int]  # topic name up to v12, topic id from v13 on; partition
+
+
+@dataclass(slots=True)
+class SessionPartition:
+    """What the client wants of one partition, and what it was last told."""
+
+    fetch: FetchRequest.FetchPartition
+    high_watermark: int = -1
+    log_start: int = -1
+
+
+@dataclass(slots=True)
+class FetchSession:
+    id: int
+    uses_ids: bool
+    epoch: int = INITIAL_EPOCH
+    last_used: float = 0.0
+    partitions: OrderedDict[Key, SessionPartition] = field(default_factory=OrderedDict)
+
+
+class FetchPlan:
+    """The partitions of one request, in the order of service, and how the answer is cut down."""
+
+    __slots__ = ("incremental", "partitions", "session", "uses_ids")
+
+    def __init__(
+        self,
+        partitions: OrderedDict[Key, SessionPartition],
+        session: FetchSession | None,
+        uses_ids: bool,
+        incremental: bool,
+    ) -> None:
+        self.partitions = partitions
+        self.session = session
+        self.uses_ids = uses_ids
+        self.incremental = incremental
+
+    @property
+    def session_id(self) -> int:
+        return 0 if self.session is None else self.session.id
+
+    def keep(self, key: Key, answer: FetchResponse.PartitionData) -> bool:
+        """Does this partition belong into the answer? Remembers what was told."""
+        known = self.partitions[key]
+        has_data = answer.records is not None and len(answer.records) > 0
+        changed = answer.high_watermark != known.high_watermark or answer.log_start_offset != known.log_start
+        failed = answer.error_code != ErrorCode.NONE
+        diverges = answer.diverging_epoch.epoch >= 0
+        # After an error the next answer must come whatever it says, so that the client learns that it is over.
+        known.high_watermark = -1 if failed else answer.high_watermark
+        known.log_start = answer.log_start_offset
+        if has_data and self.session is not None and not failed:
+            # Served now, last in line next time: nobody starves behind a busy partition.
+            self.session.partitions.move_to_end(key)
+        return not self.incremental or has_data or changed or failed or diverges
+
+
+class FetchSessions:
+    def __init__(self, chance: Random, slots: int = SESSIONS_MAX) -> None:
+        self._chance = chance
+        self._slots = slots
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def plan(self, request: FetchRequest, version: int, now: float) -> FetchPlan:
+        """Raises KafkaError with the session errors that a client answers with a new full fetch."""
+        uses_ids = version >= 13
+        if version < 7 or request.session_epoch == FINAL_EPOCH:
+            if request.session_id:
+                self._sessions.pop(request.session_id, None)
+            return FetchPlan(_full(request, uses_ids), None, uses_ids, incremental=False)
+        if request.session_epoch == INITIAL_EPOCH:
+            self._sessions.pop(request.session_id, None)
+            wanted = _full(request, uses_ids)
+            session = self._open(wanted, uses_ids, now) if wanted else None
+            return FetchPlan(wanted, session, uses_ids, incremental=False)
+        return self._continue(request, uses_ids, now)
+
+    def _continue(self, request: FetchRequest, uses_ids: bool, now: float) -> FetchPlan:
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.uses_ids != uses_ids:
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        if session.epoch != request.session_epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        for key, fetch in _wanted(request, uses_ids):
+            known = session.partitions.get(key)
+            if known is None:
+                session.partitions[key] = SessionPartition(fetch)
+            else:
+                known.fetch = fetch
+        for topic in request.forgotten_topics_data:
+            for index in topic.partitions:
+                session.partitions.pop((topic.topic_id if uses_ids else topic.topic, index), None)
+        session.epoch = _next_epoch(session.epoch)
+        session.last_used = now
+        self._sessions.move_to_end(session.id)
+        return FetchPlan(OrderedDict(session.partitions), session, uses_ids, incremental=True)
+
+    def _open(self, wanted: OrderedDict[Key, SessionPartition], uses_ids: bool, now: float) -> FetchSession | None:
+        if len(self._sessions) >= self._slots:
+            oldest = next(iter(self._sessions.values()))
+            if now - oldest.last_used < EVICT_AFTER_S:
+                return None  # the client goes on without a session
+            del self._sessions[oldest.id]
+        session_id = 0
+        while session_id == 0 or session_id in self._sessions:
+            session_id = self._chance.randrange(1, EPOCH_MAX)
+        session = FetchSession(session_id, uses_ids, _next_epoch(INITIAL_EPOCH), now, OrderedDict(wanted))
+        self._sessions[session_id] = session
+        return session
+
+
+def _next_epoch(epoch: int) -> int:
+    return 1 if epoch >= EPOCH_MAX else epoch + 1
+
+
+def _wanted(request: FetchRequest, uses_ids: bool) -> Iterable[tuple[Key, FetchRequest.FetchPartition]]:
+    for topic in request.topics:
+        name: str | bytes = topic.topic_id if uses_ids else topic.topic
+        for partition in topic.partitions:
+            yield (name, partition.partition), partition
+
+
+def _full(request: FetchRequest, uses_ids: bool) -> OrderedDict[Key, SessionPartition]:
+    return OrderedDict((key, SessionPartition(fetch)) for key, fetch in _wanted(request, uses_ids))

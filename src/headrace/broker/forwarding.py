@@ -1,0 +1,57 @@
+"""What only the controller may decide is forwarded to it in an Envelope, with the name of whoever asked (KIP-590)."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.broker.controller_channel import ControllerChannel
+from headrace.client.frames import decode_response, encode_request
+from headrace.protocol.compiler import codec
+from headrace.protocol.messages.embedded import DefaultPrincipalData
+from headrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from headrace.security.principals import Principal
+from headrace.server.context import Peer
+
+PRINCIPAL_VERSION = 0
+_CORRELATION_ID = 0
+
+
+class Forwarding:
+    def __init__(self, channel: ControllerChannel) -> None:
+        self._channel = channel
+
+    async def forward(self, message: Any, version: int, peer: Peer, client_id: str | None) -> Any:
+        """The controller's answer to this very request; KafkaError if the envelope itself was refused."""
+        frame = b"".join(encode_request(message, version, _CORRELATION_ID, client_id or ""))[4:]
+        answer: EnvelopeResponse = await self._channel.request(
+            EnvelopeRequest(
+                request_data=frame,
+                request_principal=encode_principal(peer.principal),
+                client_host_address=_address(peer.address),
+            )
+        )
+        if answer.error_code != ErrorCode.NONE or answer.response_data is None:
+            raise KafkaError(ErrorCode(answer.error_code), "the controller refused the forwarded request")
+        return decode_response(message.facts.api_key, version, _CORRELATION_ID, memoryview(answer.response_data))
+
+
+def encode_principal(principal: Principal) -> bytes:
+    data = DefaultPrincipalData(type=principal.type, name=principal.name)
+    return PRINCIPAL_VERSION.to_bytes(2, "big") + codec(DefaultPrincipalData, PRINCIPAL_VERSION).encode(data)
+
+
+def decode_principal(raw: bytes) -> Principal:
+    """KafkaError if this is no principal that we could have written."""
+    if len(raw) < 2 or int.from_bytes(raw[:2], "big") != PRINCIPAL_VERSION:
+        raise KafkaError(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, "unknown version of the principal")
+    data = codec(DefaultPrincipalData, PRINCIPAL_VERSION).decode(raw, 2)
+    return Principal(data.type, data.name)
+
+
+def _address(text: str) -> bytes:
+    try:
+        return ipaddress.ip_address(text.partition("%")[0]).packed
+    except ValueError:
+        return b"\x7f\x00\x00\x01"  # a peer without an address lives in this process

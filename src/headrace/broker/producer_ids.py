@@ -1,0 +1,52 @@
+"""Producer ids of this broker: a block at a time from the controller, the next block asked for before the last id is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import NodeId
+from headrace.broker.controller_channel import ControllerChannel
+from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+
+PREFETCH_WHEN_LEFT = 100
+
+
+class ProducerIds:
+    def __init__(self, channel: ControllerChannel, node_id: NodeId, broker_epoch: Callable[[], int]) -> None:
+        self._channel = channel
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._next = 0
+        self._end = 0
+        self._following: tuple[int, int] | None = None  # the block after this one
+        self._asking: asyncio.Task[None] | None = None
+
+    async def allocate(self) -> int:
+        while self._next == self._end:
+            if self._following is not None:
+                (self._next, self._end), self._following = self._following, None
+            else:
+                await asyncio.shield(self._ask())
+        producer_id = self._next
+        self._next += 1
+        if self._end - self._next < PREFETCH_WHEN_LEFT and self._following is None:
+            self._ask()
+        return producer_id
+
+    def _ask(self) -> asyncio.Task[None]:
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._fetch_block())
+            self._asking.add_done_callback(
+                lambda task: task.cancelled() or task.exception()
+            )  # allocate() meets it again
+        return self._asking
+
+    async def _fetch_block(self) -> None:
+        answer: AllocateProducerIdsResponse = await self._channel.request(
+            AllocateProducerIdsRequest(broker_id=self._node_id, broker_epoch=self._broker_epoch())
+        )
+        if answer.error_code != ErrorCode.NONE:
+            raise KafkaError(ErrorCode(answer.error_code), "the controller gave no producer ids")
+        self._following = (answer.producer_id_start, answer.producer_id_start + answer.producer_id_len)

@@ -1,0 +1,59 @@
+"""Topics that come to be because somebody asked for them (auto.create.topics.enable)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from headrace.base.errors import ErrorCode, HeadraceError
+from headrace.broker.forwarding import Forwarding
+from headrace.metadata.image import Image
+from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from headrace.server.context import Peer
+
+CREATE_VERSION = 7
+SEEN_WITHIN_S = 1.0  # how long an answer waits for our own image to show what the controller committed
+
+
+class TopicCreation:
+    def __init__(self, forwarding: Forwarding, image: Callable[[], Image]) -> None:
+        self._forwarding = forwarding
+        self._image = image
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def publish(self, old: Image, new: Image, changes: object) -> None:
+        """A metadata publisher: whoever waits for a topic looks again."""
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def create(self, names: Sequence[str], peer: Peer, client_id: str | None) -> dict[str, ErrorCode]:
+        """With the cluster's default counts. Names that exist by now are no error."""
+        request = CreateTopicsRequest(
+            topics=[
+                CreateTopicsRequest.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
+                for name in names
+            ]
+        )
+        try:
+            answer: CreateTopicsResponse = await self._forwarding.forward(request, CREATE_VERSION, peer, client_id)
+        except (OSError, HeadraceError):
+            return dict.fromkeys(names, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        errors = {topic.name: ErrorCode(topic.error_code) for topic in answer.topics}
+        made = [name for name, code in errors.items() if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)]
+        await self.wait_until(lambda image: all(name in image.topics for name in made))
+        return {name: code for name, code in errors.items() if name not in made}
+
+    async def wait_until(self, seen: Callable[[Image], bool]) -> bool:
+        """Until our image shows it, but not long: Kafka promises nothing here, and a client retries."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SEEN_WITHIN_S
+        while not seen(self._image()):
+            future: asyncio.Future[None] = loop.create_future()
+            self._waiting.append(future)
+            try:
+                await asyncio.wait_for(future, deadline - loop.time())
+            except TimeoutError:
+                return seen(self._image())
+        return True

@@ -1,0 +1,65 @@
+"""`headrace serve`: a node in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import resource
+import signal
+import sys
+from pathlib import Path
+
+from headrace.base.clock import SystemClock
+from headrace.node.node import Node, Ports
+from headrace.node.settings import Settings, read_settings
+from headrace.records.kernel import COMPILED
+from headrace.storage.disk import DiskFiles
+
+log = logging.getLogger("headrace")
+
+
+def run(config: Path | None, overrides: list[str], log_level: str) -> None:
+    logging.basicConfig(
+        stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s (%(name)s)"
+    )
+    settings = read_settings(config, overrides)
+    if not COMPILED:
+        log.warning(
+            "the compiled kernel is missing: records are checked by its Python twin, ten times slower; install a C compiler"
+        )
+    _raise_open_files_limit()
+    asyncio.run(_serve(settings))
+
+
+def _raise_open_files_limit() -> None:
+    """One descriptor an open segment: the soft limit of a shell (1024) would be the first thing to run out."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def _serve(settings: Settings) -> None:
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    node = await Node.start(settings, Ports(DiskFiles(), SystemClock(), random.Random(), loop))
+    _announce(node)
+    failed = asyncio.ensure_future(node.failed())
+    waiting = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait({failed, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    if failed.done():
+        await node.kill()
+        failed.result()
+    failed.cancel()
+    log.info("stopping: leadership is given up, logs are closed")
+    await node.stop()
+    log.info("stopped cleanly")
+
+
+def _announce(node: Node) -> None:
+    """One line on standard output when clients can come: scripts wait for it."""
+    doors = ", ".join(f"{address.host or '*'}:{node.ports[address.name]}" for address in node.settings.broker_listeners)
+    http = f", http://localhost:{node.http_port}/metrics" if node.http_port else ""
+    print(f"headrace node {node.settings.node_id} of cluster {node.cluster_id} serves on {doors}{http}", flush=True)

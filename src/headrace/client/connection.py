@@ -1,0 +1,142 @@
+"""One connection to a broker: requests out, answers matched in order, versions agreed on with ApiVersions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from struct import Struct
+from typing import Any
+
+from headrace.base.errors import ErrorCode, HeadraceError
+from headrace.client.frames import UnexpectedAnswer, decode_response, encode_request
+from headrace.protocol.apis import APIS
+from headrace.protocol.errors import DecodeError
+from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+
+RESPONSE_BYTES_MAX = 256 * 1024 * 1024
+IN_FLIGHT_MAX = 1000
+SOFTWARE_NAME = "headrace"
+_SIZE = Struct(">i")
+
+
+class Disconnected(HeadraceError):
+    """The connection is gone, or was never made; the request may or may not have been carried out."""
+
+
+class Connection(asyncio.Protocol):
+    """Made by `connect`. `request` may be called many times at once: answers come in the order of the requests."""
+
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._waiting: deque[tuple[int, int, int, asyncio.Future[Any]]] = deque()
+        self._next_correlation = 0
+        self._versions: dict[int, tuple[int, int]] = {}
+        self.features: dict[str, int] = {}
+        self._lost: Exception | None = None
+
+    @classmethod
+    async def connect(cls, host: str, port: int, *, client_id: str = "headrace", timeout_s: float = 10.0) -> Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            _, connection = await asyncio.wait_for(
+                loop.create_connection(lambda: cls(client_id), host, port), timeout_s
+            )
+            await asyncio.wait_for(connection._agree_on_versions(), timeout_s)
+        except (TimeoutError, OSError) as error:
+            raise Disconnected(f"cannot connect to {host}:{port}: {error or 'timed out'}") from error
+        return connection
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and self._lost is None
+
+    def version_for(self, message_type: Any, at_most: int | None = None) -> int:
+        """The newest version that both sides speak."""
+        api = APIS[message_type.facts.api_key]
+        low, high = self._versions.get(api.key, (0, -1))
+        version = min(high, api.stable_version_max, api.stable_version_max if at_most is None else at_most)
+        if version < max(low, api.versions.low):
+            raise UnexpectedAnswer(f"the broker speaks {api.key.name} {low}-{high}, we speak {api.versions}")
+        return version
+
+    async def request(self, message: Any, *, version: int | None = None, timeout_s: float = 30.0) -> Any:
+        if version is None:
+            version = self.version_for(type(message))
+        return await asyncio.wait_for(self.send(message, version), timeout_s)
+
+    def send(self, message: Any, version: int) -> asyncio.Future[Any]:
+        """Writes now; the future has the answer."""
+        if self._transport is None:
+            raise self._lost or Disconnected("the connection is closed")
+        if len(self._waiting) >= IN_FLIGHT_MAX:
+            raise Disconnected(f"{IN_FLIGHT_MAX} requests are under way on this connection already")
+        self._next_correlation = (self._next_correlation + 1) & 0x7FFFFFFF
+        correlation_id = self._next_correlation
+        self.send_unanswered(message, version)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((correlation_id, message.facts.api_key, version, future))
+        return future
+
+    def send_unanswered(self, message: Any, version: int) -> None:
+        """Produce with acks=0."""
+        if self._transport is None:
+            raise self._lost or Disconnected("the connection is closed")
+        for part in encode_request(message, version, self._next_correlation, self._client_id):
+            self._transport.write(part)
+
+    async def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+            self._fail(Disconnected("the connection was closed by us"))
+
+    async def _agree_on_versions(self) -> None:
+        ask = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version="0.1.0")
+        answer: ApiVersionsResponse = await self.send(ask, 3)
+        if answer.error_code != ErrorCode.NONE:
+            raise UnexpectedAnswer(f"ApiVersions was answered with error {answer.error_code}")
+        self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+        self.features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        try:
+            while len(self._received) >= 4:
+                (size,) = _SIZE.unpack_from(self._received)
+                if not 4 <= size <= RESPONSE_BYTES_MAX:
+                    raise UnexpectedAnswer(f"an answer of {size} bytes; allowed are 4 to {RESPONSE_BYTES_MAX}")
+                if len(self._received) < size + 4:
+                    break
+                frame = bytes(memoryview(self._received)[4 : size + 4])
+                del self._received[: size + 4]
+                self._answer(memoryview(frame))
+        except (UnexpectedAnswer, DecodeError) as error:
+            self._fail(error)
+            if self._transport is not None:
+                self._transport.close()
+
+    def _answer(self, frame: memoryview) -> None:
+        if not self._waiting:
+            raise UnexpectedAnswer("an answer came that nobody asked for")
+        correlation_id, key, version, future = self._waiting.popleft()
+        response = decode_response(key, version, correlation_id, frame)
+        if not future.done():
+            future.set_result(response)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(Disconnected(str(exc) if exc else "the broker closed the connection"))
+
+    def _fail(self, error: Exception) -> None:
+        self._transport = None
+        self._lost = self._lost or error
+        waiting, self._waiting = self._waiting, deque()
+        for _, _, _, future in waiting:
+            if not future.done():
+                future.set_exception(error)

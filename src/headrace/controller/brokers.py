@@ -1,0 +1,174 @@
+"""Brokers: registration, heartbeats and sessions.
+
+A broker registers an incarnation and starts fenced; it is let in when its metadata has reached its own registration and it asks.
+Silence for a session, or its own wish, fences it again, and leadership moves away in the same decision. When it was last heard
+of is volatile: after a change of leader everybody gets a fresh session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import Uuid
+from headrace.controller import elections
+from headrace.controller.context import ControllerContext, Tx
+from headrace.metadata.image import Broker
+from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from headrace.protocol.messages.stored.metadata_brokers import BrokerRegistrationChangeRecord, RegisterBrokerRecord
+
+SESSION = "broker-session"
+
+
+def register(context: ControllerContext, request: BrokerRegistrationRequest, now_ms: int, tx: Tx) -> None:
+    if request.cluster_id != context.cluster_id:
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID, f"this is cluster {context.cluster_id}, not {request.cluster_id}"
+        )
+    old = context.state.brokers.get(request.broker_id)
+    if (
+        old is not None
+        and old.incarnation_id != request.incarnation_id
+        and not old.fenced
+        and not _expired(context, old.id, now_ms)
+    ):
+        raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, f"another broker {request.broker_id} is alive")
+    for name, level in context.features().items():
+        low, high = next(
+            ((f.min_supported_version, f.max_supported_version) for f in request.features if f.name == name), (0, 0)
+        )
+        if not low <= level <= high:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION, f"{name} is finalized at {level}, the broker supports {low}-{high}"
+            )
+    if old is not None and not old.fenced:
+        _move_away(context, old.id, tx)
+    epoch = tx.next_offset()
+    tx.emit(
+        RegisterBrokerRecord(
+            broker_id=request.broker_id,
+            incarnation_id=request.incarnation_id,
+            broker_epoch=epoch,
+            end_points=[
+                RegisterBrokerRecord.BrokerEndpoint(
+                    name=listener.name,
+                    host=listener.host,
+                    port=listener.port,
+                    security_protocol=listener.security_protocol,
+                )
+                for listener in request.listeners
+            ],
+            features=[
+                RegisterBrokerRecord.BrokerFeature(
+                    name=feature.name,
+                    min_supported_version=feature.min_supported_version,
+                    max_supported_version=feature.max_supported_version,
+                )
+                for feature in request.features
+            ],
+            rack=request.rack or None,
+            fenced=True,
+            log_dirs=sorted(request.log_dirs),
+        )
+    )
+    _heard_of(context, request.broker_id, now_ms, tx)
+    tx.reply(tx.ticket, BrokerRegistrationResponse(broker_epoch=epoch))
+
+
+def heartbeat(context: ControllerContext, request: BrokerHeartbeatRequest, now_ms: int, tx: Tx) -> None:
+    broker = context.state.brokers.get(request.broker_id)
+    if broker is None:
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {request.broker_id} is not registered")
+    if broker.epoch != request.broker_epoch:
+        raise KafkaError(
+            ErrorCode.STALE_BROKER_EPOCH, f"broker {broker.id} is at epoch {broker.epoch}, not {request.broker_epoch}"
+        )
+    _heard_of(context, broker.id, now_ms, tx)
+    caught_up = request.current_metadata_offset >= broker.epoch
+    should_shut_down = False
+    if request.want_shut_down:
+        if not broker.in_controlled_shutdown:
+            tx.emit(_change(broker, in_controlled_shutdown=1))
+            _move_away(context, broker.id, tx)
+        # The broker may go when it has seen itself lose its partitions.
+        should_shut_down = broker.in_controlled_shutdown
+    elif request.want_fence:
+        _fence(context, broker, tx)
+    elif broker.fenced and caught_up:
+        tx.emit(_change(broker, fenced=-1))
+        _move_in(context, broker.id, tx)
+    fenced = context.state.brokers[broker.id].fenced
+    tx.reply(
+        tx.ticket,
+        BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=should_shut_down),
+    )
+
+
+def session_ended(context: ControllerContext, timer: Hashable, now_ms: int, tx: Tx) -> None:
+    assert isinstance(timer, tuple)
+    broker = context.state.brokers.get(timer[1])
+    if broker is not None and _expired(context, broker.id, now_ms):
+        _fence(context, broker, tx)
+
+
+def fresh_sessions(context: ControllerContext, now_ms: int, tx: Tx) -> None:
+    """A new controller has heard of nobody yet, and gives everybody the time to be heard."""
+    for broker_id, broker in context.brokers():
+        if not broker.fenced:
+            _heard_of(context, broker_id, now_ms, tx)
+
+
+def is_active(context: ControllerContext, broker_id: int) -> bool:
+    broker = context.state.brokers.get(broker_id)
+    return broker is not None and not broker.fenced and not broker.in_controlled_shutdown
+
+
+def _heard_of(context: ControllerContext, broker_id: int, now_ms: int, tx: Tx) -> None:
+    context.last_heard_ms[broker_id] = now_ms
+    tx.arm((SESSION, broker_id), now_ms + context.session_timeout_ms)
+
+
+def _expired(context: ControllerContext, broker_id: int, now_ms: int) -> bool:
+    heard = context.last_heard_ms.get(broker_id)
+    return heard is None or now_ms - heard >= context.session_timeout_ms
+
+
+def _fence(context: ControllerContext, broker: Broker, tx: Tx) -> None:
+    if not broker.fenced:
+        tx.emit(_change(broker, fenced=1))
+        _move_away(context, broker.id, tx)
+
+
+def _change(broker: Broker, *, fenced: int = 0, in_controlled_shutdown: int = 0) -> BrokerRegistrationChangeRecord:
+    return BrokerRegistrationChangeRecord(
+        broker_id=broker.id, broker_epoch=broker.epoch, fenced=fenced, in_controlled_shutdown=in_controlled_shutdown
+    )
+
+
+def _move_away(context: ControllerContext, broker_id: int, tx: Tx) -> None:
+    for (topic_id, index), partition in context.partitions():
+        change = elections.without_broker(
+            topic_id,
+            index,
+            partition,
+            broker_id,
+            min_isr=context.min_isr(topic_id),
+            is_active=lambda replica: replica != broker_id and is_active(context, replica),
+        )
+        if change is not None:
+            tx.emit(change)
+
+
+def _move_in(context: ControllerContext, broker_id: int, tx: Tx) -> None:
+    for (topic_id, index), partition in context.partitions():
+        if broker_id in partition.replicas:
+            change = elections.with_broker(
+                Uuid(topic_id),
+                index,
+                partition,
+                min_isr=context.min_isr(topic_id),
+                is_active=lambda replica: is_active(context, replica),
+            )
+            if change is not None:
+                tx.emit(change)

@@ -1,0 +1,32 @@
+"""Where the replicas of new partitions go: round the live brokers from a random start, shifted for each partition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.base.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from random import Random
+
+
+def place(partitions: int, replication_factor: int, brokers: list[int], chance: Random) -> list[list[int]]:
+    """Replicas of each partition, the preferred leader first; leaders are spread evenly."""
+    if replication_factor < 1 or replication_factor > len(brokers):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"replication factor {replication_factor} is not possible with {len(brokers)} usable broker(s)",
+        )
+    start = chance.randrange(len(brokers))
+    shift = chance.randrange(len(brokers))
+    placed = []
+    for partition in range(partitions):
+        if partition and partition % len(brokers) == 0:
+            shift += 1
+        first = (start + partition) % len(brokers)
+        others = [
+            brokers[(first + 1 + (shift + k) % (len(brokers) - 1)) % len(brokers)]
+            for k in range(replication_factor - 1)
+        ]
+        placed.append([brokers[first], *others])
+    return placed

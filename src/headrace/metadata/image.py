@@ -1,0 +1,98 @@
+"""The cluster as data: immutable values, and the image of all of them at one offset of the metadata log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from headrace.base.ids import NO_NODE, Uuid
+
+# Config resource types, as the wire and ConfigRecord spell them.
+TOPIC_CONFIG = 2
+BROKER_CONFIG = 4
+
+RECOVERED = 0
+RECOVERING = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    name: str
+    host: str
+    port: int
+    security_protocol: int  # 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    id: int
+    epoch: int
+    incarnation_id: Uuid
+    endpoints: tuple[Endpoint, ...]
+    features: Mapping[str, tuple[int, int]]
+    rack: str | None
+    fenced: bool
+    in_controlled_shutdown: bool
+    log_dirs: tuple[Uuid, ...]
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        return next((endpoint for endpoint in self.endpoints if endpoint.name == listener), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int  # NO_NODE while there is none
+    leader_epoch: int
+    partition_epoch: int
+    directories: tuple[Uuid, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    leader_recovery_state: int = RECOVERED
+
+    @property
+    def has_leader(self) -> bool:
+        return self.leader != NO_NODE
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    name: str
+    id: Uuid
+    partitions: tuple[Partition, ...]
+
+
+NO_CONFIG: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Everything that a broker knows of the cluster at one moment; never changed, only replaced."""
+
+    offset: int = -1  # of the last record in it
+    epoch: int = 0
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    topic_names: Mapping[Uuid, str] = field(default_factory=dict)
+    configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
+    features: Mapping[str, int] = field(default_factory=dict)
+
+    def topic_by_id(self, topic_id: bytes) -> Topic | None:
+        name = self.topic_names.get(Uuid(topic_id))
+        return None if name is None else self.topics.get(name)
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        found = self.topics.get(topic)
+        if found is None or not 0 <= index < len(found.partitions):
+            return None
+        return found.partitions[index]
+
+    def config(self, resource_type: int, name: str) -> Mapping[str, str]:
+        return self.configs.get((resource_type, name), NO_CONFIG)
+
+    def live_brokers(self) -> list[Broker]:
+        return [broker for _, broker in sorted(self.brokers.items()) if not broker.fenced]

@@ -1,0 +1,225 @@
+"""The state behind the metadata log, and what each record does to it: written once, for controller and broker alike.
+
+The controller keeps it in tables that can be taken back, a broker in plain dicts. Records that this version does not use
+(ACLs, quotas, tokens) are passed over: they stay in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
+
+from headrace.base.errors import CorruptData
+from headrace.base.ids import NodeId, Uuid
+from headrace.metadata.image import NO_CONFIG, TOPIC_CONFIG, Broker, Endpoint, Partition
+from headrace.protocol.messages.stored.metadata_brokers import (
+    BrokerRegistrationChangeRecord,
+    FenceBrokerRecord,
+    RegisterBrokerRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+)
+from headrace.protocol.messages.stored.metadata_cluster import ConfigRecord, FeatureLevelRecord, ProducerIdsRecord
+from headrace.protocol.messages.stored.metadata_topics import (
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+
+K = TypeVar("K", contravariant=True)
+V = TypeVar("V")
+
+LEADER_UNCHANGED = -2
+NEXT_PRODUCER_ID = "next"
+
+
+class Cells(Protocol[K, V]):
+    """What a dict and a statemachine Table have in common."""
+
+    def __contains__(self, key: object, /) -> bool: ...
+    def __getitem__(self, key: K, /) -> V: ...
+    def __setitem__(self, key: K, value: V, /) -> None: ...
+    def __delitem__(self, key: K, /) -> None: ...
+    def get(self, key: K, /) -> V | None: ...
+
+
+class ClusterState:
+    def __init__(self, cells: Callable[[], Any]) -> None:
+        """`cells` makes an empty dict or Table."""
+        self.brokers: Cells[int, Broker] = cells()
+        self.topic_names: Cells[Uuid, str] = cells()
+        self.topic_ids: Cells[str, Uuid] = cells()
+        self.partitions: Cells[tuple[Uuid, int], Partition] = cells()
+        self.configs: Cells[tuple[int, str], Mapping[str, str]] = cells()
+        self.features: Cells[str, int] = cells()
+        self.producer_ids: Cells[str, int] = cells()
+
+    def partitions_of(self, topic_id: Uuid) -> Iterator[Partition]:
+        """In the order of their indexes, which have no gaps."""
+        index = 0
+        while (partition := self.partitions.get((topic_id, index))) is not None:
+            yield partition
+            index += 1
+
+    def config(self, resource_type: int, name: str) -> Mapping[str, str]:
+        return self.configs.get((resource_type, name)) or NO_CONFIG
+
+    def next_producer_id(self) -> int:
+        return self.producer_ids.get(NEXT_PRODUCER_ID) or 0
+
+
+def replay(state: ClusterState, record: Any) -> None:
+    effect = _EFFECTS.get(type(record))
+    if effect is not None:
+        effect(state, record)
+
+
+def _register_broker(state: ClusterState, record: RegisterBrokerRecord) -> None:
+    state.brokers[record.broker_id] = Broker(
+        id=record.broker_id,
+        epoch=record.broker_epoch,
+        incarnation_id=Uuid(record.incarnation_id),
+        endpoints=tuple(Endpoint(e.name, e.host, e.port, e.security_protocol) for e in record.end_points),
+        features=MappingProxyType(
+            {f.name: (f.min_supported_version, f.max_supported_version) for f in record.features}
+        ),
+        rack=record.rack,
+        fenced=record.fenced,
+        in_controlled_shutdown=record.in_controlled_shutdown,
+        log_dirs=tuple(Uuid(directory) for directory in record.log_dirs),
+    )
+
+
+def _unregister_broker(state: ClusterState, record: UnregisterBrokerRecord) -> None:
+    if record.broker_id in state.brokers:
+        del state.brokers[record.broker_id]
+
+
+def _change_broker(state: ClusterState, record: BrokerRegistrationChangeRecord) -> None:
+    broker = _broker(state, record.broker_id, record.broker_epoch)
+    if record.fenced:
+        broker = replace(broker, fenced=record.fenced > 0)
+    if record.in_controlled_shutdown:
+        broker = replace(broker, in_controlled_shutdown=True)
+    if record.log_dirs:
+        broker = replace(broker, log_dirs=tuple(Uuid(directory) for directory in record.log_dirs))
+    state.brokers[record.broker_id] = broker
+
+
+def _fence_broker(state: ClusterState, record: FenceBrokerRecord) -> None:
+    state.brokers[record.id] = replace(_broker(state, record.id, record.epoch), fenced=True)
+
+
+def _unfence_broker(state: ClusterState, record: UnfenceBrokerRecord) -> None:
+    state.brokers[record.id] = replace(_broker(state, record.id, record.epoch), fenced=False)
+
+
+def _broker(state: ClusterState, broker_id: int, epoch: int) -> Broker:
+    broker = state.brokers.get(broker_id)
+    if broker is None or broker.epoch != epoch:
+        raise CorruptData(f"a metadata record speaks of broker {broker_id} at epoch {epoch}, which is not registered")
+    return broker
+
+
+def _topic(state: ClusterState, record: TopicRecord) -> None:
+    state.topic_names[Uuid(record.topic_id)] = record.name
+    state.topic_ids[record.name] = Uuid(record.topic_id)
+
+
+def _remove_topic(state: ClusterState, record: RemoveTopicRecord) -> None:
+    topic_id = Uuid(record.topic_id)
+    name = state.topic_names.get(topic_id)
+    if name is None:
+        raise CorruptData(f"a metadata record removes topic {topic_id.hex()}, which does not exist")
+    del state.topic_names[topic_id]
+    del state.topic_ids[name]
+    index = 0
+    while (topic_id, index) in state.partitions:
+        del state.partitions[(topic_id, index)]
+        index += 1
+    if (TOPIC_CONFIG, name) in state.configs:
+        del state.configs[(TOPIC_CONFIG, name)]
+
+
+def _partition(state: ClusterState, record: PartitionRecord) -> None:
+    state.partitions[(Uuid(record.topic_id), record.partition_id)] = Partition(
+        replicas=tuple(record.replicas),
+        isr=tuple(record.isr),
+        leader=NodeId(record.leader),
+        leader_epoch=record.leader_epoch,
+        partition_epoch=record.partition_epoch,
+        directories=tuple(Uuid(directory) for directory in record.directories),
+        removing_replicas=tuple(record.removing_replicas),
+        adding_replicas=tuple(record.adding_replicas),
+        elr=tuple(record.eligible_leader_replicas or ()),
+        last_known_elr=tuple(record.last_known_elr or ()),
+        leader_recovery_state=record.leader_recovery_state,
+    )
+
+
+def _change_partition(state: ClusterState, record: PartitionChangeRecord) -> None:
+    key = (Uuid(record.topic_id), record.partition_id)
+    old = state.partitions.get(key)
+    if old is None:
+        raise CorruptData(f"a metadata record changes partition {record.partition_id} of an unknown topic")
+
+    def changed(new: list[int] | None, was: tuple[int, ...]) -> tuple[int, ...]:
+        return was if new is None else tuple(new)
+
+    leads_anew = record.leader != LEADER_UNCHANGED
+    state.partitions[key] = replace(
+        old,
+        replicas=changed(record.replicas, old.replicas),
+        isr=changed(record.isr, old.isr),
+        removing_replicas=changed(record.removing_replicas, old.removing_replicas),
+        adding_replicas=changed(record.adding_replicas, old.adding_replicas),
+        elr=changed(record.eligible_leader_replicas, old.elr),
+        last_known_elr=changed(record.last_known_elr, old.last_known_elr),
+        directories=old.directories if record.directories is None else tuple(Uuid(d) for d in record.directories),
+        leader=record.leader if leads_anew else old.leader,
+        leader_epoch=old.leader_epoch + leads_anew,
+        leader_recovery_state=old.leader_recovery_state
+        if record.leader_recovery_state < 0
+        else record.leader_recovery_state,
+        partition_epoch=old.partition_epoch + 1,
+    )
+
+
+def _config(state: ClusterState, record: ConfigRecord) -> None:
+    key = (record.resource_type, record.resource_name)
+    values = dict(state.configs.get(key) or {})
+    if record.value is None:
+        values.pop(record.name, None)
+    else:
+        values[record.name] = record.value
+    if values:
+        state.configs[key] = MappingProxyType(values)
+    elif key in state.configs:
+        del state.configs[key]
+
+
+def _feature(state: ClusterState, record: FeatureLevelRecord) -> None:
+    state.features[record.name] = record.feature_level
+
+
+def _producer_ids(state: ClusterState, record: ProducerIdsRecord) -> None:
+    state.producer_ids[NEXT_PRODUCER_ID] = record.next_producer_id
+
+
+_EFFECTS: dict[type[Any], Callable[[ClusterState, Any], None]] = {
+    RegisterBrokerRecord: _register_broker,
+    UnregisterBrokerRecord: _unregister_broker,
+    BrokerRegistrationChangeRecord: _change_broker,
+    FenceBrokerRecord: _fence_broker,
+    UnfenceBrokerRecord: _unfence_broker,
+    TopicRecord: _topic,
+    RemoveTopicRecord: _remove_topic,
+    PartitionRecord: _partition,
+    PartitionChangeRecord: _change_partition,
+    ConfigRecord: _config,
+    FeatureLevelRecord: _feature,
+    ProducerIdsRecord: _producer_ids,
+}

@@ -1,0 +1,39 @@
+"""Listeners from settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.base.metrics import Metrics
+from headrace.node.settings import ListenerAddress, Settings
+from headrace.server.connection import FrameHandler
+from headrace.server.listener import Listener, ListenerSettings
+
+
+async def open_listeners(
+    settings: Settings, addresses: Sequence[ListenerAddress], handler: FrameHandler, metrics: Metrics
+) -> list[Listener]:
+    """Bound, but not served yet: clients wait in the backlog until `serve`. If one cannot be bound, none stays."""
+    opened: list[Listener] = []
+    try:
+        for address in addresses:
+            listener = Listener(
+                ListenerSettings(
+                    address.name,
+                    address.host,
+                    address.port,
+                    request_bytes_max=settings.number("socket.request.max.bytes"),
+                    connections_max=settings.number("max.connections"),
+                    idle_s_max=settings.number("connections.max.idle.ms") / 1000,
+                    backlog=settings.number("socket.listen.backlog.size"),
+                ),
+                handler,
+                metrics,
+            )
+            await listener.open()
+            opened.append(listener)
+    except BaseException:
+        for listener in opened:
+            listener.stop()
+        raise
+    return opened

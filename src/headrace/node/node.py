@@ -1,0 +1,134 @@
+"""The composition root: the only place where things are constructed. A Node is started once and stopped once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from headrace.base.clock import Clock
+from headrace.base.metrics import Metrics
+from headrace.node.broker_role import BrokerRole
+from headrace.node.controller_role import ControllerRole
+from headrace.node.formatting import format_log_dirs, new_cluster_id
+from headrace.node.settings import Settings
+from headrace.observe.http import HttpEndpoint
+from headrace.storage.files import Files
+from headrace.storage.log_dirs import LogDir, close_log_dirs, open_log_dirs
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Ports:
+    """Everything that reaches a node from outside: the simulator passes its own."""
+
+    files: Files
+    clock: Clock
+    chance: Random
+    loop: asyncio.AbstractEventLoop
+    metrics: Metrics = field(default_factory=Metrics)
+
+
+class Node:
+    def __init__(self, settings: Settings, ports: Ports, log_dirs: list[LogDir]) -> None:
+        self.settings = settings
+        self._ports = ports
+        self._log_dirs = log_dirs
+        meta = log_dirs[0].meta
+        assert meta is not None
+        self.cluster_id = meta.cluster_id
+        # All directories must say so: one that was torn away makes the whole stop unclean.
+        epochs = [log_dir.take_clean_shutdown() for log_dir in log_dirs]
+        self._clean = None not in epochs
+        self._previous_epoch = max((epoch for epoch in epochs if epoch is not None), default=-1) if self._clean else -1
+        self.controller: ControllerRole
+        self.broker: BrokerRole
+        self._http: HttpEndpoint | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def start(cls, settings: Settings, ports: Ports) -> Node:
+        """Returns when clients are served. ConfigError and CorruptData say why a node cannot be."""
+        log_dirs = open_log_dirs(ports.files, settings.log_dirs, node_id=settings.node_id)
+        try:
+            known = next((log_dir.meta.cluster_id for log_dir in log_dirs if log_dir.meta is not None), None)
+            cluster_id = known or new_cluster_id(ports.chance)
+            format_log_dirs(
+                log_dirs, settings.metadata_dir, settings.node_id, cluster_id, ports.clock.now_ms(), ports.chance
+            )
+            node = cls(settings, ports, log_dirs)
+            await node._start()
+        except BaseException:
+            close_log_dirs(log_dirs)
+            raise
+        return node
+
+    async def _start(self) -> None:
+        settings, ports = self.settings, self._ports
+        self.controller = ControllerRole(
+            settings, ports.files, ports.clock, ports.chance, ports.loop, ports.metrics, self.cluster_id
+        )
+        await self.controller.start()
+        self.broker = BrokerRole(
+            settings,
+            self._log_dirs,
+            self.controller.dispatcher,
+            ports.clock,
+            ports.chance,
+            ports.loop,
+            ports.metrics,
+            self.cluster_id,
+            clean=self._clean,
+        )
+        await self.broker.start(self._previous_epoch)
+        listener = settings.text("headrace.http.listener")
+        if listener:
+            self._http = HttpEndpoint(listener, ports.metrics, self.health)
+            await self._http.start()
+
+    def health(self) -> dict[str, Any]:
+        """What /health says; `ok` is what an orchestrator looks at."""
+        offline = [str(partition.name) for partition in self.broker.replicas.all() if partition.offline is not None]
+        return {
+            "ok": not self.broker.registration.fenced and not offline,
+            "node": self.settings.node_id,
+            "cluster": self.cluster_id,
+            "fenced": self.broker.registration.fenced,
+            "offline_partitions": offline,
+            "metadata_offset": self.broker.image.offset,
+        }
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Listener names and the ports they are bound to."""
+        return {**self.broker.bound_ports, **self.controller.bound_ports}
+
+    @property
+    def http_port(self) -> int | None:
+        return None if self._http is None else self._http.port
+
+    async def failed(self) -> None:
+        """Raises when this node can no longer keep its word and must stop."""
+        await asyncio.shield(self.controller.driver.failed)
+
+    async def stop(self) -> None:
+        """Clean: leadership given up, logs closed and synced, and a marker that says so, written last."""
+        if self._http is not None:
+            await self._http.stop()
+        epoch = self.broker.registration.broker_epoch
+        await self.broker.stop()
+        await self.controller.stop()
+        for log_dir in self._log_dirs:
+            await self._ports.loop.run_in_executor(None, log_dir.mark_clean_shutdown, epoch)
+        close_log_dirs(self._log_dirs)
+
+    async def kill(self) -> None:
+        """As if the process had died: nothing is written, no one is told. For tests."""
+        self.broker.kill()
+        self.controller.kill()
+        if self._http is not None:
+            await self._http.stop()
+        close_log_dirs(self._log_dirs)

@@ -1,0 +1,35 @@
+"""The controller's journal: the metadata quorum as the state-machine runtime wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from headrace.quorum.driver import QuorumDriver
+from headrace.statemachine.journal import NotLeader
+
+
+class QuorumJournal:
+    def __init__(self, driver: QuorumDriver) -> None:
+        self._driver = driver
+
+    def next_offset(self) -> int:
+        if not self._driver.is_leader:
+            raise NotLeader("this node does not lead the metadata quorum")
+        return self._driver.log.end_offset
+
+    def append(self, records: Sequence[Any]) -> int:
+        return self._driver.propose(records)
+
+    def committed_offset(self) -> int:
+        return self._driver.high_watermark - 1
+
+    def read(self, start: int) -> Iterator[tuple[int, Sequence[Any]]]:
+        for batch in self._driver.log.read(start, self._driver.high_watermark):
+            yield batch.last_offset - len(batch.records) + 1, batch.records
+
+    def on_committed(self, tell: Callable[[int], None]) -> None:
+        self._driver.on_committed(lambda high_watermark: tell(high_watermark - 1))
+
+    def on_lost(self, tell: Callable[[], None]) -> None:
+        self._driver.on_lost(tell)

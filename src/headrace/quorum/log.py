@@ -1,0 +1,87 @@
+"""The metadata log: an ordinary log whose batches carry metadata records, and the control records of the quorum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from headrace.base.clock import Clock
+from headrace.metadata.records import decode_record, encode_record
+from headrace.protocol.compiler import codec
+from headrace.protocol.messages.embedded import LeaderChangeMessage
+from headrace.raft.messages import BecomeLeader
+from headrace.records.batch import check_crc, iterate_batches, read_header
+from headrace.records.builder import BatchBuilder
+from headrace.records.control import ControlRecord, ControlType, build_control_batch
+from headrace.records.record import decode_records
+from headrace.storage.log import Log
+
+READ_SLICE_BYTES = 1 << 20
+
+
+class MetadataBatch(NamedTuple):
+    """Control batches have no records of ours, but they take their offsets."""
+
+    last_offset: int
+    epoch: int
+    records: list[Any]
+
+
+class MetadataLog:
+    def __init__(self, log: Log, clock: Clock) -> None:
+        self.log = log
+        self._clock = clock
+
+    @property
+    def end_offset(self) -> int:
+        return self.log.log_end
+
+    def append(self, records: Sequence[Any], epoch: int) -> int:
+        """One batch, so that all of them are there after a crash or none; returns the new end."""
+        now_ms = self._clock.now_ms()
+        builder = BatchBuilder()
+        for record in records:
+            builder.append(now_ms, None, encode_record(record))
+        return self._write(builder.build(), epoch, now_ms)
+
+    def append_leader_change(self, leader: BecomeLeader, leader_id: int) -> int:
+        voters = LeaderChangeMessage.Voter
+        message = LeaderChangeMessage(
+            version=0,
+            leader_id=leader_id,
+            voters=[voters(voter_id=voter) for voter in leader.voters],
+            granting_voters=[voters(voter_id=voter) for voter in leader.granted_by],
+        )
+        now_ms = self._clock.now_ms()
+        record = ControlRecord(ControlType.LEADER_CHANGE, codec(LeaderChangeMessage, 0).encode(message))
+        batch = build_control_batch([record], timestamp=now_ms)
+        return self._write(batch, leader.epoch, now_ms)
+
+    def _write(self, batch: bytearray, epoch: int, now_ms: int) -> int:
+        view = memoryview(batch)
+        header = read_header(view)
+        self.log.append_as_leader(view, header, epoch, now_ms, check_producer=False)
+        return self.log.log_end
+
+    def read_bytes(self, start: int, end: int, max_bytes: int) -> bytes:
+        """Whole batches from the one that holds `start`, below `end`."""
+        return self.log.read(start, max_bytes, end).range.read()
+
+    def read(self, start: int, end: int) -> Iterator[MetadataBatch]:
+        while start < end:
+            data = self.read_bytes(start, end, READ_SLICE_BYTES)
+            for batch in decode_metadata(data):
+                if batch.last_offset >= start:
+                    yield batch
+                    start = batch.last_offset + 1
+
+
+def decode_metadata(data: bytes) -> Iterator[MetadataBatch]:
+    """Raises CorruptData for anything that the metadata log cannot hold."""
+    for position, header in iterate_batches(data):
+        check_crc(data, position, header)
+        records: list[Any] = []
+        if not header.is_control:
+            batch = memoryview(data)[position : position + header.size]
+            records = [decode_record(record.value or b"") for record in decode_records(batch)]
+        yield MetadataBatch(header.last_offset, header.leader_epoch, records)

@@ -1,0 +1,460 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Record sections to Arrow's column buffers and back; _columns_pure.py is its twin and says the same in Python.
+
+The long loops run without the interpreter's lock. Nobody may change the buffers meanwhile; what they hold is not trusted.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from libc.stdint cimport INT32_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy, memset
+
+from headrace.records._wire cimport (
+    COUNT_MISMATCH,
+    MALFORMED,
+    NO_TIMESTAMP,
+    OK,
+    RELEASE_LOCK_BYTES,
+    TRAILING_BYTES,
+    Fields,
+    add,
+    hash_key,
+    load32,
+    load64,
+    read_fields,
+    read_span,
+    span_bytes,
+    varint_bytes,
+    write_span,
+    write_varint,
+)
+
+from headrace.records.kernel_types import SECTION_BYTES_MAX, BinaryColumn, Columns, HeaderColumn, MalformedSection
+
+
+cdef struct Binary:  # a binary column being filled
+    uint8_t* validity
+    int32_t* offsets
+    uint8_t* data
+    Py_ssize_t rows
+    Py_ssize_t rows_max
+    Py_ssize_t used
+    Py_ssize_t used_max
+    Py_ssize_t nulls
+
+
+cdef struct Target:
+    int64_t* offsets
+    int64_t* timestamps
+    Binary keys
+    Binary values
+    bint with_headers
+    int32_t* lists
+    Binary header_keys
+    Binary header_values
+    Py_ssize_t rows
+
+
+cdef struct Part:  # one section, and which of its records are wanted
+    const uint8_t* data
+    Py_ssize_t end
+    int32_t count
+    int64_t base_offset
+    int64_t base_timestamp
+    bint append_time
+    int64_t start_offset
+    int64_t end_offset
+
+
+cdef inline int put(Binary* column, const uint8_t* start, int32_t length, bint store) noexcept nogil:
+    """Without `store` it only counts: the first of two walks finds out how much room the second one needs."""
+    if not store:
+        column.used += length if length > 0 else 0
+        column.rows += 1
+        return OK
+    if column.rows >= column.rows_max or length > column.used_max - column.used:
+        return MALFORMED
+    if length < 0:
+        column.nulls += 1
+    else:
+        column.validity[column.rows >> 3] |= <uint8_t>(1 << (column.rows & 7))
+        memcpy(column.data + column.used, start, length)
+        column.used += length
+    column.rows += 1
+    column.offsets[column.rows] = <int32_t>column.used
+    return OK
+
+
+cdef int put_headers(const uint8_t* data, Fields* fields, Target* target, bint store) noexcept nogil:
+    cdef Py_ssize_t position = fields.headers
+    cdef Py_ssize_t start = 0
+    cdef int32_t length = 0
+    cdef int32_t index
+    for index in range(fields.header_count):
+        if read_span(data, &position, fields.end, &start, &length) != OK:
+            return MALFORMED
+        if put(&target.header_keys, data + start, length, store) != OK:
+            return MALFORMED
+        if read_span(data, &position, fields.end, &start, &length) != OK:
+            return MALFORMED
+        if put(&target.header_values, data + start, length, store) != OK:
+            return MALFORMED
+    if store:
+        target.lists[target.keys.rows] = <int32_t>target.header_keys.rows
+    return OK
+
+
+cdef int walk(Part* part, Target* target, bint store, int32_t* bad) noexcept nogil:
+    cdef Py_ssize_t position = 0
+    cdef int32_t index
+    cdef int64_t offset = 0
+    cdef int64_t timestamp = part.base_timestamp
+    cdef Fields fields
+    for index in range(part.count):
+        bad[0] = index
+        if position == part.end:
+            return COUNT_MISMATCH
+        if read_fields(part.data, position, part.end, &fields) != OK:
+            return MALFORMED
+        position = fields.end
+        if add(part.base_offset, fields.offset_delta, &offset) != OK:
+            return MALFORMED
+        if not part.append_time and add(part.base_timestamp, fields.timestamp_delta, &timestamp) != OK:
+            return MALFORMED
+        if offset < part.start_offset or offset >= part.end_offset:
+            continue
+        if put(&target.keys, part.data + fields.key, fields.key_length, store) != OK:
+            return MALFORMED
+        if put(&target.values, part.data + fields.value, fields.value_length, store) != OK:
+            return MALFORMED
+        if target.with_headers and put_headers(part.data, &fields, target, store) != OK:
+            return MALFORMED
+        if store:
+            target.offsets[target.rows] = offset
+            target.timestamps[target.rows] = timestamp
+        target.rows += 1
+    bad[0] = part.count
+    return OK if position == part.end else TRAILING_BYTES
+
+
+cdef int walk_sections(
+    sections, int64_t start_offset, int64_t end_offset, Target* target, bint store
+) except -1:
+    cdef Py_buffer view
+    cdef Part part
+    cdef int status
+    cdef int32_t bad = 0
+    part.start_offset = start_offset
+    part.end_offset = end_offset
+    for number, (records, count, base_offset, base_timestamp, append_timestamp) in enumerate(sections):
+        part.count = count
+        part.base_offset = base_offset
+        part.append_time = append_timestamp is not None
+        part.base_timestamp = base_timestamp if append_timestamp is None else append_timestamp
+        PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
+        part.data = <const uint8_t*>view.buf
+        part.end = view.len
+        if view.len < RELEASE_LOCK_BYTES:
+            status = walk(&part, target, store, &bad)
+        else:
+            with nogil:
+                status = walk(&part, target, store, &bad)
+        PyBuffer_Release(&view)
+        if status != OK:
+            raise MalformedSection(number, bad, status)
+    return 0
+
+
+@cython.final
+cdef class Room:
+    """The memory of a binary column, as much as the first walk counted."""
+
+    cdef object validity
+    cdef object offsets
+    cdef object data
+
+    def __cinit__(self):
+        self.validity = self.offsets = self.data = None
+
+    cdef void lend(self, Binary* column):
+        self.validity = PyByteArray_FromStringAndSize(NULL, (column.rows + 7) // 8)
+        self.offsets = PyByteArray_FromStringAndSize(NULL, 4 * (column.rows + 1))
+        self.data = PyByteArray_FromStringAndSize(NULL, column.used)
+        column.validity = <uint8_t*>PyByteArray_AS_STRING(self.validity)
+        column.offsets = <int32_t*>PyByteArray_AS_STRING(self.offsets)
+        column.data = <uint8_t*>PyByteArray_AS_STRING(self.data)
+        column.rows_max = column.rows
+        column.used_max = column.used
+        column.rows = 0
+        column.used = 0
+        column.offsets[0] = 0
+        memset(column.validity, 0, len(self.validity))
+
+    cdef object take(self, Binary* column):
+        return BinaryColumn(self.validity if column.nulls else None, self.offsets, self.data, column.nulls)
+
+
+def decode_columns(sections, bint with_headers, int64_t start_offset, int64_t end_offset):
+    """The records of all sections with offsets from `start_offset` to before `end_offset`, as Arrow's column buffers."""
+    cdef Target target
+    cdef Room keys = Room()
+    cdef Room values = Room()
+    cdef Room header_keys = Room()
+    cdef Room header_values = Room()
+    size = sum([memoryview(section[0]).nbytes for section in sections])
+    if size > SECTION_BYTES_MAX:
+        raise ValueError(f"{size} bytes of records are more than the {SECTION_BYTES_MAX} one decode takes")
+    memset(&target, 0, sizeof(Target))
+    target.with_headers = with_headers
+    walk_sections(sections, start_offset, end_offset, &target, False)
+    offsets = PyByteArray_FromStringAndSize(NULL, 8 * target.rows)
+    timestamps = PyByteArray_FromStringAndSize(NULL, 8 * target.rows)
+    lists = PyByteArray_FromStringAndSize(NULL, 4 * (target.rows + 1))
+    target.offsets = <int64_t*>PyByteArray_AS_STRING(offsets)
+    target.timestamps = <int64_t*>PyByteArray_AS_STRING(timestamps)
+    target.lists = <int32_t*>PyByteArray_AS_STRING(lists)
+    target.lists[0] = 0
+    target.rows = 0
+    keys.lend(&target.keys)
+    values.lend(&target.values)
+    header_keys.lend(&target.header_keys)
+    header_values.lend(&target.header_values)
+    walk_sections(sections, start_offset, end_offset, &target, True)
+    headers = None
+    if with_headers:
+        entries = header_keys.take(&target.header_keys), header_values.take(&target.header_values)
+        headers = HeaderColumn(None, lists, *entries)
+    return Columns(target.rows, offsets, timestamps, keys.take(&target.keys), values.take(&target.values), headers)
+
+
+@cython.final
+cdef class Source:
+    """A binary column to read from, its three buffers held for as long as this lives."""
+
+    cdef Py_buffer validity
+    cdef Py_buffer offsets
+    cdef Py_buffer data
+    cdef bint present
+    cdef bint has_nulls
+    cdef bint has_offsets
+    cdef bint has_data
+    cdef Py_ssize_t rows
+
+    def __cinit__(self, column):
+        self.present = column is not None
+        if column is None:
+            return
+        validity, offsets, data = column[:3]
+        PyObject_GetBuffer(offsets, &self.offsets, PyBUF_SIMPLE)
+        self.has_offsets = True
+        PyObject_GetBuffer(data, &self.data, PyBUF_SIMPLE)
+        self.has_data = True
+        self.rows = self.offsets.len // 4 - 1
+        if validity is not None:
+            PyObject_GetBuffer(validity, &self.validity, PyBUF_SIMPLE)
+            self.has_nulls = True
+            if self.validity.len * 8 < self.rows:
+                self.rows = self.validity.len * 8
+
+    def __dealloc__(self):
+        if self.has_offsets:
+            PyBuffer_Release(&self.offsets)
+        if self.has_data:
+            PyBuffer_Release(&self.data)
+        if self.has_nulls:
+            PyBuffer_Release(&self.validity)
+
+    cdef int span(self, Py_ssize_t row, const uint8_t** start, Py_ssize_t* length) noexcept nogil:
+        """Length -1 is null. The offsets are checked against the data, `row` against the rows."""
+        cdef int32_t begin
+        cdef int32_t end
+        length[0] = -1
+        if not self.present:
+            return OK
+        if row < 0 or row >= self.rows:
+            return MALFORMED
+        if self.has_nulls and not (<const uint8_t*>self.validity.buf)[row >> 3] >> (row & 7) & 1:
+            return OK
+        begin = load32(<const uint8_t*>self.offsets.buf, row)
+        end = load32(<const uint8_t*>self.offsets.buf, row + 1)
+        if begin < 0 or end < begin or end > self.data.len:
+            return MALFORMED
+        start[0] = <const uint8_t*>self.data.buf + begin
+        length[0] = end - begin
+        return OK
+
+
+@cython.final
+cdef class Encoder:
+    """Rows of Arrow columns as records. `size` checks a row and measures it, `write` then needs no check."""
+
+    cdef Source keys
+    cdef Source values
+    cdef Source lists
+    cdef Source header_keys
+    cdef Source header_values
+    cdef Py_buffer timestamps
+    cdef bint has_timestamps
+    cdef int64_t base_timestamp
+
+    def __cinit__(self, timestamps, int64_t base_timestamp, keys, values, headers):
+        self.base_timestamp = base_timestamp
+        self.keys = Source(keys)
+        self.values = Source(values)
+        # A list's offsets point into its entries as a binary's into its bytes: the same reader, with no bytes behind it.
+        self.lists = Source(None if headers is None else (headers[0], headers[1], b""))
+        self.header_keys = Source(None if headers is None else headers[2])
+        self.header_values = Source(None if headers is None else headers[3])
+        if timestamps is not None:
+            PyObject_GetBuffer(timestamps, &self.timestamps, PyBUF_SIMPLE)
+            self.has_timestamps = True
+
+    def __dealloc__(self):
+        if self.has_timestamps:
+            PyBuffer_Release(&self.timestamps)
+
+    cdef int entries(self, Py_ssize_t row, Py_ssize_t* first, Py_ssize_t* count) noexcept nogil:
+        cdef int32_t begin
+        cdef int32_t end
+        count[0] = 0
+        if not self.lists.present:
+            return OK
+        if row < 0 or row >= self.lists.rows:
+            return MALFORMED
+        if self.lists.has_nulls and not (<const uint8_t*>self.lists.validity.buf)[row >> 3] >> (row & 7) & 1:
+            return OK
+        begin = load32(<const uint8_t*>self.lists.offsets.buf, row)
+        end = load32(<const uint8_t*>self.lists.offsets.buf, row + 1)
+        if begin < 0 or end < begin or end > self.header_keys.rows or end > self.header_values.rows:
+            return MALFORMED
+        first[0] = begin
+        count[0] = end - begin
+        return OK
+
+    cdef int timestamp(self, Py_ssize_t row, int64_t* timestamp, int64_t* delta) noexcept nogil:
+        timestamp[0] = self.base_timestamp
+        if self.has_timestamps:
+            if row < 0 or row >= self.timestamps.len // 8:
+                return MALFORMED
+            timestamp[0] = load64(<const uint8_t*>self.timestamps.buf, row)
+        if self.base_timestamp == INT64_MIN:
+            return MALFORMED
+        return add(timestamp[0], -self.base_timestamp, delta)
+
+    cdef Py_ssize_t size(self, Py_ssize_t row, Py_ssize_t offset_delta, int64_t* timestamp) noexcept nogil:
+        """Bytes of the record after its length; -1 if the row cannot be encoded."""
+        cdef const uint8_t* start = NULL
+        cdef Py_ssize_t length = 0
+        cdef Py_ssize_t first = 0
+        cdef Py_ssize_t count = 0
+        cdef Py_ssize_t entry
+        cdef Py_ssize_t total
+        cdef int64_t delta = 0
+        if self.timestamp(row, timestamp, &delta) != OK:
+            return -1
+        total = 1 + varint_bytes(delta) + varint_bytes(offset_delta)
+        if self.keys.span(row, &start, &length) != OK:
+            return -1
+        total += span_bytes(length)
+        if self.values.span(row, &start, &length) != OK:
+            return -1
+        total += span_bytes(length)
+        if self.entries(row, &first, &count) != OK:
+            return -1
+        total += varint_bytes(count)
+        for entry in range(first, first + count):
+            if self.header_keys.span(entry, &start, &length) != OK or length < 0:
+                return -1
+            total += span_bytes(length)
+            if self.header_values.span(entry, &start, &length) != OK:
+                return -1
+            total += span_bytes(length)
+        return total if total <= INT32_MAX else -1
+
+    cdef uint8_t* write(self, Py_ssize_t row, Py_ssize_t offset_delta, uint8_t* out) noexcept nogil:
+        cdef const uint8_t* start = NULL
+        cdef Py_ssize_t length = 0
+        cdef Py_ssize_t first = 0
+        cdef Py_ssize_t count = 0
+        cdef Py_ssize_t entry
+        cdef int64_t timestamp = 0
+        cdef int64_t delta = 0
+        out = write_varint(out, self.size(row, offset_delta, &timestamp))
+        out[0] = 0
+        self.timestamp(row, &timestamp, &delta)
+        out = write_varint(write_varint(out + 1, delta), offset_delta)
+        self.keys.span(row, &start, &length)
+        out = write_span(out, start, length)
+        self.values.span(row, &start, &length)
+        out = write_span(out, start, length)
+        self.entries(row, &first, &count)
+        out = write_varint(out, count)
+        for entry in range(first, first + count):
+            self.header_keys.span(entry, &start, &length)
+            out = write_span(out, start, length)
+            self.header_values.span(entry, &start, &length)
+            out = write_span(out, start, length)
+        return out
+
+
+def encode_columns(
+    Py_ssize_t start, int32_t count, timestamps, int64_t base_timestamp, keys, values, headers, Py_ssize_t bytes_max
+):
+    """Rows from `start` on as a record section of at most `bytes_max` bytes, but at least one row.
+
+    Gives the section, how many rows went in, and their largest timestamp (-1 if there is none above).
+    """
+    cdef Encoder encoder = Encoder(timestamps, base_timestamp, keys, values, headers)
+    cdef Py_ssize_t total = 0
+    cdef Py_ssize_t size = 0
+    cdef int64_t timestamp = 0
+    cdef int64_t max_timestamp = NO_TIMESTAMP
+    cdef int32_t row
+    cdef int32_t rows = 0
+    cdef uint8_t* out
+    with nogil:
+        for row in range(count):
+            size = encoder.size(start + row, row, &timestamp)
+            if size < 0:
+                break
+            size += varint_bytes(size)
+            if rows > 0 and size > bytes_max - total:
+                break
+            total += size
+            rows += 1
+            if timestamp > max_timestamp:
+                max_timestamp = timestamp
+    if size < 0:
+        raise ValueError(f"row {start + rows} cannot be a record")
+    section = PyByteArray_FromStringAndSize(NULL, total)
+    out = <uint8_t*>PyByteArray_AS_STRING(section)
+    with nogil:
+        for row in range(rows):
+            out = encoder.write(start + row, row, out)
+    return section, rows, max_timestamp
+
+
+def partitions_for_keys(keys, Py_ssize_t start, Py_ssize_t count, int32_t partitions):
+    """The partition of every row's key as int32, -1 for null."""
+    cdef Source source = Source(keys)
+    cdef const uint8_t* key = NULL
+    cdef Py_ssize_t length = 0
+    cdef Py_ssize_t row
+    cdef int32_t* out
+    cdef int status = OK
+    if partitions <= 0:
+        raise ValueError("a topic has at least one partition")
+    if start < 0 or count < 0 or start > source.rows - count:
+        raise ValueError(f"there are no {count} rows from {start} on")
+    found = PyByteArray_FromStringAndSize(NULL, 4 * count)
+    out = <int32_t*>PyByteArray_AS_STRING(found)
+    with nogil:
+        for row in range(count):
+            if source.span(start + row, &key, &length) != OK:
+                status = MALFORMED
+                break
+            out[row] = -1 if length < 0 else <int32_t>((hash_key(key, length) & 0x7FFFFFFF) % <uint32_t>partitions)
+    if status != OK:
+        raise ValueError(f"row {start + row} reaches beyond the data")
+    return found

@@ -1,0 +1,136 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Per-record work on record sections, one batch at a time; _kernel_pure.py is its twin and says the same in Python.
+
+Loops over more than a few kilobytes run without the interpreter's lock.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_FromStringAndSize
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+
+from headrace.records._wire cimport (
+    COUNT_MISMATCH,
+    MALFORMED,
+    MISSING_KEY,
+    NO_TIMESTAMP,
+    OFFSET_NOT_SEQUENTIAL,
+    OK,
+    RELEASE_LOCK_BYTES,
+    TIMESTAMP_OUT_OF_RANGE,
+    TRAILING_BYTES,
+    Fields,
+    add,
+    hash_key,
+    read_fields,
+)
+
+cdef enum:
+    RECORD_ERRORS_MAX = 16
+
+
+cdef struct Validation:
+    int status
+    Py_ssize_t index
+    int64_t max_timestamp
+    Py_ssize_t max_timestamp_delta
+    int error_count
+    int32_t error_index[RECORD_ERRORS_MAX]
+    int error_status[RECORD_ERRORS_MAX]
+
+
+cdef void validate(
+    const uint8_t* data, Py_ssize_t end, int32_t count, int64_t base_timestamp, bint require_keys,
+    int64_t timestamp_min, int64_t timestamp_max, Validation* out
+) noexcept nogil:
+    cdef Py_ssize_t position = 0
+    cdef int32_t index
+    cdef int wrong
+    cdef int64_t timestamp
+    cdef Fields fields
+    out.status = OK
+    out.index = -1
+    out.max_timestamp = NO_TIMESTAMP
+    out.max_timestamp_delta = -1
+    out.error_count = 0
+    for index in range(count):
+        wrong = OK
+        if position == end:
+            out.status = COUNT_MISMATCH
+        elif read_fields(data, position, end, &fields) != OK:
+            out.status = MALFORMED
+        elif fields.offset_delta != index:
+            out.status = OFFSET_NOT_SEQUENTIAL
+        else:
+            position = fields.end
+            if require_keys and fields.key_length < 0:
+                wrong = MISSING_KEY
+            elif add(base_timestamp, fields.timestamp_delta, &timestamp) != OK:
+                wrong = TIMESTAMP_OUT_OF_RANGE
+            elif timestamp != NO_TIMESTAMP and (timestamp < timestamp_min or timestamp > timestamp_max):
+                wrong = TIMESTAMP_OUT_OF_RANGE
+            elif timestamp > out.max_timestamp:
+                out.max_timestamp = timestamp
+                out.max_timestamp_delta = index
+            if wrong == OK:
+                continue
+            if out.error_count < RECORD_ERRORS_MAX:
+                out.error_index[out.error_count] = index
+                out.error_status[out.error_count] = wrong
+                out.error_count += 1
+            continue
+        out.index = index
+        return
+    if position != end:
+        out.status = TRAILING_BYTES
+        out.index = count
+
+
+def validate_records(
+    records, int32_t count, int64_t base_timestamp, bint require_keys, int64_t timestamp_min, int64_t timestamp_max
+):
+    """Walks a decompressed record section once; see kernel_types.ValidationResult."""
+    cdef Py_buffer view
+    cdef Validation found
+    PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
+    if view.len < RELEASE_LOCK_BYTES:
+        validate(
+            <const uint8_t*>view.buf, view.len, count, base_timestamp, require_keys, timestamp_min, timestamp_max, &found
+        )
+    else:
+        with nogil:
+            validate(
+                <const uint8_t*>view.buf, view.len, count, base_timestamp, require_keys, timestamp_min, timestamp_max, &found
+            )
+    PyBuffer_Release(&view)
+    if found.error_count == 0 or found.status != OK:
+        return (found.status, found.index, found.max_timestamp, found.max_timestamp_delta, ())
+    errors = tuple([(found.error_index[index], found.error_status[index]) for index in range(found.error_count)])
+    status = TIMESTAMP_OUT_OF_RANGE if TIMESTAMP_OUT_OF_RANGE in [error[1] for error in errors] else MISSING_KEY
+    return (status, errors[0][0], found.max_timestamp, found.max_timestamp_delta, errors)
+
+
+def murmur2(key):
+    cdef Py_buffer view
+    cdef int32_t found
+    PyObject_GetBuffer(key, &view, PyBUF_SIMPLE)
+    found = <int32_t>hash_key(<const uint8_t*>view.buf, view.len)
+    PyBuffer_Release(&view)
+    return found
+
+
+def partition_for_key(key, int32_t partitions):
+    cdef Py_buffer view
+    cdef uint32_t found
+    if partitions <= 0:
+        raise ValueError("a topic has at least one partition")
+    PyObject_GetBuffer(key, &view, PyBUF_SIMPLE)
+    found = hash_key(<const uint8_t*>view.buf, view.len)
+    PyBuffer_Release(&view)
+    return (found & 0x7FFFFFFF) % <uint32_t>partitions
+
+
+def allocate(Py_ssize_t size):
+    """A bytearray with anything in it, for a decompressor to fill: zeroing megabytes would stall all other threads."""
+    if size < 0:
+        raise ValueError("negative count")
+    return PyByteArray_FromStringAndSize(NULL, size)

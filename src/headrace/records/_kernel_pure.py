@@ -1,0 +1,129 @@
+"""The kernel in plain Python: for machines without a C compiler, and the oracle that the compiled one is held against."""
+
+from __future__ import annotations
+
+from headrace.records.batch import NO_TIMESTAMP, Buffer, CorruptBatch
+from headrace.records.kernel_types import (
+    COUNT_MISMATCH,
+    MALFORMED,
+    MISSING_KEY,
+    OFFSET_NOT_SEQUENTIAL,
+    OK,
+    RECORD_ERRORS_MAX,
+    TIMESTAMP_OUT_OF_RANGE,
+    TRAILING_BYTES,
+    ValidationResult,
+)
+from headrace.records.varint import read_varint, read_varlong
+
+_RECORD_BYTES_MIN = 7
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_INT32_BITS = 0xFFFFFFFF
+_MURMUR_SEED = 0x9747B28C
+_MURMUR_FACTOR = 0x5BD1E995
+
+Span = tuple[int, int] | None  # start and end; None is null
+
+
+def validate_records(
+    records: Buffer, count: int, base_timestamp: int, require_keys: bool, timestamp_min: int, timestamp_max: int
+) -> ValidationResult:
+    """Walks a decompressed record section once; see kernel_types.ValidationResult."""
+    section = memoryview(records).cast("B")
+    position = 0
+    max_timestamp, max_timestamp_delta = NO_TIMESTAMP, -1
+    errors: list[tuple[int, int]] = []
+    for index in range(count):
+        if position == len(section):
+            return COUNT_MISMATCH, index, max_timestamp, max_timestamp_delta, ()
+        try:
+            timestamp_delta, offset_delta, key, _, _, position = read_fields(section, position)
+        except CorruptBatch:
+            return MALFORMED, index, max_timestamp, max_timestamp_delta, ()
+        if offset_delta != index:
+            return OFFSET_NOT_SEQUENTIAL, index, max_timestamp, max_timestamp_delta, ()
+        timestamp = base_timestamp + timestamp_delta
+        lowest, highest = max(timestamp_min, _INT64_MIN), min(timestamp_max, _INT64_MAX)
+        if require_keys and key is None:
+            errors.append((index, MISSING_KEY))
+        elif timestamp != NO_TIMESTAMP and not lowest <= timestamp <= highest:
+            errors.append((index, TIMESTAMP_OUT_OF_RANGE))
+        elif timestamp > max_timestamp:
+            max_timestamp, max_timestamp_delta = timestamp, index
+    if position != len(section):
+        return TRAILING_BYTES, count, max_timestamp, max_timestamp_delta, ()
+    if not errors:
+        return OK, -1, max_timestamp, max_timestamp_delta, ()
+    named = tuple(errors[:RECORD_ERRORS_MAX])
+    status = TIMESTAMP_OUT_OF_RANGE if any(status == TIMESTAMP_OUT_OF_RANGE for _, status in named) else MISSING_KEY
+    return status, named[0][0], max_timestamp, max_timestamp_delta, named
+
+
+def read_fields(section: memoryview, position: int) -> tuple[int, int, Span, Span, list[tuple[Span, Span]], int]:
+    """Timestamp delta, offset delta, key, value, headers and end of the record at `position`, without copying."""
+    length, position = read_varint(section, position)
+    end = position + length
+    if length < _RECORD_BYTES_MIN - 1 or end > len(section):
+        raise CorruptBatch("record reaches beyond the end")
+    body = section[:end]
+    timestamp_delta, position = read_varlong(body, position + 1)
+    offset_delta, position = read_varint(body, position)
+    key, position = _read_span(body, position)
+    value, position = _read_span(body, position)
+    header_count, position = read_varint(body, position)
+    if header_count < 0:
+        raise CorruptBatch("negative number of headers")
+    headers: list[tuple[Span, Span]] = []
+    for _ in range(header_count):  # ends with the bytes, whatever the count says
+        name, position = _read_span(body, position)
+        if name is None:
+            raise CorruptBatch("header without a key")
+        content, position = _read_span(body, position)
+        headers.append((name, content))
+    if position != end:
+        raise CorruptBatch("record is longer than its fields")
+    return timestamp_delta, offset_delta, key, value, headers, end
+
+
+def _read_span(body: memoryview, position: int) -> tuple[Span, int]:
+    length, position = read_varint(body, position)
+    if length < 0:
+        return None, position
+    if length > len(body) - position:
+        raise CorruptBatch("field reaches beyond its record")
+    return (position, position + length), position + length
+
+
+def murmur2(key: Buffer) -> int:
+    """Kafka's hash of a key, signed."""
+    found = _hash(memoryview(key).cast("B"))
+    return found - 2**32 if found >= 2**31 else found
+
+
+def partition_for_key(key: Buffer, partitions: int) -> int:
+    if partitions <= 0:
+        raise ValueError("a topic has at least one partition")
+    return (_hash(memoryview(key).cast("B")) & 0x7FFFFFFF) % partitions
+
+
+def _hash(data: memoryview) -> int:
+    length = len(data)
+    mixed = _MURMUR_SEED ^ (length & _INT32_BITS)
+    whole = length - length % 4
+    for position in range(0, whole, 4):
+        block = int.from_bytes(data[position : position + 4], "little")
+        block = block * _MURMUR_FACTOR & _INT32_BITS
+        block ^= block >> 24
+        block = block * _MURMUR_FACTOR & _INT32_BITS
+        mixed = mixed * _MURMUR_FACTOR & _INT32_BITS ^ block
+    if length > whole:
+        mixed ^= int.from_bytes(data[whole:], "little")
+        mixed = mixed * _MURMUR_FACTOR & _INT32_BITS
+    mixed ^= mixed >> 13
+    mixed = mixed * _MURMUR_FACTOR & _INT32_BITS
+    return mixed ^ mixed >> 15
+
+
+def allocate(size: int) -> bytearray:
+    """A bytearray for a decompressor to fill; the compiled one does not zero it."""
+    return bytearray(size)

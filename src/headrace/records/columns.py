@@ -1,0 +1,234 @@
+"""Record batches to and from Arrow: one row per record, with the bytes copied once and no Python object per record.
+
+pyarrow is an optional dependency, so it is imported by the functions that need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.records.batch import (
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchHeader,
+    Buffer,
+    advance_sequence,
+    check_crc,
+    iterate_batches,
+)
+from headrace.records.builder import BatchBuilder
+from headrace.records.compression import Codec
+from headrace.records.kernel import decode_columns, encode_columns, partitions_for_keys
+from headrace.records.kernel_types import BinaryColumn, HeaderColumn, Section
+from headrace.records.record import record_section
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DECODED_BYTES_MAX = 1024 * 1024 * 1024  # of all batches in one call, decompressed
+OFFSET_MAX = 2**63 - 1
+
+
+class EncodedBatch(NamedTuple):
+    batch: bytearray
+    rows: int
+
+
+def section_of(batch: Buffer, header: BatchHeader, limit: int = DECODED_BYTES_MAX) -> Section:
+    """What `decode_sections` wants of the batch that starts the buffer."""
+    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+    records = record_section(batch, header, limit)
+    return Section(records, header.record_count, header.base_offset, header.base_timestamp, append_time)
+
+
+def decode_batches(
+    buffer: Buffer,
+    *,
+    start_offset: int = 0,
+    end_offset: int = OFFSET_MAX,
+    with_headers: bool = False,
+    limit: int = DECODED_BYTES_MAX,
+    verify_crc: bool = True,
+) -> pa.RecordBatch:
+    """The records in whole batches, as a fetch brings them: the first batch may begin below the offset that was asked for."""
+    view = memoryview(buffer)
+    sections = []
+    for position, header in iterate_batches(view):
+        if header.is_control or header.last_offset < start_offset or header.base_offset >= end_offset:
+            continue
+        if verify_crc:
+            check_crc(view, position, header)
+        section = section_of(view[position:], header, limit)
+        limit -= len(section.records)
+        sections.append(section)
+    return decode_sections(sections, start_offset=start_offset, end_offset=end_offset, with_headers=with_headers)
+
+
+def decode_sections(
+    sections: Sequence[Section], *, start_offset: int = 0, end_offset: int = OFFSET_MAX, with_headers: bool = False
+) -> pa.RecordBatch:
+    """Columns offset, timestamp, key, value and, if asked for, headers; raises MalformedSection, a CorruptBatch."""
+    import pyarrow as pa
+
+    columns = decode_columns(sections, with_headers, start_offset, end_offset)
+    arrays = [
+        pa.Array.from_buffers(pa.int64(), columns.rows, [None, pa.py_buffer(columns.offsets)]),
+        pa.Array.from_buffers(pa.timestamp("ms", "UTC"), columns.rows, [None, pa.py_buffer(columns.timestamps)]),
+        _binary_array(columns.keys, columns.rows),
+        _binary_array(columns.values, columns.rows),
+    ]
+    names = ["offset", "timestamp", "key", "value"]
+    if columns.headers is not None:
+        arrays.append(_header_array(columns.headers, columns.rows))
+        names.append("headers")
+    return pa.RecordBatch.from_arrays(arrays, names)
+
+
+def _binary_array(column: BinaryColumn, rows: int) -> pa.Array:
+    import pyarrow as pa
+
+    validity = None if column.validity is None else pa.py_buffer(column.validity)
+    buffers = [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
+    return pa.Array.from_buffers(pa.binary(), rows, buffers, null_count=column.null_count)
+
+
+def _header_array(headers: HeaderColumn, rows: int) -> pa.Array:
+    import pyarrow as pa
+
+    entries = len(headers.keys.offsets) // 4 - 1
+    keys = _binary_array(headers.keys, entries)
+    try:
+        names = keys.cast(pa.utf8())
+    except pa.ArrowInvalid:
+        # Brokers do not look into header keys; a bad one must not make its partition unreadable.
+        names = pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.utf8())
+    structs = pa.StructArray.from_arrays([names, _binary_array(headers.values, entries)], ["key", "value"])
+    kind = pa.list_(structs.type)
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(headers.offsets)], children=[structs])
+
+
+def encode_batches(
+    rows: pa.RecordBatch,
+    *,
+    batch_bytes_max: int,
+    now_ms: int,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+) -> Iterator[EncodedBatch]:
+    """Batches of at most so many bytes before compression, but at least one record each, with sequences running on.
+
+    Takes the columns key, value, headers and timestamp, all optional; a record without a timestamp gets `now_ms`.
+    """
+    timestamps = _timestamps(rows, now_ms)
+    keys, values = (_binary_column(rows, name) for name in ("key", "value"))
+    headers = _header_column(rows)
+    start = 0
+    while start < rows.num_rows:
+        base_timestamp = now_ms
+        if timestamps is not None:
+            base_timestamp = int.from_bytes(timestamps[8 * start : 8 * start + 8], "little", signed=True)
+        section, count, max_timestamp = encode_columns(
+            start,
+            rows.num_rows - start,
+            timestamps,
+            base_timestamp,
+            keys,
+            values,
+            headers,
+            batch_bytes_max - HEADER_BYTES,
+        )
+        builder = BatchBuilder.from_section(section, count, base_timestamp, max_timestamp)
+        batch = builder.build(
+            codec=codec,
+            level=level,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            transactional=transactional,
+        )
+        yield EncodedBatch(batch, count)
+        start += count
+        if base_sequence != NO_SEQUENCE:
+            base_sequence = advance_sequence(base_sequence, count)
+
+
+def partitions_of(rows: pa.RecordBatch, partitions: int) -> pa.Array:
+    """The partition of every row by its key as int32, null where there is no key: those may go anywhere."""
+    import pyarrow as pa
+
+    keys = _binary_column(rows, "key")
+    if keys is None:
+        return pa.nulls(rows.num_rows, pa.int32())
+    found = partitions_for_keys(keys, 0, rows.num_rows, partitions)
+    validity = None if keys.validity is None else pa.py_buffer(keys.validity)
+    return pa.Array.from_buffers(pa.int32(), rows.num_rows, [validity, pa.py_buffer(found)])
+
+
+def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array | None:
+    """The column as that type, starting at 0 of its buffers: a slice is copied, anything else is not."""
+    import pyarrow as pa
+
+    if name not in rows.schema.names:
+        return None
+    column = rows.column(name)
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if column.type != kind:
+        column = column.cast(kind)
+    return _from_zero(column)
+
+
+def _timestamps(rows: pa.RecordBatch, now_ms: int) -> memoryview | None:
+    import pyarrow as pa
+
+    if "timestamp" not in rows.schema.names:
+        return None
+    kind = rows.schema.field("timestamp").type
+    milliseconds = pa.timestamp("ms", kind.tz) if pa.types.is_timestamp(kind) else pa.int64()
+    column = _column(rows, "timestamp", milliseconds)
+    assert column is not None
+    if column.null_count:
+        column = column.cast(pa.int64()).fill_null(now_ms)
+    return memoryview(column.buffers()[1] or b"")
+
+
+def _binary_column(rows: pa.RecordBatch, name: str) -> BinaryColumn | None:
+    import pyarrow as pa
+
+    column = _column(rows, name, pa.binary())
+    return None if column is None else _binary_buffers(column)
+
+
+def _binary_buffers(column: pa.Array) -> BinaryColumn:
+    validity, offsets, data = (None if buffer is None else memoryview(buffer) for buffer in column.buffers())
+    return BinaryColumn(validity, offsets or _NO_OFFSETS, data or memoryview(b""), column.null_count)
+
+
+_NO_OFFSETS = memoryview(bytes(4))
+
+
+def _header_column(rows: pa.RecordBatch) -> HeaderColumn | None:
+    import pyarrow as pa
+
+    kind = pa.list_(pa.struct([("key", pa.utf8()), ("value", pa.binary())]))
+    column = _column(rows, "headers", kind)
+    if column is None:
+        return None
+    validity, offsets = (None if buffer is None else memoryview(buffer) for buffer in column.buffers()[:2])
+    # field() keeps the whole of the children, flatten() would drop what null lists and slices hide.
+    keys, values = (_from_zero(column.values.field(name)) for name in ("key", "value"))
+    return HeaderColumn(validity, offsets or _NO_OFFSETS, _binary_buffers(keys), _binary_buffers(values))
+
+
+def _from_zero(column: pa.Array) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.concat_arrays([column, pa.nulls(0, column.type)]) if column.offset else column

@@ -1,0 +1,25 @@
+"""The compiled modules if they were built, else their twins: the same functions with the same results, far slower."""
+
+from __future__ import annotations
+
+try:
+    from headrace.records._columns import decode_columns, encode_columns, partitions_for_keys
+    from headrace.records._kernel import allocate, murmur2, partition_for_key, validate_records
+
+    COMPILED = True
+except ImportError:
+    from headrace.records._columns_pure import decode_columns, encode_columns, partitions_for_keys
+    from headrace.records._kernel_pure import allocate, murmur2, partition_for_key, validate_records
+
+    COMPILED = False
+
+__all__ = [
+    "COMPILED",
+    "allocate",
+    "decode_columns",
+    "encode_columns",
+    "murmur2",
+    "partition_for_key",
+    "partitions_for_keys",
+    "validate_records",
+]

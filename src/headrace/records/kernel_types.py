@@ -1,0 +1,70 @@
+"""What the kernel and its pure-Python twin give back; both must mean the same by it."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from headrace.records.batch import Buffer, CorruptBatch
+
+OK: Final = 0
+MALFORMED: Final = 1  # a record whose length or fields do not fit
+COUNT_MISMATCH: Final = 2  # the bytes end before `count` records were read
+TRAILING_BYTES: Final = 3
+OFFSET_NOT_SEQUENTIAL: Final = 4
+MISSING_KEY: Final = 5
+TIMESTAMP_OUT_OF_RANGE: Final = 6
+
+RECORD_ERRORS_MAX: Final = 16  # a batch may have a million bad records; so many are named
+SECTION_BYTES_MAX: Final = 2**31 - 1  # of all sections in one decode: Arrow's binary columns have 32-bit offsets
+
+# Status, index of the first bad record (-1 if none), largest timestamp (-1 if no record has one), offset delta of the first
+# record with it (-1 if none), and the single records with a missing key or a wrong timestamp as (index, status). A tuple, as
+# it is made once per produced batch. A broken structure outranks wrong records: only 0, 5 and 6 have read everything.
+ValidationResult = tuple[int, int, int, int, tuple[tuple[int, int], ...]]
+
+
+class BinaryColumn(NamedTuple):
+    """Arrow's layout of a binary array: a bit per row that is not null (None: no row is), int32 offsets, bytes."""
+
+    validity: Buffer | None
+    offsets: Buffer
+    data: Buffer
+    null_count: int
+
+
+class HeaderColumn(NamedTuple):
+    """Arrow's layout of list<struct<key, value>>: int32 offsets into the two columns below."""
+
+    validity: Buffer | None
+    offsets: Buffer
+    keys: BinaryColumn
+    values: BinaryColumn
+
+
+class Columns(NamedTuple):
+    rows: int
+    offsets: Buffer  # int64
+    timestamps: Buffer  # int64
+    keys: BinaryColumn
+    values: BinaryColumn
+    headers: HeaderColumn | None
+
+
+class Section(NamedTuple):
+    """The decompressed records of one batch, and what its header says about them."""
+
+    records: Buffer
+    record_count: int
+    base_offset: int
+    base_timestamp: int
+    append_time: int | None  # every record's timestamp, if the batch has LogAppendTime
+
+
+class MalformedSection(CorruptBatch):
+    """A section that does not hold what it says: the status and the record's index say where."""
+
+    def __init__(self, section: int, index: int, status: int) -> None:
+        super().__init__(f"batch {section}, record {index}: malformed (status {status})")
+        self.section = section
+        self.index = index
+        self.status = status

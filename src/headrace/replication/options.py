@@ -1,0 +1,38 @@
+"""What a topic's options mean for its logs: the topic's own, else the broker's, else Kafka's default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from headrace.base.errors import ConfigError
+from headrace.base.options import Value
+from headrace.metadata.topic_options import TOPIC_OPTIONS
+from headrace.storage.log_config import LogConfig
+
+_FIELDS = {name.replace(".", "_"): name for name in TOPIC_OPTIONS}
+
+
+def effective_options(defaults: Mapping[str, Value], own: Mapping[str, str]) -> dict[str, Value]:
+    """An option that cannot be read (written by another version) counts as not set: a topic must open whatever its options say."""
+    values = dict(defaults)
+    for name, text in own.items():
+        try:
+            values[name] = TOPIC_OPTIONS.known(name).parse(text)
+        except ConfigError:
+            continue
+    return values
+
+
+def log_config(options: Mapping[str, Value], producer_id_expiration_ms: int) -> LogConfig:
+    values: dict[str, object] = {"producer_id_expiration_ms": producer_id_expiration_ms}
+    for field in msgspec.structs.fields(LogConfig):
+        name = _FIELDS.get(field.name)
+        if name is not None:
+            value = options[name]
+            values[field.name] = tuple(value) if isinstance(value, list) else value
+    internal = options.get("internal.segment.bytes")
+    if internal is not None:
+        values["segment_bytes"] = internal
+    return LogConfig(**values)  # type: ignore[arg-type]

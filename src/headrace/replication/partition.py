@@ -1,0 +1,198 @@
+"""One partition on this node: where appends, reads and leadership meet. Everything runs to completion, so nothing is locked.
+
+The leader is its only in-sync replica for now, so the high watermark follows the log end; `advance` is the one place that moves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import NodeId, TopicPartition, Uuid
+from headrace.records.batch import BatchHeader
+from headrace.records.validate_batch import Checked, check_produced_batch, needs_thread, read_produced_header
+from headrace.storage.append import AppendInfo
+from headrace.storage.log import FileRange, Log
+from headrace.storage.segment import TimestampedOffset
+
+DECOMPRESSED_BYTES_MAX = 128 * 1024 * 1024  # of one batch; a bomb ends here, not in an empty machine
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+
+
+class ReadPlan(NamedTuple):
+    """What a fetch would get; nothing is read from the disk yet."""
+
+    range: FileRange | None  # None: nothing to give
+    high_watermark: int
+    last_stable_offset: int
+    log_start: int
+    diverging: tuple[int, int] | None = None  # (epoch, end offset) where the asker's log left ours
+
+
+class Partition:
+    def __init__(self, name: TopicPartition, topic_id: Uuid, node_id: NodeId, log: Log, high_watermark: int) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self._node_id = node_id
+        self.log = log
+        self.high_watermark = min(max(high_watermark, log.log_start), log.log_end)
+        self.leader = -1
+        self.leader_epoch = -1
+        self.isr: tuple[int, ...] = ()
+        self.min_isr = 1
+        self._watchers: dict[Callable[[], None], None] = {}
+        self._require_keys = False
+        self._append_time = False
+        self.offline: str | None = None  # why, once its disk has failed
+
+    @property
+    def is_leader(self) -> bool:
+        return self.leader == self._node_id and self.offline is None
+
+    def configure(self, min_isr: int) -> None:
+        """After the log got its options: what an append must not look up every time."""
+        config = self.log.config
+        self.min_isr = min_isr
+        self._require_keys = "compact" in config.cleanup_policy
+        self._append_time = config.message_timestamp_type == "LogAppendTime"
+
+    def lead(self, leader: int, leader_epoch: int, isr: tuple[int, ...]) -> None:
+        """What metadata says; an older epoch than ours is old news."""
+        if leader_epoch < self.leader_epoch:
+            return
+        changed = (leader, leader_epoch) != (self.leader, self.leader_epoch)
+        self.leader, self.leader_epoch, self.isr = leader, leader_epoch, isr
+        if self.is_leader:
+            self.advance()
+        if changed:
+            self._wake()
+
+    # --- appending
+
+    def check_leader(self, current_leader_epoch: int = -1) -> None:
+        """The asker's idea of the leader epoch must be ours: older is fenced, newer means that we are behind."""
+        if self.offline is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            if current_leader_epoch < self.leader_epoch:
+                raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"{self.name} is at leader epoch {self.leader_epoch}")
+            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{self.name} is at leader epoch {self.leader_epoch}")
+        if self.leader != self._node_id:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self._node_id} does not lead {self.name}")
+
+    def admit(self, records: memoryview, acks: int) -> BatchHeader:
+        """The checks that need only the header; then `check` (in a thread if `needs_thread`), then `append`."""
+        if self.leader != self._node_id or self.offline is not None:
+            self.check_leader()
+        if acks == -1 and len(self.isr) < self.min_isr:
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self.isr)} in-sync replicas, {self.min_isr} are needed"
+            )
+        header = read_produced_header(records)
+        config = self.log.config
+        if header.size > config.max_message_bytes:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"the batch has {header.size} bytes, max.message.bytes is {config.max_message_bytes}",
+            )
+        if header.size > config.segment_bytes:
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"the batch has {header.size} bytes, segment.bytes is {config.segment_bytes}",
+            )
+        return header
+
+    def check(self, records: memoryview, header: BatchHeader, now_ms: int) -> Checked:
+        config = self.log.config
+        return check_produced_batch(
+            records,
+            header,
+            max_decompressed_bytes=DECOMPRESSED_BYTES_MAX,
+            require_keys=self._require_keys,
+            timestamp_min=now_ms - config.message_timestamp_before_max_ms,
+            timestamp_max=now_ms + config.message_timestamp_after_max_ms,
+        )
+
+    @staticmethod
+    def needs_thread(header: BatchHeader) -> bool:
+        return needs_thread(header)
+
+    def append(self, records: memoryview, header: BatchHeader, checked: Checked, now_ms: int) -> AppendInfo:
+        """Stamps the batch and writes it. OSError: nothing was appended, and the partition is offline."""
+        try:
+            info = self.log.append_as_leader(
+                records,
+                header,
+                self.leader_epoch,
+                now_ms,
+                max_timestamp=checked.max_timestamp,
+                append_time=self._append_time,
+            )
+        except OSError as error:
+            raise self.fail(error) from error
+        if not info.duplicate:
+            self.advance()
+            if self._watchers:
+                self._wake()
+        return info
+
+    def fail(self, error: OSError) -> KafkaError:
+        """The disk refused: what it holds of this partition cannot be trusted to grow; the node and other data go on."""
+        self.offline = f"{self.name} is offline: {error.strerror or error}"
+        self._wake()
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
+
+    def advance(self) -> None:
+        """High watermark = what every in-sync replica holds; here that is this node alone."""
+        if len(self.isr) >= self.min_isr:
+            self.high_watermark = self.log.log_end
+
+    # --- reading
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.log.last_stable_offset(self.high_watermark)
+
+    def plan_read(
+        self, offset: int, max_bytes: int, *, committed_only: bool, last_fetched_epoch: int, min_one: bool
+    ) -> ReadPlan:
+        """What lies at `offset`, up to the bound of the asker. KafkaError OFFSET_OUT_OF_RANGE outside the log."""
+        log = self.log
+        stable = self.last_stable_offset
+        bound = stable if committed_only else self.high_watermark
+        if last_fetched_epoch >= 0:
+            epoch, end = log.end_offset_for_epoch(last_fetched_epoch)
+            if epoch < last_fetched_epoch or end < offset:
+                return ReadPlan(None, self.high_watermark, stable, log.log_start, (epoch, end))
+        found = log.read(offset, max_bytes, bound, min_one=min_one).range
+        return ReadPlan(found if found.size else None, self.high_watermark, stable, log.log_start)
+
+    def find_offset(self, timestamp: int, *, committed_only: bool) -> TimestampedOffset | None:
+        """ListOffsets: a special timestamp, or the first record at or after a real one, below what the asker may see."""
+        log = self.log
+        bound = self.last_stable_offset if committed_only else self.high_watermark
+        if timestamp == LATEST:
+            return TimestampedOffset(bound, -1, self.leader_epoch)
+        if timestamp in (EARLIEST, EARLIEST_LOCAL):
+            return TimestampedOffset(log.log_start, -1, log.epochs.epoch_for(log.log_start))
+        if timestamp == LATEST_TIERED:
+            return TimestampedOffset(-1, -1, -1)
+        if timestamp == EARLIEST_PENDING_UPLOAD:
+            return TimestampedOffset(-1, -1, -1)
+        found = log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.find_by_timestamp(timestamp)
+        return found if found is not None and found.offset < bound else None
+
+    # --- watching
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Told once, when there may be more to read or another answer to give."""
+        self._watchers[wake] = None
+
+    def unwatch(self, wake: Callable[[], None]) -> None:
+        self._watchers.pop(wake, None)
+
+    def _wake(self) -> None:
+        watchers, self._watchers = self._watchers, {}
+        for wake in watchers:
+            wake()

@@ -1,0 +1,101 @@
+"""`.txnindex`: the aborted transactions whose markers lie in the segment, for readers with read_committed.
+
+34 bytes an entry, in the order of the markers; the file exists only where a transaction was aborted.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from headrace.base.errors import CorruptData
+from headrace.storage.files import File, Files
+
+ENTRY = Struct(">hqqqq")
+ENTRY_VERSION = 0
+ABORTED_INDEX_BYTES_MAX = 1 << 30
+
+
+class AbortedTransaction(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int  # of the marker
+    last_stable_offset: int  # when the marker was written
+
+
+class AbortedIndex:
+    __slots__ = ("_entries", "_file", "_files", "path")
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self.path = path
+        self._entries: list[AbortedTransaction] | None = None  # read on first use
+        self._file: File | None = None
+
+    def entries(self) -> list[AbortedTransaction]:
+        if self._entries is None:
+            self._entries = self._load()
+        return self._entries
+
+    def append(self, transaction: AbortedTransaction) -> None:
+        entries = self.entries()
+        assert not entries or entries[-1].last_offset < transaction.last_offset, "markers ascend"
+        self._open_file().append(ENTRY.pack(ENTRY_VERSION, *transaction))
+        entries.append(transaction)
+
+    def collect(self, start_offset: int, upper_offset: int) -> tuple[list[AbortedTransaction], bool]:
+        """The transactions that overlap the range, and whether later segments can hold none that do."""
+        found = []
+        for transaction in self.entries():
+            if transaction.last_offset >= start_offset and transaction.first_offset < upper_offset:
+                found.append(transaction)
+            if transaction.last_stable_offset >= upper_offset:
+                return found, True
+        return found, False
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops the transactions whose markers lie at or above `offset`."""
+        entries = self.entries()
+        kept = [transaction for transaction in entries if transaction.last_offset < offset]
+        if len(kept) != len(entries):
+            self._open_file().truncate(len(kept) * ENTRY.size)
+            self._entries = kept
+
+    def clear(self) -> None:
+        self.close()
+        self._files.remove(self.path)
+        self._entries = []
+
+    def file_to_sync(self) -> File | None:
+        return self._open_file() if self.entries() else None
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _load(self) -> list[AbortedTransaction]:
+        if not self._files.exists(self.path):
+            return []
+        file = self._open_file()
+        size = file.size()
+        if size % ENTRY.size or size > ABORTED_INDEX_BYTES_MAX:
+            raise CorruptData(
+                f"{self.path} has {size} bytes, not a multiple of {ENTRY.size} up to {ABORTED_INDEX_BYTES_MAX}"
+            )
+        entries: list[AbortedTransaction] = []
+        previous = -1
+        for version, *fields in ENTRY.iter_unpack(file.read(0, size)):
+            transaction = AbortedTransaction(*fields)
+            if version != ENTRY_VERSION or not 0 <= transaction.first_offset <= transaction.last_offset:
+                raise CorruptData(f"{self.path}: entry {len(entries)} is version {version} and {transaction}")
+            if transaction.last_offset <= previous:
+                raise CorruptData(f"{self.path}: the marker of entry {len(entries)} is not after {previous}")
+            previous = transaction.last_offset
+            entries.append(transaction)
+        return entries
+
+    def _open_file(self) -> File:
+        if self._file is None:
+            self._file = self._files.open(self.path, create=True)
+        return self._file

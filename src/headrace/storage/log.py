@@ -1,0 +1,465 @@
+"""The log of one partition: batches in segments, with indexes, producer state and leader epochs kept in step.
+
+One owner, one thread: nothing here waits, and only `SyncPlan.run` and reads of a `FileRange` may happen elsewhere.
+Always: log_start <= recovery_point <= log_end. An append changes memory only AFTER its bytes are in the file.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import ZERO_UUID, TopicPartition, Uuid, uuid_text
+from headrace.records.batch import CONTROL, LENGTH_OVERHEAD_BYTES, BatchHeader, Buffer, stamp, stamp_append_time
+from headrace.storage.aborted_index import AbortedTransaction
+from headrace.storage.append import AppendInfo, analyze_follower, replay_batch, stamp_max_timestamp, transaction_marker
+from headrace.storage.checkpoints import (
+    LEADER_EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
+    encode_leader_epochs,
+    encode_partition_metadata,
+    read_partition_metadata,
+)
+from headrace.storage.files import File, Files
+from headrace.storage.leader_epochs import EpochEnd
+from headrace.storage.log_config import LogConfig
+from headrace.storage.names import DELETE_DIR_SUFFIX, marked_dir_name
+from headrace.storage.producer_state import CompletedTransaction
+from headrace.storage.recovery import LoadedLog, Loader, RecoveryReport, reload_producers
+from headrace.storage.segment import Segment, TimestampedOffset
+from headrace.storage.sync import SyncPlan, write_unsynced
+
+NO_APPEND_TIME = -1
+
+
+class FileRange(NamedTuple):
+    """Bytes of a log file: to be read here if they are in memory, in a thread if not, or to be sent from file to socket."""
+
+    file: File
+    position: int
+    size: int
+
+    def read(self) -> bytes:
+        return self.file.read(self.position, self.size) if self.size else b""
+
+    def read_cached(self) -> bytes | None:
+        return self.file.read_cached(self.position, self.size) if self.size else b""
+
+
+class LogRead(NamedTuple):
+    """Whole batches from the one that holds the asked offset on; only the limit of bytes may cut the last one short."""
+
+    range: FileRange
+    first_offset: int  # of the first batch: at or below the asked offset, above it where records were removed
+    first_batch_size: int  # what the range must hold to be of use
+
+
+class Log:
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        topic_id: Uuid,
+        loaded: LoadedLog,
+    ) -> None:
+        self.files = files
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.config = config
+        self.segments = loaded.segments
+        self.epochs = loaded.epochs
+        self.producers = loaded.producers
+        self.snapshots = loaded.snapshots
+        self.log_start = loaded.log_start
+        self.recovery_point = loaded.recovery_point
+        self._active = self.segments.active
+        self.log_end = self._active.next_offset
+        self._epoch = self.epochs.latest
+        self._generation = 0
+        self._unsynced_paths: list[str] = []
+        self._unsynced_segments = [
+            one for one in self.segments.from_offset(self.recovery_point) if one is not self._active
+        ]
+        # Whether the directory itself has to be synced.
+        self._new_names = self.recovery_point < self.log_end or self._active.size == 0
+        self._flushed_at_ms: int | None = None
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        *,
+        topic_id: Uuid = ZERO_UUID,
+        recovery_point: int = 0,
+        log_start: int = 0,
+        clean: bool = False,
+        now_ms: int,
+    ) -> tuple[Log, RecoveryReport]:
+        """Makes the directory if there is none. KafkaError INCONSISTENT_TOPIC_ID if it belongs to another topic of that name."""
+        files.make_dirs(directory)
+        path = f"{directory}/{PARTITION_METADATA}"
+        stored = read_partition_metadata(files, path)
+        named = stored is None and topic_id != ZERO_UUID
+        if named:
+            write_unsynced(files, path, encode_partition_metadata(topic_id))
+        elif stored is not None and topic_id not in (ZERO_UUID, stored):
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"{directory} belongs to topic {uuid_text(stored)}, not to {uuid_text(topic_id)}",
+            )
+        loader = Loader(files, directory, config, now_ms, clean=clean)
+        loaded = loader.load(recovery_point, log_start)
+        log = cls(files, directory, topic_partition, config, stored or topic_id, loaded)
+        if named:
+            log._unsynced_paths.append(path)
+            log._new_names = True
+        log.check()
+        return log, loader.report
+
+    def check(self) -> None:
+        assert 0 <= self.log_start <= self.recovery_point <= self.log_end, self._offsets_text()
+        assert self.segments.first.base_offset <= self.log_start, self._offsets_text()
+        assert self.segments.active is self._active, self._offsets_text()
+        assert self._active.base_offset <= self.log_end == self._active.next_offset, self._offsets_text()
+        assert self._active.size == self._active.file.size(), f"{self._active.file.path}: {self._active.size}"
+        assert self.producers.end_offset <= self.log_end, self._offsets_text()
+
+    def _offsets_text(self) -> str:
+        bases = self.segments.base_offsets()
+        return (
+            f"{self.topic_partition}: start {self.log_start}, recovery point {self.recovery_point}, end {self.log_end}, "
+            f"segments {bases[0]} to {bases[-1]}, active ends at {self._active.next_offset}"
+        )
+
+    def configure(self, config: LogConfig) -> None:
+        self.config = config
+        for segment in self.segments:
+            segment.configure(config)
+
+    # Appending
+
+    def append_as_leader(
+        self,
+        batch: bytearray | memoryview,
+        header: BatchHeader,
+        leader_epoch: int,
+        now_ms: int,
+        *,
+        max_timestamp: int | None = None,
+        append_time: bool = False,
+        check_producer: bool = True,
+        transaction_version: int = 0,
+    ) -> AppendInfo:
+        """One checked batch, whose header is given, gets the next offsets. OSError leaves the log as it was.
+
+        `max_timestamp` is what the records really hold, if it was computed. `check_producer` is false for what a coordinator or
+        the quorum appends: it has no sequences. KafkaError says what an idempotent or transactional producer did wrong.
+        """
+        size = header.batch_length + LENGTH_OVERHEAD_BYTES
+        if size > self.config.segment_bytes:
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE, f"{size} bytes, segment.bytes is {self.config.segment_bytes}"
+            )
+        marker = None
+        if header.producer_id >= 0:
+            if header.attributes & CONTROL:
+                marker = transaction_marker(batch)
+                if marker is not None:
+                    self.producers.check_marker(header, marker, transaction_version=transaction_version)
+            else:
+                found = self.producers.check(header, sequences=check_producer, transaction_version=transaction_version)
+                if found is not None:
+                    log_append_time = found.timestamp if append_time else NO_APPEND_TIME
+                    return AppendInfo(found.first_offset, found.last_offset, log_append_time, True)
+        timestamp = header.max_timestamp
+        if append_time:
+            stamp_append_time(batch, 0, header, now_ms)
+            timestamp = now_ms
+        elif max_timestamp is not None and max_timestamp != timestamp:
+            stamp_max_timestamp(batch, header, max_timestamp)
+            timestamp = max_timestamp
+        first = self.log_end
+        last = first + header.last_offset_delta
+        active = self._active
+        if active.should_roll(size, last, timestamp, now_ms):
+            active = self.roll(now_ms)
+        stamp(batch, 0, first, leader_epoch)
+        active.append(batch, first, last, timestamp)
+        self.log_end = last + 1
+        if leader_epoch != self._epoch:
+            self.assign_epoch(leader_epoch, first)
+        completed = None
+        if header.producer_id >= 0:
+            if marker is not None:
+                completed = self.producers.ended(header, marker, first, timestamp)
+                self._note_aborted(active, completed)
+            elif not header.attributes & CONTROL:
+                self.producers.appended(header, first, timestamp)
+        return AppendInfo(first, last, now_ms if append_time else NO_APPEND_TIME, False, completed)
+
+    def append_as_follower(self, buffer: Buffer, now_ms: int) -> AppendInfo | None:
+        """What the leader sent, with offsets and epochs as given; None if it holds no whole batch.
+
+        CorruptBatch or UnexpectedBatch: nothing was written. OSError: a part may have been, and the log ends behind it.
+        """
+        headers, size = analyze_follower(buffer, self.log_end, self._epoch)
+        if not headers:
+            return None
+        first_offset = headers[0].base_offset
+        view = memoryview(buffer)
+        start = position = 0
+        group: list[BatchHeader] = []
+        for header in headers:
+            ahead = position - start
+            if self._active.should_roll(ahead + header.size, header.last_offset, header.max_timestamp, now_ms):
+                self._append_group(view[start:position], group)
+                start, group = position, []
+                self.roll(now_ms, header.base_offset)
+            group.append(header)
+            position += header.size
+        self._append_group(view[start:size], group)
+        return AppendInfo(first_offset, self.log_end - 1, NO_APPEND_TIME, False)
+
+    def _append_group(self, data: memoryview, headers: list[BatchHeader]) -> None:
+        if not headers:
+            return
+        active = self._active
+        active.append_all(data, headers)
+        self.log_end = active.next_offset
+        position = 0
+        for header in headers:
+            if header.leader_epoch > self._epoch:
+                self.assign_epoch(header.leader_epoch, header.base_offset)
+            if header.producer_id >= 0:
+                self._note_aborted(
+                    active, replay_batch(self.producers, header, data[position : position + header.size])
+                )
+            position += header.size
+
+    @staticmethod
+    def _note_aborted(segment: Segment, completed: CompletedTransaction | None) -> None:
+        if completed is not None and completed.aborted:
+            segment.aborted_index.append(
+                AbortedTransaction(
+                    completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
+                )
+            )
+
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """A leader calls it when it takes over, at the log end; appends call it at the first batch of an epoch."""
+        self.epochs.assign(epoch, start_offset)
+        self._epoch = self.epochs.latest
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
+        return self.epochs.end_offset_for(epoch, self.log_end)
+
+    def roll(self, now_ms: int, base_offset: int | None = None) -> Segment:
+        """A new active segment, unless the active one is empty and begins at the right place. OSError changes nothing."""
+        old = self._active
+        base_offset = self.log_end if base_offset is None else max(base_offset, self.log_end)
+        if old.size == 0 and old.base_offset == base_offset:
+            return old
+        old.finish()
+        self.producers.end_offset = self.log_end
+        path = self.snapshots.write(base_offset, self.producers.entries())
+        new = Segment.create(self.files, self.directory, base_offset, self.config, now_ms)
+        old.seal(base_offset)
+        self._unsynced_segments.append(old)
+        self.segments.add(new)
+        self._active = new
+        self.log_end = base_offset
+        self._new_names = True
+        if path is not None:
+            self._unsynced_paths.append(path)
+        return new
+
+    # Reading
+
+    def read(self, offset: int, max_bytes: int, upper_offset: int | None = None, *, min_one: bool = True) -> LogRead:
+        """Where the batches from `offset` on lie that are wholly below `upper_offset`; with `min_one` the first one of any size.
+
+        KafkaError OFFSET_OUT_OF_RANGE below the log start and above the log end. Never reaches into the next segment.
+        """
+        log_end = self.log_end
+        if not self.log_start <= offset <= log_end:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} of {self.topic_partition}, which has {self.log_start} to {log_end}",
+            )
+        upper = log_end if upper_offset is None or upper_offset > log_end else upper_offset
+        segment = self.segments.floor(offset) if offset < self._active.base_offset else self._active
+        while segment is not None and offset < upper:
+            place = segment.locate(offset)
+            if place is not None:
+                end = segment.size
+                if upper < segment.next_offset and (above := segment.locate(upper)) is not None:
+                    end = above.position
+                size = min(end - place.position, max(max_bytes, place.size) if min_one else max_bytes)
+                return LogRead(FileRange(segment.file, place.position, max(size, 0)), place.base_offset, place.size)
+            segment = self.segments.following(segment)
+        return LogRead(FileRange(self._active.file, self._active.size, 0), offset, 0)
+
+    def find_by_timestamp(self, timestamp: int) -> TimestampedOffset | None:
+        """The first record whose timestamp is at least `timestamp`."""
+        for segment in self.segments:
+            if segment.max_timestamp >= timestamp and segment.next_offset > self.log_start:
+                found = segment.find_by_timestamp(timestamp, self.log_start)
+                if found is not None:
+                    return found
+        return None
+
+    def max_timestamp_offset(self) -> TimestampedOffset | None:
+        """The first record with the largest timestamp."""
+        newest = max(self.segments, key=lambda segment: segment.max_timestamp)
+        return newest.find_by_timestamp(newest.max_timestamp, self.log_start) if newest.max_timestamp >= 0 else None
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """What a reader with read_committed may see up to; the high watermark never goes back between two calls."""
+        self.producers.high_watermark_advanced(high_watermark)
+        unstable = self.producers.first_unstable_offset
+        return high_watermark if unstable is None else min(high_watermark, max(unstable, self.log_start))
+
+    def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTransaction]:
+        found: list[AbortedTransaction] = []
+        for segment in self.segments.from_offset(start_offset):
+            more, complete = segment.aborted_index.collect(start_offset, upper_offset)
+            found += more
+            if complete:
+                break
+        return found
+
+    # Cutting
+
+    def truncate_to(self, offset: int, now_ms: int) -> int:
+        """Drops what lies at and above `offset`; a batch that holds it in its middle goes as a whole. Returns the new log end.
+
+        AFTERWARDS the recovery point must be checkpointed before the log is appended to: the one on disk may be too high.
+        """
+        if offset >= self.log_end:
+            return self.log_end
+        if offset <= self.segments.first.base_offset:
+            self.truncate_fully_and_start_at(offset, now_ms)
+            return self.log_end
+        self._generation += 1
+        for segment in reversed(self.segments.from_offset(offset)[1:]):
+            self.segments.remove(segment)
+            segment.delete()
+        self._active = self.segments.active
+        self._unsynced_segments = [one for one in self._unsynced_segments if one.base_offset < self._active.base_offset]
+        self.log_end = self._active.truncate_to(offset)
+        self.log_start = min(self.log_start, self.log_end)
+        self.recovery_point = min(self.recovery_point, self.log_end)
+        self.epochs.truncate_from_end(self.log_end)
+        self._epoch = self.epochs.latest
+        reload_producers(
+            self.producers, self.snapshots, self.segments, self.log_start, self.log_end, self.config, now_ms
+        )
+        return self.log_end
+
+    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
+        """Drops everything; the log goes on at `offset`, above or below where it was."""
+        self._generation += 1
+        for segment in reversed(list(self.segments)):
+            self.segments.remove(segment)
+            segment.delete()
+        self._active = Segment.create(self.files, self.directory, offset, self.config, now_ms)
+        self.segments.add(self._active)
+        self._unsynced_segments = []
+        self.log_start = self.recovery_point = self.log_end = offset
+        self.epochs.clear()
+        self._epoch = self.epochs.latest
+        self.snapshots.keep_range(offset, offset)
+        self.producers.reset(offset)
+        self._new_names = True
+
+    def advance_log_start(self, offset: int) -> bool:
+        """Hides what lies below `offset`; the files go later, by retention. KafkaError OFFSET_OUT_OF_RANGE above the log end."""
+        if offset > self.log_end:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is above the log end {self.log_end}")
+        if offset <= self.log_start:
+            return False
+        self.log_start = offset
+        self.recovery_point = max(self.recovery_point, offset)
+        self.epochs.truncate_from_start(offset)
+        return True
+
+    # Reaching the disk
+
+    def write_pending_indexes(self) -> None:
+        self._active.write_pending()
+
+    def flush_due(self, now_ms: int) -> bool:
+        """By `flush.messages` and `flush.ms`."""
+        unflushed = self.log_end - self.recovery_point
+        if unflushed <= 0:
+            self._flushed_at_ms = now_ms
+            return False
+        if self._flushed_at_ms is None:
+            self._flushed_at_ms = now_ms
+        return unflushed >= self.config.flush_messages or now_ms - self._flushed_at_ms >= self.config.flush_ms
+
+    def pending_sync(self) -> SyncPlan | None:
+        """What to sync so that the recovery point may move to the log end; None if nothing is new. One plan at a time."""
+        if self.recovery_point == self.log_end and not self._new_names and not self.epochs.dirty:
+            return None
+        open_files: list[File] = []
+        for segment in (*self._unsynced_segments, self._active):
+            open_files += segment.files_to_sync()
+        self._unsynced_segments = []
+        replacements = []
+        if self.epochs.dirty:
+            path = f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}"
+            replacements.append((path, encode_leader_epochs(self.epochs.entries())))
+            self.epochs.dirty = False
+        # A new log is a new name in the directory above, too.
+        directories = [self.directory, self.directory.rsplit("/", 1)[0]] if self._new_names else []
+        paths, self._unsynced_paths, self._new_names = self._unsynced_paths, [], False
+        return SyncPlan(self.log_end, self._generation, self.files, open_files, paths, replacements, directories)
+
+    def synced(self, plan: SyncPlan) -> None:
+        """The plan ran through. BEFORE the recovery point may be checkpointed."""
+        if plan.generation == self._generation:
+            self.recovery_point = max(self.recovery_point, plan.offset)
+            self._flushed_at_ms = None
+        else:
+            # Whatever the plan had not reached when a file went away is left to the next one.
+            self._unsynced_segments = [one for one in self.segments if one is not self._active]
+            self._new_names = self.epochs.dirty = True
+
+    # The end
+
+    def close(self) -> None:
+        """A clean end: indexes, producer snapshot and epochs are on disk. It syncs: run it in a thread, with no plan under way."""
+        self._active.finish()
+        self.producers.end_offset = self.log_end
+        if self.log_end > (self.snapshots.latest or self.log_start):
+            path = self.snapshots.write(self.log_end, self.producers.entries())
+            self._unsynced_paths += [path] if path else []
+            self._new_names = True
+        plan = self.pending_sync()
+        if plan is not None:
+            plan.run()
+            self.synced(plan)
+        self._active.offset_index.file_to_sync().sync()
+        self._active.time_index.file_to_sync().sync()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Gives the files up as they are: the disk has failed, or they go away."""
+        for segment in self.segments:
+            segment.close()
+
+    def delete_directory(self, unique: str) -> str:
+        """Renames the directory so that a new one of that name can be made at once; returns the path, to be removed later."""
+        self.abandon()
+        parent = self.directory.rsplit("/", 1)[0]
+        target = f"{parent}/{marked_dir_name(self.topic_partition, unique, DELETE_DIR_SUFFIX)}"
+        self.files.rename(self.directory, target)
+        self.files.sync_dir(parent)
+        return target

@@ -1,0 +1,59 @@
+"""`.index`: from an offset to the position of a batch at or before it. Eight bytes an entry: relative offset, file position.
+
+An entry is written BEFORE its batch's bytes count, carries the batch's LAST offset and the position where the batch begins.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from struct import Struct
+from typing import ClassVar, NamedTuple
+
+from headrace.storage.sparse_index import CorruptIndex, SparseIndex
+
+
+class OffsetPosition(NamedTuple):
+    offset: int
+    position: int
+
+
+class OffsetIndex(SparseIndex):
+    ENTRY: ClassVar[Struct] = Struct(">ii")
+    KEY_CODE: ClassVar[str] = "i"
+    __slots__ = ()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self) >= self.entries_max
+
+    def append(self, offset: int, position: int) -> None:
+        relative = offset - self.base_offset
+        assert not self._keys or relative > self._keys[-1], "index offsets ascend"
+        self._append(relative, position)
+
+    def lookup(self, offset: int) -> OffsetPosition:
+        """The greatest entry at or before `offset`; the beginning of the segment if there is none."""
+        found = self.floor(offset - self.base_offset)
+        if found is None:
+            return OffsetPosition(self.base_offset, 0)
+        return OffsetPosition(self.base_offset + found[0], found[1])
+
+    def last(self) -> OffsetPosition:
+        if not len(self):
+            return OffsetPosition(self.base_offset, 0)
+        relative, position = self.entry(-1)
+        return OffsetPosition(self.base_offset + relative, position)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops the entries at and above `offset`."""
+        self._unseal()
+        self._keep(bisect_left(self._keys, offset - self.base_offset))
+
+    def _check(self, keys: array[int], values: array[int]) -> None:
+        previous_key, previous_value = -1, 0
+        for key, value in zip(keys, values, strict=True):
+            # No batch starts at 0 with an entry: the first entry comes after `index.interval.bytes` of log.
+            if key <= previous_key or value <= previous_value:
+                raise CorruptIndex(f"{self.path}: entry ({key}, {value}) after ({previous_key}, {previous_value})")
+            previous_key, previous_value = key, value

@@ -1,0 +1,255 @@
+"""What a partition remembers of its producers: to drop repeats, refuse gaps and know the open transactions (KIP-98, KIP-360).
+
+Per producer id: its epoch, its last five batches (a client has at most five in flight), the first offset of its open transaction.
+`check` decides before the write and changes nothing; `appended` and `ended` are called once the bytes are in the log.
+The first unstable offset is the first one of the earliest transaction that is open or whose marker is above the high watermark.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.records.batch import (
+    NO_PRODUCER_EPOCH,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    SEQUENCE_MAX,
+    TRANSACTIONAL,
+    BatchHeader,
+)
+from headrace.records.control import TransactionMarker
+
+BATCHES_KEPT = 5
+NO_OFFSET = -1
+NO_COORDINATOR_EPOCH = -1
+TRANSACTION_VERSION_2 = 2
+
+
+class AppendedBatch(NamedTuple):
+    """One of the last batches of a producer; a repeat of it is answered with these offsets."""
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class CompletedTransaction(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int  # of the marker
+    aborted: bool
+    last_stable_offset: int  # what the first undecided offset is now, replication left aside
+
+
+class ProducerEntry:
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "transaction_first_offset")
+
+    def __init__(self, producer_id: int, epoch: int = NO_PRODUCER_EPOCH) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.coordinator_epoch = NO_COORDINATOR_EPOCH
+        self.last_timestamp = NO_TIMESTAMP
+        self.transaction_first_offset = NO_OFFSET  # while a transaction is open
+        self.batches: deque[AppendedBatch] = deque(maxlen=BATCHES_KEPT)
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> int:
+        return self.batches[-1].last_offset if self.batches else NO_OFFSET
+
+    def find(self, first_sequence: int, last_sequence: int) -> AppendedBatch | None:
+        for batch in self.batches:
+            if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+                return batch
+        return None
+
+    def enter_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.batches.clear()
+
+
+class ProducerState:
+    def __init__(self) -> None:
+        self._entries: dict[int, ProducerEntry] = {}
+        self._open: dict[
+            int, int
+        ] = {}  # first offset -> producer id; in ascending order, as transactions begin at the log end
+        self._unreplicated: deque[CompletedTransaction] = deque()  # by marker offset
+        self._first_unreplicated = NO_OFFSET
+        self.end_offset = 0  # the state is the one after every batch below
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def entry(self, producer_id: int) -> ProducerEntry | None:
+        return self._entries.get(producer_id)
+
+    def entries(self) -> Iterable[ProducerEntry]:
+        return self._entries.values()
+
+    def check(
+        self, header: BatchHeader, *, sequences: bool = True, transaction_version: int = 0
+    ) -> AppendedBatch | None:
+        """None: append it. A batch: it is already here, answer with its offsets. KafkaError: refuse it.
+
+        `sequences` is false for what a coordinator appends on behalf of a producer: such batches have an epoch and no sequence.
+        """
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
+            if sequences and transaction_version >= TRANSACTION_VERSION_2 and header.base_sequence != 0:
+                # Under version 2 every transaction starts a new epoch and with it at sequence 0.
+                raise _out_of_order(header, "expected 0 from a producer without state")
+            return None
+        if sequences and header.producer_epoch == entry.epoch:
+            first = header.base_sequence
+            last = entry.last_sequence
+            if first != last + 1 and not (first == 0 and last == SEQUENCE_MAX):
+                duplicate = entry.find(first, header.last_sequence)
+                if duplicate is not None:
+                    return duplicate
+                if entry.epoch != NO_PRODUCER_EPOCH:
+                    raise _out_of_order(header, f"the last sequence is {last}")
+        elif header.producer_epoch < entry.epoch:
+            raise _stale_epoch(header, entry.epoch)
+        elif (
+            sequences
+            and header.producer_epoch > entry.epoch
+            and header.base_sequence != 0
+            and entry.epoch != NO_PRODUCER_EPOCH
+        ):
+            raise _out_of_order(header, f"the first of epoch {header.producer_epoch} must be 0")
+        if entry.transaction_first_offset >= 0 and not header.attributes & TRANSACTIONAL:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} has a transaction open since offset {entry.transaction_first_offset}",
+            )
+        return None
+
+    def check_marker(self, header: BatchHeader, marker: TransactionMarker, *, transaction_version: int = 0) -> None:
+        """A marker from the coordinator: KafkaError if its producer epoch or its coordinator epoch is a past one (KIP-890)."""
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
+            return
+        epoch = header.producer_epoch
+        if epoch < entry.epoch:
+            raise _stale_epoch(header, entry.epoch)
+        # Version 2 raises the epoch for every marker: the same epoch is a late marker, or a repeated one if nothing is open.
+        if (
+            transaction_version >= TRANSACTION_VERSION_2
+            and epoch == entry.epoch
+            and entry.transaction_first_offset >= 0
+        ):
+            raise _stale_epoch(header, entry.epoch)
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"marker of coordinator epoch {marker.coordinator_epoch}, {entry.coordinator_epoch} was seen",
+            )
+
+    def appended(self, header: BatchHeader, first_offset: int, timestamp: int) -> None:
+        """A data batch of a producer lies in the log at `first_offset`."""
+        producer_id = header.producer_id
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = ProducerEntry(producer_id, header.producer_epoch)
+        elif entry.epoch != header.producer_epoch:
+            entry.enter_epoch(header.producer_epoch)
+        last_offset = first_offset + header.last_offset_delta
+        first_sequence = header.base_sequence
+        last_sequence = (first_sequence + header.last_offset_delta) & SEQUENCE_MAX if first_sequence >= 0 else NO_SEQUENCE
+        entry.batches.append(AppendedBatch(first_sequence, last_sequence, first_offset, last_offset, timestamp))
+        entry.last_timestamp = timestamp
+        if header.attributes & TRANSACTIONAL and entry.transaction_first_offset < 0:
+            entry.transaction_first_offset = first_offset
+            self._open[first_offset] = producer_id
+        self.end_offset = last_offset + 1
+
+    def ended(
+        self, header: BatchHeader, marker: TransactionMarker, offset: int, timestamp: int
+    ) -> CompletedTransaction | None:
+        """A marker lies in the log at `offset`; None if no transaction of that producer was open here."""
+        producer_id = header.producer_id
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = ProducerEntry(producer_id, header.producer_epoch)
+        entry.enter_epoch(header.producer_epoch)
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.last_timestamp = timestamp
+        self.end_offset = offset + 1
+        first_offset = entry.transaction_first_offset
+        if first_offset < 0:
+            return None
+        entry.transaction_first_offset = NO_OFFSET
+        self._open.pop(first_offset, None)
+        stable = next(iter(self._open), offset + 1)
+        completed = CompletedTransaction(producer_id, first_offset, offset, not marker.commit, stable)
+        self._unreplicated.append(completed)
+        if self._first_unreplicated < 0 or first_offset < self._first_unreplicated:
+            self._first_unreplicated = first_offset
+        return completed
+
+    def high_watermark_advanced(self, high_watermark: int) -> None:
+        """Transactions whose marker lies below are decided for good."""
+        unreplicated = self._unreplicated
+        if not unreplicated or unreplicated[0].last_offset >= high_watermark:
+            return
+        while unreplicated and unreplicated[0].last_offset < high_watermark:
+            unreplicated.popleft()
+        self._first_unreplicated = min((one.first_offset for one in unreplicated), default=NO_OFFSET)
+
+    @property
+    def first_undecided_offset(self) -> int | None:
+        return next(iter(self._open), None)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        undecided = next(iter(self._open), None)
+        if self._first_unreplicated < 0:
+            return undecided
+        return self._first_unreplicated if undecided is None else min(undecided, self._first_unreplicated)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
+        """Forgets producers that wrote nothing for so long and have no open transaction; returns their ids."""
+        expired = [
+            entry.producer_id
+            for entry in self._entries.values()
+            if entry.transaction_first_offset < 0 and now_ms - entry.last_timestamp >= expiration_ms
+        ]
+        for producer_id in expired:
+            del self._entries[producer_id]
+        return expired
+
+    def reset(self, end_offset: int, entries: Iterable[ProducerEntry] = ()) -> None:
+        self._entries = {entry.producer_id: entry for entry in entries}
+        open_transactions = [
+            (entry.transaction_first_offset, entry.producer_id)
+            for entry in self._entries.values()
+            if entry.transaction_first_offset >= 0
+        ]
+        self._open = dict(sorted(open_transactions))
+        self._unreplicated.clear()
+        self._first_unreplicated = NO_OFFSET
+        self.end_offset = end_offset
+
+
+def _out_of_order(header: BatchHeader, why: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence {header.base_sequence}: {why}",
+    )
+
+
+def _stale_epoch(header: BatchHeader, known: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {header.producer_id} has epoch {known}, this came with {header.producer_epoch}",
+    )

@@ -1,0 +1,50 @@
+"""Walking a `.log` file batch by batch: by headers only, or whole and with their checksums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.records.batch import HEADER_BYTES, BatchHeader, CorruptBatch, check_crc, read_header
+from headrace.storage.files import File
+
+HEADER_SCAN_BYTES = 8 * 1024  # two index intervals: one read finds a batch of a small-batch log
+BATCH_SCAN_BYTES = 1024 * 1024
+
+
+def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Positions and headers from `position`, where a batch must begin, up to `end`; CorruptBatch where no whole batch stands."""
+    buffer, start = b"", position
+    while position < end:
+        at = position - start
+        if at + HEADER_BYTES > len(buffer):
+            start, at = position, 0
+            buffer = file.read(position, min(HEADER_SCAN_BYTES, end - position))
+        header = read_header(buffer, at)
+        if position + header.size > end:
+            raise CorruptBatch(f"batch of {header.size} bytes at {position} reaches beyond {end}")
+        yield position, header
+        position += header.size
+
+
+def scan_batches(file: File, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """All batches of the file with their bytes; CorruptBatch where the structure or the checksum is wrong."""
+    position = start = 0
+    buffer = b""
+    while position < end:
+        at = position - start
+        if at + HEADER_BYTES > len(buffer):
+            buffer, start, at = file.read(position, min(BATCH_SCAN_BYTES, end - position)), position, 0
+        header = read_header(buffer, at)
+        if position + header.size > end:
+            raise CorruptBatch(f"batch of {header.size} bytes at {position} reaches beyond {end}")
+        if at + header.size > len(buffer):
+            buffer, start, at = (
+                file.read(position, max(header.size, min(BATCH_SCAN_BYTES, end - position))),
+                position,
+                0,
+            )
+            if len(buffer) < header.size:
+                raise CorruptBatch(f"batch of {header.size} bytes at {position}: only {len(buffer)} can be read")
+        check_crc(buffer, at, header)
+        yield position, header, memoryview(buffer)[at : at + header.size]
+        position += header.size

@@ -1,0 +1,389 @@
+"""One segment of a log: the `.log` file and its indexes.
+
+The segment being written to ("active") has its indexes in memory; a sealed one leaves them on disk. `next_offset` is above every
+offset in the segment: exactly one above for the active segment, the base of the next segment for a sealed one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from headrace.base.errors import CorruptData
+from headrace.records.batch import NO_TIMESTAMP, BatchHeader, Buffer, CorruptBatch
+from headrace.records.record import decode_records
+from headrace.storage.aborted_index import AbortedIndex
+from headrace.storage.files import File, Files
+from headrace.storage.log_config import LogConfig
+from headrace.storage.names import (
+    ABORTED_INDEX_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    segment_name,
+)
+from headrace.storage.offset_index import OffsetIndex
+from headrace.storage.scan import scan_batches, scan_headers
+from headrace.storage.sparse_index import CorruptIndex
+from headrace.storage.time_index import TimeIndex
+
+RELATIVE_OFFSET_MAX = 2**31 - 1
+TAIL_BATCHES_MAX = 512  # batches whose place is known without a look at the disk; half of them are forgotten at a time
+
+Visit = Callable[[BatchHeader, memoryview], None]
+
+
+class BatchPlace(NamedTuple):
+    position: int
+    size: int
+    base_offset: int
+
+
+class TimestampedOffset(NamedTuple):
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class Segment:
+    __slots__ = (
+        "_bytes_since_index",
+        "_index_full",
+        "_index_interval_bytes",
+        "_segment_bytes",
+        "_tail_last_offsets",
+        "_tail_positions",
+        "_tail_start",
+        "aborted_index",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "file",
+        "files",
+        "first_timestamp",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "next_offset",
+        "offset_index",
+        "roll_after_ms",
+        "size",
+        "time_index",
+    )  # fmt: skip
+
+    def __init__(
+        self, files: Files, directory: str, base_offset: int, config: LogConfig, now_ms: int, *, create: bool
+    ) -> None:
+        self.files = files
+        self.directory = directory
+        self.base_offset = base_offset
+        self.file: File = files.open(self._path(LOG_SUFFIX), create=create)
+        self.size = self.file.size()
+        self.next_offset = base_offset
+        index_bytes = config.segment_index_bytes
+        self.offset_index = OffsetIndex(files, self._path(INDEX_SUFFIX), base_offset, index_bytes)
+        self.time_index = TimeIndex(files, self._path(TIME_INDEX_SUFFIX), base_offset, index_bytes)
+        self.aborted_index = AbortedIndex(files, self._path(ABORTED_INDEX_SUFFIX))
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset  # the last offset of the first batch that holds it
+        self.first_timestamp: int | None = None  # the largest one of the first batch, once known
+        self.created_ms = now_ms
+        self._bytes_since_index = 0
+        self._index_full = False
+        self._tail_last_offsets: list[int] = []
+        self._tail_positions: list[int] = []
+        self._tail_start = base_offset  # the tail lists know every batch from this offset on
+        self.configure(config)
+
+    @classmethod
+    def create(cls, files: Files, directory: str, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+        """A new empty segment; files of that name, left by a roll that was cut off, are removed first."""
+        for suffix in SEGMENT_SUFFIXES:
+            files.remove(f"{directory}/{segment_name(base_offset, suffix)}")
+        return cls(files, directory, base_offset, config, now_ms, create=True)
+
+    @classmethod
+    def open(cls, files: Files, directory: str, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+        return cls(files, directory, base_offset, config, now_ms, create=False)
+
+    def configure(self, config: LogConfig) -> None:
+        self._segment_bytes = config.segment_bytes
+        self._index_interval_bytes = config.index_interval_bytes
+        jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
+        # Jitter keeps the partitions of a topic from rolling in one moment; the name spreads as well as chance does.
+        spread = crc32c(self._path(LOG_SUFFIX).encode()) % jitter_ms if jitter_ms > 0 else 0
+        self.roll_after_ms = config.segment_ms - spread
+
+    def _path(self, suffix: str) -> str:
+        return f"{self.directory}/{segment_name(self.base_offset, suffix)}"
+
+    # Writing
+
+    def should_roll(self, incoming_bytes: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        size = self.size
+        if size + incoming_bytes > self._segment_bytes or last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
+            return True
+        if size == 0:
+            return False
+        if self._index_full:
+            return True
+        # By the records' own time, so that a log copied later rolls at the same places; by the clock if they have none.
+        first_timestamp = self.first_timestamp
+        if first_timestamp is None:
+            first_timestamp = self.first_timestamp = next(scan_headers(self.file, 0, size))[1].max_timestamp
+        waited_ms = max_timestamp - first_timestamp if first_timestamp >= 0 else now_ms - self.created_ms
+        return waited_ms > self.roll_after_ms
+
+    def append(self, data: Buffer, first_offset: int, last_offset: int, max_timestamp: int) -> None:
+        """One batch. OSError leaves everything as it was."""
+        position = self.file.append(data)
+        self._note(position, len(data), first_offset, last_offset, max_timestamp)
+
+    def append_all(self, data: Buffer, headers: list[BatchHeader]) -> None:
+        """Several batches in one write. OSError leaves everything as it was."""
+        position = self.file.append(data)
+        for header in headers:
+            self._note(position, header.size, header.base_offset, header.last_offset, header.max_timestamp)
+            position += header.size
+
+    def _note(self, position: int, size: int, first_offset: int, last_offset: int, max_timestamp: int) -> None:
+        if position == 0:
+            self.first_timestamp = max_timestamp
+        self._index(position, size, last_offset, max_timestamp)
+        self.size = position + size
+        self.next_offset = last_offset + 1
+        lasts, positions = self._tail_last_offsets, self._tail_positions
+        if not lasts:
+            self._tail_start = first_offset
+        lasts.append(last_offset)
+        positions.append(position)
+        if len(lasts) > TAIL_BATCHES_MAX:
+            half = TAIL_BATCHES_MAX // 2
+            self._tail_start = lasts[half - 1] + 1
+            del lasts[:half]
+            del positions[:half]
+
+    def _index(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self._bytes_since_index > self._index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset)
+            self._bytes_since_index = 0
+            self._index_full = self.offset_index.is_full or self.time_index.is_full
+        self._bytes_since_index += size
+
+    def write_pending(self) -> None:
+        self.offset_index.write_pending()
+        self.time_index.write_pending()
+
+    def finish(self) -> None:
+        """The time index ends with the largest timestamp: retention and lookups go by it. BEFORE `seal` and before closing."""
+        self.time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset)
+        self.write_pending()
+
+    def seal(self, next_offset: int) -> None:
+        self.offset_index.seal()
+        self.time_index.seal()
+        self.next_offset = next_offset
+        self._forget_tail()
+
+    def _forget_tail(self) -> None:
+        self._tail_last_offsets.clear()
+        self._tail_positions.clear()
+        self._tail_start = self.next_offset
+
+    # Reading
+
+    def locate(self, offset: int) -> BatchPlace | None:
+        """The batch that holds `offset`, or the first one above it if the offset itself is gone; None if all are below."""
+        if offset >= self.next_offset or self.size == 0:
+            return None
+        if offset >= self._tail_start:
+            slot = bisect_left(self._tail_last_offsets, offset)
+            positions = self._tail_positions
+            if slot == len(positions):
+                return None
+            end = positions[slot + 1] if slot + 1 < len(positions) else self.size
+            base = self._tail_last_offsets[slot - 1] + 1 if slot else self._tail_start
+            return BatchPlace(positions[slot], end - positions[slot], base)
+        try:
+            for position, header in self._scan_indexed(offset):
+                if header.last_offset >= offset:
+                    return BatchPlace(position, header.size, header.base_offset)
+        except CorruptBatch as error:
+            raise CorruptData(f"{self.file.path}, looking for offset {offset}: {error}") from error
+        return None
+
+    def find_by_timestamp(self, timestamp: int, start_offset: int) -> TimestampedOffset | None:
+        """The first record from `start_offset` on whose timestamp is at least `timestamp`."""
+        for position, header in self._scan_indexed(max(self.time_index.lookup(timestamp).offset, start_offset)):
+            if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
+                for record in decode_records(self.file.read(position, header.size)):
+                    if record.timestamp >= timestamp and record.offset >= start_offset:
+                        return TimestampedOffset(record.offset, record.timestamp, header.leader_epoch)
+        return None
+
+    def scan_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """The batches that hold `offset` or more."""
+        return ((position, header) for position, header in self._scan_indexed(offset) if header.last_offset >= offset)
+
+    def _scan_indexed(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        try:
+            return self._scan_by_index(offset)
+        except CorruptIndex:
+            self.rebuild_indexes()
+            return self._scan_by_index(offset)
+
+    def _scan_by_index(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        indexed_offset, position = self.offset_index.lookup(offset)
+        scan = scan_headers(self.file, position, self.size)
+        if position == 0:
+            return scan
+        # A flipped bit in an index must not send a reader into the middle of a batch.
+        try:
+            first = next(scan, None)
+        except CorruptBatch:
+            first = None
+        if first is None or not self.base_offset <= first[1].base_offset <= indexed_offset:
+            raise CorruptIndex(f"{self.offset_index.path}: no batch up to offset {indexed_offset} begins at {position}")
+        return chain((first,), scan)
+
+    # Cutting and building again
+
+    def truncate_to(self, offset: int) -> int:
+        """Drops the batches that hold `offset` or more; a batch that holds it in its middle goes as a whole.
+
+        The segment is the active one afterwards; returns its next offset.
+        """
+        place = self.locate(offset)
+        try:
+            self.offset_index.truncate_to(offset)
+            self.time_index.truncate_to(offset)
+        except (CorruptIndex, FileNotFoundError):
+            self._unseal()
+            self.offset_index.truncate_to(offset)
+            self.time_index.truncate_to(offset)
+        self.aborted_index.truncate_to(offset)
+        self.next_offset = min(self.next_offset, offset)
+        if place is not None:
+            self.file.truncate(place.position)
+            self.size = place.position
+            self.next_offset = min(offset, place.base_offset)
+        self.reload()
+        return self.next_offset
+
+    def reload(self) -> None:
+        """From the last index entry to the end: the figures that no file holds. CorruptBatch where no whole batch stands."""
+        self._forget_tail()
+        self.first_timestamp = None
+        self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
+        self._index_full = self.offset_index.is_full or self.time_index.is_full
+        position = self.offset_index.last().position
+        self._bytes_since_index = 0
+        for place, header in scan_headers(self.file, position, self.size):
+            if place == 0:
+                self.first_timestamp = header.max_timestamp
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
+            self._bytes_since_index += header.size
+
+    def load_active(self) -> None:
+        """Opens the last segment after a clean shutdown. FileNotFoundError, CorruptIndex, CorruptBatch: recover it instead."""
+        self.offset_index.load()
+        self.time_index.load()
+        if self.offset_index.last().position >= max(self.size, 1):
+            raise CorruptIndex(f"{self.offset_index.path} points behind the end of its log")
+        position = self.offset_index.last().position
+        self.next_offset = self.base_offset
+        for _, header in scan_headers(self.file, position, self.size):
+            if header.base_offset < self.next_offset:
+                raise CorruptBatch(f"{self.file.path}: offset {header.base_offset} comes after {self.next_offset - 1}")
+            self.next_offset = header.next_offset
+        self.reload()
+
+    def load_sealed(self, next_offset: int) -> None:
+        """Opens an older segment; the next one begins at `next_offset`. FileNotFoundError, CorruptIndex: build its indexes."""
+        self.next_offset = next_offset
+        self._forget_tail()
+        self.offset_index.check_sealed()
+        self.time_index.check_sealed()
+        if self.offset_index.last().position >= max(self.size, 1):
+            raise CorruptIndex(f"{self.offset_index.path} points behind the end of its log")
+        if self.size > 0 and len(self.time_index) == 0:
+            raise CorruptIndex(f"{self.time_index.path} lacks the entry that closes a segment")
+        self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
+
+    def rebuild_indexes(self) -> None:
+        """From the headers of a log that is taken as sound; a sealed segment stays sealed. CorruptData if it is not sound."""
+        next_offset, was_active = self.next_offset, not self.offset_index.sealed
+        self._start_over()
+        try:
+            for position, header in scan_headers(self.file, 0, self.size):
+                self._index(position, header.size, header.last_offset, header.max_timestamp)
+        except CorruptBatch as error:
+            raise CorruptData(f"{self.file.path}: {error}") from error
+        finally:
+            self.finish()
+            if not was_active:
+                self.seal(next_offset)
+
+    def _unseal(self) -> None:
+        self.rebuild_indexes()
+        self.offset_index.load()
+        self.time_index.load()
+
+    def recover(self, visit: Visit) -> str | None:
+        """Checks every batch, builds the indexes, cuts the file at the first bad batch and says why; None if all are good."""
+        self._start_over()
+        self.aborted_index.clear()
+        self.next_offset = self.base_offset
+        self.first_timestamp = None
+        self._forget_tail()
+        good, reason = 0, None
+        try:
+            for position, header, batch in scan_batches(self.file, self.size):
+                if header.base_offset < self.next_offset or header.last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
+                    raise CorruptBatch(f"offset {header.base_offset} comes after {self.next_offset - 1}")
+                visit(header, batch)
+                self._index(position, header.size, header.last_offset, header.max_timestamp)
+                self.next_offset = header.next_offset
+                good = position + header.size
+        except CorruptBatch as error:
+            reason = str(error)
+            self.file.truncate(good)
+            self.size = good
+        self._tail_start = self.next_offset
+        self.finish()
+        return reason
+
+    def _start_over(self) -> None:
+        self.offset_index.clear()
+        self.time_index.clear()
+        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+        self._bytes_since_index = 0
+        self._index_full = False
+
+    # The end
+
+    def files_to_sync(self) -> list[File]:
+        """All files of a sealed segment; of the active one only the log: its indexes are built again after a crash."""
+        if not self.offset_index.sealed:
+            return [self.file]
+        aborted = self.aborted_index.file_to_sync()
+        found = [self.file, self.offset_index.file_to_sync(), self.time_index.file_to_sync()]
+        return found if aborted is None else [*found, aborted]
+
+    def close(self) -> None:
+        for part in (self.file, self.offset_index, self.time_index, self.aborted_index):
+            part.close()
+
+    def delete(self) -> None:
+        self.close()
+        for suffix in SEGMENT_SUFFIXES:
+            self.files.remove(self._path(suffix))

@@ -1,0 +1,57 @@
+"""`.timeindex`: no record at or before the entry's offset has a larger timestamp. Twelve bytes: timestamp, relative offset.
+
+The offset is the last one of the batch that holds the timestamp, as Kafka 4 writes it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from struct import Struct
+from typing import ClassVar, NamedTuple
+
+from headrace.records.batch import NO_TIMESTAMP
+from headrace.storage.sparse_index import CorruptIndex, SparseIndex
+
+
+class TimestampOffset(NamedTuple):
+    timestamp: int
+    offset: int
+
+
+class TimeIndex(SparseIndex):
+    ENTRY: ClassVar[Struct] = Struct(">qi")
+    KEY_CODE: ClassVar[str] = "q"
+    __slots__ = ()
+
+    @property
+    def is_full(self) -> bool:
+        # One place stays free for the entry that closes the segment.
+        return len(self) >= self.entries_max - 1
+
+    def append_if_later(self, timestamp: int, offset: int) -> None:
+        if timestamp > (self._keys[-1] if self._keys else NO_TIMESTAMP):
+            self._append(timestamp, offset - self.base_offset)
+
+    def lookup(self, timestamp: int) -> TimestampOffset:
+        """The greatest entry at or before `timestamp`; (-1, base offset) if there is none."""
+        found = self.floor(timestamp)
+        if found is None:
+            return TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        return TimestampOffset(found[0], self.base_offset + found[1])
+
+    def last(self) -> TimestampOffset:
+        if not len(self):
+            return TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        timestamp, relative = self.entry(-1)
+        return TimestampOffset(timestamp, self.base_offset + relative)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops the entries at and above `offset`."""
+        self._keep_values_below(offset - self.base_offset)
+
+    def _check(self, keys: array[int], values: array[int]) -> None:
+        previous_key, previous_value = NO_TIMESTAMP, -1
+        for key, value in zip(keys, values, strict=True):
+            if key <= previous_key or value < previous_value:
+                raise CorruptIndex(f"{self.path}: entry ({key}, {value}) after ({previous_key}, {previous_value})")
+            previous_key, previous_value = key, value

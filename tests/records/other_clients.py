@@ -1,0 +1,15 @@
+"""The batch readers and writers of other clients. kafka-python warns while it is imported, and warnings are errors here."""
+
+from __future__ import annotations
+
+import warnings
+
+from aiokafka.record.default_records import DefaultRecordBatch as AioBatch
+from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuilder
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.record.default_records import DefaultRecordBatch as PythonBatch
+    from kafka.record.default_records import DefaultRecordBatchBuilder as PythonBuilder
+
+__all__ = ["AioBatch", "AioBuilder", "PythonBatch", "PythonBuilder"]

@@ -1,0 +1,186 @@
+"""Batches: built by us and read by others, built by others and read by us, rebuilt as compaction does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from other_clients import AioBatch, AioBuilder, PythonBatch, PythonBuilder
+from record_strategies import numbered, record_lists
+
+from headrace.records.batch import (
+    CONTROL,
+    DELETE_HORIZON,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    CorruptBatch,
+    check_crc,
+    read_header,
+)
+from headrace.records.builder import BatchBuilder, build_batch, rebuild_batch
+from headrace.records.compression import Codec, TooLarge
+from headrace.records.record import Record, decode_records
+
+NOW = 1_700_000_000_000
+SAMPLE = [
+    Record(0, NOW + 5, b"key", b"value" * 40, (("trace", b"abc"), ("empty", b""), ("null", None))),
+    Record(1, NOW, None, b"", ()),
+    Record(2, NOW + 900_000, b"", None, (("ü", b"\xff"),)),
+    *(Record(3 + index, NOW + index, b"k%d" % index, b"v" * index) for index in range(300)),
+]
+# kafka-python brings gzip only; the others need libraries that it would have to be given.
+READERS = [(AioBatch, codec) for codec in Codec] + [(PythonBatch, codec) for codec in (Codec.NONE, Codec.GZIP)]
+WRITERS = [(AioBuilder, codec) for codec in Codec] + [(PythonBuilder, codec) for codec in (Codec.NONE, Codec.GZIP)]
+
+
+def seen_by(reader: type, batch: bytes) -> list[Record]:
+    found = reader(batch)
+    assert found.validate_crc()
+    return [
+        Record(record.offset, record.timestamp, record.key, record.value, tuple(record.headers)) for record in found
+    ]
+
+
+@pytest.mark.parametrize(("reader", "codec"), READERS)
+def test_others_read_ours(reader: type, codec: Codec) -> None:
+    batch = bytes(
+        build_batch(SAMPLE, codec=codec, producer_id=7, producer_epoch=2, base_sequence=11, transactional=True)
+    )
+    assert seen_by(reader, batch) == SAMPLE
+    other = reader(batch)
+    assert other.compression_type == codec
+    assert (other.producer_id, other.producer_epoch, other.base_sequence) == (7, 2, 11)
+    assert other.is_transactional
+    assert other.max_timestamp == NOW + 900_000
+
+
+@pytest.mark.parametrize(("writer", "codec"), WRITERS)
+def test_we_read_others(writer: type, codec: Codec) -> None:
+    builder = writer(
+        magic=2, compression_type=int(codec), is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1,
+        batch_size=1_000_000,
+    )  # fmt: skip
+    for record in SAMPLE:
+        builder.append(record.offset, record.timestamp, record.key, record.value, list(record.headers))
+    built = bytes(builder.build())
+    assert list(decode_records(built)) == SAMPLE
+    if codec is Codec.NONE:
+        leader_epoch = read_header(built).leader_epoch
+        assert build_batch(SAMPLE, leader_epoch=leader_epoch) == built
+
+
+@given(record_lists, st.sampled_from(Codec), st.integers(0, 2**62))
+@settings(deadline=None, max_examples=50)
+def test_what_goes_in_comes_out(found: list[Record], codec: Codec, base_offset: int) -> None:
+    batch = build_batch(found, base_offset=base_offset, codec=codec)
+    assert list(decode_records(batch)) == numbered(found, base_offset)
+    header = read_header(batch)
+    check_crc(batch, 0, header)
+    assert header.size == len(batch)
+    assert header.base_timestamp == found[0].timestamp
+    assert header.max_timestamp == max(record.timestamp for record in found)
+    assert (header.record_count, header.last_offset_delta) == (len(found), len(found) - 1)
+
+
+def test_header_fields() -> None:
+    header = read_header(build_batch(SAMPLE[:2], base_offset=40, control=True, transactional=True, leader_epoch=9))
+    assert header.attributes == CONTROL | TRANSACTIONAL
+    assert (header.base_offset, header.leader_epoch, header.next_offset) == (40, 9, 42)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
+
+
+def test_size_is_known_before_building() -> None:
+    builder = BatchBuilder()
+    for record in SAMPLE:
+        builder.append(record.timestamp, record.key, record.value, record.headers)
+        assert builder.size == len(builder.build())
+
+
+def test_append_time_is_every_records_time() -> None:
+    batch = build_batch(SAMPLE, append_time=NOW + 77)
+    assert read_header(batch).attributes == LOG_APPEND_TIME
+    assert {record.timestamp for record in decode_records(batch)} == {NOW + 77}
+
+
+def test_a_batch_needs_a_record() -> None:
+    with pytest.raises(ValueError, match="record"):
+        build_batch([])
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_compaction_keeps_offsets_and_producer(codec: Codec) -> None:
+    original = build_batch(
+        SAMPLE, base_offset=100, codec=codec, producer_id=3, producer_epoch=1, base_sequence=50, leader_epoch=4
+    )
+    header = read_header(original)
+    kept = [record for record in decode_records(original) if record.offset % 3 == 0]
+    rebuilt = rebuild_batch(header, kept)
+    assert list(decode_records(rebuilt)) == kept
+    after = read_header(rebuilt)
+    assert (after.base_offset, after.last_offset_delta, after.record_count) == (100, len(SAMPLE) - 1, len(kept))
+    assert (after.producer_id, after.producer_epoch, after.base_sequence, after.leader_epoch) == (3, 1, 50, 4)
+    assert after.codec == codec
+    assert after.base_timestamp == kept[0].timestamp
+
+
+def test_compaction_with_a_delete_horizon() -> None:
+    original = build_batch(SAMPLE, base_offset=100)
+    kept = list(decode_records(original))[:3]
+    rebuilt = rebuild_batch(read_header(original), kept, delete_horizon_ms=NOW + 10_000_000)
+    header = read_header(rebuilt)
+    assert header.attributes == DELETE_HORIZON
+    assert header.base_timestamp == NOW + 10_000_000
+    assert list(decode_records(rebuilt)) == kept
+    again = read_header(rebuild_batch(header, kept[1:]))
+    assert (again.attributes, again.base_timestamp) == (DELETE_HORIZON, NOW + 10_000_000)
+
+
+def test_compaction_to_nothing_leaves_the_header() -> None:
+    header = read_header(build_batch(SAMPLE, base_offset=100, codec=Codec.LZ4, producer_id=3, base_sequence=50))
+    empty = rebuild_batch(header, [])
+    after = read_header(empty)
+    check_crc(empty, 0, after)
+    assert list(decode_records(empty)) == []
+    assert (after.size, after.record_count, after.next_offset, after.codec) == (61, 0, 100 + len(SAMPLE), 0)
+    assert (after.producer_id, after.last_sequence, after.max_timestamp) == (3, 50 + len(SAMPLE) - 1, NOW + 900_000)
+
+
+def test_compaction_refuses_a_record_of_another_batch() -> None:
+    header = read_header(build_batch(SAMPLE, base_offset=100))
+    for offset in (99, 100 + len(SAMPLE)):
+        with pytest.raises(ValueError, match="not of the batch"):
+            rebuild_batch(header, [SAMPLE[0]._replace(offset=offset)])
+
+
+@given(st.binary(min_size=1, max_size=6), st.integers(0, 10_000), st.booleans())
+@settings(deadline=None, max_examples=150)
+def test_damage_is_a_value_or_the_named_error(noise: bytes, position: int, cut: bool) -> None:
+    batch = build_batch(SAMPLE[:6], codec=Codec.NONE)
+    position %= len(batch)
+    batch[position : position + len(noise)] = noise
+    if cut:
+        del batch[position:]
+    try:
+        for record in decode_records(batch, limit=100_000, verify_crc=False):
+            assert isinstance(record, Record)
+    except CorruptBatch:
+        pass
+    if batch != build_batch(SAMPLE[:6]) and position >= 16:
+        with pytest.raises(CorruptBatch):
+            list(decode_records(batch, limit=100_000))
+
+
+def test_decoding_is_bounded() -> None:
+    batch = build_batch([Record(0, 0, None, bytes(1_000_000))], codec=Codec.GZIP)
+    with pytest.raises(TooLarge):
+        list(decode_records(batch, limit=500_000))
+
+
+@pytest.mark.parametrize(("base_offset", "base_timestamp"), [(2**63 - 1, 0), (0, 2**63 - 1)])
+def test_sums_beyond_64_bits_are_corrupt(base_offset: int, base_timestamp: int) -> None:
+    builder = BatchBuilder(base_timestamp=0)
+    builder.append(0, None, None)
+    builder.append(1, None, None)
+    builder.base_timestamp = base_timestamp
+    with pytest.raises(CorruptBatch):
+        list(decode_records(builder.build(base_offset=base_offset)))

@@ -1,0 +1,256 @@
+"""Batches to Arrow and back, and the compiled column code held against its twin."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pyarrow as pa
+import pytest
+from compiled import compiled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from record_strategies import numbered, record_lists, sections
+
+from headrace.records import _columns_pure
+from headrace.records.batch import CorruptBatch, read_header
+from headrace.records.builder import build_batch
+from headrace.records.columns import decode_batches, encode_batches, partitions_of
+from headrace.records.compression import Codec, TooLarge
+from headrace.records.control import TransactionMarker, build_marker
+from headrace.records.kernel import murmur2
+from headrace.records.kernel_types import BinaryColumn, HeaderColumn, MalformedSection, Section
+from headrace.records.record import Record, decode_records
+
+NOW = 1_700_000_000_000
+WHOLE = (-(2**63), 2**63 - 1)
+
+
+@pytest.fixture(scope="module")
+def fast() -> ModuleType:
+    return compiled("_columns")
+
+
+def as_records(rows: pa.RecordBatch) -> list[Record]:
+    rows.validate(full=True)
+    headers = rows.column("headers").to_pylist()
+    return [
+        Record(offset, timestamp, key, value, tuple((entry["key"], entry["value"]) for entry in entries))
+        for offset, timestamp, key, value, entries in zip(
+            rows.column("offset").to_pylist(),
+            rows.column("timestamp").cast(pa.int64()).to_pylist(),
+            rows.column("key").to_pylist(),
+            rows.column("value").to_pylist(),
+            headers,
+            strict=True,
+        )
+    ]
+
+
+@given(st.lists(record_lists, max_size=3), st.sampled_from(Codec))
+@settings(deadline=None, max_examples=40)
+def test_batches_become_rows_and_batches_again(found: list[list[Record]], codec: Codec) -> None:
+    expected, batches, base_offset = [], bytearray(), 0
+    for part in found:
+        batches += build_batch(part, base_offset=base_offset, codec=codec)
+        expected += numbered(part, base_offset)
+        base_offset += len(part)
+    rows = decode_batches(batches, with_headers=True)
+    assert as_records(rows) == expected
+    again = []
+    for encoded in encode_batches(rows, batch_bytes_max=5000, now_ms=NOW, codec=codec):
+        part = list(decode_records(encoded.batch))
+        assert encoded.rows == len(part)
+        again += part
+    assert numbered(again) == expected
+
+
+def test_encoding_gives_the_builders_bytes() -> None:
+    found = [Record(index, NOW + index % 7, b"k%d" % index, b"v" * index, (("h", None),)) for index in range(50)]
+    built = build_batch(found, producer_id=4, producer_epoch=1, base_sequence=9, transactional=True)
+    rows = decode_batches(built, with_headers=True)
+    (encoded,) = encode_batches(
+        rows, batch_bytes_max=10**6, now_ms=0, producer_id=4, producer_epoch=1, base_sequence=9, transactional=True
+    )
+    assert encoded.batch == built
+
+
+def test_only_the_offsets_asked_for() -> None:
+    batches = build_batch([Record(0, NOW, None, b"%d" % index) for index in range(10)])
+    batches += build_batch([Record(0, NOW, None, b"%d" % index) for index in range(10, 20)], base_offset=10)
+    rows = decode_batches(batches, start_offset=4, end_offset=13)
+    assert rows.column("offset").to_pylist() == list(range(4, 13))
+    assert rows.schema.names == ["offset", "timestamp", "key", "value"]
+    assert decode_batches(batches, start_offset=20).num_rows == 0
+    assert decode_batches(b"", with_headers=True).num_rows == 0
+
+
+def test_control_batches_and_partial_tails_are_passed_over() -> None:
+    marker = build_marker(TransactionMarker(True, 0), producer_id=1, producer_epoch=0, timestamp=NOW, base_offset=1)
+    data = build_batch([Record(0, NOW, b"k", b"v")])
+    assert decode_batches(data + marker + data[:-1]).column("value").to_pylist() == [b"v"]
+
+
+def test_append_time() -> None:
+    rows = decode_batches(build_batch([Record(0, 5, None, None), Record(0, 9, None, None)], append_time=NOW))
+    assert rows.column("timestamp").cast(pa.int64()).to_pylist() == [NOW, NOW]
+
+
+def test_decoding_is_bounded_over_all_batches() -> None:
+    one = build_batch([Record(0, NOW, None, bytes(100_000))], codec=Codec.ZSTD)
+    assert decode_batches(one * 3, limit=400_000).num_rows == 3
+    with pytest.raises(TooLarge):
+        decode_batches(one * 5, limit=400_000)
+
+
+def test_damaged_batches_are_corrupt() -> None:
+    batch = build_batch([Record(0, NOW, b"key", b"value")])
+    batch[-3] ^= 1
+    with pytest.raises(CorruptBatch):
+        decode_batches(batch)
+    batch = build_batch([Record(0, NOW, b"key", b"value")])
+    batch[60] = 2
+    with pytest.raises(MalformedSection):
+        decode_batches(batch, verify_crc=False)
+
+
+def test_header_keys_that_are_no_text_do_not_stop_the_reader() -> None:
+    batch = build_batch([Record(0, NOW, None, None, (("abc", b"x"),))])
+    batch[batch.index(b"abc")] = 0xFF
+    rows = decode_batches(batch, with_headers=True, verify_crc=False)
+    assert rows.column("headers").to_pylist() == [[{"key": "\ufffdbc", "value": b"x"}]]
+
+
+def test_rows_of_other_types() -> None:
+    table = pa.record_batch(
+        {
+            "key": pa.array(["a", None, "c", "d"]),
+            "value": pa.array([b"1", b"2", None, b"4"], pa.large_binary()),
+            "timestamp": pa.array([NOW * 1000, None, NOW * 1000 + 5000, NOW * 1000], pa.timestamp("us", "UTC")),
+            "headers": pa.array(
+                [[("x", b"1")], None, [], [("y", None), ("z", b"")]],
+                pa.list_(pa.struct([("key", pa.utf8()), ("value", pa.binary())])),
+            ),
+        }
+    )
+    for start, count in ((0, 4), (1, 3), (2, 1), (3, 1)):
+        (encoded,) = encode_batches(table.slice(start, count), batch_bytes_max=10**6, now_ms=77)
+        expected = [
+            Record(0, NOW, b"a", b"1", (("x", b"1"),)),
+            Record(0, 77, None, b"2", ()),
+            Record(0, NOW + 5, b"c", None, ()),
+            Record(0, NOW, b"d", b"4", (("y", None), ("z", b""))),
+        ]
+        assert list(decode_records(encoded.batch)) == numbered(expected[start : start + count])
+
+
+def test_values_alone() -> None:
+    table = pa.record_batch({"value": pa.array([b"1", b"2"])})
+    (encoded,) = encode_batches(table, batch_bytes_max=10**6, now_ms=77)
+    assert list(decode_records(encoded.batch)) == [Record(0, 77, None, b"1"), Record(1, 77, None, b"2")]
+    assert partitions_of(table, 4).to_pylist() == [None, None]
+    assert list(encode_batches(table.slice(0, 0), batch_bytes_max=10**6, now_ms=77)) == []
+
+
+def test_batches_are_split_and_sequences_run_on() -> None:
+    table = pa.record_batch({"value": pa.array([bytes(300)] * 10 + [bytes(5000)])})
+    encoded = list(
+        encode_batches(table, batch_bytes_max=1000, now_ms=1, producer_id=1, producer_epoch=0, base_sequence=2**31 - 3)
+    )
+    assert [part.rows for part in encoded] == [3, 3, 3, 1, 1]
+    assert all(len(part.batch) <= 1000 for part in encoded[:-1])
+    headers = [read_header(part.batch) for part in encoded]
+    assert [header.base_sequence for header in headers] == [2**31 - 3, 0, 3, 6, 7]
+
+
+def test_partitions_of_rows() -> None:
+    keys = [b"foobar", None, b"", b"21", b"abc"]
+    table = pa.record_batch({"key": pa.array(keys, pa.binary())})
+    expected = [None if key is None else (murmur2(key) & 0x7FFFFFFF) % 5 for key in keys]
+    assert partitions_of(table, 5).to_pylist() == expected
+    assert partitions_of(table.slice(2), 5).to_pylist() == expected[2:]
+
+
+@given(
+    st.lists(st.tuples(sections, st.integers(*WHOLE), st.none() | st.integers(*WHOLE)), max_size=3),
+    st.booleans(),
+    st.integers(*WHOLE),
+    st.integers(*WHOLE),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=300)
+def test_decoding_agrees_on_anything(
+    fast: ModuleType,
+    found: list[tuple[tuple[bytes, int, int], int, int | None]],
+    with_headers: bool,
+    start: int,
+    end: int,
+    everything: bool,
+) -> None:
+    given = [
+        Section(bytearray(records), count, base_offset % 2**40 if everything else base_offset, base, append_time)
+        for (records, count, base), base_offset, append_time in found
+    ]
+    if everything:
+        start, end = 0, 2**63 - 1
+    assert outcome(fast.decode_columns, given, with_headers, start, end) == outcome(
+        _columns_pure.decode_columns, given, with_headers, start, end
+    )
+
+
+def outcome(call: object, *arguments: object) -> object:
+    try:
+        return call(*arguments)  # type: ignore[operator]
+    except (CorruptBatch, ValueError) as error:
+        return type(error), str(error)
+
+
+def little(numbers: list[int], size: int) -> bytes:
+    return b"".join((number % 2 ** (8 * size)).to_bytes(size, "little") for number in numbers)
+
+
+offset_lists = st.lists(st.integers(0, 20), max_size=6).map(sorted) | st.lists(st.integers(-3, 30), max_size=6)
+offset_buffers = st.builds(lambda numbers, odd: little(numbers, 4) + odd, offset_lists, st.binary(max_size=3))
+binary_columns = st.builds(
+    BinaryColumn, st.none() | st.binary(max_size=2), offset_buffers, st.binary(max_size=24), st.just(0)
+)
+header_columns = st.builds(
+    HeaderColumn, st.none() | st.binary(max_size=2), offset_buffers, binary_columns, binary_columns
+)
+timestamp_buffers = st.lists(st.integers(*WHOLE) | st.integers(-5, 50), max_size=6).map(
+    lambda numbers: little(numbers, 8)
+)
+
+
+@given(
+    st.integers(-2, 6),
+    st.integers(-1, 6),
+    st.none() | timestamp_buffers,
+    st.integers(*WHOLE) | st.integers(0, 9),
+    st.none() | binary_columns,
+    st.none() | binary_columns,
+    st.none() | header_columns,
+    st.integers(-5, 100),
+)
+@settings(deadline=None, max_examples=500)
+def test_encoding_agrees_on_anything(
+    fast: ModuleType,
+    start: int,
+    count: int,
+    timestamps: bytes | None,
+    base: int,
+    keys: BinaryColumn | None,
+    values: BinaryColumn | None,
+    headers: HeaderColumn | None,
+    bytes_max: int,
+) -> None:
+    arguments = (start, count, timestamps, base, keys, values, headers, bytes_max)
+    assert outcome(fast.encode_columns, *arguments) == outcome(_columns_pure.encode_columns, *arguments)
+
+
+@given(binary_columns, st.integers(-2, 6), st.integers(-2, 6), st.integers(-1, 9))
+@settings(deadline=None, max_examples=200)
+def test_partitioning_agrees_on_anything(
+    fast: ModuleType, keys: BinaryColumn, start: int, count: int, partitions: int
+) -> None:
+    arguments = (keys, start, count, partitions)
+    assert outcome(fast.partitions_for_keys, *arguments) == outcome(_columns_pure.partitions_for_keys, *arguments)

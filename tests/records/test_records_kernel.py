@@ -1,0 +1,196 @@
+"""The kernel: its vectors, what it finds wrong, and that the compiled one and its twin never disagree."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+from compiled import compiled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from record_strategies import record_lists, section_from, sections
+
+from headrace.records import _kernel_pure, kernel, kernel_types
+from headrace.records.kernel_types import (
+    COUNT_MISMATCH,
+    MALFORMED,
+    MISSING_KEY,
+    OFFSET_NOT_SEQUENTIAL,
+    OK,
+    RECORD_ERRORS_MAX,
+    TIMESTAMP_OUT_OF_RANGE,
+    TRAILING_BYTES,
+)
+from headrace.records.record import Record
+from headrace.records.varint import varint, varlong
+
+LOWEST, HIGHEST = -(2**63), 2**63 - 1
+MURMUR2 = {
+    b"": 275646681,
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+}
+
+
+@pytest.fixture(params=["_kernel", "_kernel_pure"])
+def either(request: pytest.FixtureRequest) -> ModuleType:
+    return _kernel_pure if request.param == "_kernel_pure" else compiled("_kernel")
+
+
+@pytest.fixture(scope="module")
+def fast() -> ModuleType:
+    return compiled("_kernel")
+
+
+def record(
+    offset_delta: int, *, timestamp: int = 0, key: bytes = b"\x02k", value: bytes = b"\x02v", rest: bytes = b"\x00"
+) -> bytes:
+    body = b"\x00" + varlong(timestamp) + varint(offset_delta) + key + value + rest
+    return varint(len(body)) + body
+
+
+def check(
+    module: ModuleType,
+    section: bytes,
+    count: int,
+    *,
+    base: int = 100,
+    keys: bool = False,
+    span: tuple[int, int] = (0, 999),
+) -> kernel_types.ValidationResult:
+    found: kernel_types.ValidationResult = module.validate_records(section, count, base, keys, *span)
+    return found
+
+
+def test_the_compiled_kernel_is_the_one_in_use() -> None:
+    assert compiled("_kernel").validate_records is kernel.validate_records
+    assert compiled("_columns").decode_columns is kernel.decode_columns
+    assert kernel.COMPILED
+
+
+def test_murmur2_vectors(either: ModuleType) -> None:
+    for key, expected in MURMUR2.items():
+        assert either.murmur2(key) == expected
+        assert either.murmur2(memoryview(bytearray(key))) == expected
+        for partitions in (1, 7, 50, 2**31 - 1):
+            assert either.partition_for_key(key, partitions) == (expected & 0x7FFFFFFF) % partitions
+    for partitions in (0, -1):
+        with pytest.raises(ValueError, match="partition"):
+            either.partition_for_key(b"", partitions)
+
+
+@given(st.binary(max_size=60), st.integers(1, 2**31 - 1))
+@settings(deadline=None)
+def test_hashes_agree(fast: ModuleType, key: bytes, partitions: int) -> None:
+    assert fast.murmur2(key) == _kernel_pure.murmur2(key)
+    assert fast.partition_for_key(key, partitions) == _kernel_pure.partition_for_key(key, partitions)
+
+
+def test_good_records(either: ModuleType) -> None:
+    section = (
+        record(0, timestamp=5)
+        + record(1, timestamp=30)
+        + record(2, timestamp=30)
+        + record(3, key=b"\x01", value=b"\x01")
+    )
+    assert check(either, section, 4) == (OK, -1, 130, 1, ())
+    assert check(either, b"", 0) == (OK, -1, -1, -1, ())
+
+
+def test_no_timestamp_is_in_any_range(either: ModuleType) -> None:
+    assert check(either, record(0, timestamp=0), 1, base=-1, span=(500, 600)) == (OK, -1, -1, -1, ())
+
+
+def test_structure(either: ModuleType) -> None:
+    two = record(0) + record(1)
+    assert check(either, two, 3)[:2] == (COUNT_MISMATCH, 2)
+    assert check(either, two, 1)[:2] == (TRAILING_BYTES, 1)
+    assert check(either, two + b"\x00", 2)[:2] == (TRAILING_BYTES, 2)
+    assert check(either, two[:-1], 2)[:2] == (MALFORMED, 1)
+    assert check(either, record(0) + record(2), 2)[:2] == (OFFSET_NOT_SEQUENTIAL, 1)
+    assert check(either, record(1), 1)[:2] == (OFFSET_NOT_SEQUENTIAL, 0)
+    assert check(either, b"", 1)[:2] == (COUNT_MISMATCH, 0)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        record(0, rest=b"\x00\x00"),  # longer than its fields
+        record(0, rest=b""),  # shorter
+        record(0, rest=b"\x01"),  # -1 headers
+        record(0, rest=b"\x02"),  # a header that is not there
+        record(0, rest=b"\x02\x01\x01"),  # a header without a key
+        record(0, rest=b"\xfe\xff\xff\xff\x0f"),  # 2^31-1 headers
+        record(0, key=b"\xfe\xff\xff\xff\x0f"),  # a key of 2 GiB
+        record(0, value=b"\x08ab"),  # a value that reaches into the next field and beyond
+        record(0, key=b"\x80\x80\x80\x80\x10"),  # a varint of 33 bits
+        record(0, key=b"\x80\x80\x80\x80\x80\x00"),  # a varint of six bytes
+        b"\x00",
+        b"\x01",
+        b"\xff\xff\xff\xff\x0f",
+        b"\x80",
+    ],
+)
+def test_malformed(either: ModuleType, bad: bytes) -> None:
+    assert check(either, bad, 1) == (MALFORMED, 0, -1, -1, ())
+
+
+def test_keys_and_timestamps(either: ModuleType) -> None:
+    null = b"\x01"
+    section = record(0) + record(1, key=null) + record(2, timestamp=5000) + record(3, key=null, timestamp=5000)
+    assert check(either, section, 4, span=(0, 9999)) == (OK, -1, 5100, 2, ())
+    assert check(either, section, 4, keys=True, span=(0, 9999)) == (
+        MISSING_KEY,
+        1,
+        5100,
+        2,
+        ((1, MISSING_KEY), (3, MISSING_KEY)),
+    )
+    assert check(either, section, 4, keys=True) == (
+        TIMESTAMP_OUT_OF_RANGE,
+        1,
+        100,
+        0,
+        ((1, MISSING_KEY), (2, TIMESTAMP_OUT_OF_RANGE), (3, MISSING_KEY)),
+    )
+    # A broken structure outranks what is wrong with single records before it.
+    assert check(either, section + b"x", 4, keys=True)[::4] == (TRAILING_BYTES, ())
+
+
+def test_only_so_many_records_are_named(either: ModuleType) -> None:
+    section = b"".join(record(index, key=b"\x01") for index in range(100))
+    status, index, _, _, errors = check(either, section, 100, keys=True)
+    assert (status, index, len(errors)) == (MISSING_KEY, 0, RECORD_ERRORS_MAX)
+
+
+def test_timestamps_beyond_64_bits_are_out_of_range(either: ModuleType) -> None:
+    whole = (LOWEST, HIGHEST)
+    assert check(either, record(0, timestamp=1), 1, base=HIGHEST, span=whole)[0] == TIMESTAMP_OUT_OF_RANGE
+    assert check(either, record(0, timestamp=-1), 1, base=LOWEST, span=whole)[0] == TIMESTAMP_OUT_OF_RANGE
+    assert check(either, record(0, timestamp=HIGHEST), 1, base=0, span=whole) == (OK, -1, HIGHEST, 0, ())
+
+
+@given(sections, st.booleans(), st.integers(LOWEST, HIGHEST), st.integers(LOWEST, HIGHEST))
+@settings(deadline=None, max_examples=400)
+def test_validation_agrees_on_anything(
+    fast: ModuleType, found: tuple[bytes, int, int], keys: bool, lowest: int, highest: int
+) -> None:
+    section, count, base = found
+    expected = _kernel_pure.validate_records(section, count, base, keys, lowest, highest)
+    # An exact copy in memory of its own, so that a read beyond the end has a chance to be seen by memory checkers.
+    assert fast.validate_records(bytearray(section), count, base, keys, lowest, highest) == expected
+
+
+@given(record_lists)
+@settings(deadline=None, max_examples=50)
+def test_what_we_build_is_valid(found: list[Record]) -> None:
+    section, base = section_from(found)
+    largest = max(entry.timestamp for entry in found)
+    first = next((index for index, entry in enumerate(found) if entry.timestamp == largest), -1) if largest > -1 else -1
+    for module in (_kernel_pure, kernel):
+        result = module.validate_records(section, len(found), base, False, LOWEST, HIGHEST)
+        assert result == (OK, -1, largest, first, ())

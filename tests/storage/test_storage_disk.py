@@ -1,0 +1,132 @@
+"""The real disk: all-or-nothing appends, bounded descriptors, locks."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from headrace.storage import disk
+from headrace.storage.disk import DiskFiles
+from headrace.storage.files import ShortWrite, read_all, write_atomically
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """The kernel itself cuts writes short at that size."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_append_read_truncate(tmp_path: Path) -> None:
+    files = DiskFiles()
+    path = str(tmp_path / "a")
+    with pytest.raises(FileNotFoundError):
+        files.open(path)
+    file = files.open(path, create=True)
+    assert file.append(b"hello ") == 0
+    assert file.append(memoryview(b"world")) == 6
+    assert (file.size(), file.read(3, 5), file.read(9, 100), file.read(50, 1)) == (11, b"lo wo", b"ld", b"")
+    file.truncate(5)
+    assert file.append(b"!") == 5
+    file.sync()
+    file.close()
+    assert files.open(path).read(0, 100) == b"hello!"
+
+
+@pytest.mark.parametrize("limit, error", [(1000, ShortWrite), (500, OSError)])
+def test_a_write_that_does_not_fit_leaves_nothing(tmp_path: Path, limit: int, error: type[OSError]) -> None:
+    file = DiskFiles().open(str(tmp_path / "a"), create=True)
+    file.append(b"a" * 500)
+    with largest_file(limit), pytest.raises(error):
+        file.append(b"b" * 501)
+    assert file.size() == os.path.getsize(file.path) == 500
+    assert file.append(b"c") == 500
+    assert file.read(499, 10) == b"ac"
+
+
+@pytest.mark.parametrize("size", [10, 5000, disk.EXACT_PROBE_BYTES, 300_000])
+def test_cached_reads_answer_as_reads_do(tmp_path: Path, size: int) -> None:
+    file = DiskFiles().open(str(tmp_path / "a"), create=True)
+    data = os.urandom(size)
+    file.append(data)
+    for position, length in [(0, size), (3, size), (size - 1, 1), (size, 5)]:
+        assert file.read_cached(position, length) in (None, data[position : position + length])
+        assert file.read(position, length) == data[position : position + length]
+
+
+def test_descriptors_are_bounded_and_reopened(tmp_path: Path) -> None:
+    files = DiskFiles(open_files_max=4)
+    opened = [files.open(str(tmp_path / str(number)), create=True) for number in range(20)]
+    for turn in range(3):
+        for number, file in enumerate(opened):
+            file.append(f"{turn}:{number} ".encode())
+            assert files.open_descriptors() <= 4
+    for number, file in enumerate(opened):
+        assert file.read(0, 100) == f"0:{number} 1:{number} 2:{number} ".encode()
+    for file in opened:
+        file.close()
+    assert files.open_descriptors() == 0
+    with pytest.raises(ValueError, match="closed"):
+        opened[0].sync()
+
+
+def test_readers_in_threads_never_meet_a_foreign_descriptor(tmp_path: Path) -> None:
+    files = DiskFiles(open_files_max=2)
+    opened = [files.open(str(tmp_path / str(number)), create=True) for number in range(8)]
+    for number, file in enumerate(opened):
+        file.append(bytes([number]) * 100)
+    wrong: list[int] = []
+
+    def read_all_files() -> None:
+        for _ in range(200):
+            for number, file in enumerate(opened):
+                if file.read(0, 100) != bytes([number]) * 100:
+                    wrong.append(number)
+
+    threads = [threading.Thread(target=read_all_files) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_lock_has_one_holder(tmp_path: Path) -> None:
+    path = str(tmp_path / ".lock")
+    with DiskFiles().lock(path), pytest.raises(BlockingIOError), DiskFiles().lock(path):
+        pass
+    with DiskFiles().lock(path):
+        pass
+
+
+def test_small_files_are_replaced_whole_and_read_with_a_limit(tmp_path: Path) -> None:
+    files = DiskFiles()
+    path = str(tmp_path / "checkpoint")
+    write_atomically(files, path, b"first, and longer")
+    write_atomically(files, path, b"second")
+    assert read_all(files, path, 6) == b"second"
+    with pytest.raises(OSError, match="more than the 5 allowed"):
+        read_all(files, path, 5)
+    assert files.list_dir(str(tmp_path)) == ["checkpoint"]
+
+
+def test_names(tmp_path: Path) -> None:
+    files = DiskFiles()
+    files.make_dirs(str(tmp_path / "b" / "c"))
+    files.open(str(tmp_path / "b" / "c" / "x"), create=True).close()
+    files.rename(str(tmp_path / "b"), str(tmp_path / "a"))
+    files.sync_dir(str(tmp_path))
+    assert files.exists(str(tmp_path / "a" / "c" / "x"))
+    files.remove(str(tmp_path / "a"))
+    files.remove(str(tmp_path / "a"))
+    assert files.list_dir(str(tmp_path)) == []

@@ -1,0 +1,165 @@
+"""The table of idempotence, open transactions, producer snapshots."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from storage_samples import NOW_MS, make_batch
+
+from headrace.base.errors import CorruptData, ErrorCode, KafkaError
+from headrace.records.batch import SEQUENCE_MAX, BatchHeader, read_header
+from headrace.records.control import TransactionMarker
+from headrace.storage.producer_snapshots import decode_snapshot, encode_snapshot
+from headrace.storage.producer_state import AppendedBatch, ProducerState
+
+PID = 7
+COMMIT, ABORT = TransactionMarker(True, 0), TransactionMarker(False, 0)
+
+
+def header(sequence: int, count: int = 1, epoch: int = 0, *, transactional: bool = False, pid: int = PID) -> BatchHeader:
+    batch = make_batch(1, producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=transactional)
+    return read_header(batch)._replace(last_offset_delta=count - 1)
+
+
+def state_after(*headers: BatchHeader) -> ProducerState:
+    state = ProducerState()
+    for one in headers:
+        state.appended(one, state.end_offset, NOW_MS)
+    return state
+
+
+def refused(state: ProducerState, incoming: BatchHeader, **options: int) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        state.check(incoming, **options)
+    return caught.value.code
+
+
+def test_the_next_sequence_is_appended() -> None:
+    state = state_after(header(0, 3))
+    assert state.check(header(3)) is None
+
+
+def test_each_of_the_last_five_batches_is_recognised_and_no_older_one() -> None:
+    state = state_after(*(header(2 * number, 2) for number in range(6)))
+    for number in range(1, 6):
+        assert state.check(header(2 * number, 2)) == AppendedBatch(
+            2 * number, 2 * number + 1, 2 * number, 2 * number + 1, NOW_MS
+        )
+    assert refused(state, header(0, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(state, header(2, 1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER  # not the same batch
+    assert refused(state, header(13)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_sequences_start_again_after_the_largest() -> None:
+    state = state_after(header(SEQUENCE_MAX))
+    assert state.check(header(0)) is None
+    assert refused(state, header(1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    across = state_after(header(SEQUENCE_MAX - 1, 4))  # MAX-1, MAX, 0, 1
+    assert across.check(header(2)) is None
+    found = across.check(header(SEQUENCE_MAX - 1, 4))
+    assert found is not None and found.last_sequence == 1
+
+
+def test_epochs() -> None:
+    state = state_after(header(0, epoch=3))
+    assert refused(state, header(1, epoch=2)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert refused(state, header(1, epoch=4)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.check(header(0, epoch=4)) is None
+    state.appended(header(0, epoch=4), 1, NOW_MS)
+    entry = state.entry(PID)
+    assert entry is not None and len(entry.batches) == 1  # what the old epoch sent is forgotten
+    assert refused(state, header(1, epoch=3)) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_a_producer_without_state_may_begin_anywhere_unless_transactions_are_of_version_2() -> None:
+    state = ProducerState()
+    assert state.check(header(41)) is None
+    assert state.check(header(0), transaction_version=2) is None
+    assert refused(state, header(41), transaction_version=2) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_what_a_coordinator_appends_has_an_epoch_and_no_sequence() -> None:
+    state = state_after(header(5, epoch=2))
+    assert state.check(header(-1, epoch=2), sequences=False) is None
+    assert state.check(header(-1, epoch=3), sequences=False) is None
+    with pytest.raises(KafkaError):
+        state.check(header(-1, epoch=1), sequences=False)
+
+
+def test_no_other_batch_while_a_transaction_is_open() -> None:
+    state = state_after(header(0, transactional=True))
+    assert refused(state, header(1)) == ErrorCode.INVALID_TXN_STATE
+    assert state.check(header(1, transactional=True)) is None
+
+
+def test_the_first_unstable_offset_waits_for_markers_and_for_the_high_watermark() -> None:
+    one, two = header(0, 2, transactional=True), header(0, 2, transactional=True, pid=8)
+    state = state_after(one, two)
+    assert state.first_unstable_offset == state.first_undecided_offset == 0
+    aborted = state.ended(one, ABORT, 4, NOW_MS)
+    assert aborted is not None
+    assert (aborted.producer_id, aborted.first_offset, aborted.last_offset, aborted.aborted) == (PID, 0, 4, True)
+    assert aborted.last_stable_offset == 2
+    assert (state.first_unstable_offset, state.first_undecided_offset) == (0, 2)
+    state.high_watermark_advanced(4)  # the marker is at 4: not below
+    assert state.first_unstable_offset == 0
+    state.high_watermark_advanced(5)
+    assert state.first_unstable_offset == 2
+    committed = state.ended(two, COMMIT, 5, NOW_MS)
+    assert committed is not None and not committed.aborted and committed.last_stable_offset == 6
+    state.high_watermark_advanced(6)
+    assert state.first_unstable_offset is None
+    assert state.ended(two, COMMIT, 6, NOW_MS) is None  # nothing was open
+
+
+def test_markers_of_the_past_are_refused() -> None:
+    state = state_after(header(0, epoch=5, transactional=True))
+    marker = header(-1, epoch=5, transactional=True)
+    state.check_marker(marker, COMMIT, transaction_version=0)
+    with pytest.raises(KafkaError, match="INVALID_PRODUCER_EPOCH"):
+        state.check_marker(header(-1, epoch=4), COMMIT)
+    with pytest.raises(KafkaError, match="INVALID_PRODUCER_EPOCH"):
+        state.check_marker(marker, COMMIT, transaction_version=2)  # version 2 has to raise the epoch
+    state.check_marker(header(-1, epoch=6), COMMIT, transaction_version=2)
+    state.ended(header(-1, epoch=6), TransactionMarker(True, 3), 1, NOW_MS)
+    state.check_marker(header(-1, epoch=6), TransactionMarker(True, 3), transaction_version=2)  # a repeat
+    with pytest.raises(KafkaError, match="TRANSACTION_COORDINATOR_FENCED"):
+        state.check_marker(header(-1, epoch=6), TransactionMarker(True, 2))
+
+
+def test_idle_producers_expire_unless_a_transaction_is_open() -> None:
+    state = state_after(header(0), header(0, transactional=True, pid=8))
+    assert state.expire(NOW_MS + 99, 100) == []
+    assert state.expire(NOW_MS + 100, 100) == [PID]
+    assert state.entry(PID) is None and state.entry(8) is not None
+
+
+def test_snapshots_keep_the_last_batch_of_each_producer() -> None:
+    state = state_after(header(0, 3), header(3, 2), header(9, transactional=True, pid=8))
+    state.ended(header(-1, epoch=1, pid=9), TransactionMarker(True, 4), 6, NOW_MS)
+    restored = ProducerState()
+    restored.reset(7, decode_snapshot(encode_snapshot(state.entries())))
+    entry = restored.entry(PID)
+    assert entry is not None and list(entry.batches) == [AppendedBatch(3, 4, 3, 4, NOW_MS)]
+    assert restored.first_unstable_offset == 5
+    marker_only = restored.entry(9)
+    assert marker_only is not None
+    assert (marker_only.epoch, marker_only.coordinator_epoch, len(marker_only.batches)) == (1, 4, 0)
+    assert restored.check(header(0, epoch=1, pid=9)) is None
+
+
+def test_an_empty_snapshot_is_ten_bytes() -> None:
+    assert encode_snapshot([]).hex() == "000148674bc700000000"
+    assert decode_snapshot(encode_snapshot([])) == []
+
+
+@given(st.binary(max_size=120), st.integers(0, 119))
+@settings(deadline=None, max_examples=200)
+def test_garbage_is_no_snapshot(data: bytes, position: int) -> None:
+    with pytest.raises(CorruptData):
+        decode_snapshot(data)
+    good = bytearray(encode_snapshot(state_after(header(0), header(0, pid=8)).entries()))
+    good[position % len(good)] ^= 1 + position % 255
+    with pytest.raises(CorruptData):
+        decode_snapshot(bytes(good))
