@@ -60,7 +60,7 @@ class LogMachine(RuleBasedStateMachine):
         for count in counts:
             offset += gap
             batch = make_batch(count)
-            stamp(batch, 0, offset, self.epoch)
+            stamp(batch, 0, read_header(batch), offset, self.epoch)
             self.model.append((offset, offset + count - 1, bytes(batch)))
             buffer += batch
             offset += count
@@ -113,7 +113,9 @@ class LogMachine(RuleBasedStateMachine):
         unsynced = sum(len(one[2]) for one in self.model if one[0] >= max(point, self.log.segments.active.base_offset))
         lost = data.draw(st.integers(0, min(unsynced, active.stat().st_size)), label="bytes lost")
         content = active.read_bytes()
-        active.write_bytes(content[: len(content) - lost] + data.draw(st.sampled_from([b"", b"\0" * 100, b"garbage"])))
+        active.write_bytes(
+            content[: len(content) - lost] + data.draw(st.sampled_from([b"", b"\xee" * 100, b"garbage"]))
+        )
         while lost > 0:
             lost -= len(self.model.pop()[2])
         self.log, report = open_log(self.path, recovery_point=point, log_start=start, clean=False)

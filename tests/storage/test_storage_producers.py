@@ -17,7 +17,9 @@ PID = 7
 COMMIT, ABORT = TransactionMarker(True, 0), TransactionMarker(False, 0)
 
 
-def header(sequence: int, count: int = 1, epoch: int = 0, *, transactional: bool = False, pid: int = PID) -> BatchHeader:
+def header(
+    sequence: int, count: int = 1, epoch: int = 0, *, transactional: bool = False, pid: int = PID
+) -> BatchHeader:
     batch = make_batch(1, producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=transactional)
     return read_header(batch)._replace(last_offset_delta=count - 1)
 

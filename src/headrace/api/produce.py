@@ -19,7 +19,7 @@ from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 from headrace.records.batch import CODEC_MASK, TRANSACTIONAL, BatchHeader
 from headrace.records.compression import Codec
 from headrace.records.validate_batch import Checked, InvalidRecords
-from headrace.replication.partition import Partition
+from headrace.replication.partition import DECOMPRESSED_INLINE_MAX, Partition
 from headrace.replication.replicas import Replicas
 from headrace.server.connection import CloseConnection
 from headrace.server.context import RequestContext
@@ -73,14 +73,18 @@ class ProduceApi:
                     records = data.records
                     if records is None:
                         raise KafkaError(ErrorCode.INVALID_RECORD, "there is no record batch")
-                    header = partition.admit(records, acks)  # type: ignore[arg-type]
+                    assert isinstance(records, memoryview)
+                    header = partition.admit(records, acks)
                     if header.attributes & (CODEC_MASK | TRANSACTIONAL):
                         self._check_attributes(context, header)
-                        if partition.needs_thread(header):
-                            pending.append((answer, partition, records, header))  # type: ignore[arg-type]
+                        compressed = _check_compressed(partition, records, header, now_ms)
+                        if compressed is None:
+                            pending.append((answer, partition, records, header))
                             continue
-                    checked = partition.check(records, header, now_ms)  # type: ignore[arg-type]
-                    self._append(answer, partition, records, header, checked, now_ms)  # type: ignore[arg-type]
+                        checked = compressed
+                    else:
+                        checked = partition.check(records, header, now_ms)
+                    self._append(answer, partition, records, header, checked, now_ms)
                 except KafkaError as error:
                     self._refuse(context, topic, answer, error)
             responses.append(TopicResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
@@ -191,3 +195,15 @@ class ProduceApi:
                 for topic in request.topic_data
             ]
         )
+
+
+def _check_compressed(partition: Partition, records: memoryview, header: BatchHeader, now_ms: int) -> Checked | None:
+    """None: a thread has to do it, because it is large, or turns out to be once it is unpacked."""
+    if partition.needs_thread(header):
+        return None
+    try:
+        return partition.check(records, header, now_ms, DECOMPRESSED_INLINE_MAX)
+    except KafkaError as error:
+        if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+            return None
+        raise

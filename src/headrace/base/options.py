@@ -158,4 +158,3 @@ def _take(line: str, position: int, into: list[str]) -> int:
         return position + 6
     into.append(_ESCAPES.get(escaped, escaped))
     return position + 2
-

@@ -133,9 +133,13 @@ class _Encoder:
         if field.is_array:
             self.array(field, expression, compact, nullable)
         elif field.struct:
-            # In a tagged field Kafka marks null by a varint, elsewhere by an int8.
-            null, present = ("0", "1") if tagged else ("-1", "1")
-            self.plain_struct(field.struct, expression, (null, present) if nullable else None)
+            owner = self.source.fresh("m")
+            self.source.line(f"{owner} = {expression}")
+            if nullable:
+                # Present is 1 either way; null is a varint 0 in a tagged field, an int8 of -1 elsewhere.
+                self.nullable_struct(field.struct, owner, null="0" if tagged else "-1")
+            else:
+                self.struct(field.struct, owner)
         elif field.wire:
             if field.wire.name == "uuid":
                 self.run.append(("16s", f"check_uuid({expression})"))
@@ -146,17 +150,11 @@ class _Encoder:
             else:
                 self.prefixed(field.wire, expression, compact, nullable)
 
-    def plain_struct(self, struct_class: type[Struct], expression: str, nullable: bool) -> None:
-        source = self.source
-        owner = source.fresh("m")
-        source.line(f"{owner} = {expression}")
-        if not nullable:
-            self.struct(struct_class, owner)
-            return
+    def nullable_struct(self, struct_class: type[Struct], owner: str, null: str) -> None:
         before = list(self.run)
-        with source.block(f"if {owner} is None:"):
-            source.line(f"put({self.pack(('b', '-1'))})")
-        with source.block("else:"):
+        with self.source.block(f"if {owner} is None:"):
+            self.source.line(f"put({self.pack(('b', null))})")
+        with self.source.block("else:"):
             self.run = [*before, ("b", "1")]
             self.struct(struct_class, owner)
             self.flush()
@@ -255,7 +253,7 @@ class _Encoder:
                     source.line("count += 1")
                     source.line("out = []")
                     source.line("put = out.append")
-                    self.value(field, f"message.{field.name}")
+                    self.value(field, f"message.{field.name}", tagged=True)
                     self.flush()
                     source.line("data = b''.join(out)")
                     source.line(f"pieces += {primitives.uvarint(field.tag or 0)!r}, uvarint(len(data)), data")

@@ -35,8 +35,7 @@ SEQUENCE_MAX = 0x7FFFFFFF
 
 _HEADER = Struct(">qiibIhiqqqhii")
 _LENGTH_AND_MAGIC = Struct(">i4xb")  # from byte 8 on
-_OFFSET = Struct(">q")
-_EPOCH = Struct(">i")
+_STAMP = Struct(">qii")  # base offset, length, leader epoch
 _CRC = Struct(">I")
 _ATTRIBUTES = Struct(">h")
 _TIMESTAMP = Struct(">q")
@@ -93,6 +92,9 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & CONTROL)
 
 
+_make_header = BatchHeader._make
+
+
 def advance_sequence(sequence: int, by: int) -> int:
     """Sequences run from 0 to 2^31-1 and start again at 0."""
     return (sequence + by) & SEQUENCE_MAX
@@ -110,6 +112,11 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     if header.last_offset_delta < 0 or header.record_count < 0:
         raise CorruptBatch(f"batch has {header.record_count} records and last offset delta {header.last_offset_delta}")
     return header
+
+
+def unpack_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """Unchecked: for whoever checks it himself."""
+    return _make_header(_HEADER.unpack_from(buffer, position))
 
 
 def peek_size_and_magic(buffer: Buffer, position: int) -> tuple[int, int]:
@@ -131,10 +138,11 @@ def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
         )
 
 
-def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """What the leader decides about a batch; both lie outside the checksum."""
-    _OFFSET.pack_into(buffer, position, base_offset)
-    _EPOCH.pack_into(buffer, position + 12, leader_epoch)
+def stamp(
+    buffer: bytearray | memoryview, position: int, header: BatchHeader, base_offset: int, leader_epoch: int
+) -> None:
+    """What the leader decides about a batch; both lie outside the checksum. One call for the three fields: the length stays."""
+    _STAMP.pack_into(buffer, position, base_offset, header.batch_length, leader_epoch)
 
 
 def stamp_append_time(buffer: bytearray | memoryview, position: int, header: BatchHeader, now_ms: int) -> None:

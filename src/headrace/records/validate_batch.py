@@ -6,7 +6,6 @@ Runs once per produced batch: 1.5 us for a small uncompressed one.
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import NamedTuple, NoReturn
 
 from crc32c import crc32c
@@ -31,10 +30,6 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 _CODEC_MAX = int(Codec.ZSTD)
 _REFUSED_ATTRIBUTES = layout.CONTROL | layout.LOG_APPEND_TIME
 _PEEK_BYTES = 17
-_MAX_TIMESTAMP = Struct(">q")
-_MAX_TIMESTAMP_POSITION = 35
-_CRC = Struct(">I")
-_CRC_POSITION = 17
 
 _REASONS = {
     MALFORMED: "its length and its fields do not fit",
@@ -56,7 +51,7 @@ class InvalidRecords(KafkaError):
 
 class Checked(NamedTuple):
     records: Buffer  # the record section, decompressed
-    max_timestamp: int  # the true one; see correct_max_timestamp
+    max_timestamp: int  # the true one, whatever the header claims
     max_timestamp_delta: int  # offset delta of the first record that has it, -1 if no record has a timestamp
 
 
@@ -67,20 +62,32 @@ def needs_thread(header: BatchHeader) -> bool:
 
 def read_produced_header(records: Buffer) -> BatchHeader:
     """The header of what a Produce request has for a partition: exactly one whole batch of magic 2."""
+    size = len(records)
+    if size >= HEADER_BYTES:
+        header = layout.unpack_header(records)
+        if (
+            header.batch_length + layout.LENGTH_OVERHEAD_BYTES == size
+            and header.magic == layout.MAGIC
+            and header.last_offset_delta >= 0
+            and header.record_count >= 0
+        ):
+            return header
+    raise _why_no_batch(records)
+
+
+def _why_no_batch(records: Buffer) -> KafkaError:
     if len(records) < _PEEK_BYTES:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "there is no record batch")
+        return KafkaError(ErrorCode.INVALID_RECORD, "there is no record batch")
     size, magic = layout.peek_size_and_magic(records, 0)
     if size > len(records):
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"the batch says {size} bytes, there are {len(records)}")
+        return KafkaError(ErrorCode.INVALID_RECORD, f"the batch says {size} bytes, there are {len(records)}")
     if magic != layout.MAGIC:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"the batch has magic {magic}, only {layout.MAGIC} is accepted")
+        return KafkaError(ErrorCode.INVALID_RECORD, f"the batch has magic {magic}, only {layout.MAGIC} is accepted")
     try:
-        header = layout.read_header(records)
+        layout.read_header(records)
     except CorruptBatch as error:
-        raise KafkaError(_corrupt_header_code(size), str(error)) from None
-    if size != len(records):
-        raise KafkaError(ErrorCode.INVALID_RECORD, "only one batch per partition is accepted")
-    return header
+        return KafkaError(_corrupt_header_code(size), str(error))
+    return KafkaError(ErrorCode.INVALID_RECORD, "only one batch per partition is accepted")
 
 
 def _corrupt_header_code(size: int) -> ErrorCode:
@@ -153,11 +160,3 @@ def _refuse_records(status: int, index: int, errors: tuple[tuple[int, int], ...]
         raise InvalidRecords(code, f"record {index}: {_REASONS[status]}", [])
     named = [(bad, _REASONS[reason]) for bad, reason in errors]
     raise InvalidRecords(code, f"record {index}: {_REASONS[errors[0][1]]}", named)
-
-
-def correct_max_timestamp(batch: bytearray | memoryview, position: int, header: BatchHeader, checked: Checked) -> None:
-    """CreateTime: the time index believes the header, so a client's wrong maximum is put right, as Kafka does."""
-    if header.max_timestamp == checked.max_timestamp:
-        return
-    _MAX_TIMESTAMP.pack_into(batch, position + _MAX_TIMESTAMP_POSITION, checked.max_timestamp)
-    _CRC.pack_into(batch, position + _CRC_POSITION, layout.checksum(batch, position, header.size))

@@ -17,6 +17,7 @@ from headrace.storage.log import FileRange, Log
 from headrace.storage.segment import TimestampedOffset
 
 DECOMPRESSED_BYTES_MAX = 128 * 1024 * 1024  # of one batch; a bomb ends here, not in an empty machine
+DECOMPRESSED_INLINE_MAX = 1024 * 1024  # what the event loop itself unpacks: a millisecond; more goes to a thread
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 
 
@@ -103,12 +104,14 @@ class Partition:
             )
         return header
 
-    def check(self, records: memoryview, header: BatchHeader, now_ms: int) -> Checked:
+    def check(
+        self, records: memoryview, header: BatchHeader, now_ms: int, decompressed_max: int = DECOMPRESSED_BYTES_MAX
+    ) -> Checked:
         config = self.log.config
         return check_produced_batch(
             records,
             header,
-            max_decompressed_bytes=DECOMPRESSED_BYTES_MAX,
+            max_decompressed_bytes=decompressed_max,
             require_keys=self._require_keys,
             timestamp_min=now_ms - config.message_timestamp_before_max_ms,
             timestamp_max=now_ms + config.message_timestamp_after_max_ms,

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[RequestContext, Any], Any]
 
+_WITH_RECORDS = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH})  # their answers carry file ranges, which are not copied
 _PREFIX = Struct(">ii")  # frame size, correlation id
 _PREFIX_FLEXIBLE = Struct(">iib")  # … and an empty tag section
 
@@ -49,12 +50,16 @@ class HoldFrame:
 class _Route:
     """What one (API, version) needs, resolved once: the codecs are compiled on first use."""
 
-    __slots__ = ("decode", "encode", "flexible", "handler", "name", "requests", "times", "version")
+    __slots__ = (
+        "decode", "encode", "encode_parts", "flexible", "handler", "name", "requests", "response", "times", "version",
+    )  # fmt: skip
 
     def __init__(self, service: Service, version: int, requests: Counter, times: Histogram) -> None:
         api = APIS[service.key]
         self.decode = codec(api.request, version).decode_from
-        self.encode = codec(api.response, version).encode_parts
+        self.response = api.response
+        self.encode = codec(api.response, version).encode
+        self.encode_parts = codec(api.response, version).encode_parts if service.key in _WITH_RECORDS else None
         self.flexible = has_flexible_response_header(api.key, version)
         self.handler = service.handler
         self.version = version
@@ -63,8 +68,13 @@ class _Route:
         self.name = api.key.name
 
     def frame(self, correlation_id: int, response: Any) -> Answer:
-        parts = self.encode(response)
-        size = sum(map(len, parts)) if len(parts) > 1 else len(parts[0])
+        if self.encode_parts is None:
+            body = self.encode(response)
+            if self.flexible:
+                return [_PREFIX_FLEXIBLE.pack(len(body) + 5, correlation_id, 0) + body]
+            return [_PREFIX.pack(len(body) + 4, correlation_id) + body]
+        parts = self.encode_parts(response)
+        size = sum(map(len, parts))
         if self.flexible:
             parts[0] = _PREFIX_FLEXIBLE.pack(size + 5, correlation_id, 0) + parts[0]
         else:
@@ -104,15 +114,15 @@ class Dispatcher:
             raise CloseConnection(str(error)) from None
         route.requests.value += 1
         result = route.handler(RequestContext(peer, version, client_id), request)
+        if type(result) is route.response:  # the common case first: an Awaitable is expensive to recognise
+            answer = route.frame(correlation_id, result)
+            route.times.observe(self._loop.time() - began)
+            return answer
         if result is None:
             return None
         if isinstance(result, HoldFrame):
             return self._later(route, correlation_id, began, result.awaitable, holds_frame=True)
-        if isinstance(result, Awaitable):
-            return self._later(route, correlation_id, began, result, holds_frame=False)
-        answer = route.frame(correlation_id, result)
-        route.times.observe(self._loop.time() - began)
-        return answer
+        return self._later(route, correlation_id, began, result, holds_frame=False)
 
     def _route(self, api_key: int, version: int) -> _Route | None:
         try:
@@ -157,7 +167,7 @@ class Dispatcher:
             if not future.cancelled():
                 error = future.exception()
                 if error is None:
-                    answer = route.frame(correlation_id, future.result())
+                    answer = [] if future.result() is None else route.frame(correlation_id, future.result())
                 else:
                     level = logging.WARNING if isinstance(error, HeadraceError) else logging.ERROR
                     log.log(level, "%s failed: %s", route.name, error, exc_info=error)

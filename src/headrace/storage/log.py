@@ -189,7 +189,7 @@ class Log:
         active = self._active
         if active.should_roll(size, last, timestamp, now_ms):
             active = self.roll(now_ms)
-        stamp(batch, 0, first, leader_epoch)
+        stamp(batch, 0, header, first, leader_epoch)
         active.append(batch, first, last, timestamp)
         self.log_end = last + 1
         if leader_epoch != self._epoch:

@@ -165,7 +165,9 @@ class ProducerState:
             entry.enter_epoch(header.producer_epoch)
         last_offset = first_offset + header.last_offset_delta
         first_sequence = header.base_sequence
-        last_sequence = (first_sequence + header.last_offset_delta) & SEQUENCE_MAX if first_sequence >= 0 else NO_SEQUENCE
+        last_sequence = (
+            (first_sequence + header.last_offset_delta) & SEQUENCE_MAX if first_sequence >= 0 else NO_SEQUENCE
+        )
         entry.batches.append(AppendedBatch(first_sequence, last_sequence, first_offset, last_offset, timestamp))
         entry.last_timestamp = timestamp
         if header.attributes & TRANSACTIONAL and entry.transaction_first_offset < 0:

@@ -191,6 +191,8 @@ class Loader:
 
     def _recover(self, first: Segment, snapshots: ProducerSnapshots, log_start: int) -> None:
         producers = self._producers
+        # The checkpoint of the epochs may be older than a truncation: from here on the batches say what is true.
+        self._epochs.truncate_from_end(first.base_offset)
         snapshots.keep_range(-1, first.base_offset)
         reload_producers(producers, snapshots, self._segments, log_start, first.base_offset, self._config, self._now_ms)
         pending = self._segments.from_offset(first.base_offset)

@@ -41,7 +41,7 @@ Visit = Callable[[BatchHeader, memoryview], None]
 class BatchPlace(NamedTuple):
     position: int
     size: int
-    base_offset: int
+    base_offset: int  # or, where offsets are missing in front of it, one of those
 
 
 class TimestampedOffset(NamedTuple):
@@ -73,7 +73,7 @@ class Segment:
         "roll_after_ms",
         "size",
         "time_index",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, files: Files, directory: str, base_offset: int, config: LogConfig, now_ms: int, *, create: bool
@@ -259,7 +259,7 @@ class Segment:
     def truncate_to(self, offset: int) -> int:
         """Drops the batches that hold `offset` or more; a batch that holds it in its middle goes as a whole.
 
-        The segment is the active one afterwards; returns its next offset.
+        The segment is the active one afterwards; returns its next offset, which follows the last batch that is left.
         """
         place = self.locate(offset)
         try:
@@ -270,17 +270,15 @@ class Segment:
             self.offset_index.truncate_to(offset)
             self.time_index.truncate_to(offset)
         self.aborted_index.truncate_to(offset)
-        self.next_offset = min(self.next_offset, offset)
         if place is not None:
             self.file.truncate(place.position)
             self.size = place.position
-            self.next_offset = min(offset, place.base_offset)
         self.reload()
         return self.next_offset
 
     def reload(self) -> None:
         """From the last index entry to the end: the figures that no file holds. CorruptBatch where no whole batch stands."""
-        self._forget_tail()
+        self.next_offset = self.base_offset
         self.first_timestamp = None
         self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
         self._index_full = self.offset_index.is_full or self.time_index.is_full
@@ -292,19 +290,16 @@ class Segment:
             if header.max_timestamp > self.max_timestamp:
                 self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
             self._bytes_since_index += header.size
+            if header.base_offset < self.next_offset:
+                raise CorruptBatch(f"{self.file.path}: offset {header.base_offset} comes after {self.next_offset - 1}")
+            self.next_offset = header.next_offset
+        self._forget_tail()
 
     def load_active(self) -> None:
         """Opens the last segment after a clean shutdown. FileNotFoundError, CorruptIndex, CorruptBatch: recover it instead."""
         self.offset_index.load()
         self.time_index.load()
-        if self.offset_index.last().position >= max(self.size, 1):
-            raise CorruptIndex(f"{self.offset_index.path} points behind the end of its log")
-        position = self.offset_index.last().position
-        self.next_offset = self.base_offset
-        for _, header in scan_headers(self.file, position, self.size):
-            if header.base_offset < self.next_offset:
-                raise CorruptBatch(f"{self.file.path}: offset {header.base_offset} comes after {self.next_offset - 1}")
-            self.next_offset = header.next_offset
+        self._check_indexes()
         self.reload()
 
     def load_sealed(self, next_offset: int) -> None:
@@ -313,11 +308,14 @@ class Segment:
         self._forget_tail()
         self.offset_index.check_sealed()
         self.time_index.check_sealed()
+        self._check_indexes()
+        self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
+
+    def _check_indexes(self) -> None:
         if self.offset_index.last().position >= max(self.size, 1):
             raise CorruptIndex(f"{self.offset_index.path} points behind the end of its log")
         if self.size > 0 and len(self.time_index) == 0:
-            raise CorruptIndex(f"{self.time_index.path} lacks the entry that closes a segment")
-        self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
+            raise CorruptIndex(f"{self.time_index.path} lacks the entry that every clean end writes")
 
     def rebuild_indexes(self) -> None:
         """From the headers of a log that is taken as sound; a sealed segment stays sealed. CorruptData if it is not sound."""

@@ -52,6 +52,7 @@ class TimeIndex(SparseIndex):
     def _check(self, keys: array[int], values: array[int]) -> None:
         previous_key, previous_value = NO_TIMESTAMP, -1
         for key, value in zip(keys, values, strict=True):
-            if key <= previous_key or value < previous_value:
+            # A first entry of zeros is a page that was never written, rather than a record of 1970 at the first offset.
+            if key <= previous_key or value < previous_value or key == value == 0:
                 raise CorruptIndex(f"{self.path}: entry ({key}, {value}) after ({previous_key}, {previous_value})")
             previous_key, previous_value = key, value

@@ -1,0 +1,64 @@
+# Two commands do everything on a fresh machine: `make run` and `make test`. The rest are for those who work on Headrace.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ONLY ?=
+
+.PHONY: setup run test lint fmt compat bench soak prove clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/headrace/records/*.pyx src/headrace/records/*.pxd)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import sys; sys.exit("Headrace needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
+	@echo "installing Headrace into $(VENV) …"
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -c 'from headrace.records.kernel import COMPILED; print("the compiled kernel is in place" if COMPILED else "no compiled kernel (no C compiler?): its Python twin works, slowly")'
+	@touch $(STAMP)
+
+# A bare broker needs only the base install; `make setup` brings the developer's tools besides.
+$(VENV)/.run: pyproject.toml setup.py constraints.txt $(wildcard src/headrace/records/*.pyx src/headrace/records/*.pxd)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing Headrace into $(VENV) …"
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e .
+	@touch $(VENV)/.run
+
+run: $(VENV)/.run
+	@$(BIN)/python -m headrace.cli.welcome
+	@$(BIN)/headrace serve -c log.dirs=.work/data
+
+test: setup
+	@bash tools/system-packages
+	@$(BIN)/ruff check src tests bench tools examples && $(BIN)/ruff format --check -q src tests bench tools examples
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	@$(BIN)/pytest
+
+lint: setup
+	@$(BIN)/ruff check src tests bench tools examples
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+fmt: setup
+	@$(BIN)/ruff format src tests bench tools examples && $(BIN)/ruff check --fix src tests bench tools examples
+
+# The promises of docs/promises.md, each by its named check; ONLY=name runs one.
+prove: setup
+	@bash tools/system-packages
+	@$(BIN)/python -m tools.prove $(ONLY)
+
+# Ratios against a real Apache Kafka on the same machine in the same run; keep the machine quiet.
+bench: setup
+	@$(BIN)/python -m bench $(ONLY)
+
+# Checks against Kafka's own schemas and tools, fetched from Maven Central.
+compat: setup
+	@$(BIN)/python -m tools.prove clients-read-each-other dump-log-finds-nothing-wrong differential schemas-equal-kafkas
+
+# Long runs: thousands of simulated seeds, coverage-guided fuzzing.
+soak: setup
+	@$(BIN)/python -m tools.soak
+
+clean:
+	rm -rf $(VENV) build .work src/headrace/records/*.so src/headrace/records/*.c

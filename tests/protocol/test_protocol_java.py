@@ -1,0 +1,86 @@
+"""Kafka's own classes read our bytes and write the same again: the only oracle that knows the stored records."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from kafka_schemas import JARS
+
+from headrace.base.ids import ZERO_UUID
+from headrace.protocol.compiler import codec
+from headrace.protocol.declare import ResolvedField, Struct, fields_of
+from headrace.testing.strategies import every_codec
+
+SEED = 932
+SAMPLES = 8
+BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+TEXTS = ("", "a", "topic-\N{LATIN SMALL LETTER E WITH ACUTE}", "x" * 200, "\N{MUSICAL SYMBOL G CLEF}")
+
+
+def leaf(field: ResolvedField, chance: Random) -> Any:
+    assert field.wire
+    name = field.wire.name
+    if name in BITS:
+        limit = 2 ** (BITS[name] - 1)
+        return chance.choice(
+            (0, -1, field.default if isinstance(field.default, int) else 1, chance.randrange(-limit, limit))
+        )
+    if name in ("uint16", "uint32"):
+        return chance.randrange(2 ** int(name.removeprefix("uint")))
+    if name == "bool":
+        return chance.random() < 0.5
+    if name == "float64":
+        return chance.uniform(-1e9, 1e9)
+    if name == "uuid":
+        return chance.choice((ZERO_UUID, chance.randbytes(16)))
+    return chance.choice(TEXTS) if name == "string" else chance.randbytes(chance.choice((0, 1, 200)))
+
+
+def sample(struct: type[Struct], version: int, chance: Random) -> Struct:
+    values: dict[str, Any] = {}
+    for field in fields_of(struct):
+        if version not in field.versions or (field.tag is not None and chance.random() < 0.4):
+            continue
+        if version in field.nullable and chance.random() < 0.25:
+            values[field.name] = None
+        elif field.is_array:
+            values[field.name] = [element(field, version, chance) for _ in range(chance.randrange(4))]
+        else:
+            values[field.name] = element(field, version, chance)
+    return struct(**values)
+
+
+def element(field: ResolvedField, version: int, chance: Random) -> Any:
+    return sample(field.struct, version, chance) if field.struct else leaf(field, chance)
+
+
+@pytest.mark.java
+def test_kafkas_own_classes_agree() -> None:
+    jars = sorted(Path(os.environ.get("HEADRACE_KAFKA_LIBS", JARS)).rglob("*.jar"))
+    java = shutil.which("java")
+    if not java or not jars:
+        pytest.skip("needs java, and Kafka's jars in HEADRACE_KAFKA_LIBS")
+    chance = Random(SEED)
+    lines = [
+        f"{message.__name__} {version} {codec(message, version).encode(sample(message, version, chance)).hex()}"
+        for message, version in every_codec()
+        for _ in range(SAMPLES)
+    ]
+    answer = subprocess.run(
+        [java, "-cp", os.pathsep.join(map(str, jars)), str(Path(__file__).with_name("KafkaClasses.java"))],
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+    again = answer.stdout.splitlines()
+    assert len(again) == len(lines)
+    wrong = [(line[:200], got[:200]) for line, got in zip(lines, again, strict=True) if not line.endswith(" " + got)]
+    assert not wrong, f"{len(wrong)} of {len(lines)} differ, seed {SEED}: {wrong[:5]}"

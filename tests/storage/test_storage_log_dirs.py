@@ -1,0 +1,154 @@
+"""Data directories: one owner, one identity, Kafka's names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from storage_samples import append, make_batch, open_log
+
+from headrace.base.errors import ConfigError, ErrorCode, KafkaError
+from headrace.base.ids import NodeId, TopicPartition, Uuid
+from headrace.storage.checkpoints import RECOVERY_POINT_CHECKPOINT, MetaProperties
+from headrace.storage.disk import DiskFiles
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_dirs import LogDir, close_log_dirs, open_log_dirs
+from headrace.storage.names import marked_dir_name
+
+
+def meta(directory: int, node: int = 1, cluster: str = "c1") -> MetaProperties:
+    return MetaProperties(cluster_id=cluster, node_id=NodeId(node), directory_id=Uuid(bytes([directory]) * 16))
+
+
+def formatted(path: Path, properties: MetaProperties) -> str:
+    log_dir = LogDir.open(DiskFiles(), str(path))
+    log_dir.format(properties)
+    log_dir.close()
+    return str(path)
+
+
+def test_a_second_node_gets_a_clear_error(tmp_path: Path) -> None:
+    held = LogDir.open(DiskFiles(), str(tmp_path))
+    with pytest.raises(ConfigError, match="in use by another node"):
+        LogDir.open(DiskFiles(), str(tmp_path))
+    held.close()
+    LogDir.open(DiskFiles(), str(tmp_path)).close()
+
+
+def test_a_directory_is_formatted_once(tmp_path: Path) -> None:
+    formatted(tmp_path, meta(1))
+    log_dir = LogDir.open(DiskFiles(), str(tmp_path))
+    assert log_dir.meta == meta(1)
+    with pytest.raises(ConfigError, match="already formatted"):
+        log_dir.format(meta(2))
+    log_dir.close()
+
+
+@pytest.mark.parametrize(
+    "second, message",
+    [
+        (meta(2, node=9), "belongs to node 9"),
+        (meta(2, cluster="other"), "belongs to cluster other"),
+        (meta(1), "the same directory id"),
+    ],
+)
+def test_directories_of_different_owners_are_refused_and_released(
+    tmp_path: Path, second: MetaProperties, message: str
+) -> None:
+    paths = [formatted(tmp_path / "a", meta(1)), formatted(tmp_path / "b", second)]
+    with pytest.raises(ConfigError, match=message):
+        open_log_dirs(DiskFiles(), paths)
+    close_log_dirs(open_log_dirs(DiskFiles(), paths[:1], node_id=NodeId(1), cluster_id="c1"))
+    with pytest.raises(ConfigError, match="each once"):
+        open_log_dirs(DiskFiles(), [paths[0], paths[0]])
+    with pytest.raises(ConfigError, match="this is node 2"):
+        open_log_dirs(DiskFiles(), paths[:1], node_id=NodeId(2))
+
+
+def test_contents_follow_kafkas_names(tmp_path: Path) -> None:
+    names = (
+        "a-0",
+        "b-c-12",
+        "__cluster_metadata-0",
+        "a-1.0123456789abcdef-delete",
+        "a-2.x-future",
+        "a-3.x-stray",
+        "lost+found",
+        "-5",
+        "a-x",
+    )
+    for name in names:
+        (tmp_path / name).mkdir()
+    log_dir = LogDir.open(DiskFiles(), str(tmp_path))
+    contents = log_dir.contents()
+    assert contents.partitions == {
+        TopicPartition("a", 0): f"{tmp_path}/a-0",
+        TopicPartition("b-c", 12): f"{tmp_path}/b-c-12",
+    }
+    assert contents.deleted == [f"{tmp_path}/a-1.0123456789abcdef-delete"]
+    assert log_dir.remove_deleted() == contents.deleted
+    assert log_dir.contents().deleted == []
+    assert log_dir.partition_path(TopicPartition("a", 0)) == f"{tmp_path}/a-0"
+    log_dir.close()
+
+
+def test_checkpoints_and_the_clean_shutdown_marker(tmp_path: Path) -> None:
+    log_dir = LogDir.open(DiskFiles(), str(tmp_path))
+    offsets = {TopicPartition("a", 0): 5}
+    assert log_dir.load_offsets(RECOVERY_POINT_CHECKPOINT) == {}
+    log_dir.write_offsets(RECOVERY_POINT_CHECKPOINT, offsets)
+    assert log_dir.load_offsets(RECOVERY_POINT_CHECKPOINT) == offsets
+    (tmp_path / RECOVERY_POINT_CHECKPOINT).write_bytes(b"0\n1\n\xff\xfe")
+    assert log_dir.load_offsets(RECOVERY_POINT_CHECKPOINT) == {}
+    assert RECOVERY_POINT_CHECKPOINT in log_dir.checkpoint_damage[0]
+    assert log_dir.take_clean_shutdown() is None
+    log_dir.mark_clean_shutdown(8)
+    assert log_dir.take_clean_shutdown() == 8
+    assert log_dir.take_clean_shutdown() is None
+    log_dir.close()
+
+
+def test_a_deleted_log_makes_room_for_a_new_one(tmp_path: Path) -> None:
+    log, _ = open_log(tmp_path)
+    append(log, make_batch(3))
+    moved = log.delete_directory("0" * 32)
+    assert Path(moved).name == f"orders-0.{'0' * 32}-delete" and Path(moved).is_dir()
+    log, _ = open_log(tmp_path)
+    assert log.log_end == 0
+    long_name = marked_dir_name(TopicPartition("t" * 249, 3), "0" * 32, "-delete")
+    assert len(long_name) == 255 and long_name.endswith(f"t-3.{'0' * 32}-delete")
+
+
+def test_segments_roll_by_time_size_and_index(tmp_path: Path) -> None:
+    log, _ = open_log(tmp_path, LogConfig(segment_ms=1000))
+    append(log, make_batch([5000]))
+    append(log, make_batch([6000]))
+    assert len(log.segments) == 1
+    append(log, make_batch([6001]))
+    assert log.segments.base_offsets() == [0, 2]
+    jittered = LogConfig(segment_ms=1000, segment_jitter_ms=500)
+    log.configure(jittered)
+    assert {500 < segment.roll_after_ms <= 1000 for segment in log.segments} == {True}
+    log.configure(LogConfig(segment_bytes=100))
+    with pytest.raises(KafkaError) as caught:
+        append(log, make_batch(5))
+    assert caught.value.code == ErrorCode.RECORD_LIST_TOO_LARGE
+
+
+def test_an_index_that_is_full_rolls_the_segment(tmp_path: Path) -> None:
+    log, _ = open_log(tmp_path, LogConfig(index_interval_bytes=0, segment_index_bytes=48))
+    for number in range(20):
+        append(log, make_batch([1000 + number]))
+    assert len(log.segments) > 3
+    for segment in list(log.segments)[:-1]:
+        assert len(segment.offset_index) <= 6 and len(segment.time_index) <= 4
+
+
+def test_flush_is_due_by_messages_and_by_time(tmp_path: Path) -> None:
+    log, _ = open_log(tmp_path, LogConfig(flush_messages=3, flush_ms=1000))
+    assert not log.flush_due(0)
+    append(log, make_batch(2))
+    assert not log.flush_due(0) and not log.flush_due(999)
+    assert log.flush_due(1000)
+    append(log, make_batch(1))
+    assert log.flush_due(0)
