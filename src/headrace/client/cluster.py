@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.base.errors import RETRIABLE, ErrorCode, KafkaError
-from headrace.base.ids import TopicPartition
+from headrace.base.ids import TopicPartition, Uuid
 from headrace.client.connection import Connection, Disconnected
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
@@ -28,7 +28,7 @@ class Cluster:
         self._connections: dict[tuple[str, int], Connection] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
         self._leaders: dict[TopicPartition, int] = {}
-        self._ids: dict[str, bytes] = {}
+        self._ids: dict[str, Uuid] = {}
 
     async def __aenter__(self) -> Cluster:
         return self
@@ -82,7 +82,7 @@ class Cluster:
                 raise KafkaError(wrong, f"topic {topic}")
             await asyncio.sleep(RETRY_BACKOFF_S)
 
-    def topic_id(self, topic: str) -> bytes:
+    def topic_id(self, topic: str) -> Uuid:
         return self._ids[topic]
 
     async def leader(self, partition: TopicPartition) -> Connection:

@@ -31,6 +31,7 @@ def register(context: ControllerContext, request: BrokerRegistrationRequest, now
         old is not None
         and old.incarnation_id != request.incarnation_id
         and not old.fenced
+        and not old.in_controlled_shutdown
         and not _expired(context, old.id, now_ms)
     ):
         raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, f"another broker {request.broker_id} is alive")
@@ -113,10 +114,10 @@ def session_ended(context: ControllerContext, timer: Hashable, now_ms: int, tx: 
 
 
 def fresh_sessions(context: ControllerContext, now_ms: int, tx: Tx) -> None:
-    """A new controller has heard of nobody yet, and gives everybody the time to be heard."""
+    """A new controller gives everybody the time to be heard, but has heard of nobody: the next incarnation may come at once."""
     for broker_id, broker in context.brokers():
         if not broker.fenced:
-            _heard_of(context, broker_id, now_ms, tx)
+            tx.arm((SESSION, broker_id), now_ms + context.session_timeout_ms)
 
 
 def is_active(context: ControllerContext, broker_id: int) -> bool:

@@ -1,0 +1,91 @@
+"""`headrace consume`: records to standard output."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sys
+
+from headrace.base.errors import ConfigError
+from headrace.base.ids import TopicPartition
+from headrace.cli.bootstrap import with_cluster
+from headrace.client.cluster import Cluster
+from headrace.client.consumer import EARLIEST, LATEST, Consumer
+from headrace.records.record import Record
+
+FORMATS = ("value", "key-value", "json")
+
+
+def run(
+    bootstrap: str, topic: str, partition: int | None, offset: str, count: int | None, exit_at_end: bool, format: str
+) -> None:
+    if format not in FORMATS:
+        raise ConfigError(f"--format {format!r}: expected {', '.join(FORMATS)}")
+    if offset not in ("earliest", "latest") and not offset.isdigit():
+        raise ConfigError(f"--offset {offset!r}: expected earliest, latest or a number")
+
+    async def work(cluster: Cluster) -> None:
+        partitions = await cluster.partitions(topic)
+        if partition is not None:
+            if partition not in partitions:
+                raise ConfigError(f"--partition {partition}: {topic} has partitions 0 to {len(partitions) - 1}")
+            partitions = [partition]
+        left = [count if count is not None else sys.maxsize]
+        consumer = Consumer(cluster)
+        tails = [
+            _follow(consumer, TopicPartition(topic, index), offset, left, exit_at_end, format) for index in partitions
+        ]
+        await asyncio.gather(*tails)
+
+    try:
+        with_cluster(bootstrap, work)
+    except (KeyboardInterrupt, BrokenPipeError):
+        sys.stderr.close()  # whoever read us has gone
+
+
+async def _follow(
+    consumer: Consumer, partition: TopicPartition, start: str, left: list[int], exit_at_end: bool, format: str
+) -> None:
+    at = (
+        int(start) if start.isdigit() else await consumer.offset(partition, EARLIEST if start == "earliest" else LATEST)
+    )
+    while left[0] > 0:
+        fetched = await consumer.fetch(partition, at)
+        for record in fetched.records:
+            if left[0] <= 0:
+                return
+            left[0] -= 1
+            sys.stdout.buffer.write(_show(partition, record, format) + b"\n")
+        sys.stdout.buffer.flush()
+        at = fetched.next_offset
+        if exit_at_end and at >= fetched.high_watermark:
+            return
+
+
+def _show(partition: TopicPartition, record: Record, format: str) -> bytes:
+    if format == "value":
+        return record.value or b""
+    if format == "key-value":
+        return (record.key or b"") + b"\t" + (record.value or b"")
+    return json.dumps(
+        {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "key": _text(record.key),
+            "value": _text(record.value),
+            "headers": [[name, _text(value)] for name, value in record.headers],
+        }
+    ).encode()
+
+
+def _text(data: bytes | None) -> str | dict[str, str] | None:
+    """Text where it is text; else base64, marked as such."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}

@@ -1,0 +1,141 @@
+"""A real node inside the process of a test: its own thread, its own event loop, a free port on loopback.
+
+Because it has a thread of its own, clients that block (confluent-kafka, kafka-python) can talk to it from the test itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+import threading
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace.base.clock import SystemClock
+from headrace.node.node import Node, Ports
+from headrace.node.settings import make_settings
+from headrace.storage.disk import DiskFiles
+
+if TYPE_CHECKING:
+    from headrace.storage.files import Files
+
+T = TypeVar("T")
+
+LOOPBACK = "127.0.0.1"
+LISTENER = "PLAINTEXT"
+START_S_MAX = 30.0
+STOP_S_MAX = 30.0
+
+
+class EmbeddedNode:
+    """Serves from `start` to `stop` (or `kill`); `restart` comes back on the same port with the same data."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        data_dir: Path | str | None = None,
+        files: Files | None = None,
+    ) -> None:
+        """`settings` in Kafka's names; without `data_dir` the data lives in a temporary directory, until `close`.
+        `files` is for tests of a disk that fails."""
+        self._settings = dict(settings or {})
+        self._temporary = tempfile.TemporaryDirectory(prefix="headrace-") if data_dir is None else None
+        self.data_dir = (
+            Path(data_dir) if data_dir is not None else Path(self._temporary.name if self._temporary else "")
+        )
+        self._files = files
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self.node: Node | None = None
+        self.port = 0
+
+    def __enter__(self) -> EmbeddedNode:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def bootstrap(self) -> str:
+        assert self.port, "start comes first"
+        return f"{LOOPBACK}:{self.port}"
+
+    def start(self) -> EmbeddedNode:
+        """Returns when clients are served. Raises what the node raised if it cannot be."""
+        assert self._loop is None, "it is running already"
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="headrace-node", daemon=True)
+        self._thread.start()
+        try:
+            self.node = self._do(self._start_node(self._loop), START_S_MAX)
+        except BaseException:
+            self._end_loop()
+            raise
+        self.port = self.node.ports[LISTENER]
+        return self
+
+    async def _start_node(self, loop: asyncio.AbstractEventLoop) -> Node:
+        given = {
+            "listeners": f"{LISTENER}://{LOOPBACK}:{self.port}",
+            "log.dirs": str(self.data_dir),
+            "headrace.http.listener": "",
+            **self._settings,
+        }
+        ports = Ports(self._files or DiskFiles(), SystemClock(), random.Random(), loop)
+        return await Node.start(make_settings(given, single_node=True), ports)
+
+    def stop(self) -> None:
+        """Clean, as after SIGTERM. The data stays."""
+        if self.node is not None:
+            self._end(self.node.stop())
+
+    def kill(self) -> None:
+        """As if the process had died: nothing more is written, connections break off. The data stays as it is."""
+        if self.node is not None:
+            self._end(self.node.kill())
+
+    def restart(self) -> EmbeddedNode:
+        self.stop()
+        return self.start()
+
+    def close(self) -> None:
+        """Stops, and removes the data if the directory is ours."""
+        try:
+            self.stop()
+        finally:
+            if self._temporary is not None:
+                self._temporary.cleanup()
+
+    def _end(self, ending: Coroutine[Any, Any, None]) -> None:
+        self.node = None
+        try:
+            self._do(ending, STOP_S_MAX)
+        finally:
+            self._end_loop()
+
+    def _do(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
+
+    def _end_loop(self) -> None:
+        assert self._loop is not None and self._thread is not None
+        loop, thread = self._loop, self._thread
+        self._loop = self._thread = None
+        asyncio.run_coroutine_threadsafe(_cancel_the_rest(), loop).result(STOP_S_MAX)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(STOP_S_MAX)
+        loop.close()
+
+
+async def _cancel_the_rest() -> None:
+    """Tasks that a killed node left behind, so that the loop can be closed without a complaint."""
+    loop = asyncio.get_running_loop()
+    rest = [task for task in asyncio.all_tasks(loop) if task is not asyncio.current_task()]
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    await loop.shutdown_asyncgens()
+    await loop.shutdown_default_executor()

@@ -1,0 +1,285 @@
+"""A real Apache Kafka beside us, for comparison: its jars from Maven Central, one combined node on loopback, its tools.
+
+Needs a JDK (17 or newer) and, for the first time, Maven. `available` says what is missing; `require_kafka` is for tests.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from headrace.client.frames import encode_request
+from headrace.protocol.messages.api_versions import ApiVersionsRequest
+from headrace.testing.processes import LOOPBACK, ProcessFailed, free_port
+
+VERSION = "4.3.1"
+LOG4J_VERSION = "2.25.1"  # Kafka's own poms bring no logging back end
+DOWNLOAD_S_MAX = 600.0
+FORMAT_S_MAX = 60.0
+START_S_MAX = 90.0
+STOP_S_MAX = 60.0
+TOOL_S_MAX = 120.0
+PROBE_S = 2.0
+HEAP = ("-Xms256M", "-Xmx512M")
+# A short-lived tool is done before an optimizing compiler pays off; with one processor's worth of threads it leaves the rest alone.
+TOOL_OPTIONS = ("-Xmx512M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+
+_ARTIFACTS = (
+    ("org.apache.kafka", "kafka_2.13", VERSION),
+    ("org.apache.kafka", "kafka-tools", VERSION),
+    ("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J_VERSION),
+    ("org.apache.logging.log4j", "log4j-core", LOG4J_VERSION),
+    ("org.apache.logging.log4j", "log4j-1.2-api", LOG4J_VERSION),
+)
+# By the name of the script in Kafka's bin directory, without kafka- and .sh.
+_MAIN_CLASSES = {
+    "configs": "org.apache.kafka.tools.ConfigCommand",
+    "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
+    "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "dump-log": "org.apache.kafka.tools.DumpLogSegments",
+    "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
+    "producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "storage": "kafka.tools.StorageTool",
+    "topics": "org.apache.kafka.tools.TopicCommand",
+}
+_LOGGING = """\
+rootLogger.level = WARN
+rootLogger.appenderRef.errors.ref = Errors
+appender.errors.type = Console
+appender.errors.name = Errors
+appender.errors.target = SYSTEM_ERR
+appender.errors.layout.type = PatternLayout
+appender.errors.layout.pattern = [%d] %p %m (%c)%n
+"""
+
+
+def libraries() -> Path:
+    """Where Kafka's jars are, or will be: HEADRACE_KAFKA_LIBS, else a cache of ours."""
+    given = os.environ.get("HEADRACE_KAFKA_LIBS")
+    return Path(given) if given else Path("~/.cache/headrace").expanduser() / f"kafka-{VERSION}"
+
+
+@cache
+def available() -> str | None:
+    """None if real Kafka can be run here (downloaded now, if this is the first time); else the reason why not."""
+    if shutil.which("java") is None:
+        return "no JDK: java is not on the path"
+    if any(libraries().glob("kafka-clients-*.jar")):
+        return None
+    if shutil.which("mvn") is None:
+        return f"no Maven to fetch Kafka {VERSION} with: mvn is not on the path"
+    try:
+        _download(libraries())
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"Kafka {VERSION} could not be fetched from Maven Central: {error}"
+    return None
+
+
+def require_kafka() -> None:
+    """For tests that need real Kafka: skips with the reason; in CI (CI=true) a missing JDK or Maven is a failure."""
+    import pytest
+
+    reason = available()
+    if reason is not None:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI must be able to run real Kafka: {reason}")
+        pytest.skip(reason)
+
+
+def _download(target: Path) -> None:
+    """All or nothing, and once: whoever comes meanwhile waits."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / f"{target.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if any(target.glob("kafka-clients-*.jar")):
+            return
+        with tempfile.TemporaryDirectory(prefix="fetch-", dir=target.parent) as work:
+            Path(work, "pom.xml").write_text(_pom())
+            done = subprocess.run(
+                ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars", "-DincludeScope=runtime"],
+                cwd=work,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=DOWNLOAD_S_MAX,
+            )
+            if done.returncode != 0:
+                raise OSError(f"mvn ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
+            if target.is_dir():
+                target.rmdir()  # an empty one, prepared by whoever set HEADRACE_KAFKA_LIBS
+            Path(work, "jars").rename(target)
+
+
+def _pom() -> str:
+    wanted = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>"
+        for group, artifact, version in _ARTIFACTS
+    )
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>headrace</groupId><artifactId>kafka-peer</artifactId><version>1</version><packaging>pom</packaging>"
+        f"<dependencies>{wanted}</dependencies></project>"
+    )
+
+
+@cache
+def _logging_file() -> str:
+    """One for this process, gone with it."""
+    descriptor, path = tempfile.mkstemp(prefix="headrace-log4j2-", suffix=".properties")
+    with open(descriptor, "w") as file:
+        file.write(_LOGGING)
+    atexit.register(Path(path).unlink, missing_ok=True)
+    return path
+
+
+def java(main_class: str, *arguments: str, options: tuple[str, ...] = TOOL_OPTIONS) -> list[str]:
+    """The command line of a class of Kafka's."""
+    logging = f"-Dlog4j2.configurationFile={_logging_file()}"
+    return ["java", *options, "-Djava.awt.headless=true", logging, "-cp", f"{libraries()}/*", main_class, *arguments]
+
+
+def tool(
+    name: str, *arguments: str, input: bytes | None = None, timeout_s: float = TOOL_S_MAX
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs one of Kafka's command-line tools; `name` as in kafka-NAME.sh."""
+    return subprocess.run(
+        java(_MAIN_CLASSES[name], *arguments), input=input or b"", capture_output=True, timeout=timeout_s
+    )
+
+
+class KafkaPeer:
+    """One node of real Kafka, broker and controller in one."""
+
+    tool = staticmethod(tool)
+
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        directory: Path | str | None = None,
+        heap: tuple[str, ...] = HEAP,
+    ) -> None:
+        """Data and log lie in `directory`, a temporary one unless given."""
+        self._settings = dict(settings or {})
+        self._heap = heap
+        self._temporary = tempfile.TemporaryDirectory(prefix="kafka-peer-") if directory is None else None
+        self._directory = Path(self._temporary.name if self._temporary is not None else str(directory))
+        self._process: subprocess.Popen[bytes] | None = None
+        self.data_dir = self._directory / "data"
+        self.log_file = self._directory / "kafka.log"
+        self.port = free_port()
+        self._controller_port = free_port()
+
+    def __enter__(self) -> KafkaPeer:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "start comes first"
+        return self._process.pid
+
+    def properties(self) -> dict[str, str]:
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "listeners": f"PLAINTEXT://{LOOPBACK}:{self.port},CONTROLLER://{LOOPBACK}:{self._controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{self.port}",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "controller.quorum.voters": f"1@{LOOPBACK}:{self._controller_port}",
+            "log.dirs": str(self.data_dir),
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            **self._settings,
+        }
+
+    def start(self) -> KafkaPeer:
+        """Returns when it answers; formats an empty data directory first. ProcessFailed with its log if it does not come up."""
+        assert self._process is None, "it is running already"
+        self._directory.mkdir(parents=True, exist_ok=True)
+        file = self._directory / "server.properties"
+        file.write_text("".join(f"{name}={value}\n" for name, value in self.properties().items()))
+        if not (self.data_dir / "meta.properties").exists():
+            self._format(file)
+        options = (*self._heap, "-XX:+UseG1GC", f"-Dkafka.logs.dir={self._directory}/logs")
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                java("kafka.Kafka", str(file), options=options), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        try:
+            self._wait_until_it_answers()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def _format(self, file: Path) -> None:
+        cluster = tool("storage", "random-uuid", timeout_s=FORMAT_S_MAX).stdout.decode().strip()
+        done = tool("storage", "format", "-t", cluster, "-c", str(file), timeout_s=FORMAT_S_MAX)
+        if done.returncode != 0:
+            raise ProcessFailed(f"Kafka could not format {self.data_dir}: {(done.stdout + done.stderr).decode()}")
+
+    def _wait_until_it_answers(self) -> None:
+        ask = b"".join(encode_request(ApiVersionsRequest(), 0, 1, "headrace"))
+        deadline = time.monotonic() + START_S_MAX
+        while time.monotonic() < deadline:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                break
+            with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, self.port), PROBE_S) as probe:
+                probe.sendall(ask)
+                if len(probe.recv(8)) == 8:
+                    return
+            time.sleep(0.1)
+        raise ProcessFailed(f"Kafka did not serve on {self.bootstrap}; its log:\n{self.log_text()[-4000:]}")
+
+    def stop(self) -> None:
+        """SIGTERM; SIGKILL if it does not end in time."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                self.kill()
+            self._process = None
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(STOP_S_MAX)
+            self._process = None
+
+    def close(self) -> None:
+        """Stops, and removes the data if the directory is ours."""
+        self.stop()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def log_text(self) -> str:
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""

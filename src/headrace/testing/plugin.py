@@ -1,0 +1,36 @@
+"""The pytest plugin that comes with Headrace: a Kafka-compatible node for the tests of your own programs.
+
+    def test_my_program(headrace_node):
+        producer = confluent_kafka.Producer({"bootstrap.servers": headrace_node.bootstrap})
+
+`headrace_node` is fresh for each test; `headrace_cluster` is one node for the whole session (give each test its own topics).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+# Everything else is imported when a fixture is used: this module is loaded by every pytest run that has Headrace installed.
+if TYPE_CHECKING:
+    from headrace.testing.cluster import EmbeddedNode
+
+
+@pytest.fixture
+def headrace_node() -> Iterator[EmbeddedNode]:
+    """A node of its own for this test; its data goes with it."""
+    from headrace.testing.cluster import EmbeddedNode
+
+    with EmbeddedNode() as node:
+        yield node
+
+
+@pytest.fixture(scope="session")
+def headrace_cluster() -> Iterator[EmbeddedNode]:
+    """One node for all tests of the session."""
+    from headrace.testing.cluster import EmbeddedNode
+
+    with EmbeddedNode() as node:
+        yield node

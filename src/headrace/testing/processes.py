@@ -1,0 +1,199 @@
+"""Real `headrace serve` processes that a test can kill, pause and restart. Only processes started here are ever ended."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+LOOPBACK = "127.0.0.1"
+START_S_MAX = 60.0
+STOP_S_MAX = 60.0
+LINE_BYTES_MAX = 4096
+# Below the range from which systems take the ports of outgoing connections: a client that keeps trying to reach a dead
+# node could otherwise be given the node's own port, connect to itself, and keep the node from coming back.
+FREE_PORTS = range(10_240, 32_000)
+FREE_PORT_TRIES = 100
+
+_SERVES = re.compile(rb"^headrace node \d+ of cluster (\S+) serves on \S+:(\d+)")
+
+
+class ProcessFailed(Exception):
+    """The process did not do what it was started for; the text ends with its log."""
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now, and that no outgoing connection will be given."""
+    for _ in range(FREE_PORT_TRIES):
+        port = random.SystemRandom().choice(FREE_PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOOPBACK, port))
+            except OSError:
+                continue
+            return port
+    raise OSError(f"no free port found in {FREE_PORT_TRIES} tries")
+
+
+class NodeProcess:
+    """One node; the same port and data directory across restarts."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        directory: Path | str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Data and log lie in `directory`, a temporary one unless given."""
+        self._settings = dict(settings or {})
+        self._environment = dict(environment or {})
+        self._temporary = tempfile.TemporaryDirectory(prefix="headrace-") if directory is None else None
+        self._directory = Path(self._temporary.name if self._temporary is not None else str(directory))
+        self._process: subprocess.Popen[bytes] | None = None
+        self.data_dir = self._directory / "data"
+        self.log_file = self._directory / "node.log"
+        self.port = free_port()
+        self.announcement = ""
+
+    def __enter__(self) -> NodeProcess:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "start comes first"
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def command(self) -> list[str]:
+        settings = {
+            "listeners": f"PLAINTEXT://{LOOPBACK}:{self.port}",
+            "log.dirs": str(self.data_dir),
+            "headrace.http.listener": "",
+            **self._settings,
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        return [sys.executable, "-m", "headrace", "serve", *options]
+
+    def start(self, timeout_s: float = START_S_MAX) -> NodeProcess:
+        """Returns when the node says that it serves; ProcessFailed if it ends or stays silent."""
+        assert not self.is_running, "it is running already"
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **self._environment},
+            )
+        try:
+            line = self._first_line(timeout_s)
+            if not _SERVES.match(line):
+                raise ProcessFailed(f"the node said {line!r} instead of where it serves; its log:\n{self.log_text()}")
+        except BaseException:
+            self.kill()
+            raise
+        self.announcement = line.decode().strip()
+        return self
+
+    def _first_line(self, timeout_s: float) -> bytes:
+        stream = self.process.stdout
+        assert stream is not None
+        line = b""
+        deadline = time.monotonic() + timeout_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(stream, selectors.EVENT_READ)
+            while not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
+                left = deadline - time.monotonic()
+                if left <= 0 or not selector.select(left):
+                    raise ProcessFailed(f"the node did not serve within {timeout_s} s; its log:\n{self.log_text()}")
+                more = os.read(stream.fileno(), LINE_BYTES_MAX)
+                if not more:
+                    code = self.process.wait(STOP_S_MAX)
+                    raise ProcessFailed(f"the node ended with code {code}; its log:\n{self.log_text()}")
+                line += more
+        return line
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if self._process is not None:
+            self._process.kill()  # does nothing if it is gone already: the pid is ours until it was waited for
+            self._process.wait(STOP_S_MAX)
+            self._forget()
+
+    def terminate(self, timeout_s: float = STOP_S_MAX) -> int:
+        """SIGTERM; the exit code, 0 after a clean stop. ProcessFailed (and SIGKILL) if it does not end in time."""
+        process = self.process
+        process.terminate()
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ProcessFailed(f"no end within {timeout_s} s of SIGTERM; its log:\n{self.log_text()}") from None
+        self._forget()
+        return code
+
+    def restart(self) -> NodeProcess:
+        if self.is_running:
+            self.terminate()
+        return self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: the process is there, but nothing moves."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        self.kill()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def _forget(self) -> None:
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
+        self._process = None
+
+    # --- watching
+
+    def log_text(self) -> str:
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    def rss_bytes(self) -> int:
+        """Resident memory now (needs psutil)."""
+        import psutil
+
+        return int(psutil.Process(self.pid).memory_info().rss)
+
+    def cpu_seconds(self) -> float:
+        """User and system time since its start (needs psutil)."""
+        import psutil
+
+        times = psutil.Process(self.pid).cpu_times()
+        return float(times.user + times.system)

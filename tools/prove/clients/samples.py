@@ -1,0 +1,95 @@
+"""What is written and read: records with every shape of key, value, header and timestamp, and how two views of them are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+FIRST_MS = 1_700_000_000_000
+STEP_MS = 1_000
+
+
+class Sample(NamedTuple):
+    """One record to write; a timestamp of None is left to the client, which cannot set it."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp: int | None = None
+
+
+class Seen(NamedTuple):
+    """One record as a reader got it."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    codec: str = "none"
+    acks: str = "all"  # "0", "1" or "all"
+    idempotent: bool = True
+
+
+class Client(Protocol):
+    name: str
+
+    def missing(self, codec: str) -> str | None:
+        """Why it cannot be used here with this codec; None if it can."""
+
+    def samples(self) -> Sequence[Sample]:
+        """What this client is able to write."""
+
+    def write(self, bootstrap: str, topic: str, samples: Sequence[Sample], options: WriteOptions) -> None:
+        """To partition 0, in order; returns when all are acknowledged (or sent, with acks=0)."""
+
+    def read(self, bootstrap: str, topic: str, offset: int, count: int) -> list[Seen]:
+        """`count` records of partition 0 from `offset` on."""
+
+    def offset_for_time(self, bootstrap: str, topic: str, timestamp: int) -> int:
+        """The first offset of partition 0 with this timestamp or a later one; -1 if there is none."""
+
+
+def full_samples(*, bare: bool = True) -> list[Sample]:
+    """For clients with an API: everything that a record can be, `bare` ones (neither key nor value) only if the client lets
+    them pass. The last but one is out of order in time."""
+    without: list[tuple[bytes | None, bytes | None, Headers]] = [(None, None, ())] if bare else []
+    shapes: list[tuple[bytes | None, bytes | None, Headers]] = [
+        (b"key", b"value", ()),
+        (None, b"no key", ()),
+        (b"", b"", ()),
+        (b"tombstone", None, ()),
+        *without,
+        (b"headers", b"two of a name", (("name", b"first"), ("name", b"second"), ("empty", b""), ("null", None))),
+        (bytes(range(256)), bytes(reversed(range(256))), (("bytes", bytes(range(128, 256))),)),
+        ("Schlüssel".encode(), "値 und \N{MUSICAL SYMBOL G CLEF}".encode(), (("Größe", "ß".encode()),)),
+        (b"large", b"0123456789abcdef" * 4096, ()),
+    ]
+    times = [FIRST_MS + STEP_MS * index for index in range(len(shapes))]
+    times[-2] = FIRST_MS - STEP_MS
+    return [Sample(key, value, headers, time) for (key, value, headers), time in zip(shapes, times, strict=True)]
+
+
+def differences(wanted: Sequence[Sample], seen: Sequence[Seen], reader: str) -> list[str]:
+    """Each line names a record that is not what was written; empty if all are."""
+    found = []
+    if len(seen) != len(wanted):
+        found.append(f"{reader} got {len(seen)} records instead of {len(wanted)}")
+    for sample, record in zip(wanted, seen, strict=False):
+        same = (sample.key, sample.value, sample.headers) == (record.key, record.value, record.headers)
+        if not same or sample.timestamp not in (None, record.timestamp):
+            found.append(f"{reader} got {_short(record)} for {_short(sample)}")
+    return found
+
+
+def _short(record: object) -> str:
+    text = repr(record)
+    return text if len(text) < 300 else f"{text[:300]}…"
