@@ -95,6 +95,10 @@ class ControllerApi:
             return refuse(error.code, error.message)
         except NotLeader as error:
             return refuse(ErrorCode.NOT_CONTROLLER, str(error))
+        except OSError as error:
+            return refuse(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata log could not be written: {error.strerror or error}"
+            )
 
     # --- forwarded requests
 

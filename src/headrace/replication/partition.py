@@ -5,6 +5,7 @@ The leader is its only in-sync replica for now, so the high watermark follows th
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from headrace.storage.segment import TimestampedOffset
 
 DECOMPRESSED_BYTES_MAX = 128 * 1024 * 1024  # of one batch; a bomb ends here, not in an empty machine
 DECOMPRESSED_INLINE_MAX = 1024 * 1024  # what the event loop itself unpacks: a millisecond; more goes to a thread
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 
 
@@ -122,7 +124,7 @@ class Partition:
         return needs_thread(header)
 
     def append(self, records: memoryview, header: BatchHeader, checked: Checked, now_ms: int) -> AppendInfo:
-        """Stamps the batch and writes it. OSError: nothing was appended, and the partition is offline."""
+        """Stamps the batch and writes it. KafkaError KAFKA_STORAGE_ERROR: nothing was appended."""
         try:
             info = self.log.append_as_leader(
                 records,
@@ -133,6 +135,11 @@ class Partition:
                 append_time=self._append_time,
             )
         except OSError as error:
+            if error.errno in _DISK_FULL:
+                # The log is as it was and can be read; space that is freed will be used again.
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: the disk is full ({error.strerror})"
+                ) from error
             raise self.fail(error) from error
         if not info.duplicate:
             self.advance()

@@ -1,0 +1,62 @@
+"""Settings: text to value or a line that says what is allowed; Java's properties format."""
+
+import pytest
+
+from headrace.base.errors import ConfigError
+from headrace.base.options import Kind, Option, OptionTable, parse_properties
+
+PORT = Option("port", Kind.INT, 9092, "a port", at_least=1, at_most=65535)
+ROLES = Option("roles", Kind.LIST, [], "roles", one_of=("broker", "controller"))
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "value"),
+    [
+        (PORT, " 80 ", 80),
+        (ROLES, "broker, controller,", ["broker", "controller"]),
+        (Option("flag", Kind.BOOLEAN, False, ""), "TRUE", True),
+        (Option("ratio", Kind.DOUBLE, 0.5, "", at_least=0, at_most=1), "0.25", 0.25),
+    ],
+)
+def test_text_becomes_a_value_and_back(option, text, value):
+    assert option.parse(text) == value
+    assert option.parse(option.text(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "said"),
+    [
+        (PORT, "0", "1 to 65535"),
+        (PORT, "many", "1 to 65535"),
+        (ROLES, "broker,king", "one of broker, controller"),
+        (Option("flag", Kind.BOOLEAN, False, ""), "yes", "true or false"),
+        (Option("long", Kind.LONG, 0, ""), str(2**63), "9223372036854775807"),
+    ],
+)
+def test_a_bad_value_is_named_with_what_is_allowed(option, text, said):
+    with pytest.raises(ConfigError, match=said) as caught:
+        option.parse(text)
+    assert option.name in str(caught.value)
+
+
+def test_a_secret_is_not_repeated():
+    with pytest.raises(ConfigError) as caught:
+        Option("password", Kind.PASSWORD, None, "", one_of=("x",)).parse("hunter2")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_an_unknown_name_gets_the_nearest_known_one():
+    with pytest.raises(ConfigError, match="did you mean port"):
+        OptionTable(PORT).known("prot")
+
+
+def test_properties_as_java_reads_them():
+    text = "# comment\n! also\n a = 1 \nb:2\nc 3\nlong=one,\\\n   two\nuni=\\u00e4\\n\npath=C\\:\\\\x\nempty=\n"
+    assert parse_properties(text, "f") == {
+        "a": "1", "b": "2", "c": "3", "long": "one,two", "uni": "ä\n", "path": "C:\\x", "empty": "",
+    }  # fmt: skip
+
+
+def test_a_line_without_a_name_is_refused_by_number():
+    with pytest.raises(ConfigError, match="f, line 2"):
+        parse_properties("a=1\n=2\n", "f")

@@ -1,0 +1,113 @@
+"""Incremental fetch sessions (KIP-227): what is remembered, what is sent again, what is refused."""
+
+import random
+
+import pytest
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.broker.fetch_sessions import EPOCH_MAX, EVICT_AFTER_S, FetchSessions
+from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
+
+
+def request(session_id=0, epoch=0, partitions=(), forgotten=(), topic="t"):
+    return FetchRequest(
+        session_id=session_id,
+        session_epoch=epoch,
+        topics=[
+            FetchRequest.FetchTopic(
+                topic=topic,
+                partitions=[
+                    FetchRequest.FetchPartition(partition=index, fetch_offset=offset) for index, offset in partitions
+                ],
+            )
+        ],
+        forgotten_topics_data=[FetchRequest.ForgottenTopic(topic=topic, partitions=list(forgotten))]
+        if forgotten
+        else [],
+    )
+
+
+def data(high_watermark, records=b"", error=0):
+    return FetchResponse.PartitionData(
+        high_watermark=high_watermark, records=records, error_code=error, log_start_offset=0
+    )
+
+
+@pytest.fixture
+def sessions():
+    return FetchSessions(random.Random(1), slots=2)
+
+
+def test_an_incremental_answer_holds_only_news(sessions):
+    plan = sessions.plan(request(partitions=[(0, 5), (1, 5)]), 12, 0.0)
+    assert plan.session_id > 0 and not plan.incremental
+    assert all(plan.keep(key, data(10)) for key in plan.partitions)  # a full answer names every partition
+    plan = sessions.plan(request(plan.session_id, 1), 12, 0.0)
+    assert plan.incremental and list(plan.partitions) == [("t", 0), ("t", 1)]
+    assert not plan.keep(("t", 0), data(10))
+    assert plan.keep(("t", 1), data(11))
+    plan = sessions.plan(request(plan.session_id, 2), 12, 0.0)
+    assert plan.keep(("t", 0), data(10, b"records")) and not plan.keep(("t", 1), data(11))
+
+
+def test_after_an_error_the_next_answer_comes_whatever_it_says(sessions):
+    plan = sessions.plan(request(partitions=[(0, 5)]), 12, 0.0)
+    plan.keep(("t", 0), data(10))
+    plan = sessions.plan(request(plan.session_id, 1), 12, 0.0)
+    assert plan.keep(("t", 0), data(-1, error=6))
+    plan = sessions.plan(request(plan.session_id, 2), 12, 0.0)
+    assert plan.keep(("t", 0), data(10))
+    plan = sessions.plan(request(plan.session_id, 3), 12, 0.0)
+    assert not plan.keep(("t", 0), data(10))
+
+
+def test_changed_and_forgotten_partitions(sessions):
+    plan = sessions.plan(request(partitions=[(0, 5), (1, 5)]), 12, 0.0)
+    plan = sessions.plan(request(plan.session_id, 1, [(1, 9), (2, 0)], forgotten=[0]), 12, 0.0)
+    assert {key: one.fetch.fetch_offset for key, one in plan.partitions.items()} == {("t", 1): 9, ("t", 2): 0}
+
+
+def test_whoever_was_served_goes_to_the_end_of_the_line(sessions):
+    plan = sessions.plan(request(partitions=[(0, 0), (1, 0)]), 12, 0.0)
+    plan.keep(("t", 0), data(1, b"x"))
+    plan.keep(("t", 1), data(1))
+    plan = sessions.plan(request(plan.session_id, 1), 12, 0.0)
+    assert list(plan.partitions) == [("t", 1), ("t", 0)]
+
+
+@pytest.mark.parametrize(
+    ("session", "epoch", "version", "code"),
+    [
+        (999, 1, 12, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        (None, 5, 12, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        (None, 1, 13, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR),
+    ],
+)
+def test_what_a_client_answers_with_a_new_full_fetch(sessions, session, epoch, version, code):
+    plan = sessions.plan(request(partitions=[(0, 0)]), 12, 0.0)
+    with pytest.raises(KafkaError) as caught:
+        sessions.plan(request(plan.session_id if session is None else session, epoch), version, 0.0)
+    assert caught.value.code is code
+
+
+def test_sessions_close_and_old_clients_have_none(sessions):
+    plan = sessions.plan(request(partitions=[(0, 0)]), 12, 0.0)
+    assert sessions.plan(request(plan.session_id, -1, [(0, 0)]), 12, 0.0).session is None
+    assert len(sessions) == 0
+    assert sessions.plan(request(partitions=[(0, 0)]), 6, 0.0).session_id == 0
+
+
+def test_a_full_cache_gives_no_session_until_one_is_stale(sessions):
+    first = sessions.plan(request(partitions=[(0, 0)]), 12, 0.0)
+    sessions.plan(request(partitions=[(0, 0)]), 12, 1.0)
+    assert sessions.plan(request(partitions=[(0, 0)]), 12, 2.0).session_id == 0
+    assert sessions.plan(request(partitions=[(0, 0)]), 12, EVICT_AFTER_S + 1).session_id > 0
+    with pytest.raises(KafkaError):
+        sessions.plan(request(first.session_id, 1), 12, EVICT_AFTER_S + 1)
+
+
+def test_the_epoch_wraps_to_one(sessions):
+    plan = sessions.plan(request(partitions=[(0, 0)]), 12, 0.0)
+    plan.session.epoch = EPOCH_MAX
+    sessions.plan(request(plan.session_id, EPOCH_MAX), 12, 0.0)
+    assert plan.session.epoch == 1
