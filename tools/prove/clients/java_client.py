@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from headrace.testing import peers
 from tools.prove.clients.samples import Headers, Sample, Seen, WriteOptions
+
+from headrace.testing import peers
 
 NULL = "<null>"
 FIELD = "|~field~|"

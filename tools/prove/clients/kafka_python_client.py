@@ -25,7 +25,11 @@ class KafkaPythonClient:
         return None
 
     def samples(self) -> Sequence[Sample]:
-        return full_samples(bare=False)
+        """It refuses headers that are null."""
+        return [
+            sample._replace(headers=tuple((name, value) for name, value in sample.headers if value is not None))
+            for sample in full_samples(bare=False)
+        ]
 
     def write(self, bootstrap: str, topic: str, samples: Sequence[Sample], options: WriteOptions) -> None:
         from kafka import KafkaProducer

@@ -45,24 +45,38 @@ class KcatClient:
             )
             headers = [text for name, value in HEADERS for text in ("-H", f"{name}={(value or b'').decode()}")]
             self._run(
-                ["-P", "-b", bootstrap, "-t", topic, "-p", "0", "-K", SEPARATOR, "-z", options.codec, *switch, *headers]
-                + ["-X", f"acks={options.acks}", "-X", f"enable.idempotence={str(options.idempotent).lower()}"],
-                lines,
+                *(
+                    "-P",
+                    "-b",
+                    bootstrap,
+                    "-t",
+                    topic,
+                    "-p",
+                    "0",
+                    "-K",
+                    SEPARATOR,
+                    "-z",
+                    options.codec,
+                    *switch,
+                    *headers,
+                ),
+                *("-X", f"acks={options.acks}", "-X", f"enable.idempotence={str(options.idempotent).lower()}"),
+                data=lines,
             )
 
     def read(self, bootstrap: str, topic: str, offset: int, count: int) -> list[Seen]:
         data = self._run(
-            ["-C", "-q", "-b", bootstrap, "-t", topic, "-p", "0", "-o", str(offset), "-c", str(count), "-f", FORMAT]
-            + ["-X", "check.crcs=true"]
+            *("-C", "-q", "-b", bootstrap, "-t", topic, "-p", "0", "-o", str(offset), "-c", str(count), "-f", FORMAT),
+            *("-X", "check.crcs=true"),
         )
         return parse(data)
 
     def offset_for_time(self, bootstrap: str, topic: str, timestamp: int) -> int:
-        found = re.search(r"offset (-?\d+)", self._run(["-Q", "-b", bootstrap, "-t", f"{topic}:0:{timestamp}"]).decode())
+        found = re.search(r"offset (-?\d+)", self._run("-Q", "-b", bootstrap, "-t", f"{topic}:0:{timestamp}").decode())
         assert found, "kcat -Q names no offset"
         return int(found[1])
 
-    def _run(self, arguments: Sequence[str], data: bytes = b"") -> bytes:
+    def _run(self, *arguments: str, data: bytes = b"") -> bytes:
         done = subprocess.run(["kcat", *arguments], input=data, capture_output=True, timeout=WAIT_S_MAX)
         if done.returncode != 0:
             raise AssertionError(f"kcat {' '.join(arguments)} failed: {done.stderr.decode(errors='replace')}")

@@ -1,0 +1,115 @@
+"""Requests as finished frames, the same bytes for everybody: Produce v9 and Fetch v12, which name topics by name."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from functools import cache
+
+from headrace.client.frames import encode_request
+from headrace.protocol.compiler import codec
+from headrace.protocol.headers import response_header
+from headrace.protocol.framing import SIZE
+from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
+from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
+from headrace.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from headrace.records.builder import BatchBuilder
+
+PRODUCE_VERSION = 9
+FETCH_VERSION = 12
+ACKS = 1
+CLIENT_ID = "bench"
+MESSAGE_BYTES_MAX = 1_048_588  # Kafka's default of message.max.bytes
+RECORD_OVERHEAD_MAX = 24  # what a record has besides its value
+SEED = 20_040_229
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    data: bytes
+    records: int
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+
+@cache
+def make_batch(records: int, value_bytes: int, producer_id: int = NO_PRODUCER_ID, epoch: int = NO_PRODUCER_EPOCH) -> Batch:
+    """Values of random bytes: nothing on the way may gain from their likeness."""
+    chance = random.Random(SEED)
+    builder = BatchBuilder()
+    timestamp = int(time.time() * 1000)
+    for _ in range(records):
+        builder.append(timestamp, None, chance.randbytes(value_bytes))
+    sequence = NO_SEQUENCE if producer_id == NO_PRODUCER_ID else 0
+    data = builder.build(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+    assert len(data) <= MESSAGE_BYTES_MAX
+    return Batch(bytes(data), records)
+
+
+def records_that_fit(batch_bytes: int, value_bytes: int) -> int:
+    return batch_bytes // (value_bytes + RECORD_OVERHEAD_MAX)
+
+
+def produce_frame(topic: str, partition: int, batch: Batch) -> bytes:
+    data = ProduceRequest.PartitionProduceData(index=partition, records=memoryview(batch.data))
+    request = ProduceRequest(
+        acks=ACKS,
+        timeout_ms=30_000,
+        topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
+    )
+    return b"".join(encode_request(request, PRODUCE_VERSION, 0, CLIENT_ID))
+
+
+def produce_answer(topic: str, error_code: int = 0) -> bytes:
+    answer = ProduceResponse(
+        responses=[
+            ProduceResponse.TopicProduceResponse(
+                name=topic, partition_responses=[ProduceResponse.PartitionProduceResponse(error_code=error_code)]
+            )
+        ]
+    )
+    body = response_header(0, PRODUCE_VERSION, 0) + codec(ProduceResponse, PRODUCE_VERSION).encode(answer)
+    return SIZE.pack(len(body)) + body
+
+
+def fetch_frame(topic: str, partition: int, offset: int, bytes_max: int) -> bytes:
+    wanted = FetchRequest.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max)
+    request = FetchRequest(
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=bytes_max,
+        topics=[FetchRequest.FetchTopic(topic=topic, partitions=[wanted])],
+    )
+    return b"".join(encode_request(request, FETCH_VERSION, 0, CLIENT_ID))
+
+
+def fetch_answer(topic: str, error_code: int = 0, partition_error_code: int = 0) -> bytes:
+    """Without records."""
+    data = FetchResponse.PartitionData(error_code=partition_error_code, aborted_transactions=None, records=b"")
+    topics = [FetchResponse.FetchableTopicResponse(topic=topic, partitions=[data])]
+    answer = FetchResponse(error_code=error_code, responses=topics)
+    body = response_header(1, FETCH_VERSION, 0) + codec(FetchResponse, FETCH_VERSION).encode(answer)
+    return SIZE.pack(len(body)) + body
+
+
+def difference(one: bytes, other: bytes) -> int:
+    """Where two answers differ that differ in an error code only: there it stands in every answer."""
+    return next(at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+
+
+ERROR_MARK = 0x7F7F  # differs from 0 in its first byte
+
+
+def produce_error_at(topic: str) -> tuple[int, ...]:
+    return (difference(produce_answer(topic), produce_answer(topic, ERROR_MARK)),)
+
+
+def fetch_error_at(topic: str) -> tuple[int, ...]:
+    plain = fetch_answer(topic)
+    return (
+        difference(plain, fetch_answer(topic, error_code=ERROR_MARK)),
+        difference(plain, fetch_answer(topic, partition_error_code=ERROR_MARK)),
+    )

@@ -1,0 +1,141 @@
+"""A load and what came of it. The generator is a small C program (load.c), so that on few cores the server is what is measured;
+without a C compiler its Python twin does the same, and is then the slower side."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench import native
+from bench.wire import BenchFailed
+
+SLACK_S = 60.0  # beside the time of the load itself, before it counts as hung
+ANSWER_BYTES_MIN = 9
+ANSWER_BYTES_MAX = 1 << 30
+_CONNECTION = struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class Load:
+    frames: list[list[bytes]]  # for each connection, sent in turn again and again
+    in_flight: int
+    payload_bytes: int  # bytes of record batches that a request brings or fetches
+    error_at: tuple[int, ...]  # where in an answer the int16 stand that must be 0
+    response_min: int = ANSWER_BYTES_MIN
+    response_max: int = ANSWER_BYTES_MAX
+    batch_at: int = -1  # where in a frame the batch of an idempotent producer begins
+    records: int = 0  # by which its sequence goes on
+
+
+@dataclass(frozen=True)
+class Span:
+    """How long, and how much at most: beyond `bytes_max` (0: no bound) a round ends early."""
+
+    seconds: float
+    warm: float = 0.0
+    bytes_max: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    seconds: float
+    responses: int  # within the time
+    all_responses: int  # with the warm-up and the last ones, that came after the time
+    errors: int
+    first_error: int
+    p50_us: float
+    p99_us: float
+    p999_us: float
+    max_us: float
+    server_cpu_s: float
+    client_cpu_s: float
+    payload_bytes: int = 0
+
+    @property
+    def mb_per_s(self) -> float:
+        return self.responses * self.payload_bytes / self.seconds / 1e6
+
+    @property
+    def cpu_s_per_gb(self) -> float:
+        return self.server_cpu_s / (self.responses * self.payload_bytes / 1e9)
+
+    @property
+    def cpu_us_per_request(self) -> float:
+        return self.server_cpu_s / self.responses * 1e6
+
+    @property
+    def requests_per_s(self) -> float:
+        return self.responses / self.seconds
+
+    def as_json(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def arguments(load: Load, port: int, pid: int, span: Span, frames: Path) -> list[str]:
+    requests_max = max(1, span.bytes_max // load.payload_bytes) if span.bytes_max else 0
+    values = {
+        "port": port,
+        "pid": pid,
+        "in_flight": load.in_flight,
+        "requests_max": requests_max,
+        "response_min": load.response_min,
+        "response_max": load.response_max,
+        "batch_at": load.batch_at,
+        "records": load.records,
+        "warm": span.warm,
+        "seconds": span.seconds,
+    }
+    given = [f"{name}={value}" for name, value in values.items()]
+    return [*given, *(f"error_at={at}" for at in load.error_at), f"frames={frames}"]
+
+
+class Running:
+    """A load under way in a process of its own; `outcome` waits for its end."""
+
+    def __init__(self, load: Load, port: int, pid: int, span: Span) -> None:
+        self._load = load
+        self._seconds = span.seconds + span.warm + SLACK_S
+        self._frames = tempfile.NamedTemporaryFile(prefix="bench-frames-")  # noqa: SIM115 (closed by outcome)
+        for number, frames in enumerate(load.frames):
+            for frame in frames:
+                self._frames.write(_CONNECTION.pack(number))
+                self._frames.write(frame)
+        self._frames.flush()
+        command = _generator() + arguments(load, port, pid, span, Path(self._frames.name))
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def outcome(self) -> Outcome:
+        """BenchFailed if the load broke off, or an answer had an error."""
+        with self._frames:
+            try:
+                out, said = self._process.communicate(timeout=self._seconds)
+            finally:
+                self._process.kill()
+                self._process.wait()
+        if self._process.returncode != 0:
+            raise BenchFailed(f"the load broke off: {said.strip()}")
+        outcome = Outcome(**json.loads(out), payload_bytes=self._load.payload_bytes)
+        if outcome.errors:
+            raise BenchFailed(f"{outcome.errors} answers had an error, the first one {outcome.first_error}")
+        if outcome.responses == 0:
+            raise BenchFailed("nothing was answered within the time")
+        return outcome
+
+
+def run_load(load: Load, port: int, pid: int, span: Span) -> Outcome:
+    return Running(load, port, pid, span).outcome()
+
+
+def generator_name() -> str:
+    return "C" if native.program("load") is not None else "Python (no C compiler)"
+
+
+def _generator() -> list[str]:
+    import sys
+
+    made = native.program("load")
+    return [str(made)] if made is not None else [sys.executable, "-m", "bench.python_load"]

@@ -1,0 +1,109 @@
+"""Single questions to a broker over a blocking socket: for what surrounds a measurement, never inside one."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from typing import Any
+
+from headrace.base.errors import ErrorCode
+from headrace.client.frames import decode_response, encode_request
+from headrace.protocol.framing import SIZE
+from headrace.protocol.messages.create_topics import CreateTopicsRequest
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.testing.processes import LOOPBACK
+
+CLIENT_ID = "bench"
+ANSWER_S_MAX = 120.0
+READY_S_MAX = 60.0
+RETRY_S = 0.02
+CREATE_TOPICS_VERSION = 5
+DELETE_TOPICS_VERSION = 5
+INIT_PRODUCER_ID_VERSION = 4
+METADATA_VERSION = 9
+
+
+class BenchFailed(Exception):
+    """A measurement that could not be made; the text says why."""
+
+
+class Wire:
+    """One connection, one request at a time. OSError when it breaks."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection((LOOPBACK, port), ANSWER_S_MAX)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._correlation_id = 0
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._socket.close()
+
+    def ask(self, message: Any, version: int) -> Any:
+        self._correlation_id += 1
+        self._socket.sendall(b"".join(encode_request(message, version, self._correlation_id, CLIENT_ID)))
+        (size,) = SIZE.unpack(self._receive(SIZE.size))
+        frame = memoryview(self._receive(size))
+        return decode_response(message.facts.api_key, version, self._correlation_id, frame)
+
+    def _receive(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            more = self._socket.recv(size - len(data))
+            if not more:
+                raise ConnectionResetError("the broker closed the connection")
+            data += more
+        return bytes(data)
+
+
+def create_topic(wire: Wire, name: str, partitions: int) -> None:
+    topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+    answer = wire.ask(CreateTopicsRequest(topics=[topic]), CREATE_TOPICS_VERSION)
+    _check(answer.topics[0].error_code, f"creating {name}")
+
+
+def delete_topic(wire: Wire, name: str) -> None:
+    answer = wire.ask(DeleteTopicsRequest(topic_names=[name], timeout_ms=60_000), DELETE_TOPICS_VERSION)
+    _check(answer.responses[0].error_code, f"deleting {name}")
+
+
+def new_producer_id(wire: Wire) -> tuple[int, int]:
+    """The producer's id and epoch."""
+    deadline = time.monotonic() + READY_S_MAX
+    while True:
+        answer = wire.ask(InitProducerIdRequest(transactional_id=None), INIT_PRODUCER_ID_VERSION)
+        retry = answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # Kafka's first block of ids is on its way
+        if not retry or time.monotonic() > deadline:
+            break
+        time.sleep(RETRY_S)
+    _check(answer.error_code, "asking for a producer id")
+    return answer.producer_id, answer.producer_epoch
+
+
+def has_leaders(wire: Wire, name: str, *, create: bool = False) -> bool:
+    topics = [MetadataRequest.MetadataRequestTopic(name=name)]
+    answer = wire.ask(MetadataRequest(topics=topics, allow_auto_topic_creation=create), METADATA_VERSION)
+    (topic,) = answer.topics
+    codes = [topic.error_code, *(partition.error_code for partition in topic.partitions)]
+    return len(codes) > 1 and not any(codes)
+
+
+def wait_for_leaders(wire: Wire, name: str) -> None:
+    deadline = time.monotonic() + READY_S_MAX
+    while not has_leaders(wire, name):
+        if time.monotonic() > deadline:
+            raise BenchFailed(f"{name} has no leaders after {READY_S_MAX:.0f} s")
+        time.sleep(RETRY_S)
+
+
+def _check(code: int, doing: str) -> None:
+    if code != ErrorCode.NONE:
+        name = str(code)
+        with contextlib.suppress(ValueError):
+            name = ErrorCode(code).name
+        raise BenchFailed(f"{doing} was answered with {name}")

@@ -1,0 +1,343 @@
+"""What clients did and saw, as plain data, and the checker that says what no correct cluster could have answered.
+
+A call is invoked, and ends as `ok`, as `fail` (it certainly did not happen) or as `info` (nobody knows). The operations:
+
+| operation          | invoke                                       | ok                                  |
+| send               | topic, partition, values, once               | offset of the first value           |
+| poll               | topic, partition, position (None: go on)     | records: (offset, value) ascending  |
+| seek               | topic, partition, position                   | -                                   |
+| latest             | topic, partition                             | offset: the end of the log          |
+| init_producer_id   | -                                            | producer_id                         |
+| create_topic       | topic                                        | id                                  |
+| delete_topic       | topic, perhaps its id                        | -                                   |
+
+Values are unique. `once`: this value may be in the log once at most (an idempotent producer, or one that never retries). `power_loss`
+noted by the harness opens an era: what was not synced may be gone, but only as a tail of each partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+Place = tuple[str, int]  # topic and partition
+
+POWER_LOSS = "power_loss"
+
+
+class Kind(StrEnum):
+    INVOKE = "invoke"
+    OK = "ok"
+    FAIL = "fail"
+    INFO = "info"
+
+
+class Event(NamedTuple):
+    number: int
+    time: float
+    kind: Kind
+    process: str
+    operation: str
+    call: int  # the number of the event that invoked it
+    value: dict[str, Any]
+
+
+class Anomaly(NamedTuple):
+    kind: str
+    text: str
+
+
+class History:
+    """Written by clients as they go; the order of the events is the order in which they happened."""
+
+    def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
+        self._now = now
+        self.events: list[Event] = []
+
+    def invoke(self, process: str, operation: str, **value: Any) -> int:
+        number = len(self.events)
+        self.events.append(Event(number, self._now(), Kind.INVOKE, process, operation, number, value))
+        return number
+
+    def ok(self, call: int, **value: Any) -> None:
+        self._end(Kind.OK, call, value)
+
+    def fail(self, call: int, **value: Any) -> None:
+        """Only where it is certain that nothing was done."""
+        self._end(Kind.FAIL, call, value)
+
+    def info(self, call: int, **value: Any) -> None:
+        self._end(Kind.INFO, call, value)
+
+    def note(self, operation: str, **value: Any) -> None:
+        """Something that happened to the cluster, like a power loss."""
+        number = len(self.events)
+        self.events.append(Event(number, self._now(), Kind.INFO, "", operation, number, value))
+
+    def _end(self, kind: Kind, call: int, value: dict[str, Any]) -> None:
+        begun = self.events[call]
+        assert begun.kind is Kind.INVOKE, f"call {call} was not invoked"
+        self.events.append(Event(len(self.events), self._now(), kind, begun.process, begun.operation, call, value))
+
+
+@dataclass(slots=True)
+class FinalRead:
+    """What a fresh client found at the end: everything. `topics` maps names to ids; None where nobody asked."""
+
+    records: dict[Place, list[tuple[int, str]]]
+    topics: dict[str, str] | None = None
+
+
+@dataclass(slots=True)
+class Call:
+    begun: Event
+    ended: Event | None
+    era: int  # at its end, for what it saw was so then
+
+    @property
+    def is_ok(self) -> bool:
+        return self.ended is not None and self.ended.kind is Kind.OK
+
+    @property
+    def place(self) -> Place:
+        value = self.begun.value
+        partition = self.ended.value.get("partition") if self.ended is not None else None
+        return value["topic"], value["partition"] if partition is None else partition
+
+    def __getitem__(self, name: str) -> Any:
+        """A value of the end, or of the beginning."""
+        if self.ended is not None and name in self.ended.value:
+            return self.ended.value[name]
+        return self.begun.value[name]
+
+
+def calls_of(history: History) -> tuple[list[Call], int]:
+    """All calls in the order in which they ended (those that never did come last), and the number of the last era."""
+    era = 0
+    calls: list[Call] = []
+    open_calls: dict[int, Event] = {}
+    for event in history.events:
+        if event.kind is Kind.INVOKE:
+            open_calls[event.number] = event
+        elif event.operation == POWER_LOSS:
+            era += 1
+        elif event.call in open_calls:
+            calls.append(Call(open_calls.pop(event.call), event, era))
+    calls += [Call(begun, None, era) for begun in open_calls.values()]
+    return calls, era
+
+
+@dataclass(slots=True)
+class Logs:
+    """What is known of each log: in each era, which value lay at which offset, and who says so."""
+
+    last_era: int
+    known: dict[tuple[Place, int], dict[int, tuple[str, str]]] = field(default_factory=dict)
+    anomalies: list[Anomaly] = field(default_factory=list)
+
+    def learn(self, place: Place, era: int, offset: int, value: str, source: str) -> None:
+        log = self.known.setdefault((place, era), {})
+        before = log.setdefault(offset, (value, source))
+        if before[0] != value:
+            both_sent = source.startswith("acknowledged") and before[1].startswith("acknowledged")
+            self.anomalies.append(
+                Anomaly(
+                    "offset reuse" if both_sent else "inconsistent offsets",
+                    f"{_text(place)} offset {offset}: {before[0]!r} ({before[1]}) and {value!r} ({source})",
+                )
+            )
+
+    def at(self, place: Place, era: int) -> Mapping[int, tuple[str, str]]:
+        return self.known.get((place, era), {})
+
+
+def check(history: History, final_read: FinalRead) -> list[Anomaly]:
+    """Everything that a correct cluster could not have done."""
+    calls, last_era = calls_of(history)
+    logs = Logs(last_era)
+    for call in calls:
+        if call.is_ok and call.begun.operation == "send" and call["offset"] is not None:
+            for number, value in enumerate(call["values"]):
+                logs.learn(
+                    call.place, call.era, call["offset"] + number, value, f"acknowledged to {call.begun.process}"
+                )
+        elif call.is_ok and call.begun.operation == "poll":
+            for offset, value in call["records"]:
+                logs.learn(call.place, call.era, offset, value, f"read by {call.begun.process}")
+    for place, records in final_read.records.items():
+        for offset, value in records:
+            logs.learn(place, last_era, offset, value, "read at the end")
+    return [
+        *logs.anomalies,
+        *_unknown_values(calls, logs),
+        *_duplicates(calls, logs),
+        *_lost_writes(calls, logs, final_read),
+        *_unordered_sends(calls),
+        *_polls(calls, logs),
+        *_ends(calls),
+        *_producer_ids(calls),
+        *_topics(calls, final_read),
+    ]
+
+
+def _text(place: Place) -> str:
+    return f"{place[0]}-{place[1]}"
+
+
+def _unknown_values(calls: Sequence[Call], logs: Logs) -> Iterator[Anomaly]:
+    sent: set[str] = set()
+    failed: set[str] = set()
+    for call in calls:
+        if call.begun.operation == "send":
+            sent.update(call["values"])
+            if call.ended is not None and call.ended.kind is Kind.FAIL:
+                failed.update(call["values"])
+    for (place, _), log in logs.known.items():
+        for offset, (value, source) in sorted(log.items()):
+            if value not in sent:
+                yield Anomaly("value from nowhere", f"{_text(place)} offset {offset}: {value!r} ({source})")
+            elif value in failed:
+                yield Anomaly("failed write seen", f"{_text(place)} offset {offset}: {value!r} ({source})")
+
+
+def _duplicates(calls: Sequence[Call], logs: Logs) -> Iterator[Anomaly]:
+    once = {value for call in calls if call.begun.operation == "send" and call["once"] for value in call["values"]}
+    for (place, era), log in logs.known.items():
+        found: dict[str, int] = {}
+        for offset, (value, source) in sorted(log.items()):
+            if value in once and found.setdefault(value, offset) != offset:
+                yield Anomaly(
+                    "duplicate", f"{_text(place)} era {era}: {value!r} at {found[value]} and at {offset} ({source})"
+                )
+
+
+def _lost_writes(calls: Sequence[Call], logs: Logs, final_read: FinalRead) -> Iterator[Anomaly]:
+    gone = {_deleted(call) for call in calls if call.begun.operation == "delete_topic" and not _failed(call)}
+    for (place, era), log in logs.known.items():
+        if place not in final_read.records:
+            if place[0] not in gone:
+                yield Anomaly("lost write", f"{_text(place)} could not be read at the end, it had {len(log)} records")
+            continue
+        final = dict(final_read.records[place])
+        end = max(final, default=-1)
+        survived = [offset for offset, (value, _) in log.items() if final.get(offset) == value]
+        # What a power loss takes is a tail: with a later record, every earlier one has survived.
+        must_survive = max(survived, default=-1) if era < logs.last_era else max(log, default=-1)
+        for offset, (value, source) in sorted(log.items()):
+            if offset <= must_survive and final.get(offset) != value:
+                found = final.get(offset)
+                kind = "unseen" if offset > end else "lost write"
+                yield Anomaly(kind, f"{_text(place)} offset {offset}: {value!r} ({source}), at the end {found!r}")
+    for call in calls:
+        if call.is_ok and call.begun.operation == "send" and call["offset"] is None and call.era == logs.last_era:
+            there = {value for _, value in final_read.records.get(call.place, [])}
+            for value in call["values"]:
+                if value not in there and call["topic"] not in gone:
+                    yield Anomaly("lost write", f"{_text(call.place)}: {value!r} was acknowledged and is not there")
+
+
+def _deleted(call: Call) -> str:
+    """Where a name is used again, the records of each topic are kept apart as `name/id`."""
+    topic_id = call.begun.value.get("id")
+    return str(call["topic"]) if topic_id is None else f"{call['topic']}/{topic_id}"
+
+
+def _failed(call: Call) -> bool:
+    return call.ended is not None and call.ended.kind is Kind.FAIL
+
+
+def _unordered_sends(calls: Sequence[Call]) -> Iterator[Anomaly]:
+    """One producer's records lie in the order in which it sent them."""
+    last: dict[tuple[str, Place, int], tuple[int, Any]] = {}
+    sends = [call for call in calls if call.is_ok and call.begun.operation == "send" and call["offset"] is not None]
+    for call in sorted(sends, key=lambda call: call.begun.number):
+        key = (call.begun.process, call.place, call.era)
+        before = last.get(key)
+        if before is not None and call["offset"] <= before[0]:
+            yield Anomaly(
+                "non-monotonic send",
+                f"{call.begun.process} to {_text(call.place)}: {before[1][0]!r} at {before[0]}, "
+                f"then {call['values'][0]!r} at {call['offset']}",
+            )
+        last[key] = (call["offset"], call["values"])
+
+
+def _polls(calls: Sequence[Call], logs: Logs) -> Iterator[Anomaly]:
+    """A reader sees every record from its position on, in order, and goes on where it was."""
+    positions: dict[tuple[str, Place], int | None] = {}
+    for call in calls:
+        key = (call.begun.process, call.place) if call.begun.operation in ("seek", "poll") else None
+        if key is None or not call.is_ok:
+            continue
+        if call.begun.operation == "seek":
+            positions[key] = call["position"]
+            continue
+        given = call["position"]
+        position = positions.get(key) if given is None else given
+        log = logs.at(call.place, call.era)
+        for offset, value in call["records"]:
+            where = f"{call.begun.process} on {_text(call.place)}"
+            if position is not None and offset < position:
+                yield Anomaly("non-monotonic poll", f"{where} was at {position} and got {value!r} at {offset}")
+            elif position is not None:
+                skipped = [missed for missed in range(position, offset) if missed in log]
+                if skipped:
+                    text = f"{where} was at {position} and got {offset}, past {log[skipped[0]][0]!r} at {skipped[0]}"
+                    yield Anomaly("poll skip", text)
+            position = offset + 1
+        positions[key] = position
+
+
+def _ends(calls: Sequence[Call]) -> Iterator[Anomaly]:
+    """Whoever asks for the end of a log, or for a place in it, sees at least what was acknowledged before he asked."""
+    ends: dict[tuple[Place, int], list[tuple[int, int]]] = {}  # (event number, lowest possible end), both ascending
+    for call in calls:
+        if call.is_ok and call.begun.operation == "send" and call["offset"] is not None:
+            told = ends.setdefault((call.place, call.era), [])
+            end = call["offset"] + len(call["values"])
+            assert call.ended is not None
+            told.append((call.ended.number, max(end, told[-1][1]) if told else end))
+    for call in calls:
+        refused = _failed(call) and call.begun.operation == "poll" and call["error"] == "OFFSET_OUT_OF_RANGE"
+        asked = call.is_ok and call.begun.operation == "latest"
+        if not refused and not asked:
+            continue
+        at_least = max(
+            (end for number, end in ends.get((call.place, call.era), []) if number < call.begun.number), default=0
+        )
+        if asked and call["offset"] < at_least:
+            text = f"{_text(call.place)} was said to end at {call['offset']}, {at_least} was acknowledged before"
+            yield Anomaly("stale end", text)
+        if refused and call["position"] is not None and call["position"] <= at_least:
+            text = (
+                f"{call.begun.process} at {call['position']} of {_text(call.place)}, which ends at {at_least} or later"
+            )
+            yield Anomaly("position refused", text)
+
+
+def _producer_ids(calls: Sequence[Call]) -> Iterator[Anomaly]:
+    holders: dict[int, str] = {}
+    for call in calls:
+        if call.is_ok and call.begun.operation == "init_producer_id":
+            if call["producer_id"] in holders:
+                text = f"{call['producer_id']} to {holders[call['producer_id']]} and to {call.begun.process}"
+                yield Anomaly("producer id handed out twice", text)
+            holders[call["producer_id"]] = call.begun.process
+
+
+def _topics(calls: Sequence[Call], final_read: FinalRead) -> Iterator[Anomaly]:
+    """What was created and not touched again is there; what was deleted and not touched again is not."""
+    if final_read.topics is None:
+        return
+    last: dict[str, Call] = {}
+    for call in calls:
+        if call.begun.operation in ("create_topic", "delete_topic") and not _failed(call):
+            last[call["topic"]] = call
+    for topic, call in last.items():
+        found = final_read.topics.get(topic)
+        if call.is_ok and call.begun.operation == "create_topic" and found != call["id"]:
+            yield Anomaly("lost topic", f"{topic} was created with id {call['id']}, at the end it is {found}")
+        if call.is_ok and call.begun.operation == "delete_topic" and found is not None:
+            yield Anomaly("deleted topic is back", f"{topic} is there with id {found}")

@@ -1,0 +1,87 @@
+"""A simulated operator: creates topics, writes a little into them, deletes them, and takes the same names again."""
+
+from __future__ import annotations
+
+from random import Random
+
+from headrace.base.errors import RETRIABLE, ErrorCode, KafkaError
+from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from headrace.testing.simulator.clients import BACKOFF_S, LOST, Client, World
+from headrace.testing.simulator.producers import PlainProducer
+
+PACE_S = 0.8
+CHURN_BATCHES = 3
+PARTITIONS_MAX = 2
+
+
+async def create_topic(client: Client, topic: str, partitions: int, options: dict[str, str]) -> str | None:
+    """The id, once; None if nobody knows or it was refused. LOST and KafkaError go to the history and not further."""
+    configs = [CreateTopicsRequest.CreatableTopicConfig(name=name, value=value) for name, value in options.items()]
+    wanted = CreateTopicsRequest.CreatableTopic(
+        name=topic, num_partitions=partitions, replication_factor=1, configs=configs
+    )
+    call = client.history.invoke(client.name, "create_topic", topic=topic)
+    try:
+        answer: CreateTopicsResponse = await client.cluster.request(CreateTopicsRequest(topics=[wanted]))
+    except LOST as error:
+        client.history.info(call, error=type(error).__name__)
+        return None
+    made = answer.topics[0]
+    code = ErrorCode(made.error_code)
+    if code is ErrorCode.NONE:
+        client.history.ok(call, id=made.topic_id.hex())
+        return made.topic_id.hex()
+    # A retriable code may come from a controller that had already written.
+    end = client.history.info if code in RETRIABLE else client.history.fail
+    end(call, error=code.name)
+    return None
+
+
+class Operator(Client):
+    def __init__(self, name: str, world: World, chance: Random, topics: int) -> None:
+        super().__init__(name, world, chance)
+        self._topics = topics
+
+    async def run(self) -> None:
+        while not self.world.stopping:
+            topic = f"churn-{self.chance.randrange(self._topics)}"
+            partitions = self.chance.randint(1, PARTITIONS_MAX)
+            topic_id = await create_topic(self, topic, partitions, {"internal.segment.bytes": "4000"})
+            if topic_id is not None:
+                await self._use(topic, topic_id, partitions)
+            if self.chance.random() < 0.7:
+                await self._delete(topic)
+            await self.pause(PACE_S)
+        await self.close()
+
+    async def _use(self, topic: str, topic_id: str, partitions: int) -> None:
+        name = f"{self.name}-{topic}-{topic_id[:8]}"
+        producer = PlainProducer(name, self.world, self.chance, topic, CHURN_BATCHES, -1, partitions)
+        producer.place = f"{topic}/{topic_id}"
+        await producer.run()
+
+    async def _delete(self, topic: str) -> None:
+        try:
+            found = (await self.cluster.refresh([topic])).topics[0]
+        except (*LOST, KafkaError):
+            await self.pause(BACKOFF_S)
+            return
+        if found.error_code != ErrorCode.NONE:
+            return
+        state = DeleteTopicsRequest.DeleteTopicState(topic_id=found.topic_id)
+        call = self.history.invoke(self.name, "delete_topic", topic=topic, id=found.topic_id.hex())
+        try:
+            answer: DeleteTopicsResponse = await self.cluster.request(
+                DeleteTopicsRequest(topics=[state], timeout_ms=1000)
+            )
+        except LOST as error:
+            self.history.info(call, error=type(error).__name__)
+            return
+        code = ErrorCode(answer.responses[0].error_code)
+        if code is ErrorCode.NONE:
+            self.history.ok(call)
+        elif code in RETRIABLE:
+            self.history.info(call, error=code.name)
+        else:
+            self.history.fail(call, error=code.name)

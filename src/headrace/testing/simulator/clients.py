@@ -1,0 +1,122 @@
+"""What all simulated clients share: a name, a cluster, a history to write, records whose values prove themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NamedTuple, TypeVar
+
+from headrace.base.clock import Clock
+from headrace.base.errors import RETRIABLE, ErrorCode, KafkaError
+from headrace.base.ids import TopicPartition
+from headrace.client.cluster import Cluster
+from headrace.client.connection import Connection, Disconnected
+from headrace.records.batch import Buffer, iterate_batches
+from headrace.records.builder import BatchBuilder
+from headrace.records.compression import Codec
+from headrace.records.record import decode_records
+from headrace.testing.history import History
+from headrace.testing.simulator.loop import SimulatedLoop
+
+T = TypeVar("T")
+
+REQUEST_TIMEOUT_S = 1.5
+BACKOFF_S = 0.15
+# Nobody knows whether the request was carried out.
+LOST = (Disconnected, TimeoutError)
+
+
+class Read(NamedTuple):
+    offset: int
+    value: str
+    timestamp: int
+
+
+@dataclass(slots=True)
+class World:
+    """What the clients of one run have in common."""
+
+    loop: SimulatedLoop
+    clock: Clock
+    history: History
+    bootstrap: tuple[str, int]
+    timestamps: dict[str, int] = field(default_factory=dict)  # of every value that was sent
+    stopping: bool = False
+
+
+def encode_value(name: str, size: int) -> bytes:
+    """The name, and a filling that follows from it: a reader can tell every flipped or missing byte."""
+    head = f"{name}:{size}:".encode()
+    return head + (head * (size // len(head) + 1))[:size]
+
+
+def decode_value(value: bytes | None) -> str:
+    """The name; for anything that `encode_value` never made, a text that no producer has sent."""
+    parts = (value or b"").split(b":", 2)
+    if len(parts) == 3 and parts[1].isdigit():
+        name = parts[0].decode(errors="replace")
+        if encode_value(name, int(parts[1])) == value:
+            return name
+    return f"garbage {(value or b'')[:40]!r}"
+
+
+def read_batches(data: Buffer) -> list[Read]:
+    """CorruptBatch if a checksum or a structure is wrong; a partial batch at the end is passed over."""
+    view = memoryview(data)
+    return [
+        Read(record.offset, decode_value(record.value), record.timestamp)
+        for position, header in iterate_batches(view)
+        for record in decode_records(view[position : position + header.size])
+    ]
+
+
+class Client:
+    def __init__(self, name: str, world: World, chance: Random) -> None:
+        self.name = name
+        self.world = world
+        self.chance = chance
+        self.history = world.history
+        self.cluster = Cluster([world.bootstrap], client_id=name, timeout_s=REQUEST_TIMEOUT_S)
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(self.chance.random() * seconds)
+
+    async def close(self) -> None:
+        await self.cluster.close()
+
+    async def leader(self, partition: TopicPartition) -> Connection:
+        """Disconnected, TimeoutError or a retriable KafkaError while there is none."""
+        return await self.cluster.leader(partition)
+
+    async def until_it_works(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """For what may be done again without harm."""
+        while True:
+            try:
+                return await attempt()
+            except LOST:
+                pass
+            except KafkaError as error:
+                if error.code not in RETRIABLE:
+                    raise
+            await self.pause(BACKOFF_S)
+
+    async def find_topic(self, topic: str) -> None:
+        async def attempt() -> None:
+            await self.cluster.partitions(topic)
+
+        await self.until_it_works(attempt)
+
+    def batch(self, names: Sequence[str], size_max: int, codec: Codec, **producer: Any) -> bytearray:
+        builder = BatchBuilder()
+        for name in names:
+            now_ms = self.world.clock.now_ms()
+            self.world.timestamps[name] = now_ms
+            builder.append(now_ms, None, encode_value(name, self.chance.randint(0, size_max)))
+        return builder.build(codec=codec, **producer)
+
+
+def raise_for(code: int, what: str) -> None:
+    if code != ErrorCode.NONE:
+        raise KafkaError(ErrorCode(code), what)

@@ -1,0 +1,1 @@
+"""`make prove`: what Headrace promises, each promise by its named check."""

@@ -1,0 +1,44 @@
+"""Everybody writes, everybody reads: the bytes that one client wrote are the bytes that each other reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tools.prove.clients.samples import Client, Sample, Seen, WriteOptions, differences
+
+
+@dataclass
+class Exchange:
+    """What was written into partition 0 of one topic, and what readers found there."""
+
+    bootstrap: str
+    topic: str
+    written: list[Sample] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    reads: int = 0
+    _first_view: tuple[str, list[Seen]] | None = None
+
+    def write(self, client: Client, options: WriteOptions, samples: Sequence[Sample] | None = None) -> None:
+        chosen = list(client.samples() if samples is None else samples)
+        client.write(self.bootstrap, self.topic, chosen, options)
+        self.written += chosen
+
+    def read(self, client: Client, start: int = 0) -> None:
+        """From `start` on, which may lie in the middle of a batch. Timestamps that a client made itself must be the same for all."""
+        seen = client.read(self.bootstrap, self.topic, start, len(self.written) - start)
+        self.reads += 1
+        self.wrong += differences(self.written[start:], seen, client.name)
+        if [record.offset for record in seen] != list(range(start, start + len(seen))):
+            self.wrong.append(f"{client.name} got offsets {[record.offset for record in seen]} from {start} on")
+        if start == 0 and self._first_view is None:
+            self._first_view = (client.name, seen)
+        elif self._first_view is not None and self._first_view[1][start:] != seen:
+            self.wrong.append(f"{client.name} and {self._first_view[0]} do not see the same")
+
+    def check(self) -> None:
+        assert not self.wrong, f"topic {self.topic}: " + "; ".join(self.wrong[:10])
+
+
+def able(clients: Sequence[Client], codec: str) -> list[Client]:
+    return [client for client in clients if client.missing(codec) is None]
