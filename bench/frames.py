@@ -9,8 +9,8 @@ from functools import cache
 
 from headrace.client.frames import encode_request
 from headrace.protocol.compiler import codec
-from headrace.protocol.headers import response_header
 from headrace.protocol.framing import SIZE
+from headrace.protocol.headers import response_header
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 from headrace.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
@@ -36,7 +36,9 @@ class Batch:
 
 
 @cache
-def make_batch(records: int, value_bytes: int, producer_id: int = NO_PRODUCER_ID, epoch: int = NO_PRODUCER_EPOCH) -> Batch:
+def make_batch(
+    records: int, value_bytes: int, producer_id: int = NO_PRODUCER_ID, epoch: int = NO_PRODUCER_EPOCH
+) -> Batch:
     """Values of random bytes: nothing on the way may gain from their likeness."""
     chance = random.Random(SEED)
     builder = BatchBuilder()

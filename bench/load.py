@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import struct
 import subprocess
+import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -135,7 +136,5 @@ def generator_name() -> str:
 
 
 def _generator() -> list[str]:
-    import sys
-
     made = native.program("load")
     return [str(made)] if made is not None else [sys.executable, "-m", "bench.python_load"]

@@ -238,7 +238,8 @@ def _read_all(bootstrap: str, history: History) -> dict[tuple[str, int], list[tu
 
     places = [(topic, index) for topic in TOPICS for index in range(PARTITIONS)]
     final: dict[tuple[str, int], list[tuple[int, str]]] = {place: [] for place in places}
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "final", "check.crcs": True, "log_level": 0})
+    settings = {"group.id": "final", "enable.auto.commit": False, "check.crcs": True, "log_level": 0}
+    consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
     try:
         ends = {place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=READ_S_MAX)[1] for place in places}
         consumer.assign([TopicPartition(*place, 0) for place in places])

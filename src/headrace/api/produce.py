@@ -11,9 +11,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from headrace.api.counters import AppendedCounters
 from headrace.base.clock import Clock
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.base.metrics import Counter, Metrics
+from headrace.base.metrics import Metrics
 from headrace.metadata.image import Image
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 from headrace.records.batch import CODEC_MASK, TRANSACTIONAL, BatchHeader
@@ -46,15 +47,7 @@ class ProduceApi:
         self._image = image
         self._clock = clock
         self._loop = loop
-        self._messages_in: Counter = metrics.counter(
-            "kafka_server_brokertopicmetrics_messagesin_total", "Records appended for producers."
-        )
-        self._bytes_in: Counter = metrics.counter(
-            "kafka_server_brokertopicmetrics_bytesin_total", "Bytes of record batches appended."
-        )
-        self._failed: Counter = metrics.counter(
-            "kafka_server_brokertopicmetrics_failedproducerequests_total", "Partitions whose batch was refused."
-        )
+        self._appended = AppendedCounters(metrics)
 
     def handle(self, context: RequestContext, request: ProduceRequest) -> Any:
         acks = request.acks
@@ -117,13 +110,13 @@ class ProduceApi:
         checked: Checked,
         now_ms: int,
     ) -> None:
-        info = partition.append(records, header, checked, now_ms)
+        info = partition.append(records, header, checked.max_timestamp, now_ms)
         answer.base_offset = info.first_offset
         answer.log_append_time_ms = info.log_append_time
         answer.log_start_offset = partition.log.log_start
         if not info.duplicate:
-            self._messages_in.value += header.record_count
-            self._bytes_in.value += header.batch_length + 12
+            self._appended.messages.value += header.record_count
+            self._appended.bytes.value += header.size
 
     async def _finish(
         self,
@@ -159,7 +152,7 @@ class ProduceApi:
         answer: PartitionResponse,
         error: KafkaError,
     ) -> None:
-        self._failed.value += 1
+        self._appended.failed.value += 1
         answer.error_code = error.code
         answer.base_offset = -1
         answer.error_message = error.message or None

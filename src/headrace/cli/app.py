@@ -12,6 +12,7 @@ app = typer.Typer(
     no_args_is_help=True,
     help="An event streaming platform that speaks Apache Kafka's protocol.",
     rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 
 Overrides = Annotated[

@@ -13,6 +13,7 @@ from headrace.api.fetch import FetchApi
 from headrace.api.metadata import MetadataApi
 from headrace.api.offsets import OffsetsApi
 from headrace.api.produce import ProduceApi
+from headrace.api.produce_single import SingleProduce
 from headrace.api.producers import ProducersApi
 from headrace.api.table import broker_table
 from headrace.api.topics import TopicsApi
@@ -102,7 +103,7 @@ class BrokerRole:
             recovery_point_s=settings.number("log.flush.offset.checkpoint.interval.ms") / 1000,
         )
         producer_ids = ProducerIds(channel, settings.node_id, lambda: self.registration.broker_epoch)
-        self._dispatcher = self._make_dispatcher(forwarding, producer_ids, clock, chance, cluster_id)
+        self.dispatcher = self._make_dispatcher(forwarding, producer_ids, clock, chance, cluster_id)
 
     def _make_dispatcher(
         self, forwarding: Forwarding, producer_ids: ProducerIds, clock: Clock, chance: Random, cluster_id: str
@@ -138,7 +139,8 @@ class BrokerRole:
             "Partitions on this broker.",
             lambda: float(len(self.replicas.all())),
         )
-        return Dispatcher(table, versions.unsupported, self._metrics, self._loop)
+        shortcut = SingleProduce(self.replicas, image, clock, self._loop, self._metrics)
+        return Dispatcher(table, versions.unsupported, self._metrics, self._loop, shortcut.handle)
 
     @property
     def image(self) -> Image:
@@ -151,9 +153,9 @@ class BrokerRole:
     async def start(self, previous_broker_epoch: int) -> None:
         """Returns when clients are served and every partition that this broker leads is open."""
         self._listeners = await open_listeners(
-            self._settings, self._settings.broker_listeners, self._dispatcher, self._metrics
+            self._settings, self._settings.broker_listeners, self.dispatcher, self._metrics
         )
-        self._dispatcher.warm(WARM)
+        self.dispatcher.warm(WARM)
         await self.registration.register(previous_broker_epoch)
         self._tasks.append(self._loop.create_task(self._observer.run()))
         await self._caught_up()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from headrace.base.metrics import Metrics
@@ -13,7 +14,7 @@ from headrace.server.listener import Listener, ListenerSettings
 async def open_listeners(
     settings: Settings, addresses: Sequence[ListenerAddress], handler: FrameHandler, metrics: Metrics
 ) -> list[Listener]:
-    """Bound, but not served yet: clients wait in the backlog until `serve`. If one cannot be bound, none stays."""
+    """Bound, but not served yet: clients are refused until `serve`. If one cannot be bound, none stays."""
     opened: list[Listener] = []
     try:
         for address in addresses:
@@ -29,6 +30,7 @@ async def open_listeners(
                 ),
                 handler,
                 metrics,
+                asyncio.get_running_loop(),
             )
             await listener.open()
             opened.append(listener)

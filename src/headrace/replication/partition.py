@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NodeId, TopicPartition, Uuid
+from headrace.base.options import LONG_MAX
 from headrace.records.batch import BatchHeader
 from headrace.records.validate_batch import Checked, check_produced_batch, needs_thread, read_produced_header
 from headrace.storage.append import AppendInfo
@@ -37,7 +38,7 @@ class Partition:
     def __init__(self, name: TopicPartition, topic_id: Uuid, node_id: NodeId, log: Log, high_watermark: int) -> None:
         self.name = name
         self.topic_id = topic_id
-        self._node_id = node_id
+        self.node_id = node_id
         self.log = log
         self.high_watermark = min(max(high_watermark, log.log_start), log.log_end)
         self.leader = -1
@@ -45,24 +46,28 @@ class Partition:
         self.isr: tuple[int, ...] = ()
         self.min_isr = 1
         self._watchers: dict[Callable[[], None], None] = {}
-        self._require_keys = False
+        self.requires_keys = False
         self._append_time = False
+        self._before_max_ms = log.config.message_timestamp_before_max_ms
+        self._after_max_ms = log.config.message_timestamp_after_max_ms
         self.offline: str | None = None  # why, once its disk has failed
 
     @property
     def is_leader(self) -> bool:
-        return self.leader == self._node_id and self.offline is None
+        return self.leader == self.node_id and self.offline is None
 
     def configure(self, min_isr: int) -> None:
         """After the log got its options: what an append must not look up every time."""
         config = self.log.config
         self.min_isr = min_isr
-        self._require_keys = "compact" in config.cleanup_policy
+        self.requires_keys = "compact" in config.cleanup_policy
         self._append_time = config.message_timestamp_type == "LogAppendTime"
+        self._before_max_ms = config.message_timestamp_before_max_ms
+        self._after_max_ms = config.message_timestamp_after_max_ms
 
     def lead(self, leader: int, leader_epoch: int, isr: tuple[int, ...]) -> None:
         """What metadata says; an older epoch than ours is old news."""
-        if leader_epoch < self.leader_epoch:
+        if leader_epoch < self.leader_epoch or self.offline is not None:
             return
         changed = (leader, leader_epoch) != (self.leader, self.leader_epoch)
         self.leader, self.leader_epoch, self.isr = leader, leader_epoch, isr
@@ -81,12 +86,12 @@ class Partition:
             if current_leader_epoch < self.leader_epoch:
                 raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"{self.name} is at leader epoch {self.leader_epoch}")
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{self.name} is at leader epoch {self.leader_epoch}")
-        if self.leader != self._node_id:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self._node_id} does not lead {self.name}")
+        if self.leader != self.node_id:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self.node_id} does not lead {self.name}")
 
     def admit(self, records: memoryview, acks: int) -> BatchHeader:
         """The checks that need only the header; then `check` (in a thread if `needs_thread`), then `append`."""
-        if self.leader != self._node_id or self.offline is not None:
+        if self.leader != self.node_id or self.offline is not None:
             self.check_leader()
         if acks == -1 and len(self.isr) < self.min_isr:
             raise KafkaError(
@@ -109,21 +114,25 @@ class Partition:
     def check(
         self, records: memoryview, header: BatchHeader, now_ms: int, decompressed_max: int = DECOMPRESSED_BYTES_MAX
     ) -> Checked:
-        config = self.log.config
+        timestamp_min, timestamp_max = self.timestamp_bounds(now_ms)
         return check_produced_batch(
             records,
             header,
             max_decompressed_bytes=decompressed_max,
-            require_keys=self._require_keys,
-            timestamp_min=now_ms - config.message_timestamp_before_max_ms,
-            timestamp_max=now_ms + config.message_timestamp_after_max_ms,
+            require_keys=self.requires_keys,
+            timestamp_min=timestamp_min,
+            timestamp_max=timestamp_max,
         )
+
+    def timestamp_bounds(self, now_ms: int) -> tuple[int, int]:
+        """What a record's own time may be; both fit an int64."""
+        return now_ms - self._before_max_ms, min(now_ms + self._after_max_ms, LONG_MAX)
 
     @staticmethod
     def needs_thread(header: BatchHeader) -> bool:
         return needs_thread(header)
 
-    def append(self, records: memoryview, header: BatchHeader, checked: Checked, now_ms: int) -> AppendInfo:
+    def append(self, records: memoryview, header: BatchHeader, max_timestamp: int, now_ms: int) -> AppendInfo:
         """Stamps the batch and writes it. KafkaError KAFKA_STORAGE_ERROR: nothing was appended."""
         try:
             info = self.log.append_as_leader(
@@ -131,7 +140,7 @@ class Partition:
                 header,
                 self.leader_epoch,
                 now_ms,
-                max_timestamp=checked.max_timestamp,
+                max_timestamp=max_timestamp,
                 append_time=self._append_time,
             )
         except OSError as error:
@@ -149,6 +158,7 @@ class Partition:
 
     def fail(self, error: OSError) -> KafkaError:
         """The disk refused: what it holds of this partition cannot be trusted to grow; the node and other data go on."""
+        self.leader = -1
         self.offline = f"{self.name} is offline: {error.strerror or error}"
         self._wake()
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)

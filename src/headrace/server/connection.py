@@ -32,6 +32,8 @@ ANSWERS_WAITING_MAX = 128  # requests taken from one connection before their ans
 JOIN_MAX = 32 * 1024  # answers up to this size are joined into one send
 WRITE_PIECE = 256 * 1024  # what asyncio may have to copy when the socket takes only a part
 
+GATHER_CONNECTIONS_MIN = 8  # from here on the answers of a turn leave together
+
 _SIZE = Struct(">i")
 
 
@@ -78,25 +80,43 @@ class FrameHandler(Protocol):
         """The answer's parts (size included), an answer to come, or None where none is sent (acks=0). CloseConnection ends it."""
 
 
-class Gauges:
-    """What all connections of a listener count together."""
+class Company:
+    """What all connections of a listener have in common: their counters, and the moment at which their answers leave.
 
-    __slots__ = ("bytes_in", "bytes_out", "connections", "refused")
+    A send wakes the client, and waking costs more than sending. So with many clients the answers of one turn of the loop leave
+    together at its end: a client program with many connections is woken once and finds them all.
+    """
 
-    def __init__(self, bytes_in: Counter, bytes_out: Counter, refused: Counter) -> None:
+    __slots__ = ("_answering", "_loop", "bytes_in", "bytes_out", "connections", "refused")
+
+    def __init__(
+        self, bytes_in: Counter, bytes_out: Counter, refused: Counter, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.bytes_in = bytes_in
         self.bytes_out = bytes_out
         self.refused = refused
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # in the order of their coming: a set's order follows addresses
+        self._loop = loop
+        self._answering: list[Connection] = []
+
+    def answer_later(self, connection: Connection) -> None:
+        if not self._answering:
+            self._loop.call_soon(self._answer)
+        self._answering.append(connection)
+
+    def _answer(self) -> None:
+        answering, self._answering = self._answering, []
+        for connection in answering:
+            connection.flush()
 
 
 class Connection(asyncio.BufferedProtocol):
     def __init__(
-        self, handler: FrameHandler, listener: str, gauges: Gauges, frame_max: int, loop: asyncio.AbstractEventLoop
+        self, handler: FrameHandler, listener: str, company: Company, frame_max: int, loop: asyncio.AbstractEventLoop
     ):
         self._handler = handler
         self._listener = listener
-        self._gauges = gauges
+        self._company = company
         self._frame_max = frame_max
         self._loop = loop
         self._transport: asyncio.Transport | None = None
@@ -126,11 +146,11 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = Peer(
             self._listener, name[0] if isinstance(name, tuple) else "local", own[1] if isinstance(own, tuple) else 0
         )
-        self._gauges.connections.add(self)
+        self._company.connections[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._gauges.connections.discard(self)
+        self._company.connections.pop(self, None)
         waiting, self._waiting = self._waiting, deque()
         self._unsent.clear()
         for answer in waiting:
@@ -159,7 +179,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
-        self._gauges.bytes_in.value += nbytes
+        self._company.bytes_in.value += nbytes
         self.last_active = self._loop.time()
         if not self._frame_held:
             self._parse()
@@ -186,17 +206,21 @@ class Connection(asyncio.BufferedProtocol):
             if self._start == self._end:
                 self._start = self._end = self._wanted = 0
         except CloseConnection as reason:
-            self._flush()
+            self.flush()
             self._refuse(str(reason))
             return
         except Exception:
-            self._flush()
+            self.flush()
             log.exception("connection from %s closed: a request could not be handled", self.peer.address)
             self.close()
             return
         finally:
             self._parsing = False
-        self._flush()
+        if self._out:
+            if len(self._company.connections) < GATHER_CONNECTIONS_MIN:
+                self.flush()
+            else:
+                self._company.answer_later(self)
         self._steer_reading()
 
     def _take(self, answer: Answer | Deferred | None) -> None:
@@ -255,20 +279,20 @@ class Connection(asyncio.BufferedProtocol):
             waiting.popleft()
         self._parse()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         out = self._out
         if not out or self._transport is None:
             return
         self._out = []
         if len(out) == 1 and not self._unsent and not self._write_paused:
             size = len(out[0])
-            self._gauges.bytes_out.value += size
+            self._company.bytes_out.value += size
             if size <= WRITE_PIECE:
                 self._transport.write(out[0])
                 return
         else:
             size = sum(map(len, out))
-            self._gauges.bytes_out.value += size
+            self._company.bytes_out.value += size
         if size <= JOIN_MAX:
             out = [b"".join(out)]
         self._unsent.extend(out)
@@ -297,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- ending
 
     def _refuse(self, reason: str) -> None:
-        self._gauges.refused.value += 1
+        self._company.refused.value += 1
         log.warning("connection from %s on %s closed: %s", self.peer.address, self._listener, reason)
         self.close()
 

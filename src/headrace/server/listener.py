@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headrace.base.errors import ConfigError
 from headrace.base.metrics import Metrics
-from headrace.server.connection import Connection, FrameHandler, Gauges
+from headrace.server.connection import Connection, FrameHandler, Company
 
 log = logging.getLogger(__name__)
 
@@ -27,29 +27,32 @@ class ListenerSettings:
 
 
 class Listener:
-    def __init__(self, settings: ListenerSettings, handler: FrameHandler, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: ListenerSettings, handler: FrameHandler, metrics: Metrics, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.settings = settings
         self._handler = handler
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         name = settings.name
         self.port = settings.port
-        self._gauges = Gauges(
+        self._company = Company(
             metrics.counter("kafka_server_socket_server_metrics_incoming_byte_total", "Bytes read.", listener=name),
             metrics.counter("kafka_server_socket_server_metrics_outgoing_byte_total", "Bytes written.", listener=name),
             metrics.counter(
                 "headrace_connections_refused_total", "Connections closed for bad input or a limit.", listener=name
             ),
+            loop,
         )
         metrics.gauge(
             "kafka_server_socket_server_metrics_connection_count",
             "Open connections.",
-            lambda: float(len(self._gauges.connections)),
+            lambda: float(len(self._company.connections)),
             listener=name,
         )
 
     async def open(self) -> None:
-        """Binds; clients wait in the backlog until `serve`."""
+        """Binds, so that the port is known; clients are refused until `serve`, and come again."""
         loop = asyncio.get_running_loop()
         settings = self.settings
         try:
@@ -59,6 +62,7 @@ class Listener:
                 settings.port,
                 backlog=settings.backlog,
                 reuse_address=True,
+                start_serving=False,  # nobody is answered by a node that does not know its metadata yet
             )
         except OSError as error:
             raise ConfigError(
@@ -72,19 +76,19 @@ class Listener:
         self._sweep(asyncio.get_running_loop())
 
     def _accept(self, loop: asyncio.AbstractEventLoop) -> asyncio.BufferedProtocol:
-        if len(self._gauges.connections) >= self.settings.connections_max:
-            self._gauges.refused.value += 1
+        if len(self._company.connections) >= self.settings.connections_max:
+            self._company.refused.value += 1
             log.warning(
                 "%s: a connection was refused, max.connections=%d is reached",
                 self.settings.name,
-                len(self._gauges.connections),
+                len(self._company.connections),
             )
             return _Refusal()
-        return Connection(self._handler, self.settings.name, self._gauges, self.settings.request_bytes_max, loop)
+        return Connection(self._handler, self.settings.name, self._company, self.settings.request_bytes_max, loop)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         oldest = loop.time() - self.settings.idle_s_max
-        for connection in [c for c in self._gauges.connections if c.last_active < oldest]:
+        for connection in [c for c in self._company.connections if c.last_active < oldest]:
             connection.close()
         self._sweeper = loop.call_later(IDLE_SWEEP_S, self._sweep, loop)
 
@@ -96,7 +100,7 @@ class Listener:
         self.stop_accepting()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for connection in list(self._gauges.connections):
+        for connection in list(self._company.connections):
             connection.close()
 
 

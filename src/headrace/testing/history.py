@@ -52,14 +52,15 @@ class Anomaly(NamedTuple):
 class History:
     """Written by clients as they go; the order of the events is the order in which they happened."""
 
-    def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(
+        self, now: Callable[[], float] = lambda: 0.0, tell: Callable[[Event], None] = lambda event: None
+    ) -> None:
         self._now = now
+        self._tell = tell  # of each event, as it happens
         self.events: list[Event] = []
 
     def invoke(self, process: str, operation: str, **value: Any) -> int:
-        number = len(self.events)
-        self.events.append(Event(number, self._now(), Kind.INVOKE, process, operation, number, value))
-        return number
+        return self._add(Kind.INVOKE, process, operation, len(self.events), value)
 
     def ok(self, call: int, **value: Any) -> None:
         self._end(Kind.OK, call, value)
@@ -73,13 +74,18 @@ class History:
 
     def note(self, operation: str, **value: Any) -> None:
         """Something that happened to the cluster, like a power loss."""
-        number = len(self.events)
-        self.events.append(Event(number, self._now(), Kind.INFO, "", operation, number, value))
+        self._add(Kind.INFO, "", operation, len(self.events), value)
 
     def _end(self, kind: Kind, call: int, value: dict[str, Any]) -> None:
         begun = self.events[call]
         assert begun.kind is Kind.INVOKE, f"call {call} was not invoked"
-        self.events.append(Event(len(self.events), self._now(), kind, begun.process, begun.operation, call, value))
+        self._add(kind, begun.process, begun.operation, call, value)
+
+    def _add(self, kind: Kind, process: str, operation: str, call: int, value: dict[str, Any]) -> int:
+        event = Event(len(self.events), self._now(), kind, process, operation, call, value)
+        self.events.append(event)
+        self._tell(event)
+        return event.number
 
 
 @dataclass(slots=True)
@@ -332,12 +338,19 @@ def _topics(calls: Sequence[Call], final_read: FinalRead) -> Iterator[Anomaly]:
     if final_read.topics is None:
         return
     last: dict[str, Call] = {}
+    uncertain: set[tuple[str, str]] = set()  # requests that may still be carried out at any time
     for call in calls:
-        if call.begun.operation in ("create_topic", "delete_topic") and not _failed(call):
+        operation = call.begun.operation
+        if operation in ("create_topic", "delete_topic") and not _failed(call):
             last[call["topic"]] = call
+            if not call.is_ok and call.begun.value.get("id") is None:
+                uncertain.add((operation, call["topic"]))
     for topic, call in last.items():
         found = final_read.topics.get(topic)
-        if call.is_ok and call.begun.operation == "create_topic" and found != call["id"]:
+        operation = call.begun.operation
+        if not call.is_ok:
+            continue
+        if operation == "create_topic" and found != call["id"] and ("delete_topic", topic) not in uncertain:
             yield Anomaly("lost topic", f"{topic} was created with id {call['id']}, at the end it is {found}")
-        if call.is_ok and call.begun.operation == "delete_topic" and found is not None:
+        if operation == "delete_topic" and found is not None and ("create_topic", topic) not in uncertain:
             yield Anomaly("deleted topic is back", f"{topic} is there with id {found}")

@@ -1,0 +1,86 @@
+"""`python -m bench [LINE …]`: the table of ratios, on a quiet machine."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import machine
+from bench.line import Options
+from bench.lines import all_lines
+from bench.load import generator_name
+from bench.native import WORK
+from bench.plot import draw
+from bench.publish import PAGE, PLOT, Run, utc_now, write_json, write_page
+from bench.report import make_rows, print_table, verdict
+from bench.runner import Runner, contestants
+from bench.wire import BenchFailed
+
+ROUNDS = 3
+SECONDS = 3.0
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("lines", nargs="*", metavar="LINE", help=f"of {', '.join(all_lines())}; all unless given")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="that count; medians are taken over them")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="a round")
+    parser.add_argument("--no-kafka", action="store_true", help="only Headrace and the C ceiling")
+    parser.add_argument("--publish", action="store_true", help=f"write {PAGE} and {PLOT}")
+    given = parser.parse_args(words)
+    unknown = [name for name in given.lines if name not in all_lines()]
+    if unknown:
+        parser.error(f"no line is called {', '.join(unknown)}; there are {', '.join(all_lines())}")
+    if given.rounds < 1 or given.seconds <= 0:
+        parser.error("a round and a part of a second are the least")
+    return given
+
+
+def main(words: Sequence[str]) -> int:
+    given = parse(words)
+    lines = [line for name, line in all_lines().items() if not given.lines or name in given.lines]
+    work: Path = WORK
+    data = work / "data"
+    shutil.rmtree(data, ignore_errors=True)
+    data.mkdir(parents=True)
+    options = Options(seconds=given.seconds, work=data, bytes_max=machine.bytes_without_throttling())
+    taking_part, skipped = contestants(data, with_kafka=not given.no_kafka)
+    for name, reason in skipped.items():
+        print(f"{name} does not take part: {reason}", file=sys.stderr)
+    runner = Runner(taking_part, options, given.rounds, lambda text: print(text, file=sys.stderr, flush=True))
+    runner.results.skipped = skipped
+    started = utc_now()
+    try:
+        results = runner.run(lines)
+    except BenchFailed as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(data, ignore_errors=True)
+    settings = {
+        "rounds": str(given.rounds),
+        "seconds a round": f"{given.seconds:g}",
+        "bytes a round at most": f"{options.bytes_max / 1e9:.1f} GB",
+        "load generator": generator_name(),
+    }
+    command = " ".join(["python -m bench", *words])
+    run = Run(started, command, machine.facts(work), settings, results, make_rows(lines, results))
+    print_table(run.rows, Console())
+    print(verdict(run.rows))
+    print(f"all rounds: {write_json(run, work)}")
+    if given.publish:
+        draw(run.rows, PLOT)
+        write_page(run)
+        print(f"published: {PAGE}, {PLOT}")
+    else:
+        draw(run.rows, work / PLOT.name)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,156 @@
+"""Who is measured: Headrace, Apache Kafka, and the C ceiling. Each gives a place for a topic and takes it away with its data."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import native
+from bench.wire import (
+    READY_S_MAX,
+    RETRY_S,
+    BenchFailed,
+    Wire,
+    create_topic,
+    delete_topic,
+    new_producer_id,
+    wait_for_leaders,
+)
+from headrace.testing.peers import KafkaPeer
+from headrace.testing.processes import LOOPBACK, NodeProcess, free_port
+
+HEADRACE, KAFKA, CEILING = "Headrace", "Kafka", "C ceiling"
+# As Kafka's own start scripts have it.
+KAFKA_HEAP = (
+    "-Xms1G",
+    "-Xmx1G",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+)
+# Otherwise deleted topics would fill the disk: Kafka looks after 30 s for the first time, and then leaves them for a minute.
+KAFKA_SETTINGS = {"log.segment.delete.delay.ms": "200", "log.initial.task.delay.ms": "500"}
+
+Process = NodeProcess | KafkaPeer
+
+
+def spawn_headrace(directory: Path) -> NodeProcess:
+    """Not started. /metrics is on, as it is for users."""
+    return NodeProcess({"headrace.http.listener": f"{LOOPBACK}:{free_port()}"}, directory=directory)
+
+
+def spawn_kafka(directory: Path) -> KafkaPeer:
+    return KafkaPeer(KAFKA_SETTINGS, directory=directory, heap=KAFKA_HEAP)
+
+
+class Broker:
+    """A server that is started when it is first needed and then kept, as warm as it gets, until `close`."""
+
+    def __init__(self, name: str, directory: Path, spawn: Callable[[Path], Process]) -> None:
+        self.name = name
+        self.directory = directory
+        self.spawn = spawn
+        self._process: Process | None = None
+        self._wire: Wire | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    @property
+    def process(self) -> Process:
+        if self._process is None:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            self._process = self.spawn(self.directory.absolute())
+            self._process.start()
+            self._wire = Wire(self._process.port)
+        return self._process
+
+    @property
+    def wire(self) -> Wire:
+        _ = self.process
+        assert self._wire is not None
+        return self._wire
+
+    @property
+    def port(self) -> int:
+        return self.process.port
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def rss_bytes(self) -> int:
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise BenchFailed(f"{self.name} has no resident memory: it is gone")
+
+    def new_producer_id(self) -> tuple[int, int]:
+        return new_producer_id(self.wire)
+
+    def open_topic(self, name: str, partitions: int) -> None:
+        create_topic(self.wire, name, partitions)
+        wait_for_leaders(self.wire, name)
+
+    def drop_topic(self, name: str) -> None:
+        """Returns when its files are gone, so that the disk and the page cache are the next one's."""
+        delete_topic(self.wire, name)
+        deadline = time.monotonic() + READY_S_MAX
+        while any(self.process.data_dir.glob(f"{name}*")):
+            if time.monotonic() > deadline:
+                raise BenchFailed(f"{self.name} still has files of {name} after {READY_S_MAX:.0f} s")
+            time.sleep(RETRY_S)
+
+    def close(self) -> None:
+        """Ends the process, removes the data."""
+        if self._wire is not None:
+            self._wire.__exit__()
+        if self._process is not None:
+            self._process.kill()
+            self._process.close()
+        self._process = self._wire = None
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Ceiling:
+    """bench/ceiling.c, a new process for every topic."""
+
+    name = CEILING
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.port = 0
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "a topic comes first"
+        return self._process.pid
+
+    def new_producer_id(self) -> tuple[int, int]:
+        return 0, 0
+
+    def open_topic(self, name: str, partitions: int) -> None:
+        program = native.program("ceiling")
+        assert program is not None, "without a C compiler there is no ceiling"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._process = subprocess.Popen([str(program), str(self.directory)], stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+
+    def drop_topic(self, name: str) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+        self._process = None
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+Contestant = Broker | Ceiling

@@ -1,0 +1,65 @@
+"""Fetching what lies in the page cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from bench.contestants import KAFKA, Contestant
+from bench.frames import Batch, fetch_answer, fetch_error_at, fetch_frame, make_batch, produce_frame, records_that_fit
+from bench.line import IN_FLIGHT, KIB, Figure, Measured, Options
+from bench.load import Load, Span, run_load
+from bench.produce import produce_load
+
+FETCH_BATCHES = 16  # a fetch asks for just as many whole batches as make about 1 MB
+TOPIC_BYTES = 256 * 1024 * 1024  # of all partitions: more than any processor's cache, far less than memory
+SLACK_BYTES = 16  # by which answers may differ besides the records: a length of one to four bytes, absent tags
+FILL_S_MAX = 60.0
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """A partition for each connection, written before, then read again and again from the page cache."""
+
+    name: str
+    title: str
+    figures: tuple[Figure, ...]
+    connections: int
+    against: tuple[str, ...] = (KAFKA,)
+    alone: bool = False
+    warm_round: bool = True
+
+    def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
+        batch = make_batch(records_that_fit(64 * KIB, KIB), KIB)
+        fetches = TOPIC_BYTES // self.connections // (batch.size * FETCH_BATCHES)
+        contestant.open_topic(topic, self.connections)
+        try:
+            self._fill(contestant, topic, batch, fetches)
+            load = self._load(topic, batch, fetches)
+            outcome = run_load(load, contestant.port, contestant.pid, Span(options.seconds, options.span.warm))
+        finally:
+            contestant.drop_topic(topic)
+        return Measured({figure.key: getattr(outcome, figure.key) for figure in self.figures}, outcome.as_json())
+
+    def _fill(self, contestant: Contestant, topic: str, batch: Batch, fetches: int) -> None:
+        """Partition by partition: in one load the connections would not get equally far."""
+        for partition in range(self.connections):
+            load = produce_load(topic, [batch], 1, IN_FLIGHT)
+            load = replace(load, frames=[[produce_frame(topic, partition, batch)]])
+            bytes_max = fetches * FETCH_BATCHES * batch.size
+            run_load(load, contestant.port, contestant.pid, Span(FILL_S_MAX, 0.0, bytes_max))
+
+    def _load(self, topic: str, batch: Batch, fetches: int) -> Load:
+        payload = FETCH_BATCHES * batch.size
+        offsets = [number * FETCH_BATCHES * batch.records for number in range(fetches)]
+        bare = len(fetch_answer(topic))
+        return Load(
+            frames=[
+                [fetch_frame(topic, partition, offset, payload) for offset in offsets]
+                for partition in range(self.connections)
+            ],
+            in_flight=1,
+            payload_bytes=payload,
+            error_at=fetch_error_at(topic),
+            response_min=bare + payload,
+            response_max=bare + payload + SLACK_BYTES,
+        )

@@ -1,0 +1,70 @@
+"""What a line of the benchmark is: something done to a contestant, the figures that come of it, and what they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from bench.contestants import Contestant
+from bench.load import Span
+
+KIB = 1024
+IN_FLIGHT = 5  # max.in.flight.requests.per.connection of Kafka's producer
+WARM_SHARE = 0.15  # of a round's time goes before it, uncounted
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a line. Goals are ratios to the other side; for `goal_absolute` the number itself is judged."""
+
+    key: str
+    title: str
+    more_is_better: bool
+    goal: float | None = None
+    ceiling_goal: float | None = None
+    goal_absolute: float | None = None
+    digits: int = 0
+
+
+@dataclass(frozen=True)
+class Options:
+    seconds: float = 3.0
+    work: Path = Path(".work/bench")
+    bytes_max: int = 0  # written by one round; 0: no bound
+    filler_bytes_max: int = 16 * 10**9  # written by the line `loop`
+    loop_topics: int = 10
+    loop_partitions: int = 1000
+
+    @property
+    def span(self) -> Span:
+        return Span(self.seconds, self.seconds * WARM_SHARE, self.bytes_max)
+
+
+@dataclass(frozen=True)
+class Measured:
+    figures: dict[str, float]
+    detail: Mapping[str, object] = field(default_factory=dict)
+
+
+class Line(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def figures(self) -> tuple[Figure, ...]: ...
+    @property
+    def against(self) -> tuple[str, ...]:
+        """Besides Headrace."""
+
+    @property
+    def alone(self) -> bool:
+        """No other server may run meanwhile, not even idle; the line starts its own."""
+
+    @property
+    def warm_round(self) -> bool:
+        """The first round does not count."""
+
+    def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured: ...

@@ -1,0 +1,73 @@
+"""All lines with their goals, in the order in which they run."""
+
+from __future__ import annotations
+
+from bench.fetch import Fetch
+from bench.frames import records_that_fit
+from bench.line import KIB, Figure, Line
+from bench.loop_lag import LoopLag
+from bench.produce import Memory, Produce
+from bench.start import Start
+
+
+def mb_per_s(goal: float | None = None, ceiling_goal: float | None = None) -> Figure:
+    return Figure("mb_per_s", "MB/s", True, goal, ceiling_goal)
+
+
+def cpu_s_per_gb(goal: float | None = None) -> Figure:
+    return Figure("cpu_s_per_gb", "CPU s/GB", False, goal, digits=2)
+
+
+CPU_US_PER_REQUEST = Figure("cpu_us_per_request", "CPU µs/request", False, digits=1)
+
+
+def all_lines() -> dict[str, Line]:
+    records_64k = records_that_fit(64 * KIB, KIB)
+    records_1m = records_that_fit(1024 * KIB, KIB)
+    records_16k = records_that_fit(16 * KIB, KIB)
+    throughput = (mb_per_s(), cpu_s_per_gb())
+    four = Produce(
+        "produce-64k-4x4", "produce 64 KB batches, 4 connections × 4 partitions", throughput, records_64k, KIB, 4, 4
+    )
+    lines: list[Line] = [
+        Produce(
+            "produce-64k",
+            "produce 64 KB batches, 1 connection, 5 in flight",
+            (mb_per_s(2.0, 0.7), cpu_s_per_gb(0.4)),
+            records_64k, KIB, 1, 1,
+        ),
+        four,
+        Produce(
+            "produce-1m",
+            "produce 1 MB batches, 2 connections, 5 in flight",
+            (mb_per_s(1.5, 0.7), cpu_s_per_gb()),
+            records_1m, KIB, 2, 2,
+        ),
+        Produce("produce-500x100", "produce 500 × 100 B batches, 4 connections", throughput, 500, 100, 4, 4),
+        Produce(
+            "idempotent-16k", "idempotent producer, 16 KB batches, 1 connection, 5 in flight", throughput,
+            records_16k, KIB, 1, 1, idempotent=True,
+        ),
+        Fetch("fetch-1", "fetch 1 KB records, 1 connection, 1 MB a fetch", (mb_per_s(1.2), cpu_s_per_gb()), 1),
+        Fetch("fetch-4", "fetch 1 KB records, 4 connections, 1 MB a fetch", (mb_per_s(1.2), cpu_s_per_gb()), 4),
+        Produce(
+            "message-1",
+            "one message of 100 B, one connection",
+            (
+                Figure("p50_us", "p50 µs", False, goal=0.6),
+                Figure("p99_us", "p99 µs", False, goal=0.6),
+                CPU_US_PER_REQUEST,
+            ),
+            1, 100, 1, 1, in_flight=1,
+        ),
+        Produce(
+            "message-50",
+            "one message of 100 B, 50 connections",
+            (Figure("requests_per_s", "requests/s", True, goal=1.2), CPU_US_PER_REQUEST),
+            1, 100, 50, 10, in_flight=1,
+        ),
+        Memory(four),
+        Start(),
+        LoopLag(),
+    ]  # fmt: skip
+    return {line.name: line for line in lines}

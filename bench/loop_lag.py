@@ -1,0 +1,112 @@
+"""How late the event loop of a node gets while the page cache is filled at full speed and thousands of partitions are created."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import urllib.request
+from dataclasses import dataclass
+
+from bench.contestants import Broker, Contestant
+from bench.frames import make_batch, records_that_fit
+from bench.line import IN_FLIGHT, KIB, Figure, Measured, Options
+from bench.load import Running, Span
+from bench.produce import produce_load
+from bench.wire import BenchFailed, Wire, create_topic, wait_for_leaders
+from headrace.testing.processes import LOOPBACK
+
+METRIC = "headrace_loop_lag_seconds"
+SECONDS_PER_ROUND_SECOND = 5  # the lag is sampled every 10 ms: a p99.9 wants thousands of samples
+SHARE = 0.999
+
+
+@dataclass(frozen=True)
+class LoopLag:
+    name: str = "loop"
+    title: str = "loop lag while 64 KB batches come at full speed and 10,000 partitions are created"
+    figures: tuple[Figure, ...] = (
+        Figure("lag_p999_ms", "lag p99.9, ms, at most", False, goal_absolute=50.0, digits=1),
+        Figure("message_p999_ms", "p99.9 of single messages meanwhile, ms", False, digits=1),
+        Figure("create_s", "creating the partitions, s", False, digits=1),
+    )
+    against: tuple[str, ...] = ()
+    alone: bool = True
+    warm_round: bool = False
+
+    def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
+        assert isinstance(contestant, Broker)
+        free = shutil.disk_usage(options.work).free
+        span = Span(options.seconds * SECONDS_PER_ROUND_SECOND, 0.0, min(options.filler_bytes_max, free // 3))
+        try:
+            return self._measure(contestant, topic, options, span)
+        finally:
+            contestant.close()
+
+    def _measure(self, contestant: Broker, topic: str, options: Options, span: Span) -> Measured:
+        filler, single = f"{topic}-filler", f"{topic}-single"
+        contestant.open_topic(filler, 1)
+        contestant.open_topic(single, 1)
+        metrics_url = _metrics_url(contestant)
+        batch = make_batch(records_that_fit(64 * KIB, KIB), KIB)
+        before = _buckets(metrics_url)
+        loads = [
+            Running(produce_load(filler, [batch], 1, IN_FLIGHT), contestant.port, contestant.pid, span),
+            Running(
+                produce_load(single, [make_batch(1, 100)], 1, 1),
+                contestant.port,
+                contestant.pid,
+                Span(span.seconds),
+            ),
+        ]
+        try:
+            began = time.monotonic()
+            with Wire(contestant.port) as wire:
+                for number in range(options.loop_topics):
+                    create_topic(wire, f"{topic}-many-{number}", options.loop_partitions)
+                create_s = time.monotonic() - began
+                wait_for_leaders(wire, f"{topic}-many-{options.loop_topics - 1}")
+        finally:
+            filled, answered = [load.outcome() for load in loads]
+        after = _buckets(metrics_url)
+        lags = {bound: after[bound] - before.get(bound, 0.0) for bound in after}
+        return Measured(
+            {
+                "lag_p999_ms": quantile(lags, SHARE) * 1000,
+                "message_p999_ms": answered.p999_us / 1000,
+                "create_s": create_s,
+            },
+            {
+                "lags": {str(bound): count for bound, count in lags.items()},
+                "filled": filled.as_json(),
+                "filled_mb_per_s": filled.mb_per_s,
+                "single": answered.as_json(),
+                "partitions": options.loop_topics * options.loop_partitions,
+            },
+        )
+
+
+def quantile(cumulative: dict[float, float], share: float) -> float:
+    """The upper bound of the bucket that holds this share."""
+    total = max(cumulative.values(), default=0.0)
+    if total <= 0:
+        raise BenchFailed("the node measured no lag at all")
+    return min(bound for bound, count in cumulative.items() if count >= share * total)
+
+
+def _metrics_url(contestant: Broker) -> str:
+    """As the node itself announces it."""
+    words = getattr(contestant.process, "announcement", "").split()
+    return next(word for word in words if word.startswith("http://")).replace("localhost", LOOPBACK)
+
+
+def _buckets(url: str) -> dict[float, float]:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        text = answer.read().decode()
+    found = {}
+    for line in text.splitlines():
+        if line.startswith(f"{METRIC}_bucket"):
+            bound = line.partition('le="')[2].partition('"')[0]
+            found[float(bound)] = float(line.split()[-1])
+    if not found:
+        raise BenchFailed(f"the node does not export {METRIC}")
+    return found

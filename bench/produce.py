@@ -1,0 +1,79 @@
+"""Producing: throughput, latency, and the memory that is left behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from bench.contestants import CEILING, KAFKA, Broker, Contestant
+from bench.frames import Batch, make_batch, produce_answer, produce_error_at, produce_frame
+from bench.line import IN_FLIGHT, Figure, Measured, Options
+from bench.load import Load, Outcome, run_load
+
+
+def produce_load(topic: str, batches: list[Batch], partitions: int, in_flight: int) -> Load:
+    """One connection a batch, partitions in turn."""
+    answer_bytes = len(produce_answer(topic))
+    return Load(
+        frames=[[produce_frame(topic, number % partitions, batch)] for number, batch in enumerate(batches)],
+        in_flight=in_flight,
+        payload_bytes=batches[0].size,
+        error_at=produce_error_at(topic),
+        response_min=answer_bytes,
+        response_max=answer_bytes,
+    )
+
+
+@dataclass(frozen=True)
+class Produce:
+    name: str
+    title: str
+    figures: tuple[Figure, ...]
+    records: int
+    value_bytes: int
+    connections: int
+    partitions: int
+    in_flight: int = IN_FLIGHT
+    idempotent: bool = False
+    against: tuple[str, ...] = (KAFKA, CEILING)
+    alone: bool = False
+    warm_round: bool = True
+
+    def load(self, contestant: Contestant, topic: str) -> Load:
+        if not self.idempotent:
+            batch = make_batch(self.records, self.value_bytes)
+            return produce_load(topic, [batch] * self.connections, self.partitions, self.in_flight)
+        batches = [
+            make_batch(self.records, self.value_bytes, *contestant.new_producer_id()) for _ in range(self.connections)
+        ]
+        load = produce_load(topic, batches, self.partitions, self.in_flight)
+        batch_at = load.frames[0][0].index(batches[0].data)
+        return replace(load, batch_at=batch_at, records=self.records)
+
+    def run(self, contestant: Contestant, topic: str, options: Options) -> Outcome:
+        contestant.open_topic(topic, self.partitions)
+        try:
+            return run_load(self.load(contestant, topic), contestant.port, contestant.pid, options.span)
+        finally:
+            contestant.drop_topic(topic)
+
+    def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
+        outcome = self.run(contestant, topic, options)
+        return Measured({figure.key: getattr(outcome, figure.key) for figure in self.figures}, outcome.as_json())
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Of the very processes that carried all lines before, after one more load."""
+
+    load: Produce
+    name: str = "memory"
+    title: str = "resident memory after the load"
+    figures: tuple[Figure, ...] = (Figure("rss_mb", "MB", False, goal=1 / 8),)
+    against: tuple[str, ...] = (KAFKA,)
+    alone: bool = False
+    warm_round: bool = False
+
+    def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
+        assert isinstance(contestant, Broker)
+        outcome = self.load.run(contestant, topic, options)
+        return Measured({"rss_mb": contestant.rss_bytes() / 1e6}, outcome.as_json())

@@ -1,0 +1,83 @@
+"""What remains of a run: a JSON file with all rounds, and on request the table and the plot in docs/."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.report import Row, markdown_table, verdict
+from bench.runner import Results
+
+PAGE = Path("docs/performance.md")
+PLOT = Path("docs/performance.png")
+BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
+
+
+@dataclass(frozen=True)
+class Run:
+    when: datetime
+    command: str
+    machine: dict[str, str]
+    settings: dict[str, str]  # rounds, seconds and the like
+    results: Results
+    rows: Sequence[Row]
+
+
+def write_json(run: Run, work: Path) -> Path:
+    path = work / f"{run.when:%Y%m%dT%H%M%SZ}.json"
+    rounds = {
+        line: {name: [asdict(measured) for measured in rounds] for name, rounds in by_name.items()}
+        for line, by_name in run.results.rounds.items()
+    }
+    rows = [
+        {
+            "line": row.line,
+            "figure": row.figure.key,
+            "headrace": row.ours,
+            "against": row.against,
+            "theirs": row.theirs,
+            "ratio": row.ratio,
+            "goal": row.goal,
+            "met": row.met,
+        }
+        for row in run.rows
+    ]
+    document = {
+        "when": run.when.isoformat(),
+        "command": run.command,
+        "machine": run.machine,
+        "settings": run.settings,
+        "skipped": run.results.skipped,
+        "rows": rows,
+        "rounds": rounds,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    return path
+
+
+def generated_part(run: Run) -> str:
+    machine = " · ".join(f"{name}: {value}" for name, value in run.machine.items())
+    settings = " · ".join(f"{name}: {value}" for name, value in run.settings.items())
+    left_out = "".join(f"\n\n{name} did not take part: {reason}." for name, reason in run.results.skipped.items())
+    return (
+        f"`{run.command}` on {run.when:%Y-%m-%d %H:%M} UTC · {settings}\n\n"
+        f"{machine}\n\n**{verdict(run.rows)}**{left_out}\n\n{markdown_table(run.rows)}\n\n"
+        f"![Ratios of Headrace to the others, with the goals]({PLOT.name})"
+    )
+
+
+def write_page(run: Run, page: Path = PAGE) -> None:
+    """Replaces what stands between the markers; everything else on the page is written by people."""
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{page} needs the markers {BEGIN} and {END}")
+    page.write_text(f"{before}{BEGIN}\n{generated_part(run)}\n{END}{after}")
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)

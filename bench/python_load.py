@@ -1,0 +1,216 @@
+"""load.c in Python, for machines without a C compiler: same arguments, same checks, same line of JSON; a heavier client."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+import struct
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from headrace.records.batch import CRC_START, advance_sequence, checksum, read_header
+from headrace.testing.processes import LOOPBACK
+
+RECEIVE_BYTES = 256 * 1024
+STALL_S = 20.0
+_INT32 = struct.Struct(">i")
+_UINT32 = struct.Struct(">I")
+_INT16 = struct.Struct(">h")
+_CONNECTION = struct.Struct("<I")
+_CORRELATION_IN_REQUEST = 8
+_CORRELATION_IN_RESPONSE = 4
+_BATCH_CRC = CRC_START - 4
+_BATCH_SEQUENCE = 53
+
+
+@dataclass
+class Arguments:
+    port: int = 0
+    pid: int = 0
+    in_flight: int = 1
+    requests_max: int = 0
+    response_min: int = 9
+    response_max: int = 1 << 30
+    batch_at: int = -1
+    records: int = 0
+    warm: float = 0.0
+    seconds: float = 0.0
+    error_at: list[int] = field(default_factory=list)
+    frames: str = ""
+
+    @classmethod
+    def parse(cls, words: list[str]) -> Arguments:
+        made = cls()
+        for word in words:
+            name, _, value = word.partition("=")
+            if name == "error_at":
+                made.error_at.append(int(value))
+            else:
+                setattr(made, name, type(getattr(made, name))(value))
+        return made
+
+
+class _Connection:
+    def __init__(self, port: int, frames: list[bytearray]) -> None:
+        self.socket = socket.create_connection((LOOPBACK, port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setblocking(False)
+        self.frames = frames
+        self.next = 0
+        self.unsent: memoryview | None = None
+        self.begun: deque[float] = deque()
+        self.correlation_out = self.correlation_in = self.sequence = 0
+        self.received = bytearray()
+
+
+class _Load:
+    def __init__(self, arguments: Arguments) -> None:
+        self.arguments = arguments
+        self.sending, self.counting = True, False
+        self.requests = self.answers = self.errors = self.first_error = 0
+        self.latencies: list[float] = []
+        self.last_answer = time.monotonic()
+        self.selector = selectors.DefaultSelector()
+        self.connections = [_Connection(arguments.port, frames) for frames in _read_frames(arguments.frames)]
+        for connection in self.connections:
+            self.selector.register(connection.socket, selectors.EVENT_READ, connection)
+
+    def send_more(self, connection: _Connection) -> None:
+        arguments = self.arguments
+        while True:
+            if connection.unsent is None:
+                if not self.sending or len(connection.begun) >= arguments.in_flight:
+                    break
+                if arguments.requests_max and self.requests >= arguments.requests_max:
+                    self.sending = False
+                    break
+                connection.unsent = self._next_frame(connection)
+                connection.begun.append(time.monotonic())
+                self.requests += 1
+            try:
+                sent = connection.socket.send(connection.unsent)
+            except BlockingIOError:
+                self.selector.modify(connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
+                return
+            connection.unsent = connection.unsent[sent:] if sent < len(connection.unsent) else None
+        self.selector.modify(connection.socket, selectors.EVENT_READ, connection)
+
+    def _next_frame(self, connection: _Connection) -> memoryview:
+        frame = connection.frames[connection.next]
+        connection.next = (connection.next + 1) % len(connection.frames)
+        _INT32.pack_into(frame, _CORRELATION_IN_REQUEST, connection.correlation_out)
+        connection.correlation_out += 1
+        at = self.arguments.batch_at
+        if at >= 0:
+            _INT32.pack_into(frame, at + _BATCH_SEQUENCE, connection.sequence)
+            connection.sequence = advance_sequence(connection.sequence, self.arguments.records)
+            _UINT32.pack_into(frame, at + _BATCH_CRC, checksum(frame, at, read_header(frame, at).size))
+        return memoryview(frame)
+
+    def receive(self, connection: _Connection) -> None:
+        data = connection.socket.recv(RECEIVE_BYTES)
+        if not data:
+            raise SystemExit("load: the server closed the connection")
+        received = connection.received
+        received += data
+        now = time.monotonic()
+        while len(received) >= 4:
+            size = _INT32.unpack_from(received)[0] + 4
+            if len(received) < size:
+                break
+            self._answered(connection, received, size, now)
+            del received[:size]
+        self.send_more(connection)
+
+    def _answered(self, connection: _Connection, answer: bytearray, size: int, now: float) -> None:
+        arguments = self.arguments
+        if _INT32.unpack_from(answer, _CORRELATION_IN_RESPONSE)[0] != connection.correlation_in:
+            raise SystemExit("load: an answer out of order")
+        connection.correlation_in += 1
+        code = next((code for at in arguments.error_at if (code := _INT16.unpack_from(answer, at)[0])), 0)
+        if code:
+            self.first_error = self.first_error or code
+            self.errors += 1
+        if not arguments.response_min <= size <= arguments.response_max:
+            expected = f"{arguments.response_min} to {arguments.response_max}"
+            raise SystemExit(f"load: an answer of {size} bytes; expected are {expected}")
+        begun = connection.begun.popleft()
+        if self.counting:
+            self.latencies.append(now - begun)
+        self.answers += 1
+        self.last_answer = now
+
+    def step(self) -> None:
+        for key, events in self.selector.select(0.01):
+            if events & selectors.EVENT_READ:
+                self.receive(key.data)
+            else:
+                self.send_more(key.data)
+        if time.monotonic() - self.last_answer > STALL_S:
+            raise SystemExit(f"load: no answer for {STALL_S:.0f} s")
+
+    @property
+    def is_idle(self) -> bool:
+        return not any(connection.begun for connection in self.connections)
+
+
+def _read_frames(path: str) -> list[list[bytearray]]:
+    found: list[list[bytearray]] = []
+    with open(path, "rb") as file:
+        while head := file.read(_CONNECTION.size + _INT32.size):
+            (number,), (size,) = _CONNECTION.unpack_from(head), _INT32.unpack_from(head, _CONNECTION.size)
+            if number == len(found):
+                found.append([])
+            found[number].append(bytearray(head[_CONNECTION.size :] + file.read(size)))
+    return found
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process."""
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def run(arguments: Arguments) -> dict[str, float]:
+    load = _Load(arguments)
+    warm_end = time.monotonic() + arguments.warm
+    for connection in load.connections:
+        load.send_more(connection)
+    while time.monotonic() < warm_end and load.sending:
+        load.step()
+    server_cpu, own_cpu, start = cpu_seconds(arguments.pid), time.process_time(), time.monotonic()
+    load.counting = True
+    while time.monotonic() < start + arguments.seconds and (load.sending or not load.is_idle):
+        load.step()
+    server_cpu, own_cpu = cpu_seconds(arguments.pid) - server_cpu, time.process_time() - own_cpu
+    seconds = time.monotonic() - start
+    load.sending = load.counting = False
+    while not load.is_idle:
+        load.step()
+    slowest_last = sorted(load.latencies) or [0.0]
+
+    def quantile_us(share: float) -> float:
+        return round(slowest_last[min(int(share * len(slowest_last)), len(slowest_last) - 1)] * 1e6, 1)
+
+    return {
+        "seconds": seconds,
+        "responses": len(load.latencies),
+        "all_responses": load.answers,
+        "errors": load.errors,
+        "first_error": load.first_error,
+        "p50_us": quantile_us(0.5),
+        "p99_us": quantile_us(0.99),
+        "p999_us": quantile_us(0.999),
+        "max_us": round(slowest_last[-1] * 1e6, 1),
+        "server_cpu_s": server_cpu,
+        "client_cpu_s": own_cpu,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(Arguments.parse(sys.argv[1:]))))

@@ -1,0 +1,106 @@
+"""From rounds to the table: medians, ratios, goals met or missed."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.contestants import CEILING, HEADRACE, KAFKA
+from bench.line import Figure, Line
+from bench.runner import Results
+
+COLUMNS = ("line", "figure", "Headrace", "against", "its figure", "ratio", "goal", "verdict")
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Row:
+    line: str  # its name
+    title: str
+    figure: Figure
+    ours: float
+    against: str = ""
+    theirs: float | None = None
+    goal: float | None = None  # of the ratio, or of our figure where there is nobody to compare with
+
+    @property
+    def ratio(self) -> float | None:
+        return None if self.theirs is None else self.ours / self.theirs
+
+    @property
+    def met(self) -> bool | None:
+        judged = self.ours if self.theirs is None else self.ratio
+        if self.goal is None or judged is None:
+            return None
+        return judged >= self.goal if self.figure.more_is_better else judged <= self.goal
+
+    def cells(self) -> tuple[str, ...]:
+        digits = self.figure.digits
+        sign = "≥" if self.figure.more_is_better else "≤"
+        times = "" if self.theirs is None else " ×"
+        return (
+            self.title,
+            self.figure.title,
+            f"{self.ours:,.{digits}f}",
+            self.against or NONE,
+            NONE if self.theirs is None else f"{self.theirs:,.{digits}f}",
+            NONE if self.ratio is None else f"{self.ratio:.2f} ×",
+            NONE if self.goal is None else f"{sign} {self.goal:.3g}{times}",
+            {True: "met", False: "missed", None: NONE}[self.met],
+        )
+
+
+def make_rows(lines: Sequence[Line], results: Results) -> list[Row]:
+    rows = []
+    for line in lines:
+        rounds = results.rounds.get(line.name, {})
+        for figure in line.figures:
+            medians = {
+                name: statistics.median(one.figures[figure.key] for one in measured)
+                for name, measured in rounds.items()
+            }
+            if HEADRACE not in medians:
+                continue
+            ours = medians[HEADRACE]
+            against = [(name, goal) for name, goal in _opponents(figure) if name in medians]
+            rows += [Row(line.name, line.title, figure, ours, name, medians[name], goal) for name, goal in against]
+            if not against:
+                rows.append(Row(line.name, line.title, figure, ours, goal=figure.goal_absolute))
+    return rows
+
+
+def _opponents(figure: Figure) -> list[tuple[str, float | None]]:
+    return [(KAFKA, figure.goal), (CEILING, figure.ceiling_goal)]
+
+
+def print_table(rows: Sequence[Row], console: Console) -> None:
+    """With rich on a terminal, tab-separated elsewhere: a pipe wants no frames."""
+    if not console.is_terminal:
+        for cells in (COLUMNS, *(row.cells() for row in rows)):
+            print("\t".join(cells))
+        return
+    table = Table(*COLUMNS, title="Headrace against Apache Kafka and a C ceiling")
+    styles = {True: "green", False: "red", None: ""}
+    for row in rows:
+        table.add_row(*row.cells(), style=styles[row.met])
+    console.print(table)
+
+
+def markdown_table(rows: Sequence[Row]) -> str:
+    lines = [COLUMNS, tuple("---" if at < 2 else "---:" for at in range(len(COLUMNS))), *(row.cells() for row in rows)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def verdict(rows: Sequence[Row]) -> str:
+    judged = [row for row in rows if row.met is not None]
+    missed = [row for row in judged if not row.met]
+    text = f"{len(judged) - len(missed)} of {len(judged)} goals met"
+    if missed:
+        text += "; missed: " + ", ".join(
+            f"{row.line} {row.figure.title} against {row.against or 'the clock'}" for row in missed
+        )
+    return text

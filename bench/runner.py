@@ -1,0 +1,97 @@
+"""One interleaved run: for every line, round by round, one contestant after the other."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench import native
+from bench.contestants import CEILING, HEADRACE, KAFKA, Broker, Ceiling, Contestant, spawn_headrace, spawn_kafka
+from bench.frames import make_batch
+from bench.line import Line, Measured, Options
+from bench.load import Span, run_load
+from bench.produce import produce_load
+
+WARM_CONNECTIONS = 10
+WARM_ROUNDS = 2  # of single messages, before a server is measured for the first time: mostly for the JVM's compilers
+
+
+@dataclass
+class Results:
+    """By line and contestant, the rounds that count."""
+
+    rounds: dict[str, dict[str, list[Measured]]] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)  # contestants that could not take part, and why
+
+    def add(self, line: str, contestant: str, measured: Measured) -> None:
+        self.rounds.setdefault(line, {}).setdefault(contestant, []).append(measured)
+
+
+def contestants(work: Path, *, with_kafka: bool) -> tuple[list[Contestant], dict[str, str]]:
+    """Who takes part, and why the others do not."""
+    from headrace.testing import peers
+
+    found: list[Contestant] = [Broker(HEADRACE, work / "headrace", spawn_headrace)]
+    skipped = {}
+    reason = peers.available() if with_kafka else "left out with --no-kafka"
+    if reason is None:
+        found.append(Broker(KAFKA, work / "kafka", spawn_kafka))
+    else:
+        skipped[KAFKA] = reason
+    if native.program("ceiling") is not None:
+        found.append(Ceiling(work / "ceiling"))
+    else:
+        skipped[CEILING] = "no C compiler"
+    return found, skipped
+
+
+class Runner:
+    def __init__(
+        self, taking_part: Sequence[Contestant], options: Options, rounds: int, tell: Callable[[str], None]
+    ) -> None:
+        self._taking_part = taking_part
+        self._options = options
+        self._rounds = rounds
+        self._tell = tell
+        self.results = Results()
+
+    def run(self, lines: Sequence[Line]) -> Results:
+        try:
+            for line in lines:
+                self._run_line(line)
+        finally:
+            self._close_all()
+        return self.results
+
+    def _run_line(self, line: Line) -> None:
+        if line.alone:
+            self._close_all()
+        taking_part = [one for one in self._taking_part if one.name in (HEADRACE, *line.against)]
+        warm_rounds = 1 if line.warm_round else 0
+        for number in range(warm_rounds + self._rounds):
+            counts = number >= warm_rounds
+            for contestant in taking_part:
+                if not line.alone and isinstance(contestant, Broker) and not contestant.is_running:
+                    self._warm(contestant)
+                os.sync()  # what others left to be written is not this one's burden
+                began = time.monotonic()
+                measured = line.measure(contestant, f"{line.name}-{number:02}", self._options)
+                if counts:
+                    self.results.add(line.name, contestant.name, measured)
+                figures = ", ".join(f"{key} {value:.4g}" for key, value in measured.figures.items())
+                what = f"round {number - warm_rounds + 1}" if counts else "warm-up"
+                self._tell(f"{line.name} {what} {contestant.name}: {figures} ({time.monotonic() - began:.1f} s)")
+
+    def _warm(self, broker: Broker) -> None:
+        topic = "warm-up"
+        broker.open_topic(topic, 1)
+        load = produce_load(topic, [make_batch(1, 100)] * WARM_CONNECTIONS, 1, 1)
+        run_load(load, broker.port, broker.pid, Span(self._options.seconds * WARM_ROUNDS))
+        broker.drop_topic(topic)
+
+    def _close_all(self) -> None:
+        for contestant in self._taking_part:
+            contestant.close()

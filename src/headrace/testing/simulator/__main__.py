@@ -1,0 +1,48 @@
+"""`python -m headrace.testing.simulator`: play one seed, or many, on the product as it is or with a mutation."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from headrace.testing.simulator.mutations import MUTATIONS
+from headrace.testing.simulator.report import run_many, tell_outcome
+from headrace.testing.simulator.simulation import run_seed
+
+
+def _range(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m headrace.testing.simulator", description=__doc__)
+    parser.add_argument("--seed", type=int, help="play this seed and tell all about it")
+    parser.add_argument("--seeds", type=_range, metavar="FIRST-LAST", help="play all of these")
+    parser.add_argument(
+        "--mutation", choices=sorted(MUTATIONS), help="put this fault into the product; stop when found"
+    )
+    parser.add_argument("--trace", action="store_true", help="print every event (with --seed)")
+    given = parser.parse_args(arguments)
+    if (given.seed is None) == (given.seeds is None):
+        parser.error("give --seed or --seeds")
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    with MUTATIONS[given.mutation]() if given.mutation else nullcontext():
+        if given.seed is not None:
+            outcome = run_seed(given.seed, say if given.trace else None)
+            tell_outcome(outcome, say)
+            return 0 if outcome.is_good else 1
+        outcomes = run_many(given.seeds, say, mutation=given.mutation, stop_at_first=given.mutation is not None)
+    if given.mutation is not None:
+        found = not outcomes[-1].is_good
+        say(f"{given.mutation} was {'found' if found else 'NOT found'} after {len(outcomes)} seeds")
+    return 0 if all(outcome.is_good for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

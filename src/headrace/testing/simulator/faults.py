@@ -1,0 +1,166 @@
+"""What goes wrong, and when: a schedule that follows from the seed.
+
+Seeds without a power loss hold the node to its full word: nothing acknowledged is lost. Seeds with one take unsynced tails away, so
+they leave failing disks out: after a failed fsync nobody can say what a power loss may take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from random import Random
+
+from headrace.testing.simulator.loop import SimulatedLoop
+from headrace.testing.simulator.machine import Machine
+from headrace.testing.simulator.network import LATENCY_S, Network
+
+FAULTS_MAX = 7
+CALM_S_MAX = 0.9  # between two faults
+CHECK_S = 0.02
+DISK_ROOM_MAX = 6_000
+REBUILT = (".index", ".timeindex", ".snapshot")  # what a node can build again from the log
+METADATA_DIR = "__cluster_metadata-0"
+
+ALWAYS = ("kill", "kill", "kill", "kill_softly", "kill_twice", "stop", "stop", "cut", "cut", "partition", "slow")
+WITHOUT_POWER_LOSS = ("disk_full", "sync_error", "read_error", "flip")
+WITH_POWER_LOSS = ("power_loss", "power_loss", "power_loss", "power_loss_twice", "disk_full")
+
+
+class Faults:
+    def __init__(self, loop: SimulatedLoop, network: Network, machine: Machine, chance: Random) -> None:
+        self._loop = loop
+        self._network = network
+        self._machine = machine
+        self._chance = chance
+        self.may_lose_power = chance.random() < 0.5
+        self.done: list[str] = []
+
+    async def run(self) -> None:
+        kinds = ALWAYS + (WITH_POWER_LOSS if self.may_lose_power else WITHOUT_POWER_LOSS)
+        for _ in range(self._chance.randint(1, FAULTS_MAX)):
+            await self._calm()
+            kind = self._chance.choice(kinds)
+            self.done.append(kind)
+            await getattr(self, f"_{kind}")()
+
+    async def _calm(self) -> None:
+        """Mostly until the node is up again; now and then the next fault meets a node that is starting."""
+        await asyncio.sleep(self._chance.random() * CALM_S_MAX)
+        if self._chance.random() < 0.8:
+            await self._machine.until_up()
+            await asyncio.sleep(self._chance.random() * CALM_S_MAX)
+
+    async def heal(self) -> None:
+        """From here on all is well, so everything has to come to an end."""
+        self._network.heal()
+        self._machine.files.capacity = None
+        self._machine.files.fault = None
+        await self._machine.until_up()
+        self._machine.excused = False
+        if self._machine.offline():
+            self._machine.kill()
+        elif self._chance.random() < 0.5:
+            await self._machine.stop()
+
+    async def check_always(self) -> None:
+        while True:
+            self._machine.check()
+            await asyncio.sleep(CHECK_S)
+
+    # --- the process
+
+    async def _kill(self) -> None:
+        self._machine.kill()
+
+    async def _kill_softly(self) -> None:
+        await self._machine.kill_softly()
+
+    async def _kill_twice(self) -> None:
+        """The second time in the middle of what the first one made necessary."""
+        self._machine.kill()
+        boots = self._machine.boots
+        await self._machine.until(lambda: self._machine.boots > boots)
+        await asyncio.sleep(self._chance.random() * 0.05)
+        self._machine.kill()
+
+    async def _stop(self) -> None:
+        await self._machine.stop()
+
+    async def _power_loss(self) -> None:
+        self._machine.lose_power()
+
+    async def _power_loss_twice(self) -> None:
+        self._machine.lose_power()
+        await asyncio.sleep(self._chance.random() * 0.5)
+        self._machine.lose_power()
+
+    # --- the network
+
+    async def _cut(self) -> None:
+        self._network.cut_some(self._chance.randint(1, 4))
+
+    async def _partition(self) -> None:
+        self._network.partition(self._chance.random() * 1.5)
+
+    async def _slow(self) -> None:
+        self._network.latency_s = LATENCY_S * self._chance.choice((5, 50))
+        self._network.stall_share = self._chance.choice((0.0, 0.05))
+        self._network.cut_share = self._chance.choice((0.0, 0.02))
+        await asyncio.sleep(self._chance.random() * 2)
+        self._network.latency_s, self._network.stall_share, self._network.cut_share = LATENCY_S, 0.0, 0.0
+
+    # --- the disk
+
+    async def _disk_full(self) -> None:
+        files = self._machine.files
+        self._machine.excused = True
+        files.capacity = files.used() + self._chance.randint(0, DISK_ROOM_MAX)
+        await asyncio.sleep(0.2 + self._chance.random())
+        files.capacity = None
+        await self._restart_after_trouble()
+
+    async def _sync_error(self) -> None:
+        share = self._chance.choice((0.1, 1.0))
+        await self._trouble(("sync", "sync_dir"), share)
+
+    async def _read_error(self) -> None:
+        await self._trouble(("read",), 0.2)
+
+    async def _trouble(self, operations: tuple[str, ...], share: float) -> None:
+        def refuse(operation: str, path: str) -> OSError | None:
+            if operation in operations and self._chance.random() < share:
+                return OSError(errno.EIO, os.strerror(errno.EIO), path)
+            return None
+
+        self._machine.excused = True
+        self._machine.files.fault = refuse
+        await asyncio.sleep(0.2 + self._chance.random())
+        self._machine.files.fault = None
+        await self._restart_after_trouble()
+
+    async def _restart_after_trouble(self) -> None:
+        """A partition whose disk failed is offline until somebody looks at the machine."""
+        await self._machine.until_up()
+        if self._machine.offline() or self._chance.random() < 0.5:
+            if self._chance.random() < 0.5:
+                await self._machine.stop()
+            else:
+                self._machine.kill()
+        await self._machine.until_up()
+        self._machine.excused = False
+
+    async def _flip(self) -> None:
+        """One bit of a file that can be built again, while the node is down."""
+        if self._chance.random() < 0.5:
+            await self._machine.stop()
+        else:
+            self._machine.kill()
+        found = [
+            (path, contents)
+            for path, contents in self._machine.files.walk()
+            if path.endswith(REBUILT) and contents.data and METADATA_DIR not in path
+        ]
+        if found:
+            path, contents = self._chance.choice(found)
+            self._machine.files.flip_bit(path, self._chance.randrange(len(contents.data)), self._chance.randrange(8))

@@ -1,0 +1,183 @@
+"""A simulated machine: a disk that outlives everything, a node process on it that is started, killed, stopped and started again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from random import Random
+from typing import Any
+
+from headrace.node.node import Node, Ports
+from headrace.node.settings import make_settings
+from headrace.quorum.driver import QuorumFailed
+from headrace.testing.history import POWER_LOSS, History
+from headrace.testing.simulator.disk import SimulatedFiles
+from headrace.testing.simulator.loop import Process, SimulatedLoop
+from headrace.testing.simulator.network import Network
+
+HOST, PORT = "node", 9092
+DATA = "/data"
+EPOCH_MS = 1_700_000_000_000
+BOOT_S_MAX = 60.0
+STOP_S_MAX = 60.0
+DOWN_S_MAX = 0.4
+
+
+class SimulatedClock:
+    def __init__(self, loop: SimulatedLoop, skew_ms: int = 0) -> None:
+        self._loop = loop
+        self._start_ms = EPOCH_MS + skew_ms
+
+    def now_ms(self) -> int:
+        return self._start_ms + int(self._loop.now * 1000)
+
+
+class Machine:
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        network: Network,
+        chance: Random,
+        history: History,
+        options: Mapping[str, str],
+        trace: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._network = network
+        self._chance = chance
+        self._history = history
+        self._settings = make_settings(
+            {
+                "listeners": f"PLAINTEXT://{HOST}:{PORT}",
+                "log.dirs": DATA,
+                "headrace.http.listener": "",
+                "auto.create.topics.enable": "false",
+                **options,
+            },
+            single_node=True,
+        )
+        self.files = SimulatedFiles(Random(chance.getrandbits(64)), trace)
+        self.files.make_dirs(DATA)
+        self.files.sync_dir("/")
+        self._process: Process | None = None
+        self.node: Node | None = None
+        self.boots = 0
+        self.failures: list[str] = []  # what no fault excuses
+        self.excused = False  # while the disk refuses: a node may then stop, or not come up
+        self._changed = asyncio.Event()
+
+    # --- life
+
+    async def supervise(self) -> None:
+        """Starts the node again whenever it is gone, as an init system does."""
+        while True:
+            await self._run_once()
+            self._changed.set()
+            await asyncio.sleep(self._chance.random() * DOWN_S_MAX)
+
+    async def _run_once(self) -> None:
+        self.boots += 1
+        process = self._process = self._loop.new_process(f"run {self.boots}")
+        clock = SimulatedClock(self._loop, self._chance.choice((0, 0, -1500, 40_000)))
+        ports = Ports(self.files, clock, Random(self._chance.getrandbits(64)), self._loop)
+        node = await self._within(process, Node.start(self._settings, ports), BOOT_S_MAX, "start")
+        if node is None:
+            return
+        self.node = node
+        self._changed.set()
+        failed = self._loop.spawn(process, node.failed())
+        await asyncio.wait([failed, process.died], return_when=asyncio.FIRST_COMPLETED)
+        if process.alive:
+            self._note_failure(failed.exception(), "run")
+            self._end(silently=False)
+
+    async def _within(self, process: Process, work: Coroutine[Any, Any, Any], seconds: float, what: str) -> Any:
+        """The result, or None if the process died, by its own error or by ours."""
+        task = self._loop.spawn(process, work)
+        await asyncio.wait([task, process.died], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if task.done() and process.alive:
+            error = task.exception()
+            if error is None:
+                return task.result()
+            self._note_failure(error, what)
+        elif process.alive:
+            self.failures.append(f"{what} did not return within {seconds:.0f} s")
+        if process.alive:
+            self._end(silently=False)
+        return None
+
+    def _note_failure(self, error: BaseException | None, what: str) -> None:
+        if self.excused and isinstance(error, OSError | QuorumFailed):
+            self._history.note("node gone", what=what, error=str(error))
+        else:
+            self.failures.append(f"the node failed to {what}: {error!r}")
+
+    def _end(self, *, silently: bool) -> None:
+        if self._process is not None and self._process.alive:
+            self._loop.end(self._process)
+            self._network.process_died(self._process, silently=silently)
+            self.files.process_crash()
+        self.node = None
+        self._changed.set()
+
+    async def until(self, wanted: Callable[[], bool], seconds: float = BOOT_S_MAX) -> bool:
+        deadline = self._loop.now + seconds
+        while not wanted():
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), deadline - self._loop.now)
+            except TimeoutError:
+                return wanted()
+        return True
+
+    async def until_up(self) -> bool:
+        return await self.until(lambda: self.node is not None)
+
+    # --- faults
+
+    def kill(self) -> None:
+        """kill -9: at any moment, also in the middle of a start."""
+        self._history.note("kill", boot=self.boots)
+        self._end(silently=False)
+
+    async def kill_softly(self) -> None:
+        """By the node's own word for it, as the fixtures of other tests do, and only then for good."""
+        node, process = self.node, self._process
+        if node is None or process is None:
+            return
+        await self._within(process, node.kill(), STOP_S_MAX, "kill")
+        self.kill()
+
+    def lose_power(self) -> None:
+        self._end(silently=True)
+        self.files.power_loss()
+        self._history.note(POWER_LOSS, boot=self.boots)
+
+    async def stop(self) -> None:
+        """Clean. Whatever was still to be sent leaves before the connections go."""
+        node, process = self.node, self._process
+        if node is None or process is None:
+            return
+        self._history.note("stop", boot=self.boots)
+        self.node = None
+        await self._within(process, node.stop(), STOP_S_MAX, "stop")
+        if process.alive:
+            self._end(silently=False)
+
+    # --- looking inside
+
+    def check(self) -> None:
+        """The invariants of every open log; AssertionError."""
+        if self.node is None:
+            return
+        for partition in self.node.broker.replicas.all():
+            if partition.offline is None:
+                partition.log.check()
+                low, stable = partition.log.log_start, partition.last_stable_offset
+                high, end = partition.high_watermark, partition.log.log_end
+                assert low <= stable <= high <= end, f"{partition.name}: {low} {stable} {high} {end}"
+
+    def offline(self) -> list[str]:
+        if self.node is None:
+            return []
+        return [str(partition.name) for partition in self.node.broker.replicas.all() if partition.offline is not None]

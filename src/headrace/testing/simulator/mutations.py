@@ -1,0 +1,96 @@
+"""Faults put into the product on purpose: a simulator that does not find them is of no use.
+
+Each replaces a few lines from outside for the time of a run; the product knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from headrace.records.batch import BatchHeader
+from headrace.replication.partition import Partition
+from headrace.storage.append import AppendInfo
+from headrace.storage.log import Log
+from headrace.storage.recovery import RecoveryReport
+from headrace.storage.segment import Segment
+from headrace.testing.simulator.disk import SimulatedFile
+
+WRITE_DELAY_S = 0.01
+
+
+@contextmanager
+def _replaced(owner: type, name: str, replacement: object) -> Iterator[None]:
+    original = owner.__dict__[name]
+    setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@contextmanager
+def skip_torn_tail_cut() -> Iterator[None]:
+    """Recovery finds the first bad batch and leaves it, and what follows, in the file."""
+    recover = Segment.recover
+
+    def leave_tail(self: Segment, visit: Callable[[BatchHeader, memoryview], None]) -> str | None:
+        size, file = self.size, self.file
+        assert isinstance(file, SimulatedFile)
+        whole = file.read(0, size)
+        reason = recover(self, visit)
+        if reason is not None:
+            file.append(whole[self.size :])
+            self.size = size
+        return reason
+
+    with _replaced(Segment, "recover", leave_tail):
+        yield
+
+
+@contextmanager
+def acknowledge_before_write() -> Iterator[None]:
+    """The answer goes out, and the batch is written a little later."""
+    append = Partition.append
+    promised: dict[int, tuple[Partition, int]] = {}  # the end of the log as clients were told
+
+    def promise(self: Partition, records: memoryview, header: BatchHeader, checked: Any, now_ms: int) -> AppendInfo:
+        if header.producer_id >= 0:
+            return append(self, records, header, checked, now_ms)
+        copy = memoryview(bytearray(records))
+        _, end = promised.get(id(self), (self, 0))
+        first = max(self.log.log_end, end)
+        promised[id(self)] = (self, first + header.last_offset_delta + 1)
+
+        def write() -> None:
+            if self.is_leader:
+                append(self, copy, header, checked, now_ms)
+
+        asyncio.get_running_loop().call_later(WRITE_DELAY_S, write)
+        return AppendInfo(first, first + header.last_offset_delta, -1, False)
+
+    with _replaced(Partition, "append", promise):
+        yield
+
+
+@contextmanager
+def forget_producer_state() -> Iterator[None]:
+    """A log that is opened knows no producer, so it cannot tell a repeat from a new batch."""
+    opened = Log.__dict__["open"].__func__
+
+    def open_forgetfully(cls: type[Log], *args: Any, **options: Any) -> tuple[Log, RecoveryReport]:
+        log, report = opened(cls, *args, **options)
+        log.producers.reset(log.log_end)
+        return log, report
+
+    with _replaced(Log, "open", classmethod(open_forgetfully)):
+        yield
+
+
+MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "skip-torn-tail-cut": skip_torn_tail_cut,
+    "acknowledge-before-write": acknowledge_before_write,
+    "forget-producer-state": forget_producer_state,
+}

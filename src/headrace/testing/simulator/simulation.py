@@ -1,0 +1,178 @@
+"""One seed from beginning to end: a machine, clients, faults, peace, a fresh client that reads everything, and the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+from headrace.base.errors import HeadraceError
+from headrace.testing.history import Anomaly, Event, FinalRead, History, Kind, check
+from headrace.testing.simulator.admin import create_topic
+from headrace.testing.simulator.checkers import FinalReader, Unreadable, check_answers
+from headrace.testing.simulator.clients import Client, World
+from headrace.testing.simulator.faults import Faults
+from headrace.testing.simulator.loop import Deadlock, SimulatedLoop, TooManySteps
+from headrace.testing.simulator.machine import HOST, PORT, Machine, SimulatedClock
+from headrace.testing.simulator.network import Network
+from headrace.testing.simulator.workload import TOPIC, make_workload
+
+DONE_S_MAX = 120.0  # of simulated time, once all faults are over
+
+
+class Trace:
+    """Every event of a run goes through a hash; two runs with the same hash did the same."""
+
+    def __init__(self, show: Callable[[str], None] | None) -> None:
+        self._hash = hashlib.sha256()
+        self._show = show
+        self.now: Callable[[], float] = lambda: 0.0
+
+    def __call__(self, text: str) -> None:
+        line = f"{self.now():.6f} {text}"
+        self._hash.update(line.encode())
+        if self._show is not None:
+            self._show(line)
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()[:16]
+
+
+@dataclass(slots=True)
+class Outcome:
+    seed: int
+    trace_hash: str = ""
+    anomalies: list[Anomaly] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)  # broken invariants, exceptions that met nobody, no progress
+    faults: list[str] = field(default_factory=list)
+    steps: int = 0
+    simulated_s: float = 0.0
+    acknowledged: int = 0
+    read: int = 0
+
+    @property
+    def is_good(self) -> bool:
+        return not self.anomalies and not self.failures
+
+
+class _LogWatch(logging.Handler):
+    """What the node logs belongs to the trace; an exception in its log that it did not name itself is a failure."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__(logging.WARNING)
+        self._trace = trace
+        self.unexpected: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        self._trace(f"log {record.levelname} {text}")
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, HeadraceError | OSError):
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self.unexpected.append(f"logged: {text}: {error!r} at {where.filename.rsplit('/', 1)[-1]}:{where.lineno}")
+
+
+@contextmanager
+def _watched_log(trace: Trace) -> Iterator[_LogWatch]:
+    logger = logging.getLogger("headrace")
+    before = (logger.level, logger.propagate, logger.handlers[:])
+    watch = _LogWatch(trace)
+    logger.handlers[:] = [watch]
+    logger.setLevel(logging.WARNING)
+    logger.propagate = False
+    try:
+        yield watch
+    finally:
+        logger.level, logger.propagate, logger.handlers[:] = before
+
+
+class Simulation:
+    def __init__(self, seed: int, trace: Trace) -> None:
+        self._seed = seed
+        self._trace = trace
+        chance = self._chance("run")
+        self.loop = SimulatedLoop(self._chance("loop"))
+        self.loop.look_s = chance.choice((0.0, 0.0, 1e-6, 5e-4))
+        trace.now = lambda: self.loop.now
+        self.history = History(lambda: self.loop.now, self._tell)
+        self.network = Network(self.loop, self._chance("network"), trace)
+        options = {
+            "replica.high.watermark.checkpoint.interval.ms": str(chance.choice((200, 5000))),
+            "log.flush.offset.checkpoint.interval.ms": str(chance.choice((300, 1000, 60_000))),
+        }
+        self.machine = Machine(self.loop, self.network, self._chance("machine"), self.history, options, trace)
+        self.world = World(self.loop, SimulatedClock(self.loop), self.history, (HOST, PORT))
+        self.faults = Faults(self.loop, self.network, self.machine, self._chance("faults"))
+        self.final_read = FinalRead({})
+
+    def _chance(self, what: str) -> Random:
+        return Random(f"{self._seed} {what}")
+
+    def _tell(self, event: Event) -> None:
+        self._trace(f"{event.kind} {event.process} {event.operation} {event.call} {sorted(event.value.items())}")
+
+    async def run(self) -> None:
+        supervisor = self.loop.create_task(self.machine.supervise())
+        await self.machine.until_up()
+        workload = make_workload(self.world, self._chance("workload"))
+        first = Client("first", self.world, self._chance("first"))
+        await create_topic(first, TOPIC, workload.partitions, workload.topic_options)
+        await first.close()
+        checking = self.loop.create_task(self.faults.check_always())
+        producing = [self.loop.create_task(producer.run()) for producer in workload.producers]
+        others = [self.loop.create_task(client.run()) for client in workload.others]
+        await self.faults.run()
+        await self.faults.heal()
+        await self._finish(producing, "producers")
+        self.world.stopping = True
+        await self._finish(others, "readers")
+        await self.machine.until_up()
+        reader = FinalReader("final", self.world, self._chance("final"), TOPIC, workload.partitions)
+        self.final_read = await reader.read_everything()
+        await self.machine.stop()
+        for task in (checking, supervisor):
+            task.cancel()
+        await asyncio.wait([checking, supervisor])
+        if not checking.cancelled():
+            checking.result()
+
+    async def _finish(self, tasks: list[asyncio.Task[None]], what: str) -> None:
+        done, pending = await asyncio.wait(tasks, timeout=DONE_S_MAX)
+        assert not pending, f"{len(pending)} {what} made no end within {DONE_S_MAX:.0f} s after the last fault"
+        for task in tasks:
+            task.result()
+
+    def verdict(self) -> list[Anomaly]:
+        return check(self.history, self.final_read) + check_answers(self.history, self.final_read, self.world)
+
+
+def run_seed(seed: int, show: Callable[[str], None] | None = None) -> Outcome:
+    """The same seed gives the same run, to the byte."""
+    trace = Trace(show)
+    outcome = Outcome(seed)
+    with _watched_log(trace) as watch:
+        simulation = Simulation(seed, trace)
+        loop = simulation.loop
+        try:
+            loop.run_until_complete(simulation.run())
+            outcome.anomalies = simulation.verdict()
+        except (Deadlock, TooManySteps, Unreadable, AssertionError, HeadraceError) as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            outcome.failures.append(
+                f"{type(error).__name__}: {error} (at {where.filename.rsplit('/', 1)[-1]}:{where.lineno})"
+            )
+        outcome.failures += simulation.machine.failures + watch.unexpected + loop.unhandled()
+        outcome.steps, outcome.simulated_s, outcome.faults = loop.steps, loop.now, simulation.faults.done
+        loop.close()
+    for event in simulation.history.events:
+        if event.kind is Kind.OK and event.operation == "send":
+            outcome.acknowledged += len(simulation.history.events[event.call].value["values"])
+        elif event.kind is Kind.OK and event.operation == "poll":
+            outcome.read += len(event.value["records"])
+    outcome.trace_hash = trace.digest()
+    return outcome

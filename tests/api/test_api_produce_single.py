@@ -1,0 +1,149 @@
+"""The short way of a Produce request answers as the long way does, byte for byte, and leaves the same log; what it cannot, it leaves alone."""
+
+import asyncio
+import random
+from struct import pack
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.client.connection import Connection
+from headrace.node.node import Node, Ports
+from headrace.node.settings import make_settings
+from headrace.protocol.compiler import codec
+from headrace.protocol.headers import request_header
+from headrace.protocol.messages.create_topics import CreateTopicsRequest
+from headrace.protocol.messages.produce import ProduceRequest
+from headrace.records.builder import BatchBuilder
+from headrace.records.compression import Codec
+from headrace.server.context import Peer
+from headrace.storage.disk import DiskFiles
+
+NOW_MS = 1_800_000_000_000
+PEER = Peer("PLAINTEXT", "127.0.0.1")
+
+
+class StoppedClock:
+    def now_ms(self):
+        return NOW_MS
+
+
+class Twins:
+    """One node, two topics alike: `aaaa` is produced to with the shortcut, `bbbb` without."""
+
+    def __init__(self, directory):
+        self.loop = asyncio.new_event_loop()
+        settings = make_settings(
+            {"log.dirs": str(directory), "listeners": "PLAINTEXT://127.0.0.1:0", "headrace.http.listener": ""},
+            single_node=True,
+        )
+        self.node = self.run(Node.start(settings, Ports(DiskFiles(), StoppedClock(), random.Random(3), self.loop)))
+        self.run(self._create())
+        self.dispatcher = self.node.broker.dispatcher
+        self.shortcut = self.dispatcher.produce_shortcut
+
+    def run(self, work):
+        return self.loop.run_until_complete(work)
+
+    async def _create(self):
+        connection = await Connection.connect("127.0.0.1", self.node.ports["PLAINTEXT"])
+        topics = [
+            CreateTopicsRequest.CreatableTopic(name=name, num_partitions=2, replication_factor=1)
+            for name in ("aaaa", "bbbb", "cccc")
+        ]
+        await connection.request(CreateTopicsRequest(topics=topics))
+        await connection.close()
+
+    def close(self):
+        self.run(self.node.kill())
+        self.run(asyncio.sleep(0.01))  # what was cancelled ends in a turn of its own
+        self.loop.close()
+
+    def frame(self, topic, version, index, batch, acks, client_id, transactional_id):
+        data = ProduceRequest.TopicProduceData(
+            partition_data=[ProduceRequest.PartitionProduceData(index=index, records=batch)]
+        )
+        if version >= 13:
+            data.topic_id = self.node.broker.image.topics[topic].id
+        else:
+            data.name = topic
+        request = ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=1000, topic_data=[data])
+        return memoryview(
+            bytearray(request_header(0, version, 77, client_id) + codec(ProduceRequest, version).encode(request))
+        )
+
+    def answer(self, frame):
+        answer = self.dispatcher.handle(PEER, frame)
+        return None if answer is None else b"".join(answer)
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory):
+    twins = Twins(tmp_path_factory.mktemp("twins"))
+    yield twins
+    twins.close()
+
+
+BATCHES = st.builds(
+    dict,
+    values=st.lists(st.binary(max_size=300), min_size=1, max_size=4),
+    codec=st.sampled_from([Codec.NONE, Codec.NONE, Codec.NONE, Codec.GZIP]),
+    producer=st.sampled_from([(-1, -1, -1), (-1, -1, -1), (5, 0, 0), (5, 0, 3), (6, 0, -1)]),
+    age_ms=st.sampled_from([0, 0, 0, 10**12]),
+    damage=st.sampled_from(["", "", "", "crc", "magic", "count", "length", "attributes"]),
+)
+
+
+def build(case):
+    builder = BatchBuilder()
+    for value in case["values"]:
+        builder.append(NOW_MS + case["age_ms"], None, value)
+    producer_id, epoch, sequence = case["producer"]
+    batch = builder.build(codec=case["codec"], producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+    place, value = {
+        "crc": (17, b"\x01\x02\x03\x04"), "magic": (16, b"\x01"), "count": (57, pack(">i", 9)), "length": (8, pack(">i", 60)), "attributes": (22, b"\x20"),
+    }.get(case["damage"], (0, b""))  # fmt: skip
+    batch[place : place + len(value)] = value
+    return bytes(batch)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    case=BATCHES,
+    version=st.integers(8, 13),
+    index=st.sampled_from([0, 0, 1, 2]),
+    acks=st.sampled_from([1, 1, -1]),
+    client_id=st.sampled_from(["c", "", None]),
+    transactional_id=st.sampled_from([None, None, None, "t"]),
+)
+def test_both_ways_answer_alike(twins, case, version, index, acks, client_id, transactional_id):
+    batch = build(case)
+    a, b = twins.node.broker.image.topics["aaaa"], twins.node.broker.image.topics["bbbb"]
+    twins.dispatcher.produce_shortcut = twins.shortcut
+    short = twins.answer(twins.frame("aaaa", version, index, batch, acks, client_id, transactional_id))
+    twins.dispatcher.produce_shortcut = None
+    long = twins.answer(twins.frame("bbbb", version, index, batch, acks, client_id, transactional_id))
+    assert short.replace(b"aaaa", b"bbbb").replace(a.id, b.id) == long
+    for partition in (0, 1):
+        one, two = (twins.node.broker.replicas.get(topic, partition).log for topic in ("aaaa", "bbbb"))
+        assert one.log_end == two.log_end
+        assert one.read(0, 10**9).range.read() == two.read(0, 10**9).range.read()
+
+
+@pytest.mark.parametrize("version", [9, 12, 13])
+def test_the_ordinary_request_takes_the_short_way(twins, version):
+    batch = build({"values": [b"x"], "codec": Codec.NONE, "producer": (-1, -1, -1), "age_ms": 0, "damage": ""})
+    assert twins.shortcut(twins.frame("cccc", version, 0, batch, 1, "client", None)) is not None
+    assert twins.shortcut(twins.frame("cccc", version, 0, batch, 0, "client", None)) is None
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.binary(max_size=200), st.integers(0, 60), st.binary(min_size=1, max_size=4))
+def test_hostile_frames_are_left_to_the_long_way_or_answered(twins, noise, place, bytes_there):
+    batch = build({"values": [b"x"], "codec": Codec.NONE, "producer": (-1, -1, -1), "age_ms": 0, "damage": ""})
+    frame = bytearray(twins.frame("cccc", 9, 0, batch, 1, "client", None))
+    frame[place : place + len(bytes_there)] = bytes_there
+    for hostile in (bytearray(b"\0\0\0\x09" + noise), frame, frame[:place]):
+        answer = twins.shortcut(memoryview(hostile))
+        assert answer is None or isinstance(answer[0], bytes)
