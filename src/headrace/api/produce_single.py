@@ -76,7 +76,7 @@ class SingleProduce:
     def handle(self, frame: memoryview) -> Answer | None:
         try:
             return self._handle(frame)
-        except (KafkaError, OSError, IndexError, KeyError, struct.error):
+        except (KafkaError, OSError, LookupError, ValueError, struct.error):
             return None  # nothing was appended: the long way will say what is wrong
 
     def _handle(self, frame: memoryview) -> Answer | None:
