@@ -17,7 +17,7 @@ from bench.wire import (
     create_topic,
     delete_topic,
     new_producer_id,
-    wait_for_leaders,
+    wait_until_served,
 )
 from headrace.testing.peers import KafkaPeer
 from headrace.testing.processes import LOOPBACK, NodeProcess, free_port
@@ -94,7 +94,7 @@ class Broker:
 
     def open_topic(self, name: str, partitions: int) -> None:
         create_topic(self.wire, name, partitions)
-        wait_for_leaders(self.wire, name)
+        wait_until_served(self.wire, name, partitions)
 
     def drop_topic(self, name: str) -> None:
         """Returns when its files are gone, so that the disk and the page cache are the next one's."""

@@ -12,7 +12,7 @@ from bench.frames import make_batch, records_that_fit
 from bench.line import IN_FLIGHT, KIB, Figure, Measured, Options
 from bench.load import Running, Span
 from bench.produce import produce_load
-from bench.wire import BenchFailed, Wire, create_topic, wait_for_leaders
+from bench.wire import BenchFailed, Wire, create_topic, wait_until_served
 from headrace.testing.processes import LOOPBACK
 
 METRIC = "headrace_loop_lag_seconds"
@@ -64,7 +64,7 @@ class LoopLag:
                 for number in range(options.loop_topics):
                     create_topic(wire, f"{topic}-many-{number}", options.loop_partitions)
                 create_s = time.monotonic() - began
-                wait_for_leaders(wire, f"{topic}-many-{options.loop_topics - 1}")
+                wait_until_served(wire, f"{topic}-many-{options.loop_topics - 1}", options.loop_partitions)
         finally:
             filled, answered = [load.outcome() for load in loads]
         after = _buckets(metrics_url)

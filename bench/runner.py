@@ -16,7 +16,7 @@ from bench.load import Span, run_load
 from bench.produce import produce_load
 
 WARM_CONNECTIONS = 10
-WARM_ROUNDS = 2  # of single messages, before a server is measured for the first time: mostly for the JVM's compilers
+WARM_BATCH_RECORDS = 60
 
 
 @dataclass
@@ -86,11 +86,13 @@ class Runner:
                 self._tell(f"{line.name} {what} {contestant.name}: {figures} ({time.monotonic() - began:.1f} s)")
 
     def _warm(self, broker: Broker) -> None:
+        """Small and large requests before anything is measured: the JVM compiles what it sees often."""
         topic = "warm-up"
-        broker.open_topic(topic, 1)
-        load = produce_load(topic, [make_batch(1, 100)] * WARM_CONNECTIONS, 1, 1)
-        run_load(load, broker.port, broker.pid, Span(self._options.seconds * WARM_ROUNDS))
-        broker.drop_topic(topic)
+        for records, value_bytes in ((1, 100), (WARM_BATCH_RECORDS, 1024)):
+            broker.open_topic(topic, 1)
+            load = produce_load(topic, [make_batch(records, value_bytes)] * WARM_CONNECTIONS, 1, 1)
+            run_load(load, broker.port, broker.pid, Span(self._options.seconds, 0.0, self._options.bytes_max))
+            broker.drop_topic(topic)
 
     def _close_all(self) -> None:
         for contestant in self._taking_part:

@@ -13,6 +13,7 @@ from headrace.protocol.framing import SIZE
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.list_offsets import ListOffsetsRequest
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.testing.processes import LOOPBACK
 
@@ -23,7 +24,9 @@ RETRY_S = 0.02
 CREATE_TOPICS_VERSION = 5
 DELETE_TOPICS_VERSION = 5
 INIT_PRODUCER_ID_VERSION = 4
+LIST_OFFSETS_VERSION = 6
 METADATA_VERSION = 9
+EARLIEST = -2  # the timestamp that asks for the first offset
 
 
 class BenchFailed(Exception):
@@ -93,11 +96,22 @@ def has_leaders(wire: Wire, name: str, *, create: bool = False) -> bool:
     return len(codes) > 1 and not any(codes)
 
 
-def wait_for_leaders(wire: Wire, name: str) -> None:
+def serves_partitions(wire: Wire, name: str, partitions: int) -> bool:
+    """Metadata may name leaders that do not know of it yet; this asks the leaders themselves."""
+    wanted = [
+        ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=EARLIEST)
+        for index in range(partitions)
+    ]
+    topics = [ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=wanted)]
+    answer = wire.ask(ListOffsetsRequest(topics=topics), LIST_OFFSETS_VERSION)
+    return not any(partition.error_code for topic in answer.topics for partition in topic.partitions)
+
+
+def wait_until_served(wire: Wire, name: str, partitions: int) -> None:
     deadline = time.monotonic() + READY_S_MAX
-    while not has_leaders(wire, name):
+    while not (has_leaders(wire, name) and serves_partitions(wire, name, partitions)):
         if time.monotonic() > deadline:
-            raise BenchFailed(f"{name} has no leaders after {READY_S_MAX:.0f} s")
+            raise BenchFailed(f"{name} is not served after {READY_S_MAX:.0f} s")
         time.sleep(RETRY_S)
 
 

@@ -64,7 +64,10 @@ def show(outcomes: list[Outcome]) -> None:
     for outcome in outcomes:
         colour = colours[outcome.verdict]
         table.add_row(
-            outcome.name, f"[{colour}]{outcome.verdict}[/]", f"{outcome.seconds:.1f}", outcome.figure.replace("[", r"\[")
+            outcome.name,
+            f"[{colour}]{outcome.verdict}[/]",
+            f"{outcome.seconds:.1f}",
+            outcome.figure.replace("[", r"\["),
         )
     Console().print(table)
 

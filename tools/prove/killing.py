@@ -72,7 +72,12 @@ class LoadProducer:
             value = f"{self.name}-{self._sent}"
             self._sent += 1
             call = self._history.invoke(
-                f"{self.name}/{partition}", "send", topic=self._topic, partition=partition, values=[value], once=self._once
+                f"{self.name}/{partition}",
+                "send",
+                topic=self._topic,
+                partition=partition,
+                values=[value],
+                once=self._once,
             )
             self.open += 1
             self.producer.produce(
@@ -177,7 +182,9 @@ def rounds_of_killing(rounds: int, seed: int, say: Callable[[str], None] = lambd
     wrong += [line for line in log.splitlines() if "Traceback" in line or " ERROR " in line or "CRC" in line]
     assert not wrong, f"seed {seed}: {len(wrong)} anomalies, the first: " + "; ".join(wrong[:8])
     acknowledged = sum(producer.acknowledged for producer in producers)
-    return f"{rounds} kills, {early} more during recovery, {acknowledged} acknowledged records, 0 anomalies (seed {seed})"
+    return (
+        f"{rounds} kills, {early} more during recovery, {acknowledged} acknowledged records, 0 anomalies (seed {seed})"
+    )
 
 
 def _create_topics(port: int) -> None:
@@ -194,7 +201,9 @@ def _ask_for_producer_ids(port: int, history: History, number: int) -> None:
         async with Cluster([(LOOPBACK, port)]) as cluster:
             for _ in range(PRODUCER_IDS_A_ROUND):
                 call = history.invoke(f"round {number}", "init_producer_id")
-                answer = await cluster.request(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000))
+                answer = await cluster.request(
+                    InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+                )
                 assert answer.error_code == ErrorCode.NONE, f"InitProducerId was answered with {answer.error_code}"
                 history.ok(call, producer_id=answer.producer_id)
 
@@ -241,7 +250,9 @@ def _read_all(bootstrap: str, history: History) -> dict[tuple[str, int], list[tu
     settings = {"group.id": "final", "enable.auto.commit": False, "check.crcs": True, "log_level": 0}
     consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
     try:
-        ends = {place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=READ_S_MAX)[1] for place in places}
+        ends = {
+            place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=READ_S_MAX)[1] for place in places
+        }
         consumer.assign([TopicPartition(*place, 0) for place in places])
         deadline = time.monotonic() + READ_S_MAX
         while any(len(final[place]) < ends[place] for place in places):

@@ -111,14 +111,11 @@ class Company:
 
 
 class Connection(asyncio.BufferedProtocol):
-    def __init__(
-        self, handler: FrameHandler, listener: str, company: Company, frame_max: int, loop: asyncio.AbstractEventLoop
-    ):
+    def __init__(self, handler: FrameHandler, listener: str, company: Company, frame_max: int) -> None:
         self._handler = handler
         self._listener = listener
         self._company = company
         self._frame_max = frame_max
-        self._loop = loop
         self._transport: asyncio.Transport | None = None
         self.peer = Peer(listener, "")
         self._buffer = bytearray(RECEIVE_BUFFER_MIN)
@@ -133,7 +130,8 @@ class Connection(asyncio.BufferedProtocol):
         self._parsing = False
         self._write_paused = False
         self._reading = True
-        self.last_active = loop.time()
+        self._bytes_in = company.bytes_in
+        self.quiet_sweeps = 0  # of the listener, in a row, that found nothing received
 
     # --- receiving
 
@@ -179,8 +177,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
-        self._company.bytes_in.value += nbytes
-        self.last_active = self._loop.time()
+        self._bytes_in.value += nbytes
+        self.quiet_sweeps = 0
         if not self._frame_held:
             self._parse()
 
@@ -202,7 +200,11 @@ class Connection(asyncio.BufferedProtocol):
                     self._wanted = size + 4
                     break
                 self._start = start + 4 + size
-                self._take(self._handler.handle(self.peer, self._view[start + 4 : self._start]))
+                answer = self._handler.handle(self.peer, self._view[start + 4 : self._start])
+                if type(answer) is list and not self._waiting:
+                    self._out += answer
+                else:
+                    self._take(answer)
             if self._start == self._end:
                 self._start = self._end = self._wanted = 0
         except CloseConnection as reason:

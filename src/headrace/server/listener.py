@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headrace.base.errors import ConfigError
 from headrace.base.metrics import Metrics
-from headrace.server.connection import Connection, FrameHandler, Company
+from headrace.server.connection import Company, Connection, FrameHandler
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Listener:
         settings = self.settings
         try:
             self._server = await loop.create_server(
-                lambda: self._accept(loop),
+                self._accept,
                 settings.host or None,
                 settings.port,
                 backlog=settings.backlog,
@@ -75,7 +75,7 @@ class Listener:
         await self._server.start_serving()
         self._sweep(asyncio.get_running_loop())
 
-    def _accept(self, loop: asyncio.AbstractEventLoop) -> asyncio.BufferedProtocol:
+    def _accept(self) -> asyncio.BufferedProtocol:
         if len(self._company.connections) >= self.settings.connections_max:
             self._company.refused.value += 1
             log.warning(
@@ -84,12 +84,13 @@ class Listener:
                 len(self._company.connections),
             )
             return _Refusal()
-        return Connection(self._handler, self.settings.name, self._company, self.settings.request_bytes_max, loop)
+        return Connection(self._handler, self.settings.name, self._company, self.settings.request_bytes_max)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        oldest = loop.time() - self.settings.idle_s_max
-        for connection in [c for c in self._company.connections if c.last_active < oldest]:
-            connection.close()
+        for connection in list(self._company.connections):
+            connection.quiet_sweeps += 1
+            if (connection.quiet_sweeps - 1) * IDLE_SWEEP_S >= self.settings.idle_s_max:
+                connection.close()
         self._sweeper = loop.call_later(IDLE_SWEEP_S, self._sweep, loop)
 
     def stop_accepting(self) -> None:

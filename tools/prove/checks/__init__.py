@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tools.prove.checks import clients, dump_log, kill_nine, differential, simulation, benchmark, clones, schemas
+from tools.prove.checks import benchmark, clients, clones, differential, dump_log, kill_nine, schemas, simulation
 
 __all__ = ["benchmark", "clients", "clones", "differential", "dump_log", "kill_nine", "schemas", "simulation"]

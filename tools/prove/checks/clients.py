@@ -16,7 +16,9 @@ ACKNOWLEDGEMENTS = (("0", False), ("1", False), ("all", False))
     "kcat, confluent-kafka, aiokafka, kafka-python and Java's console tools read what each other wrote, byte for byte, in all five codecs",
 )
 def clients_read_each_other() -> str:
-    missing = {f"{client.name}: {reason}" for client in CLIENTS for codec in CODECS if (reason := client.missing(codec))}
+    missing = {
+        f"{client.name}: {reason}" for client in CLIENTS for codec in CODECS if (reason := client.missing(codec))
+    }
     if missing:
         raise NotRun("; ".join(sorted(missing)))
     records = reads = 0
@@ -44,7 +46,11 @@ def _offsets_by_time(bootstrap: str) -> int:
     """Everybody finds the same offsets; the first writer of each topic gave its records known times, one of them out of order."""
     count = 0
     for client in CLIENTS:
-        for timestamp, wanted in ((FIRST_MS - STEP_MS, 0), (FIRST_MS + 2 * STEP_MS, 2), (FIRST_MS + 3 * STEP_MS + 1, 4)):
+        for timestamp, wanted in (
+            (FIRST_MS - STEP_MS, 0),
+            (FIRST_MS + 2 * STEP_MS, 2),
+            (FIRST_MS + 3 * STEP_MS + 1, 4),
+        ):
             found = client.offset_for_time(bootstrap, "all-none", timestamp)
             assert found == wanted, f"{client.name} found offset {found} for time {timestamp}, wanted is {wanted}"
             count += 1

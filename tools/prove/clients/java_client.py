@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tools.prove.clients.samples import Headers, Sample, Seen, WriteOptions
-
 from headrace.testing import peers
+from tools.prove.clients.samples import Headers, Sample, Seen, WriteOptions
 
 NULL = "<null>"
 FIELD = "|~field~|"

@@ -12,6 +12,7 @@ import heapq
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from random import Random
 from typing import Any, TypeVar
@@ -135,9 +136,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self.errors + lonely
 
     def close(self) -> None:
+        """Tasks that are left are ended here and now, in their order; whatever they try to schedule is dropped."""
         self._closed = True
         self._ready.clear()
         self._timers.clear()
+        for task in self.tasks:
+            if not task.done():
+                with suppress(Exception):  # it has no loop any more, and what it says of that interests nobody
+                    task.get_coro().close()  # type: ignore[union-attr]
         self.tasks.clear()
 
     def is_running(self) -> bool:

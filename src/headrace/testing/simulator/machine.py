@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.node.node import Node, Ports
 from headrace.node.settings import make_settings
-from headrace.quorum.driver import QuorumFailed
+from headrace.base.errors import HeadraceError
 from headrace.testing.history import POWER_LOSS, History
 from headrace.testing.simulator.disk import SimulatedFiles
 from headrace.testing.simulator.loop import Process, SimulatedLoop
@@ -107,7 +107,7 @@ class Machine:
         return None
 
     def _note_failure(self, error: BaseException | None, what: str) -> None:
-        if self.excused and isinstance(error, OSError | QuorumFailed):
+        if self.excused and isinstance(error, OSError | HeadraceError):
             self._history.note("node gone", what=what, error=str(error))
         else:
             self.failures.append(f"the node failed to {what}: {error!r}")

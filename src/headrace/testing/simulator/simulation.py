@@ -17,6 +17,7 @@ from headrace.testing.simulator.admin import create_topic
 from headrace.testing.simulator.checkers import FinalReader, Unreadable, check_answers
 from headrace.testing.simulator.clients import Client, World
 from headrace.testing.simulator.faults import Faults
+from headrace.testing.simulator.limits import small_limits
 from headrace.testing.simulator.loop import Deadlock, SimulatedLoop, TooManySteps
 from headrace.testing.simulator.machine import HOST, PORT, Machine, SimulatedClock
 from headrace.testing.simulator.network import Network
@@ -155,7 +156,8 @@ def run_seed(seed: int, show: Callable[[str], None] | None = None) -> Outcome:
     """The same seed gives the same run, to the byte."""
     trace = Trace(show)
     outcome = Outcome(seed)
-    with _watched_log(trace) as watch:
+    with _watched_log(trace) as watch, small_limits(Random(f"{seed} limits")) as limits:
+        trace(f"small limits: {' '.join(limits)}")
         simulation = Simulation(seed, trace)
         loop = simulation.loop
         try:

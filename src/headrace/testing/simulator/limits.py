@@ -1,0 +1,49 @@
+"""Limits of the product made small for a run: what happens once in a million requests then happens all the time.
+
+Only figures that may have any value without a promise being broken: how much is remembered, read or sent at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from types import ModuleType
+
+from headrace.broker import observer, producer_ids
+from headrace.controller import producer_ids as controller_producer_ids
+from headrace.quorum import log as quorum_log
+from headrace.records import validate_batch
+from headrace.server import connection
+from headrace.storage import scan, segment
+
+SMALL_SHARE = 0.4
+
+SMALL: tuple[tuple[ModuleType, str, int], ...] = (
+    (observer, "FETCH_BYTES", 200),
+    (producer_ids, "PREFETCH_WHEN_LEFT", 1),
+    (controller_producer_ids, "BLOCK_SIZE", 2),
+    (quorum_log, "READ_SLICE_BYTES", 300),
+    (validate_batch, "THREAD_BYTES_MIN", 100),
+    (connection, "ANSWERS_WAITING_MAX", 2),
+    (connection, "JOIN_MAX", 100),
+    (connection, "WRITE_PIECE", 700),
+    (connection, "RECEIVE_BUFFER_MIN", 128),
+    (connection, "GATHER_CONNECTIONS_MIN", 2),
+    (scan, "HEADER_SCAN_BYTES", 100),
+    (scan, "BATCH_SCAN_BYTES", 500),
+    (segment, "TAIL_BATCHES_MAX", 4),
+)
+
+
+@contextmanager
+def small_limits(chance: Random) -> Iterator[list[str]]:
+    chosen = [limit for limit in SMALL if chance.random() < SMALL_SHARE]
+    before = [getattr(module, name) for module, name, _ in chosen]
+    for module, name, value in chosen:
+        setattr(module, name, value)
+    try:
+        yield [name for _, name, _ in chosen]
+    finally:
+        for (module, name, _), value in zip(chosen, before, strict=True):
+            setattr(module, name, value)

@@ -1,0 +1,119 @@
+"""Raft with hands: nothing counts before it is on disk, one fsync covers many writes, a failed one stops the node."""
+
+import asyncio
+
+import pytest
+
+from headrace.base.errors import CorruptData
+from headrace.base.ids import METADATA_TOPIC_ID, NodeId, TopicPartition
+from headrace.protocol.messages.stored.metadata_cluster import NoOpRecord
+from headrace.quorum.driver import QuorumDriver, QuorumFailed
+from headrace.quorum.log import MetadataLog
+from headrace.quorum.store import ElectionStore
+from headrace.raft.messages import ElectionState
+from headrace.raft.node import RaftNode
+from headrace.raft.voters import Voters
+from headrace.statemachine.journal import NotLeader
+from headrace.storage.disk import DiskFiles
+from headrace.storage.log import Log
+from headrace.storage.log_config import LogConfig
+
+ONE = frozenset({NodeId(1)})
+
+
+class StoppedClock:
+    def now_ms(self):
+        return 1
+
+
+def open_driver(directory, loop):
+    files = DiskFiles()
+    opened, _ = Log.open(
+        files, str(directory), TopicPartition("m", 0), LogConfig(), topic_id=METADATA_TOPIC_ID, now_ms=1
+    )
+    store = ElectionStore(files, str(directory), ONE)
+    raft = RaftNode(NodeId(1), Voters(ONE), store.load(), opened.log_end)
+    return QuorumDriver(raft, MetadataLog(opened, StoppedClock()), store, loop)
+
+
+def test_epochs_go_up_and_the_log_survives(tmp_path):
+    async def run():
+        loop = asyncio.get_running_loop()
+        for epoch in (1, 2, 3):
+            driver = open_driver(tmp_path, loop)
+            await driver.lead()
+            assert driver.raft.epoch == epoch and driver.high_watermark == 2 * epoch - 1
+            committed = []
+            driver.on_committed(committed.append)
+            assert driver.propose([NoOpRecord()]) == 2 * epoch - 1
+            assert committed == []
+            while not committed:
+                await asyncio.sleep(0.001)
+            assert committed == [2 * epoch]
+            await driver.stop()
+            with pytest.raises(NotLeader):
+                driver.propose([NoOpRecord()])
+        driver = open_driver(tmp_path, loop)
+        batches = list(driver.log.read(0, driver.log.end_offset))
+        assert [(batch.last_offset, batch.epoch, len(batch.records)) for batch in batches] == [
+            (0, 1, 0), (1, 1, 1), (2, 2, 0), (3, 2, 1), (4, 3, 0), (5, 3, 1),
+        ]  # fmt: skip
+
+    asyncio.run(run())
+
+
+def test_one_fsync_covers_what_was_written_before_it(tmp_path):
+    async def run():
+        driver = open_driver(tmp_path, asyncio.get_running_loop())
+        await driver.lead()
+        syncs = []
+        original = driver.log.log.pending_sync
+
+        def counting():
+            plan = original()
+            syncs.append(plan.offset)
+            return plan
+
+        driver.log.log.pending_sync = counting
+        for _ in range(50):
+            driver.propose([NoOpRecord(), NoOpRecord()])
+        while driver.high_watermark < 101:
+            await asyncio.sleep(0.001)
+        assert len(syncs) == 2 and syncs[-1] == 101
+
+    asyncio.run(run())
+
+
+def test_a_failed_fsync_is_the_end(tmp_path):
+    async def run():
+        driver = open_driver(tmp_path, asyncio.get_running_loop())
+        await driver.lead()
+        lost = []
+        driver.on_lost(lambda: lost.append(True))
+
+        class Failing:
+            offset = 2
+
+            def run(self):
+                raise OSError("I/O error")
+
+        driver.log.log.pending_sync = lambda: Failing()
+        driver.propose([NoOpRecord()])
+        with pytest.raises(QuorumFailed, match="I/O error"):
+            await driver.failed
+        assert lost == [True] and not driver.is_leader and driver.high_watermark == 1
+
+    asyncio.run(run())
+
+
+def test_the_vote_is_kept_in_kafkas_file(tmp_path):
+    store = ElectionStore(DiskFiles(), str(tmp_path), ONE)
+    assert store.load() == ElectionState()
+    store.save(ElectionState(7, NodeId(1), NodeId(1)))
+    assert store.load() == ElectionState(7, NodeId(1), NodeId(1))
+    text = (tmp_path / "quorum-state").read_text()
+    assert text.startswith('{"clusterId":"","leaderId":1,"leaderEpoch":7,') and text.endswith('"data_version":0}')
+    for garbage in ("", "{}", "[]", '{"data_version":9}', text.replace(":7", ":-7")):
+        (tmp_path / "quorum-state").write_text(garbage)
+        with pytest.raises(CorruptData, match="quorum-state"):
+            store.load()
