@@ -33,7 +33,7 @@ class Options:
     seconds: float = 3.0
     work: Path = Path(".work/bench")
     bytes_max: int = 0  # written by one round; 0: no bound
-    filler_bytes_max: int = 16 * 10**9  # written by the line `loop`
+    filler_bytes_max: int = 40 * 10**9  # written by the line `loop`
     loop_topics: int = 10
     loop_partitions: int = 1000
 

@@ -4,11 +4,13 @@
  * the end of the warm-up and the end of the time; then the outstanding answers are waited for. One line of JSON at the end.
  *
  * Arguments are name=value; `frames` names a file of [uint32 connection, little endian][frame with its size in front]...
+ * SIGTERM ends the time early.
  * With batch_at the frames hold a batch of an idempotent producer: its sequence goes on with every request, and its checksum. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +55,7 @@ static uint64_t begun_requests, answers, counted, errors, last_answer_at, now_ns
 static int first_error;
 static bool sending = true, counting;
 static int poll_fd;
+static volatile sig_atomic_t stopped;
 static unsigned char received[RECEIVE_BYTES];
 
 static void fail(const char *what) { fprintf(stderr, "load: %s (%s)\n", what, errno ? strerror(errno) : "no system error"); exit(1); }
@@ -257,6 +260,8 @@ static void parse(int argc, char **argv) {
     if (args.in_flight < 1 || args.in_flight > IN_FLIGHT_MAX || connection_count == 0) fail("in_flight or frames");
 }
 
+static void stop(int number) { stopped = number; }
+
 static bool is_idle(void) {
     for (uint32_t i = 0; i < connection_count; i++)
         if (connections[i].waiting) return false;
@@ -264,6 +269,7 @@ static bool is_idle(void) {
 }
 
 int main(int argc, char **argv) {
+    signal(SIGTERM, stop);
     crc32c_prepare();
     parse(argc, argv);
     connect_all();
@@ -286,7 +292,7 @@ int main(int argc, char **argv) {
             from = now();
             counting = true;
         }
-        if (from && !until && (now_ns >= end || (!sending && is_idle()))) {
+        if (from && !until && (now_ns >= end || stopped || (!sending && is_idle()))) {
             until = now();
             server_cpu = args.pid ? cpu_seconds(args.pid) - server_cpu : 0;
             own_cpu = own_cpu_seconds() - own_cpu;

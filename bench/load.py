@@ -109,6 +109,10 @@ class Running:
         command = _generator() + arguments(load, port, pid, span, Path(self._frames.name))
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
+    def stop(self) -> None:
+        """Its time is over now."""
+        self._process.terminate()
+
     def outcome(self) -> Outcome:
         """BenchFailed if the load broke off, or an answer had an error."""
         with self._frames:

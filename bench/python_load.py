@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
 import socket
 import struct
 import sys
@@ -70,7 +71,7 @@ class _Connection:
 class _Load:
     def __init__(self, arguments: Arguments) -> None:
         self.arguments = arguments
-        self.sending, self.counting = True, False
+        self.sending, self.counting, self.stopped = True, False, False
         self.requests = self.answers = self.errors = self.first_error = 0
         self.latencies: list[float] = []
         self.last_answer = time.monotonic()
@@ -153,6 +154,9 @@ class _Load:
         if time.monotonic() - self.last_answer > STALL_S:
             raise SystemExit(f"load: no answer for {STALL_S:.0f} s")
 
+    def stop(self, *_: object) -> None:
+        self.stopped = True
+
     @property
     def is_idle(self) -> bool:
         return not any(connection.begun for connection in self.connections)
@@ -178,6 +182,7 @@ def cpu_seconds(pid: int) -> float:
 
 def run(arguments: Arguments) -> dict[str, float]:
     load = _Load(arguments)
+    signal.signal(signal.SIGTERM, load.stop)
     warm_end = time.monotonic() + arguments.warm
     for connection in load.connections:
         load.send_more(connection)
@@ -185,7 +190,8 @@ def run(arguments: Arguments) -> dict[str, float]:
         load.step()
     server_cpu, own_cpu, start = cpu_seconds(arguments.pid), time.process_time(), time.monotonic()
     load.counting = True
-    while time.monotonic() < start + arguments.seconds and (load.sending or not load.is_idle):
+    end = start + arguments.seconds
+    while time.monotonic() < end and not load.stopped and (load.sending or not load.is_idle):
         load.step()
     server_cpu, own_cpu = cpu_seconds(arguments.pid) - server_cpu, time.process_time() - own_cpu
     seconds = time.monotonic() - start

@@ -19,7 +19,7 @@ from headrace.testing.processes import LOOPBACK
 
 CLIENT_ID = "bench"
 ANSWER_S_MAX = 120.0
-READY_S_MAX = 60.0
+READY_S_MAX = 120.0
 RETRY_S = 0.02
 CREATE_TOPICS_VERSION = 5
 DELETE_TOPICS_VERSION = 5

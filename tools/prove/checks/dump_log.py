@@ -50,7 +50,9 @@ def _write(bootstrap: str, life: int) -> None:
             # Java takes seconds to start: once in each life is enough.
             if client.missing(codec) is None and (client.name != "java" or codec == CODECS[life % len(CODECS)]):
                 client.write(bootstrap, f"mixed-{codec}", client.samples(), WriteOptions(codec))
-        CLIENTS[0].write(bootstrap, "bulk", _bulk(chance), WriteOptions(codec, idempotent=life % 2 == 0))
+        # librdkafka makes large batches, aiokafka small ones: segments of one batch, and indexes with many entries.
+        for client in CLIENTS[:2]:
+            client.write(bootstrap, f"bulk-{client.name}", _bulk(chance), WriteOptions(codec, idempotent=life % 2 == 0))
     say(f"life {life + 1}: written")
 
 

@@ -23,8 +23,9 @@ Work = Coroutine[Any, Any, T] | Generator[Any, None, T]
 STEPS_MAX = 3_000_000
 STEP_S = 1e-6  # what a turn of the loop costs: whoever polls with sleep(0) gets somewhere
 THREAD_S = 0.004  # the usual work of a thread takes up to this long …
-THREAD_SLOW_S = 0.4  # … and now and then this long: a disk that was asleep
+THREAD_SLOW_S = 0.4  # … now and then this long: a disk that was asleep …
 THREAD_SLOW_SHARE = 0.02
+THREAD_AT_ONCE_SHARE = 0.15  # … and sometimes no time at all
 PENDING_SHOWN_MAX = 8
 
 
@@ -241,7 +242,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         assert executor is None, "the simulator has one kind of thread"
         future = self.create_future()
         chance = self._chance
-        lasts = THREAD_SLOW_S if chance.random() < THREAD_SLOW_SHARE else THREAD_S
+        kind = chance.random()
+        lasts = THREAD_SLOW_S if kind < THREAD_SLOW_SHARE else THREAD_S
+        if kind > 1 - THREAD_AT_ONCE_SHARE:
+            lasts = 0.0
         starts = chance.random() * lasts
         ends = starts + chance.random() * lasts
 

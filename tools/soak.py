@@ -1,0 +1,65 @@
+"""`make soak`: the long runs. Simulated seeds beyond those of `make prove`, and coverage-guided fuzzing of everything that parses.
+
+    python -m tools.soak [--minutes 10] [--first-seed 10000]
+
+Each part gets its share of the time. A finding prints how to see it again; the exit code is 1 if there was one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SEEDS_AT_ONCE = 100
+WORK = Path(".work/soak")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--first-seed", type=int, default=10_000)
+    options = parser.parse_args()
+    share_s = options.minutes * 60 / 2
+    found = simulate(options.first_seed, share_s)
+    found += fuzz(share_s)
+    sys.exit(1 if found else 0)
+
+
+def simulate(first: int, seconds: float) -> int:
+    deadline, seed = time.monotonic() + seconds, first
+    while time.monotonic() < deadline:
+        last = seed + SEEDS_AT_ONCE - 1
+        print(f"soak: simulated seeds {seed}-{last}", flush=True)
+        if subprocess.run([sys.executable, "-m", "headrace.testing.simulator", "--seeds", f"{seed}-{last}"]).returncode:
+            return 1
+        seed = last + 1
+    return 0
+
+
+def fuzz(seconds: float) -> int:
+    """atheris is not in any extra (it has wheels for few systems): it is installed here, or said to be missing."""
+    if subprocess.run([sys.executable, "-c", "import atheris"], capture_output=True).returncode:
+        install = [sys.executable, "-m", "pip", "install", "-q", "atheris"]
+        if subprocess.run(install, capture_output=True).returncode:
+            print("soak: fuzzing SKIPPED: atheris is not installed and cannot be had here")
+            return 0
+    from tools.fuzz_targets import TARGETS
+
+    found = 0
+    for target in TARGETS:
+        corpus = WORK / target
+        corpus.mkdir(parents=True, exist_ok=True)
+        print(f"soak: fuzzing {target}", flush=True)
+        command = [sys.executable, "-m", "tools.fuzz", target, f"-max_total_time={int(seconds / len(TARGETS))}"]
+        command += ["-max_len=4096", "-rss_limit_mb=2048", f"-artifact_prefix={corpus}/", str(corpus)]
+        if subprocess.run(command).returncode:
+            print(f"soak: {target} FOUND SOMETHING; again with: python -m tools.fuzz {target} {corpus}/crash-…")
+            found += 1
+    return found
+
+
+if __name__ == "__main__":
+    main()
