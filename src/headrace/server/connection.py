@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
@@ -30,6 +31,7 @@ RECEIVE_BUFFER_AHEAD_MAX = 8 * 1024 * 1024
 FRAME_MIN = 8  # api key, version, correlation id
 ANSWERS_WAITING_MAX = 128  # requests taken from one connection before their answers have left
 JOIN_MAX = 32 * 1024  # answers up to this size are joined into one send
+WRITE_VECTOR_MAX = 64  # parts of one answer in one system call
 WRITE_PIECE = 256 * 1024  # what asyncio may have to copy when the socket takes only a part
 
 GATHER_CONNECTIONS_MIN = 8  # from here on the answers of a turn leave together
@@ -126,6 +128,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting: deque[Deferred | Answer] = deque()  # answers behind the first that is not there yet
         self._out: Answer = []  # answers to go with the next flush
         self._unsent: deque[Part] = deque()  # what the transport would not take yet
+        self._descriptor = -1  # of the socket, where there is a plain one
         self._frame_held = False
         self._parsing = False
         self._write_paused = False
@@ -139,6 +142,9 @@ class Connection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITE_PIECE)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and transport.get_extra_info("sslcontext") is None:
+            self._descriptor = sock.fileno()
         name = transport.get_extra_info("peername")
         own = transport.get_extra_info("sockname")
         self.peer = Peer(
@@ -286,19 +292,35 @@ class Connection(asyncio.BufferedProtocol):
         if not out or self._transport is None:
             return
         self._out = []
-        if len(out) == 1 and not self._unsent and not self._write_paused:
+        if len(out) == 1:
             size = len(out[0])
-            self._company.bytes_out.value += size
-            if size <= WRITE_PIECE:
-                self._transport.write(out[0])
-                return
         else:
             size = sum(map(len, out))
-            self._company.bytes_out.value += size
-        if size <= JOIN_MAX:
-            out = [b"".join(out)]
+            if size <= JOIN_MAX:
+                out = [b"".join(out)]
+        self._company.bytes_out.value += size
+        if size <= JOIN_MAX and not self._unsent and not self._write_paused:
+            self._transport.write(out[0])
+            return
+        if self._descriptor >= 0 and not self._unsent and not self._transport.get_write_buffer_size():
+            out = self._write_vector(out)
         self._unsent.extend(out)
         self._send_more()
+
+    def _write_vector(self, out: Answer) -> Answer:
+        """All parts in one system call and without a copy, past a transport that has nothing to send; returns what did not go."""
+        try:
+            sent = os.writev(self._descriptor, out[:WRITE_VECTOR_MAX])
+        except OSError:  # full, or gone: the transport finds out and says so
+            return out
+        rest: Answer = []
+        for part in out:
+            if sent >= len(part):
+                sent -= len(part)
+            else:
+                rest.append(memoryview(part)[sent:] if sent else part)
+                sent = 0
+        return rest
 
     def _send_more(self) -> None:
         """Large answers go piece by piece: what the socket does not take is copied by asyncio, so it gets little at a time."""
@@ -331,3 +353,4 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
             self._transport = None
+            self._descriptor = -1

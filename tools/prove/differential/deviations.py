@@ -1,0 +1,91 @@
+"""What we do otherwise than Kafka, on purpose. Anything that is not in this table is a difference, and a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from headrace.base.errors import ErrorCode
+from headrace.records import batch as layout
+from headrace.records.compression import Codec
+from headrace.records.varint import varint
+from tools.prove.differential.batches import good_batch, sealed, with_header, _EMPTY_RECORD, _record, _section
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Produced to a partition that nothing else uses: where one side accepts and the other does not, their logs part ways."""
+
+    make: Callable[[Random], bytes | bytearray]
+    kafka: ErrorCode
+    ours: ErrorCode
+    reason: str
+
+
+def _compressed_garbage(chance: Random) -> bytearray:
+    codec = chance.choice((Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD))
+    batch = good_batch(chance, codec=codec, count=3)
+    return sealed(batch[: layout.HEADER_BYTES] + chance.randbytes(40))
+
+
+def _unknown_codec(chance: Random) -> bytearray:
+    return with_header(good_batch(chance, codec=Codec.NONE), attributes=chance.choice((5, 6, 7)))
+
+
+def _offset_deltas(chance: Random) -> bytearray:
+    first, second = (
+        b"\x00" + varint(0) + varint(delta) + varint(-1) + varint(-1) + varint(0) for delta in chance.choice(((0, 0), (1, 0)))
+    )
+    return _section(chance, _record(first) + _record(second), 2)
+
+
+def _long_varint(chance: Random) -> bytearray:
+    """Zero in five bytes, the last of them with bits that no int32 has room for."""
+    return _section(chance, _record(b"\x00" + b"\x80\x80\x80\x80\x70" + _EMPTY_RECORD[2:]), 1)
+
+
+def _junk_after_gzip(chance: Random) -> bytearray:
+    batch = good_batch(chance, codec=Codec.GZIP, count=3)
+    batch += b"junk"
+    return with_header(batch, batch_length=len(batch) - layout.LENGTH_OVERHEAD_BYTES)
+
+
+DEVIATIONS = {
+    "compressed-garbage": Deviation(
+        _compressed_garbage,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.INVALID_RECORD,
+        "the client's data is wrong, not the server",
+    ),
+    "unknown-codec": Deviation(
+        _unknown_codec,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        "the client asks for what nobody knows, and is told so",
+    ),
+    "offset-deltas": Deviation(
+        _offset_deltas,
+        ErrorCode.NONE,
+        ErrorCode.INVALID_RECORD,
+        "two records at one offset; Kafka looks only inside compressed batches",
+    ),
+    "append-time-bit": Deviation(
+        lambda chance: with_header(good_batch(chance, codec=Codec.NONE), attributes=layout.LOG_APPEND_TIME),
+        ErrorCode.NONE,
+        ErrorCode.INVALID_TIMESTAMP,
+        "on a CreateTime topic a client must not say that the broker stamped it",
+    ),
+    "long-varint": Deviation(
+        _long_varint,
+        ErrorCode.NONE,
+        ErrorCode.INVALID_RECORD,
+        "bits beyond the 32nd are no number; readers disagree about them",
+    ),
+    "junk-after-gzip": Deviation(
+        _junk_after_gzip,
+        ErrorCode.NONE,
+        ErrorCode.INVALID_RECORD,
+        "bytes behind the end of the stream belong to nothing",
+    ),
+}

@@ -1,0 +1,122 @@
+"""One side of the comparison: raw frames over a socket, topic ids and fetch sessions by symbolic names."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Any
+
+from headrace.base.ids import ZERO_UUID
+from headrace.client.frames import decode_response, encode_request
+from headrace.protocol.messages.api_versions import ApiVersionsRequest
+from headrace.protocol.messages.create_topics import CreateTopicsRequest
+from headrace.protocol.messages.metadata import MetadataRequest
+
+ANSWER_S_MAX = 20.0
+CLIENT_ID = "differential"
+UNKNOWN_ID = bytes(range(16))
+CLOSED = "the connection was closed"
+SILENT = "no answer"
+_SIZE = Struct(">i")
+
+
+@dataclass
+class Target:
+    name: str
+    address: tuple[str, int]
+    topic_ids: dict[str, bytes] = field(default_factory=dict)
+    sessions: dict[str, int] = field(default_factory=dict)
+    _socket: socket.socket | None = None
+    _correlation: int = 0
+
+    def connect(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = socket.create_connection(self.address, ANSWER_S_MAX)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._socket
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def ask(self, message: Any, version: int) -> Any:
+        """The decoded answer; CLOSED or SILENT where there is none."""
+        self._correlation += 1
+        frame = b"".join(encode_request(message, version, self._correlation, CLIENT_ID))
+        try:
+            self.connect().sendall(frame)
+            data = self._receive()
+        except TimeoutError:
+            self.close()
+            return SILENT
+        except OSError:
+            data = None
+        if data is None:
+            self.close()
+            return CLOSED
+        return decode_response(message.facts.api_key, version, self._correlation, memoryview(data))
+
+    def tell(self, message: Any, version: int) -> Any:
+        """A request without an answer (acks=0). Whether the connection survives it is seen by the next request."""
+        self._correlation += 1
+        frame = b"".join(encode_request(message, version, self._correlation, CLIENT_ID))
+        self.connect().sendall(frame)
+        return CLOSED if self.ask(ApiVersionsRequest(), 0) == CLOSED else None
+
+    def _receive(self) -> bytes | None:
+        head = self._exactly(4)
+        return None if head is None else self._exactly(_SIZE.unpack(head)[0])
+
+    def _exactly(self, size: int) -> bytes | None:
+        parts = []
+        while size:
+            part = self.connect().recv(min(size, 1 << 20))
+            if not part:
+                return None
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    # --- symbolic names
+
+    def topic_id(self, topic: str) -> Any:
+        return self.topic_ids.get(topic, ZERO_UUID if topic == "" else UNKNOWN_ID)
+
+    def topic_named(self, topic_id: bytes) -> str:
+        for name, known in self.topic_ids.items():
+            if known == topic_id:
+                return name
+        return "" if topic_id == ZERO_UUID else "unknown"
+
+    # --- setting up
+
+    def create_topics(self, topics: dict[str, tuple[int, dict[str, str]]]) -> None:
+        wanted = [
+            CreateTopicsRequest.CreatableTopic(
+                name=name,
+                num_partitions=partitions,
+                replication_factor=1,
+                configs=[
+                    CreateTopicsRequest.CreatableTopicConfig(name=option, value=value)
+                    for option, value in options.items()
+                ],
+            )
+            for name, (partitions, options) in topics.items()
+        ]
+        answer = self.ask(CreateTopicsRequest(topics=wanted, timeout_ms=20_000), 7)
+        for topic in answer.topics:
+            assert topic.error_code == 0, f"{self.name}: {topic.name} was not created: {topic.error_message}"
+        self._wait_for_leaders(list(topics))
+
+    def _wait_for_leaders(self, topics: list[str]) -> None:
+        ask = MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics], allow_auto_topic_creation=False
+        )
+        for _ in range(1000):
+            answer = self.ask(ask, 12)
+            if all(t.error_code == 0 and all(p.leader_id >= 0 for p in t.partitions) for t in answer.topics):
+                self.topic_ids = {topic.name: topic.topic_id for topic in answer.topics}
+                return
+        raise AssertionError(f"{self.name}: no leaders for {topics}")
