@@ -1,8 +1,27 @@
 """The compiled modules. A machine without a C compiler gets their pure-Python twins instead (see records/kernel.py)."""
 
+import sys
+
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 MODULES = ("_kernel", "_columns")
+
+
+class BuildIfPossible(build_ext):
+    """A missing or broken compiler is no reason not to install. (setuptools' own `optional` lets a compiler that is not there through.)"""
+
+    def build_extensions(self) -> None:
+        built = []
+        for extension in self.extensions:
+            try:
+                self.build_extension(extension)
+            except Exception as error:
+                print(f"{extension.name} was not compiled, its Python twin is used instead: {error}", file=sys.stderr)
+            else:
+                built.append(extension)
+        self.extensions = built
+
 
 try:
     from Cython.Build import cythonize
@@ -13,7 +32,6 @@ try:
                 f"headrace.records.{name}",
                 [f"src/headrace/records/{name}.pyx"],
                 depends=["src/headrace/records/_wire.pxd"],
-                optional=True,
                 extra_compile_args=["-O3"],
             )
             for name in MODULES
@@ -24,4 +42,4 @@ try:
 except ImportError:
     extensions = []
 
-setup(ext_modules=extensions)
+setup(ext_modules=extensions, cmdclass={"build_ext": BuildIfPossible})

@@ -6,7 +6,6 @@ import argparse
 import shutil
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 
@@ -15,7 +14,7 @@ from bench.line import Options
 from bench.lines import all_lines
 from bench.load import generator_name
 from bench.memory import hold_memory
-from bench.native import WORK
+from bench.native import ROOT, WORK
 from bench.plot import draw
 from bench.publish import PAGE, PLOT, Run, utc_now, write_json, write_page
 from bench.report import make_rows, print_table, verdict
@@ -34,7 +33,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="that count; medians are taken over them")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="a round")
     parser.add_argument("--no-kafka", action="store_true", help="only Headrace and the C ceiling")
-    parser.add_argument("--publish", action="store_true", help=f"write {PAGE} and {PLOT}")
+    parser.add_argument("--publish", action="store_true", help="write docs/performance.md and .png")
     given = parser.parse_args(words)
     unknown = [name for name in given.lines if name not in all_lines()]
     if unknown:
@@ -47,8 +46,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 def main(words: Sequence[str]) -> int:
     given = parse(words)
     lines = [line for name, line in all_lines().items() if not given.lines or name in given.lines]
-    work: Path = WORK
-    data = work / "data"
+    data = WORK / "data"
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True)
     options = Options(seconds=given.seconds, work=data, bytes_max=machine.bytes_without_throttling())
@@ -74,16 +72,16 @@ def main(words: Sequence[str]) -> int:
         "load generator": generator_name(),
     }
     command = " ".join(["python -m bench", *words])
-    run = Run(started, command, machine.facts(work), settings, results, make_rows(lines, results))
+    run = Run(started, command, machine.facts(WORK), settings, results, make_rows(lines, results))
     print_table(run.rows, Console())
     print(verdict(run.rows))
-    print(f"all rounds: {write_json(run, work)}")
+    print(f"all rounds: {write_json(run, WORK).relative_to(ROOT)}")
     if given.publish:
         draw(run.rows, PLOT)
         write_page(run)
-        print(f"published: {PAGE}, {PLOT}")
+        print(f"published: {PAGE.relative_to(ROOT)}, {PLOT.relative_to(ROOT)}")
     else:
-        draw(run.rows, work / PLOT.name)
+        draw(run.rows, WORK / PLOT.name)
     return 0
 
 

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from bench import native
 from bench.wire import (
@@ -35,6 +36,21 @@ KAFKA_HEAP = (
 KAFKA_SETTINGS = {"log.segment.delete.delay.ms": "200", "log.initial.task.delay.ms": "500"}
 
 Process = NodeProcess | KafkaPeer
+
+
+class Contestant(Protocol):
+    """Whoever a load can be put on."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def pid(self) -> int: ...
+    def new_producer_id(self) -> tuple[int, int]: ...
+    def open_topic(self, name: str, partitions: int) -> None: ...
+    def drop_topic(self, name: str) -> None: ...
+    def close(self) -> None: ...
 
 
 def spawn_headrace(directory: Path) -> NodeProcess:
@@ -108,7 +124,7 @@ class Broker:
     def close(self) -> None:
         """Ends the process, removes the data."""
         if self._wire is not None:
-            self._wire.__exit__()
+            self._wire.close()
         if self._process is not None:
             self._process.kill()
             self._process.close()
@@ -151,6 +167,3 @@ class Ceiling:
             self._process.communicate()
         self._process = None
         shutil.rmtree(self.directory, ignore_errors=True)
-
-
-Contestant = Broker | Ceiling

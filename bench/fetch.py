@@ -11,7 +11,6 @@ from bench.load import Load, Span, run_load
 from bench.produce import produce_load
 
 FETCH_BATCHES = 16  # a fetch asks for just as many whole batches as make about 1 MB
-TOPIC_BYTES = 256 * 1024 * 1024  # of all partitions: more than any processor's cache, far less than memory
 SLACK_BYTES = 16  # by which answers may differ besides the records: a length of one to four bytes, absent tags
 FILL_S_MAX = 60.0
 
@@ -28,13 +27,17 @@ class Fetch:
     alone: bool = False
     warm_round: bool = True
 
-    def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
+    def prepare(self, contestant: Contestant, topic: str, options: Options) -> Load:
+        """Opens the topic and fills it."""
         batch = make_batch(records_that_fit(64 * KIB, KIB), KIB)
-        fetches = TOPIC_BYTES // self.connections // (batch.size * FETCH_BATCHES)
+        fetches = options.fetch_bytes // self.connections // (batch.size * FETCH_BATCHES)
         contestant.open_topic(topic, self.connections)
+        self._fill(contestant, topic, batch, fetches)
+        return self._load(topic, batch, fetches)
+
+    def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
+        load = self.prepare(contestant, topic, options)
         try:
-            self._fill(contestant, topic, batch, fetches)
-            load = self._load(topic, batch, fetches)
             outcome = run_load(load, contestant.port, contestant.pid, Span(options.seconds, options.span.warm))
         finally:
             contestant.drop_topic(topic)

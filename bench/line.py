@@ -9,6 +9,7 @@ from typing import Protocol
 
 from bench.contestants import Contestant
 from bench.load import Span
+from bench.native import WORK
 
 KIB = 1024
 IN_FLIGHT = 5  # max.in.flight.requests.per.connection of Kafka's producer
@@ -31,8 +32,9 @@ class Figure:
 @dataclass(frozen=True)
 class Options:
     seconds: float = 3.0
-    work: Path = Path(".work/bench")
+    work: Path = WORK
     bytes_max: int = 0  # written by one round; 0: no bound
+    fetch_bytes: int = 256 * 1024 * 1024  # to be fetched: more than a processor's cache, far less than memory
     filler_bytes_max: int = 40 * 10**9  # written by the line `loop`
     loop_topics: int = 10
     loop_partitions: int = 1000

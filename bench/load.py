@@ -107,7 +107,9 @@ class Running:
                 self._frames.write(frame)
         self._frames.flush()
         command = _generator() + arguments(load, port, pid, span, Path(self._frames.name))
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, cwd=native.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     def stop(self) -> None:
         """Its time is over now."""

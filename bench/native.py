@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
-WORK = Path(".work") / "bench"
+ROOT = HERE.parent
+WORK = ROOT / ".work" / "bench"
 COMPILE_S_MAX = 60.0
 FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror")
 
@@ -28,7 +29,7 @@ def program(name: str) -> Path | None:
         return None
     sources = [HERE / f"{name}.c", HERE / "crc32c.h"]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
-    target = (WORK / "bin" / f"{name}-{digest}").absolute()
+    target = WORK / "bin" / f"{name}-{digest}"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = target.with_suffix(f".{os.getpid()}")

@@ -38,7 +38,9 @@ class Produce:
     alone: bool = False
     warm_round: bool = True
 
-    def load(self, contestant: Contestant, topic: str) -> Load:
+    def prepare(self, contestant: Contestant, topic: str, options: Options) -> Load:
+        """Opens the topic."""
+        contestant.open_topic(topic, self.partitions)
         if not self.idempotent:
             batch = make_batch(self.records, self.value_bytes)
             return produce_load(topic, [batch] * self.connections, self.partitions, self.in_flight)
@@ -50,9 +52,9 @@ class Produce:
         return replace(load, batch_at=batch_at, records=self.records)
 
     def run(self, contestant: Contestant, topic: str, options: Options) -> Outcome:
-        contestant.open_topic(topic, self.partitions)
+        load = self.prepare(contestant, topic, options)
         try:
-            return run_load(self.load(contestant, topic), contestant.port, contestant.pid, options.span)
+            return run_load(load, contestant.port, contestant.pid, options.span)
         finally:
             contestant.drop_topic(topic)
 

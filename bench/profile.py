@@ -1,7 +1,7 @@
 """`python -m bench.profile produce-small|produce-64k|fetch`: where the time of one of our requests goes.
 
 The node runs in this process, the load in another. A first run without the profiler tells what a request costs; a second one with
-cProfile tells the shares, which are scaled to that cost: the profiler's own burden falls on calls, so small functions look too dear.
+cProfile tells the shares, which are scaled to that cost. The profiler's own burden falls on calls: small functions look too dear.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
+import os
 import pstats
 import random
 import shutil
 import sys
-import time
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.contestants import HEADRACE
 from bench.fetch import Fetch
 from bench.line import Options
 from bench.lines import all_lines
-from bench.load import Load, Span, run_load
+from bench.load import Span, run_load
 from bench.native import WORK
 from bench.produce import Produce
-from bench.wire import Wire, create_topic, wait_until_served
+from bench.wire import Wire, create_topic, new_producer_id, wait_until_served
 from headrace.base.clock import SystemClock
 from headrace.node.node import Node, Ports
 from headrace.node.settings import make_settings
@@ -33,30 +33,100 @@ from headrace.testing.processes import LOOPBACK, free_port
 
 PATHS = {"produce-small": "message-50", "produce-64k": "produce-64k", "fetch": "fetch-1"}
 TOPIC = "profile"
-IDLE = "select.epoll"  # waiting is no work
-ROWS = 30
+IDLE = "method 'poll' of 'select.epoll'"  # mostly waiting, which is no work
+ROWS = 25
+WARM_S = 0.3
+BYTES_MAX = 2 * 10**9
+
+Place = tuple[str, int, str]  # as pstats has it: file, line, function
 
 
-class _Server:
-    """What a line wants of a contestant, for a node in this very process."""
+class InProcess:
+    """A contestant that shares its process with whoever measures; its data goes with its directory."""
+
+    name = HEADRACE
 
     def __init__(self, port: int) -> None:
         self.port = port
+        self.pid = os.getpid()
 
-    def open_topic(self, partitions: int) -> None:
+    def new_producer_id(self) -> tuple[int, int]:
         with Wire(self.port) as wire:
-            create_topic(wire, TOPIC, partitions)
-            wait_until_served(wire, TOPIC, partitions)
+            return new_producer_id(wire)
+
+    def open_topic(self, name: str, partitions: int) -> None:
+        with Wire(self.port) as wire:
+            create_topic(wire, name, partitions)
+            wait_until_served(wire, name, partitions)
+
+    def drop_topic(self, name: str) -> None:
+        """With the directory."""
+
+    def close(self) -> None:
+        """The node is somebody else's."""
 
 
-def prepare(name: str, port: int) -> Load:
-    """The load of the line that shows this path best; the topic is there, with records if they are to be fetched."""
-    line = all_lines()[PATHS[name]]
-    with Wire(port) as wire:
-        partitions = line.partitions if isinstance(line, Produce) else 1
-        create_topic(wire, TOPIC, partitions)
-        wait_until_served(wire, TOPIC, partitions)
-    if isinstance(line, Produce):
-        return line.plain_load(TOPIC)
-    assert isinstance(line, Fetch)
-    return line.prepare(port, 0, TOPIC)
+async def profile(path: str, seconds: float, directory: Path) -> tuple[float, pstats.Stats]:
+    """CPU µs of one request, and the profile of the loop under the same load."""
+    port = free_port()
+    given = {
+        "listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
+        "log.dirs": str(directory),
+        "headrace.http.listener": "",
+    }
+    ports = Ports(DiskFiles(), SystemClock(), random.Random(), asyncio.get_running_loop())
+    node = await Node.start(make_settings(given, single_node=True), ports)
+    try:
+        line = all_lines()[PATHS[path]]
+        assert isinstance(line, Produce | Fetch)
+        load = await asyncio.to_thread(line.prepare, InProcess(port), TOPIC, Options())
+        span = Span(seconds, WARM_S, 0 if isinstance(line, Fetch) else BYTES_MAX)
+        bare = await asyncio.to_thread(run_load, load, port, os.getpid(), span)
+        profiler = cProfile.Profile()
+        profiler.enable()
+        await asyncio.to_thread(run_load, load, port, os.getpid(), span)
+        profiler.disable()
+    finally:
+        await node.stop()
+    return bare.cpu_us_per_request, pstats.Stats(profiler)
+
+
+def table(cost_us: float, stats: pstats.Stats) -> list[tuple[str, float, float]]:
+    """Function, own µs and µs with all it calls, for one request; the dearest first."""
+    entries: dict[Place, tuple[int, int, float, float, object]] = stats.stats  # type: ignore[attr-defined]
+    busy = {place: entry for place, entry in entries.items() if IDLE not in place[2]}
+    scale = cost_us / sum(own for _, _, own, _, _ in busy.values())
+    rows = [(_name(place), own * scale, whole * scale) for place, (_, _, own, whole, _) in busy.items()]
+    return sorted(rows, key=lambda row: -row[1])[:ROWS]
+
+
+def _name(place: Place) -> str:
+    file, line, function = place
+    if file == "~":
+        return function.strip("<>")
+    parts = Path(file).with_suffix("").parts
+    for root in ("headrace", "asyncio"):
+        if root in parts:
+            first = len(parts) - 1 - parts[::-1].index(root)
+            return f"{'.'.join(parts[first:])}:{line} {function}"
+    return f"{Path(file).name}:{line} {function}"
+
+
+def main(words: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.profile", description=__doc__)
+    parser.add_argument("path", choices=list(PATHS))
+    parser.add_argument("--seconds", type=float, default=2.0, help="each of the two runs")
+    given = parser.parse_args(words)
+    directory = WORK / "profile"
+    shutil.rmtree(directory, ignore_errors=True)
+    try:
+        cost_us, stats = asyncio.run(profile(given.path, given.seconds, directory))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    print(f"{given.path}: {cost_us:.1f} CPU µs a request, of which (own, with all it calls):")
+    for name, own, whole in table(cost_us, stats):
+        print(f"{own:8.1f} {whole:8.1f}  {name}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bench.native import ROOT
 from bench.report import Row, markdown_table, verdict
 from bench.runner import Results
 
-PAGE = Path("docs/performance.md")
-PLOT = Path("docs/performance.png")
+PAGE = ROOT / "docs" / "performance.md"
+PLOT = ROOT / "docs" / "performance.png"
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
 

@@ -14,9 +14,11 @@ from bench.frames import make_batch
 from bench.line import Line, Measured, Options
 from bench.load import Span, run_load
 from bench.produce import produce_load
+from headrace.testing import peers
 
 WARM_CONNECTIONS = 10
 WARM_BATCH_RECORDS = 60
+WARM_ROUNDS = 2  # as long as so many rounds, each of them
 
 
 @dataclass
@@ -32,8 +34,6 @@ class Results:
 
 def contestants(work: Path, *, with_kafka: bool) -> tuple[list[Contestant], dict[str, str]]:
     """Who takes part, and why the others do not."""
-    from headrace.testing import peers
-
     found: list[Contestant] = [Broker(HEADRACE, work / "headrace", spawn_headrace)]
     skipped = {}
     reason = peers.available() if with_kafka else "left out with --no-kafka"
@@ -91,7 +91,9 @@ class Runner:
         for records, value_bytes in ((1, 100), (WARM_BATCH_RECORDS, 1024)):
             broker.open_topic(topic, 1)
             load = produce_load(topic, [make_batch(records, value_bytes)] * WARM_CONNECTIONS, 1, 1)
-            run_load(load, broker.port, broker.pid, Span(self._options.seconds, 0.0, self._options.bytes_max))
+            run_load(
+                load, broker.port, broker.pid, Span(self._options.seconds * WARM_ROUNDS, 0.0, self._options.bytes_max)
+            )
             broker.drop_topic(topic)
 
     def _close_all(self) -> None:

@@ -45,6 +45,9 @@ class Wire:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._socket.close()
 
     def ask(self, message: Any, version: int) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.errors import CorruptData, ErrorCode, KafkaError
 from headrace.base.metrics import Counter
 from headrace.broker.fetch_sessions import FetchPlan, FetchSessions, Key, SessionPartition
 from headrace.metadata.image import Image
@@ -68,7 +68,11 @@ class FetchApi:
     def answer(self, fetch: _Fetch) -> FetchResponse | asyncio.Future[FetchResponse]:
         """With the records, if they are all in memory; else later, when a thread has read them."""
         for data, read in fetch.reads:
-            found = read.read_cached()
+            try:
+                found = read.read_cached()
+            except OSError as error:
+                self._unreadable(data, error)
+                continue
             if found is None:
                 return asyncio.ensure_future(self._answer_from_disk(fetch), loop=self._loop)
             data.records = found
@@ -76,14 +80,23 @@ class FetchApi:
 
     async def _answer_from_disk(self, fetch: _Fetch) -> FetchResponse:
         for data, read in fetch.reads:
-            if not data.records:
+            if not data.records and data.error_code == ErrorCode.NONE:
                 try:
                     data.records = await self._loop.run_in_executor(None, read.read)
                 except OSError as error:
-                    # The page cannot be read: its client hears of it, everybody else is served.
-                    data.error_code, data.records = ErrorCode.KAFKA_STORAGE_ERROR, _EMPTY
-                    self._replicas.report_read_error(error)
+                    self._unreadable(data, error)
         return self._assemble(fetch)
+
+    def _unreadable(self, data: Data, error: OSError) -> None:
+        """The page cannot be read: its client hears of it, everybody else is served."""
+        data.error_code, data.records = ErrorCode.KAFKA_STORAGE_ERROR, _EMPTY
+        self._replicas.report_read_error(error)
+
+    def refusal(self, error: OSError | CorruptData) -> KafkaError:
+        """The way to the records is barred: an index or a header cannot be read, or is no header."""
+        self._replicas.report_read_error(error)
+        code = ErrorCode.CORRUPT_MESSAGE if isinstance(error, CorruptData) else ErrorCode.KAFKA_STORAGE_ERROR
+        return KafkaError(code, str(error))
 
     def _assemble(self, fetch: _Fetch) -> FetchResponse:
         plan = fetch.plan
@@ -133,6 +146,9 @@ class _Fetch:
                 data, read = self._read(key, wanted, left, min_one)
             except KafkaError as error:
                 data, read = self._failed(key, wanted, error), None
+                must_answer = True
+            except (OSError, CorruptData) as error:
+                data, read = self._failed(key, wanted, self._api.refusal(error)), None
                 must_answer = True
             self.answers[key] = data
             if data.diverging_epoch.epoch >= 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.errors import CorruptData, ErrorCode, KafkaError
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from headrace.replication.partition import EARLIEST_PENDING_UPLOAD, LATEST_TIERED, MAX_TIMESTAMP
 from headrace.replication.replicas import Replicas
@@ -58,6 +58,11 @@ class OffsetsApi:
             found = partition.find_offset(wanted.timestamp, committed_only=request.isolation_level == READ_COMMITTED)
         except KafkaError as error:
             answer.error_code = error.code
+            return answer
+        except (OSError, CorruptData) as error:
+            self._replicas.report_read_error(error)
+            corrupt = isinstance(error, CorruptData)
+            answer.error_code = ErrorCode.CORRUPT_MESSAGE if corrupt else ErrorCode.KAFKA_STORAGE_ERROR
             return answer
         if found is not None:
             answer.offset, answer.timestamp = found.offset, found.timestamp

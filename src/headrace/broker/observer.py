@@ -27,6 +27,7 @@ class MetadataObserver:
         self._cluster_id = cluster_id
         self._next_offset = 0
         self._epoch = 0
+        self._caught_up = False
         self.high_watermark = 0
 
     async def run(self) -> None:
@@ -71,7 +72,13 @@ class MetadataObserver:
             if batch.last_offset < self._next_offset:
                 continue
             assert batch.last_offset < data.high_watermark, "the controller sent what is not committed"
+            # A node that starts is shown the present only: in the past a name may have meant another topic, whose directory
+            # would then be taken for a leftover.
+            self._caught_up = self._caught_up or batch.last_offset + 1 >= data.high_watermark
             self._loader.apply(
-                [record for record in batch.records if record is not None], batch.last_offset, batch.epoch
+                [record for record in batch.records if record is not None],
+                batch.last_offset,
+                batch.epoch,
+                more=not self._caught_up,
             )
             self._next_offset, self._epoch = batch.last_offset + 1, batch.epoch

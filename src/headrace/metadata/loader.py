@@ -51,10 +51,12 @@ class MetadataLoader:
         self._state = ClusterState(_Watched)
         self.image = Image()
 
-    def apply(self, records: Sequence[Any], last_offset: int, epoch: int) -> None:
-        """Takes committed records and shows the result to every publisher, in their order."""
+    def apply(self, records: Sequence[Any], last_offset: int, epoch: int, *, more: bool = False) -> None:
+        """Takes committed records and shows the result to every publisher, in their order; with `more` later, with what follows."""
         for record in records:
             replay(self._state, record)
+        if more:
+            return
         old, (new, changes) = self.image, self._next_image(last_offset, epoch)
         self.image = new
         for publisher in self._publishers:

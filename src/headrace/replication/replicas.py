@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 
 from headrace.base.clock import Clock
-from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.base.errors import CorruptData, ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import NodeId, TopicPartition, new_uuid
 from headrace.base.options import Value
 from headrace.metadata.image import TOPIC_CONFIG, Image
@@ -96,8 +97,8 @@ class Replicas:
     def all(self) -> list[Partition]:
         return list(self._partitions.values())
 
-    def report_read_error(self, error: OSError) -> None:
-        log.error("a fetch could not be read from the disk: %s; its client got KAFKA_STORAGE_ERROR", error)
+    def report_read_error(self, error: OSError | CorruptData) -> None:
+        log.error("a request could not be read from the disk: %s; its client was told", error)
 
     # --- following metadata
 
@@ -174,7 +175,7 @@ class Replicas:
             return
         try:
             if partition is None:
-                partition = self._adopt(name, *self._open(name))
+                partition = self._adopt(name, *self._opening(name)())
             else:
                 partition.log.configure(self._config(name.topic))
         except (OSError, HeadraceError) as error:
@@ -192,10 +193,11 @@ class Replicas:
         options = effective_options(self._defaults(), self._image.config(TOPIC_CONFIG, topic))
         return log_config(options, self._producer_id_expiration_ms)
 
-    def _open(self, name: TopicPartition) -> tuple[Log, RecoveryReport]:
-        """Any thread: touches nothing of ours but the directory."""
+    def _opening(self, name: TopicPartition) -> Callable[[], tuple[Log, RecoveryReport]]:
+        """Any thread may call it: everything is looked up here, for the image may be another one by then."""
         log_dir = self._found.get(name) or self._roomiest()
-        return Log.open(
+        return partial(
+            Log.open,
             log_dir.files,
             log_dir.partition_path(name),
             name,
@@ -216,13 +218,18 @@ class Replicas:
         return min(self._log_dirs, key=lambda log_dir: counts[log_dir.path])
 
     async def _recover(self, name: TopicPartition) -> None:
-        if name.topic not in self._image.topics:
+        topic = self._image.topics.get(name.topic)
+        if topic is None:
             return
         try:
-            opened = await self._loop.run_in_executor(None, self._open, name)
+            opened = await self._loop.run_in_executor(None, self._opening(name))
         except KafkaError as error:
             if error.code is not ErrorCode.INCONSISTENT_TOPIC_ID:
                 log.error("%s cannot be opened and is offline: %s", name, error)
+                return
+            now = self._image.topics.get(name.topic)
+            if now is None or now.id != topic.id:
+                self._todo[name] = None  # the directory may belong to what the name means by now
                 return
             self._set_aside(name)
         except (OSError, HeadraceError) as error:
@@ -244,7 +251,8 @@ class Replicas:
         for message in report.messages():
             log.warning("recovery: %s", message)
         high_watermark = self._offsets[HIGH_WATERMARK_CHECKPOINT].get(name, 0)
-        partition = Partition(name, self._image.topics[name.topic].id, self._node_id, opened, high_watermark)
+        # The id is the log's own: the topic may have been deleted, and its name used again, while a thread opened it.
+        partition = Partition(name, opened.topic_id, self._node_id, opened, high_watermark)
         self._partitions[name] = partition
         return partition
 

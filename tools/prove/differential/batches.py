@@ -64,17 +64,17 @@ def _plain(chance: Random, count: int | None = None) -> bytearray:
     return good_batch(chance, codec=Codec.NONE, count=count)
 
 
-def _section(chance: Random, section: bytes, count: int, codec: Codec = Codec.NONE) -> bytearray:
+def batch_of(chance: Random, section: bytes, count: int, codec: Codec = Codec.NONE) -> bytearray:
     header = BatchHeader(0, 0, -1, 2, 0, int(codec), count - 1, FIRST_MS, FIRST_MS, -1, -1, -1, count)
     return build_from_section(header, section)
 
 
-def _record(body: bytes, length: int | None = None) -> bytes:
+def record_of(body: bytes, length: int | None = None) -> bytes:
     return varint(len(body) if length is None else length) + body
 
 
 # attributes, timestamp delta, offset delta, key, value, headers
-_EMPTY_RECORD = b"\x00" + varint(0) + varint(0) + varint(-1) + varint(-1) + varint(0)
+EMPTY_RECORD = b"\x00" + varint(0) + varint(0) + varint(-1) + varint(-1) + varint(0)
 
 
 def _flip(chance: Random) -> bytearray:
@@ -134,7 +134,7 @@ def _field(**changes: int) -> Callable[[Random], bytearray]:
 def _bodies(*bodies: bytes, count: int | None = None) -> Callable[[Random], bytearray]:
     def make(chance: Random) -> bytearray:
         codec = chance.choice((Codec.NONE, Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD))
-        return _section(chance, b"".join(bodies), len(bodies) if count is None else count, codec)
+        return batch_of(chance, b"".join(bodies), len(bodies) if count is None else count, codec)
 
     return make
 
@@ -175,17 +175,21 @@ BAD: dict[str, Callable[[Random], bytes | bytearray | None]] = {
     "base-offset-negative": _field(base_offset=-1),
     "producer-without-sequence": _field(producer_id=77, producer_epoch=0),
     "producer-with-negative-sequence": _field(producer_id=77, producer_epoch=0, base_sequence=-7),
-    "record-length-too-large": _bodies(_record(_EMPTY_RECORD, 200)),
-    "record-length-too-small": _bodies(_record(_EMPTY_RECORD, 3)),
-    "record-length-negative": _bodies(_record(_EMPTY_RECORD, -4)),
-    "record-length-zero": _bodies(_record(b"")),
-    "record-with-rest": _bodies(_record(_EMPTY_RECORD + b"rest")),
-    "key-longer-than-record": _bodies(_record(b"\x00" + varint(0) + varint(0) + varint(99) + b"k" + varint(-1) + varint(0))),
-    "value-longer-than-record": _bodies(_record(b"\x00" + varint(0) + varint(0) + varint(-1) + varint(99) + varint(0))),
-    "header-count-negative": _bodies(_record(_EMPTY_RECORD[:-1] + varint(-1))),
-    "header-count-huge": _bodies(_record(_EMPTY_RECORD[:-1] + varint(1 << 20))),
-    "header-name-null": _bodies(_record(_EMPTY_RECORD[:-1] + varint(1) + varint(-1) + varint(-1))),
-    "bytes-behind-records": _bodies(_record(_EMPTY_RECORD), b"\x00", count=1),
+    "record-length-too-large": _bodies(record_of(EMPTY_RECORD, 200)),
+    "record-length-too-small": _bodies(record_of(EMPTY_RECORD, 3)),
+    "record-length-negative": _bodies(record_of(EMPTY_RECORD, -4)),
+    "record-length-zero": _bodies(record_of(b"")),
+    "record-with-rest": _bodies(record_of(EMPTY_RECORD + b"rest")),
+    "key-longer-than-record": _bodies(
+        record_of(b"\x00" + varint(0) + varint(0) + varint(99) + b"k" + varint(-1) + varint(0))
+    ),
+    "value-longer-than-record": _bodies(
+        record_of(b"\x00" + varint(0) + varint(0) + varint(-1) + varint(99) + varint(0))
+    ),
+    "header-count-negative": _bodies(record_of(EMPTY_RECORD[:-1] + varint(-1))),
+    "header-count-huge": _bodies(record_of(EMPTY_RECORD[:-1] + varint(1 << 20))),
+    "header-name-null": _bodies(record_of(EMPTY_RECORD[:-1] + varint(1) + varint(-1) + varint(-1))),
+    "bytes-behind-records": _bodies(record_of(EMPTY_RECORD), b"\x00", count=1),
     "no-records-but-count": _bodies(b"", count=1),
 }
 
@@ -196,11 +200,11 @@ ODD: dict[str, Callable[[Random], bytes | bytearray | None]] = {
         good_batch(chance, codec=Codec.GZIP), max_timestamp=FIRST_MS + 5_000_000
     ),
     "leader-epoch-from-client": _field(leader_epoch=44),
-    "record-attributes": _bodies(_record(b"\x7f" + _EMPTY_RECORD[1:])),
+    "record-attributes": _bodies(record_of(b"\x7f" + EMPTY_RECORD[1:])),
     "no-timestamp": lambda chance: with_header(
-        _section(chance, _record(_EMPTY_RECORD), 1), base_timestamp=-1, max_timestamp=-1
+        batch_of(chance, record_of(EMPTY_RECORD), 1), base_timestamp=-1, max_timestamp=-1
     ),
     "delete-horizon": _attributes(layout.DELETE_HORIZON),
     "unused-attribute-bits": _attributes(0x80),
-    "empty-key-and-value": _bodies(_record(b"\x00" + varint(0) + varint(0) + varint(0) + varint(0) + varint(0))),
+    "empty-key-and-value": _bodies(record_of(b"\x00" + varint(0) + varint(0) + varint(0) + varint(0) + varint(0))),
 }

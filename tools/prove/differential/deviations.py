@@ -10,7 +10,7 @@ from headrace.base.errors import ErrorCode
 from headrace.records import batch as layout
 from headrace.records.compression import Codec
 from headrace.records.varint import varint
-from tools.prove.differential.batches import good_batch, sealed, with_header, _EMPTY_RECORD, _record, _section
+from tools.prove.differential.batches import EMPTY_RECORD, batch_of, good_batch, record_of, sealed, with_header
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,15 @@ def _unknown_codec(chance: Random) -> bytearray:
 
 def _offset_deltas(chance: Random) -> bytearray:
     first, second = (
-        b"\x00" + varint(0) + varint(delta) + varint(-1) + varint(-1) + varint(0) for delta in chance.choice(((0, 0), (1, 0)))
+        b"\x00" + varint(0) + varint(delta) + varint(-1) + varint(-1) + varint(0)
+        for delta in chance.choice(((0, 0), (1, 0)))
     )
-    return _section(chance, _record(first) + _record(second), 2)
+    return batch_of(chance, record_of(first) + record_of(second), 2)
 
 
 def _long_varint(chance: Random) -> bytearray:
     """Zero in five bytes, the last of them with bits that no int32 has room for."""
-    return _section(chance, _record(b"\x00" + b"\x80\x80\x80\x80\x70" + _EMPTY_RECORD[2:]), 1)
+    return batch_of(chance, record_of(b"\x00" + b"\x80\x80\x80\x80\x70" + EMPTY_RECORD[2:]), 1)
 
 
 def _junk_after_gzip(chance: Random) -> bytearray:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from random import Random
 
 from headrace.base.errors import RETRIABLE, ErrorCode, KafkaError
+from headrace.base.ids import TopicPartition
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from headrace.testing.simulator.clients import BACKOFF_S, LOST, Client, World
+from headrace.testing.simulator.clients import BACKOFF_S, LOST, Client, World, read_batches
 from headrace.testing.simulator.producers import PlainProducer
+from headrace.testing.simulator.readers import Reader
 
 PACE_S = 0.8
 CHURN_BATCHES = 3
 PARTITIONS_MAX = 2
+READS, READ_WAIT_MS, READ_BYTES = 8, 5, 100_000
 
 
 async def create_topic(client: Client, topic: str, partitions: int, options: dict[str, str]) -> str | None:
@@ -51,7 +54,9 @@ class Operator(Client):
             if topic_id is not None:
                 await self._use(topic, topic_id, partitions)
             if self.chance.random() < 0.7:
+                reading = self.world.loop.create_task(self._read(topic))
                 await self._delete(topic)
+                await reading
             await self.pause(PACE_S)
         await self.close()
 
@@ -60,6 +65,19 @@ class Operator(Client):
         producer = PlainProducer(name, self.world, self.chance, topic, CHURN_BATCHES, -1, partitions)
         producer.place = f"{topic}/{topic_id}"
         await producer.run()
+
+    async def _read(self, topic: str) -> None:
+        """Somebody still reads while the topic goes; he may be told anything but wrong records."""
+        reader = Reader(f"{self.name}-reader", self.world, self.chance, topic, PARTITIONS_MAX)
+        try:
+            partitions = await reader.cluster.partitions(topic)
+            connection = await reader.leader(TopicPartition(topic, partitions[0]))
+            for _ in range(READS):
+                for data in await reader.fetch(connection, dict.fromkeys(partitions, 0), READ_WAIT_MS, READ_BYTES):
+                    read_batches(data.records or b"")  # type: ignore[arg-type]
+        except (*LOST, KafkaError):
+            pass
+        await reader.close()
 
     async def _delete(self, topic: str) -> None:
         try:

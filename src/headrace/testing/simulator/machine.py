@@ -20,7 +20,7 @@ DATA = "/data"
 EPOCH_MS = 1_700_000_000_000
 BOOT_S_MAX = 60.0
 STOP_S_MAX = 60.0
-DOWN_S_MAX = 0.4
+DOWN_S_MIN, DOWN_S_MAX = 0.02, 0.4
 
 
 class SimulatedClock:
@@ -64,6 +64,7 @@ class Machine:
         self.boots = 0
         self.failures: list[str] = []  # what no fault excuses
         self.excused = False  # while the disk refuses: a node may then stop, or not come up
+        self._power_lost = False
         self._changed = asyncio.Event()
 
     # --- life
@@ -73,10 +74,14 @@ class Machine:
         while True:
             await self._run_once()
             self._changed.set()
-            await asyncio.sleep(self._chance.random() * DOWN_S_MAX)
+            await asyncio.sleep(DOWN_S_MIN + self._chance.random() * DOWN_S_MAX)
 
     async def _run_once(self) -> None:
         self.boots += 1
+        if self._power_lost:
+            # Not before: answers that had arrived when the power went are still on their way to the clients' histories.
+            self._power_lost = False
+            self._history.note(POWER_LOSS, boot=self.boots)
         process = self._process = self._loop.new_process(f"run {self.boots}")
         clock = SimulatedClock(self._loop, self._chance.choice((0, 0, -1500, 40_000)))
         ports = Ports(self.files, clock, Random(self._chance.getrandbits(64)), self._loop)
@@ -151,7 +156,8 @@ class Machine:
     def lose_power(self) -> None:
         self._end(silently=True)
         self.files.power_loss()
-        self._history.note(POWER_LOSS, boot=self.boots)
+        self._power_lost = True
+        self._history.note("power off", boot=self.boots)
 
     async def stop(self) -> None:
         """Clean. Whatever was still to be sent leaves before the connections go."""

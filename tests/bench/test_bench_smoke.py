@@ -1,0 +1,144 @@
+"""The benchmark measures what it says: every line gets answers without an error, and errors are noticed. Nothing here is timed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench.contestants import CEILING, HEADRACE, Broker, Ceiling, spawn_headrace
+from bench.frames import make_batch
+from bench.line import Options
+from bench.lines import all_lines
+from bench.load import Load, Span, run_load
+from bench.produce import Produce, produce_load
+from bench.runner import Runner, contestants
+from bench.wire import BenchFailed, Wire
+
+from bench import native
+from headrace.protocol.messages.list_offsets import ListOffsetsRequest
+
+LATEST = -1
+REQUESTS = 40
+needs_compiler = pytest.mark.skipif(native.compiler() is None, reason="no C compiler")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = Broker(HEADRACE, tmp_path_factory.mktemp("bench") / "node", spawn_headrace)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture(params=["C", "Python"])
+def generator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "C" and native.compiler() is None:
+        pytest.skip("no C compiler")
+    if request.param == "Python":
+        monkeypatch.setattr("bench.load._generator", lambda: [sys.executable, "-m", "bench.python_load"])
+    return str(request.param)
+
+
+def end_offset(wire: Wire, topic: str) -> int:
+    wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=LATEST)
+    request = ListOffsetsRequest(topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])])
+    partition = wire.ask(request, 6).topics[0].partitions[0]
+    assert partition.error_code == 0
+    return int(partition.offset)
+
+
+def test_every_line_is_answered_without_an_error(tmp_path: Path) -> None:
+    options = Options(
+        seconds=0.2,
+        work=tmp_path,
+        bytes_max=100_000_000,
+        fetch_bytes=20_000_000,
+        filler_bytes_max=100_000_000,
+        loop_partitions=5,
+    )
+    taking_part, skipped = contestants(tmp_path, with_kafka=False)
+    told: list[str] = []
+    lines = list(all_lines().values())
+    results = Runner(taking_part, options, 1, told.append).run(lines)
+    assert "Kafka" in skipped
+    for line in lines:
+        rounds = results.rounds[line.name]
+        expected = {HEADRACE} | ({CEILING} & set(line.against) - set(skipped))
+        assert rounds.keys() == expected, line.name
+        for measured in (one for rounds_of_one in rounds.values() for one in rounds_of_one):
+            assert measured.figures.keys() == {figure.key for figure in line.figures}
+            assert all(value >= 0 for value in measured.figures.values()), (line.name, measured.figures)
+            if "responses" in measured.detail:
+                assert measured.detail["responses"] != 0
+                assert measured.detail["errors"] == 0
+    assert list(tmp_path.glob("*/data/*-0")) == [], "the data of a run goes with it"
+
+
+def test_every_request_is_answered_once_and_counted(broker: Broker, generator: str) -> None:
+    topic = f"counted-{generator}"
+    broker.open_topic(topic, 1)
+    batch = make_batch(3, 100)
+    load = produce_load(topic, [batch] * 4, 1, 2)
+    outcome = run_load(load, broker.port, broker.pid, Span(30.0, 0.0, REQUESTS * batch.size))
+    assert outcome.responses == outcome.all_responses == REQUESTS
+    assert outcome.errors == 0
+    assert 0 < outcome.p50_us <= outcome.p99_us <= outcome.p999_us <= outcome.max_us
+    assert end_offset(broker.wire, topic) == 3 * REQUESTS
+
+
+def test_an_idempotent_producer_goes_on_in_its_sequence(broker: Broker, generator: str) -> None:
+    line = all_lines()["idempotent-16k"]
+    assert isinstance(line, Produce)
+    topic = f"idempotent-{generator}"
+    load = line.prepare(broker, topic, Options())
+    run_load(load, broker.port, broker.pid, Span(30.0, 0.0, REQUESTS * load.payload_bytes))
+    assert end_offset(broker.wire, topic) == line.records * REQUESTS  # duplicates would not be appended again
+
+
+def test_an_error_in_an_answer_ends_the_run(broker: Broker, generator: str) -> None:
+    load = produce_load("there-is-none", [make_batch(1, 100)], 1, 1)
+    lenient = Load(**{**vars(load), "response_max": 1000})
+    with pytest.raises(BenchFailed, match="an error, the first one 3"):
+        run_load(lenient, broker.port, broker.pid, Span(30.0, 0.0, load.payload_bytes))
+
+
+def test_an_answer_of_another_size_ends_the_run(broker: Broker, generator: str) -> None:
+    topic = f"sized-{generator}"
+    broker.open_topic(topic, 1)
+    load = produce_load(topic, [make_batch(1, 100)], 1, 1)
+    stricter = Load(**{**vars(load), "response_min": load.response_min + 1, "response_max": load.response_max + 1})
+    with pytest.raises(BenchFailed, match="bytes; expected are"):
+        run_load(stricter, broker.port, broker.pid, Span(30.0, 0.0, load.payload_bytes))
+
+
+@needs_compiler
+def test_the_ceiling_refuses_a_wrong_checksum(tmp_path: Path) -> None:
+    ceiling = Ceiling(tmp_path / "ceiling")
+    ceiling.open_topic("t", 1)
+    load = produce_load("t", [make_batch(1, 100)], 1, 1)
+    frame = bytearray(load.frames[0][0])
+    frame[-10] ^= 1
+    broken = Load(**{**vars(load), "frames": [[bytes(frame)]]})
+    try:
+        with pytest.raises(BenchFailed, match="broke off"):
+            run_load(broken, ceiling.port, 0, Span(30.0, 0.0, load.payload_bytes))
+    finally:
+        ceiling.close()
+
+
+@needs_compiler
+def test_the_ceiling_writes_what_it_acknowledges(tmp_path: Path) -> None:
+    ceiling = Ceiling(tmp_path / "ceiling")
+    ceiling.open_topic("t", 1)
+    batch = make_batch(60, 1024)
+    try:
+        load = produce_load("t", [batch], 1, 5)
+        run_load(load, ceiling.port, ceiling.pid, Span(30.0, 0.0, REQUESTS * batch.size))
+        written = (tmp_path / "ceiling" / "0.log").read_bytes()
+    finally:
+        ceiling.close()
+    assert len(written) == REQUESTS * batch.size
+    last = written[-batch.size :]
+    assert int.from_bytes(last[:8], "big") == (REQUESTS - 1) * 60
+    assert last[16:] == batch.data[16:]

@@ -1,0 +1,106 @@
+"""Answers as plain values, without what must differ: ids drawn by lot, the time of day, the wording of messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.protocol.messages.fetch import FetchResponse
+from headrace.protocol.messages.list_offsets import ListOffsetsResponse
+from headrace.protocol.messages.produce import ProduceResponse
+from headrace.records.batch import HEADER_BYTES, peek_size_and_magic
+from tools.prove.differential.wire import Target
+
+APPEND_TIME_TOPIC = "append-time"
+_CRC = slice(17, 21)
+_MAX_TIMESTAMP = slice(35, 43)
+_PEEK_BYTES = 17
+
+
+def plain(answer: Any, target: Target, session: str | None = None) -> Any:
+    if isinstance(answer, ProduceResponse):
+        return _produce(answer, target)
+    if isinstance(answer, FetchResponse):
+        return _fetch(answer, target, session)
+    if isinstance(answer, ListOffsetsResponse):
+        return _offsets(answer)
+    return answer
+
+
+def _produce(answer: ProduceResponse, target: Target) -> Any:
+    return [
+        {
+            "partition": (topic.name or target.topic_named(topic.topic_id), data.index),
+            "error": data.error_code,
+            "base_offset": data.base_offset,
+            "append_time": data.log_append_time_ms if data.log_append_time_ms < 0 else "now",
+            "log_start": data.log_start_offset,
+            "record_errors": [error.batch_index for error in data.record_errors],
+            "leader": (data.current_leader.leader_id, data.current_leader.leader_epoch),
+        }
+        for topic in answer.responses
+        for data in topic.partition_responses
+    ]
+
+
+def _fetch(answer: FetchResponse, target: Target, session: str | None) -> Any:
+    known = target.sessions.get(session or "", 0)
+    return {
+        "error": answer.error_code,
+        "session": "none" if answer.session_id == 0 else "same" if answer.session_id == known else "new",
+        "partitions": [
+            _partition(topic.topic or target.topic_named(topic.topic_id), data)
+            for topic in answer.responses
+            for data in topic.partitions
+        ],
+    }
+
+
+def _partition(topic: str, data: FetchResponse.PartitionData) -> Any:
+    aborted = data.aborted_transactions
+    records = data.records
+    return {
+        "partition": (topic, data.partition_index),
+        "error": data.error_code,
+        "high_watermark": data.high_watermark,
+        "last_stable_offset": data.last_stable_offset,
+        "log_start": data.log_start_offset,
+        "diverging": (data.diverging_epoch.epoch, data.diverging_epoch.end_offset),
+        "leader": (data.current_leader.leader_id, data.current_leader.leader_epoch),
+        "snapshot": (data.snapshot_id.end_offset, data.snapshot_id.epoch),
+        "aborted": None if aborted is None else [(one.producer_id, one.first_offset) for one in aborted],
+        "preferred": data.preferred_read_replica,
+        "records": None if records is None else stored_bytes(topic, _joined(records)),
+    }
+
+
+def _joined(records: Any) -> bytes:
+    return bytes(records) if isinstance(records, bytes | bytearray | memoryview) else b"".join(map(bytes, records))
+
+
+def stored_bytes(topic: str, data: bytes) -> bytes:
+    """As they are; where the broker stamps the time, without the time and the checksum over it."""
+    if topic != APPEND_TIME_TOPIC:
+        return data
+    out = bytearray(data)
+    position = 0
+    while len(out) - position >= _PEEK_BYTES:
+        size, _ = peek_size_and_magic(out, position)
+        for part in (_CRC, _MAX_TIMESTAMP):
+            for index in range(position + part.start, min(position + part.stop, len(out))):
+                out[index] = 0
+        position += max(size, HEADER_BYTES)
+    return bytes(out)
+
+
+def _offsets(answer: ListOffsetsResponse) -> Any:
+    return [
+        {
+            "partition": (topic.name, data.partition_index),
+            "error": data.error_code,
+            "timestamp": "now" if topic.name == APPEND_TIME_TOPIC and data.timestamp > 0 else data.timestamp,
+            "offset": data.offset,
+            "leader_epoch": data.leader_epoch,
+        }
+        for topic in answer.topics
+        for data in topic.partitions
+    ]

@@ -1,0 +1,66 @@
+"""What the script knows of both sides, and the shape of one operation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from tools.prove.differential.deviations import Deviation
+from tools.prove.differential.wire import Target
+
+Place = tuple[str, int]
+
+# Old timestamps must not be old enough to be deleted: what is compared has to stay.
+KEEP = {"retention.ms": "-1"}
+HOUR_MS = 3_600_000
+TOPICS: dict[str, tuple[int, dict[str, str]]] = {
+    "plain": (4, KEEP),
+    "compact": (1, {**KEEP, "cleanup.policy": "compact"}),
+    "append-time": (1, {**KEEP, "message.timestamp.type": "LogAppendTime"}),
+    "small": (1, {**KEEP, "max.message.bytes": "2000"}),
+    "segments": (2, {**KEEP, "segment.bytes": str(1 << 20), "index.interval.bytes": "1000"}),
+    "window": (1, {**KEEP, "message.timestamp.before.max.ms": str(HOUR_MS)}),
+    "deviations": (1, KEEP),
+}
+PLACES: tuple[Place, ...] = tuple(
+    (topic, index) for topic, (count, _) in TOPICS.items() if topic != "deviations" for index in range(count)
+)
+NOWHERE: tuple[Place, ...] = (("unknown", 0), ("plain", 99), ("plain", -1), ("plain", 2**31 - 1))
+
+
+@dataclass
+class Operation:
+    """`build` makes the request for one side, which knows its own topic ids and sessions."""
+
+    name: str
+    build: Callable[[Target], tuple[Any, int]]
+    answered: bool = True
+    session: str | None = None
+    deviation: Deviation | None = None
+    learn: Callable[[Any], None] = lambda answer: None  # from Kafka's answer in plain values
+
+
+@dataclass
+class Model:
+    """What Kafka has said so far."""
+
+    chance: Random
+    now_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    ends: dict[Place, int] = field(default_factory=lambda: dict.fromkeys(PLACES, 0))
+
+    def place(self) -> Place:
+        return self.chance.choice(PLACES)
+
+    def offset(self, place: Place) -> int:
+        """Mostly one that exists, often in the middle of a batch; sometimes one that does not."""
+        end = self.ends.get(place, 0)
+        chance = self.chance
+        if chance.random() < 0.8:
+            return chance.randrange(end + 1)
+        return chance.choice((end, end + 1, end + 1000, -1, -2, -100, 0, 2**62))
+
+    def appended(self, place: Place, base_offset: int, count: int) -> None:
+        self.ends[place] = max(self.ends[place], base_offset + count)
