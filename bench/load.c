@@ -23,6 +23,7 @@
 #include "crc32c.h"
 
 enum { IN_FLIGHT_MAX = 64, HEAD_BYTES = 512, EVENTS_MAX = 256, ERRORS_AT_MAX = 4, RECEIVE_BYTES = 256 * 1024 };
+enum { WARM_PART = 5 }; /* the warm-up takes at most a fifth of requests_max */
 enum { CORRELATION_IN_REQUEST = 8, CORRELATION_IN_RESPONSE = 4 };
 enum { BATCH_LENGTH = 8, BATCH_CRC = 17, BATCH_ATTRIBUTES = 21, BATCH_SEQUENCE = 53, LENGTH_OVERHEAD = 12 };
 #define STALL_NS 20000000000ull
@@ -278,15 +279,10 @@ int main(int argc, char **argv) {
     double server_cpu = 0, own_cpu = 0;
     for (uint32_t i = 0; i < connection_count; i++) send_more(&connections[i]);
     struct epoll_event events[EVENTS_MAX];
-    while (!until || !is_idle()) {
-        int count = epoll_wait(poll_fd, events, EVENTS_MAX, 10);
-        if (count < 0 && errno != EINTR) fail("epoll_wait");
-        for (int i = 0; i < count; i++) {
-            if (events[i].events & ~(unsigned)EPOLLOUT) receive(events[i].data.ptr);
-            else send_more(events[i].data.ptr);
-        }
+    for (;;) {
         now_ns = now();
-        if (!from && (now_ns >= warm_end || (!sending && !until))) {
+        bool used_up = args.requests_max && begun_requests >= (uint64_t)args.requests_max / WARM_PART;
+        if (!from && (now_ns >= warm_end || used_up)) {
             server_cpu = args.pid ? cpu_seconds(args.pid) : 0;
             own_cpu = own_cpu_seconds();
             from = now();
@@ -298,7 +294,14 @@ int main(int argc, char **argv) {
             own_cpu = own_cpu_seconds() - own_cpu;
             sending = counting = false;
         }
+        if (until && is_idle()) break;
         if (now_ns - last_answer_at > STALL_NS) { errno = 0; fail("no answer for 20 s"); }
+        int count = epoll_wait(poll_fd, events, EVENTS_MAX, 10);
+        if (count < 0 && errno != EINTR) fail("epoll_wait");
+        for (int i = 0; i < count; i++) {
+            if (events[i].events & ~(unsigned)EPOLLOUT) receive(events[i].data.ptr);
+            else send_more(events[i].data.ptr);
+        }
     }
     printf("{\"seconds\": %.6f, \"responses\": %llu, \"all_responses\": %llu, \"errors\": %llu, \"first_error\": %d, "
            "\"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, \"max_us\": %.1f, \"server_cpu_s\": %.3f, \"client_cpu_s\": %.3f}\n",

@@ -18,6 +18,7 @@ from headrace.testing.processes import LOOPBACK
 
 RECEIVE_BYTES = 256 * 1024
 STALL_S = 20.0
+WARM_PART = 5  # the warm-up takes at most a fifth of requests_max
 _INT32 = struct.Struct(">i")
 _UINT32 = struct.Struct(">I")
 _INT16 = struct.Struct(">h")
@@ -186,7 +187,8 @@ def run(arguments: Arguments) -> dict[str, float]:
     warm_end = time.monotonic() + arguments.warm
     for connection in load.connections:
         load.send_more(connection)
-    while time.monotonic() < warm_end and load.sending:
+    warm_requests = arguments.requests_max // WARM_PART or sys.maxsize
+    while time.monotonic() < warm_end and load.requests < warm_requests:
         load.step()
     server_cpu, own_cpu, start = cpu_seconds(arguments.pid), time.process_time(), time.monotonic()
     load.counting = True

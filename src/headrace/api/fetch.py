@@ -23,6 +23,7 @@ READ_COMMITTED = 1
 MAX_WAIT_MS_MAX = 600_000  # a client that asks for more is asked to ask again
 Data = FetchResponse.PartitionData
 _EMPTY = b""
+_NOWHERE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 _LEADER_HINTS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -85,6 +86,9 @@ class FetchApi:
                     data.records = await self._loop.run_in_executor(None, read.read)
                 except OSError as error:
                     self._unreadable(data, error)
+                except ValueError:
+                    # The file was closed meanwhile, for its topic is gone: the client looks at the metadata and asks again.
+                    data.error_code, data.records = ErrorCode.NOT_LEADER_OR_FOLLOWER, _EMPTY
         return self._assemble(fetch)
 
     def _unreadable(self, data: Data, error: OSError) -> None:
@@ -99,26 +103,28 @@ class FetchApi:
         return KafkaError(code, str(error))
 
     def _assemble(self, fetch: _Fetch) -> FetchResponse:
+        """In the order of service: a topic stands there again where partitions of another lie between."""
         plan = fetch.plan
-        topics: dict[str | bytes, FetchResponse.FetchableTopicResponse] = {}
+        topics: list[FetchResponse.FetchableTopicResponse] = []
+        last: str | bytes | None = None
         sent = 0
         for key, data in fetch.answers.items():
             if not plan.keep(key, data):
                 continue
             name, _ = key
-            topic = topics.get(name)
-            if topic is None:
+            if name != last:
+                last = name
                 topic = FetchResponse.FetchableTopicResponse()
                 if isinstance(name, bytes):
                     topic.topic_id = name  # type: ignore[assignment]
                 else:
                     topic.topic = name
-                topics[name] = topic
-            topic.partitions.append(data)
+                topics.append(topic)
+            topics[-1].partitions.append(data)
             if data.records:
                 sent += len(data.records)
         self._bytes_out.value += sent
-        return FetchResponse(session_id=plan.session_id, responses=list(topics.values()))
+        return FetchResponse(session_id=plan.session_id, responses=topics)
 
 
 class _Fetch:
@@ -141,11 +147,15 @@ class _Fetch:
         request = self._request
         self.answers, self.reads = {}, []
         left, total, must_answer, min_one = self._api.limit(request), 0, False, True
+        nowhere: dict[Key, Data] = {}
         for key, wanted in self.plan.partitions.items():
             try:
                 data, read = self._read(key, wanted, left, min_one)
             except KafkaError as error:
                 data, read = self._failed(key, wanted, error), None
+                if error.code in _NOWHERE:
+                    nowhere[key] = data
+                    continue
                 must_answer = True
             except (OSError, CorruptData) as error:
                 data, read = self._failed(key, wanted, self._api.refusal(error)), None
@@ -158,6 +168,9 @@ class _Fetch:
                 total += read.size
                 left = max(0, left - read.size)
                 min_one = False
+        # What is nowhere comes last, and is no reason to hurry: a consumer of a deleted topic would ask without end.
+        must_answer = must_answer or not self.answers
+        self.answers |= nowhere
         return must_answer or total >= request.min_bytes
 
     def _read(self, key: Key, wanted: SessionPartition, left: int, min_one: bool) -> tuple[Data, FileRange | None]:
@@ -197,7 +210,7 @@ class _Fetch:
             partition_index=wanted.fetch.partition,
             error_code=error.code,
             high_watermark=-1,
-            aborted_transactions=None,
+            aborted_transactions=[] if error.code in _NOWHERE else None,
             records=_EMPTY,
         )
         if self._context.api_version >= 16 and error.code in _LEADER_HINTS:

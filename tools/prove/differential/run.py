@@ -103,7 +103,9 @@ def _parted(kafka: Any, ours: Any) -> tuple[Any, Any]:
     if isinstance(kafka, dict) and isinstance(ours, dict) and kafka.keys() == ours.keys():
         pairs = {key: _parted(kafka[key], ours[key]) for key in kafka if kafka[key] != ours[key] or key == "partition"}
         return {key: pair[0] for key, pair in pairs.items()}, {key: pair[1] for key, pair in pairs.items()}
-    if isinstance(kafka, list) and isinstance(ours, list) and len(kafka) == len(ours):
+    if isinstance(kafka, list) and isinstance(ours, list):
+        if [_partition_of(one) for one in kafka] != [_partition_of(one) for one in ours]:
+            return _brief(kafka), _brief(ours)
         parts = [_parted(one, other) for one, other in zip(kafka, ours, strict=True) if one != other]
         return [part[0] for part in parts], [part[1] for part in parts]
     if isinstance(kafka, bytes) and isinstance(ours, bytes):
@@ -113,6 +115,21 @@ def _parted(kafka: Any, ours: Any) -> tuple[Any, Any]:
             f"{len(ours)} bytes: {ours[max(at - 20, 0) : at + 20].hex()}",
         )
     return _short(kafka, 1500), _short(ours, 1500)
+
+
+def _partition_of(answer: Any) -> Any:
+    return answer["partition"] if isinstance(answer, dict) else answer
+
+
+def _brief(answers: list[Any]) -> Any:
+    """The other set of partitions, or another order: what each has, in a few words."""
+    brief = []
+    for one in answers:
+        words = {key: value for key, value in one.items() if value not in (None, -1, (-1, -1), [])}
+        if "records" in words:
+            words["records"] = len(words["records"])
+        brief.append(words)
+    return brief
 
 
 def _short(value: Any, limit: int) -> Any:

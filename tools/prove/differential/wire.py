@@ -11,6 +11,7 @@ from headrace.base.ids import ZERO_UUID
 from headrace.client.frames import decode_response, encode_request
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
+from headrace.protocol.messages.list_offsets import ListOffsetsRequest
 from headrace.protocol.messages.metadata import MetadataRequest
 
 ANSWER_S_MAX = 20.0
@@ -118,5 +119,26 @@ class Target:
             answer = self.ask(ask, 12)
             if all(t.error_code == 0 and all(p.leader_id >= 0 for p in t.partitions) for t in answer.topics):
                 self.topic_ids = {topic.name: topic.topic_id for topic in answer.topics}
-                return
+                return self._wait_until_led(answer)
         raise AssertionError(f"{self.name}: no leaders for {topics}")
+
+    def _wait_until_led(self, metadata: Any) -> None:
+        """Metadata comes before the deed: a leader may not know yet that it leads."""
+        ask = ListOffsetsRequest(
+            replica_id=-1,
+            topics=[
+                ListOffsetsRequest.ListOffsetsTopic(
+                    name=topic.name,
+                    partitions=[
+                        ListOffsetsRequest.ListOffsetsPartition(partition_index=partition.partition_index, timestamp=-1)
+                        for partition in topic.partitions
+                    ],
+                )
+                for topic in metadata.topics
+            ],
+        )
+        for _ in range(1000):
+            answer = self.ask(ask, 9)
+            if all(partition.error_code == 0 for topic in answer.topics for partition in topic.partitions):
+                return
+        raise AssertionError(f"{self.name}: partitions are not led")
