@@ -27,7 +27,8 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         if row.goal is not None:
             axes.plot([row.goal, row.goal], [place - 0.45, place + 0.45], color="black", linewidth=2)
         axes.annotate(f"{ratio:.2f}", (ratio, place), xytext=(4 if ratio >= 1 else -4, 0), textcoords="offset points",
-                      va="center", ha="left" if ratio >= 1 else "right", fontsize=8)  # fmt: skip
+                      va="center", ha="left" if ratio >= 1 else "right", fontsize=8,
+                      bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})  # fmt: skip
     axes.set_xscale("log")
     axes.axvline(1, color="black", linewidth=0.8)
     axes.margins(x=0.12)

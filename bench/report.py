@@ -66,15 +66,17 @@ def make_rows(lines: Sequence[Line], results: Results) -> list[Row]:
             if HEADRACE not in medians:
                 continue
             ours = medians[HEADRACE]
-            against = [(name, goal) for name, goal in _opponents(figure) if name in medians]
+            against = [(name, goal) for name, goal in _opponents(line, figure) if name in medians]
             rows += [Row(line.name, line.title, figure, ours, name, medians[name], goal) for name, goal in against]
             if not against:
                 rows.append(Row(line.name, line.title, figure, ours, goal=figure.goal_absolute))
     return rows
 
 
-def _opponents(figure: Figure) -> list[tuple[str, float | None]]:
-    return [(KAFKA, figure.goal), (CEILING, figure.ceiling_goal)]
+def _opponents(line: Line, figure: Figure) -> list[tuple[str, float | None]]:
+    """With their goals. A line's first figure is the one that the ceiling has something to say about."""
+    kafka = [(KAFKA, figure.goal)]
+    return [*kafka, (CEILING, figure.ceiling_goal)] if figure == line.figures[0] else kafka
 
 
 def print_table(rows: Sequence[Row], console: Console) -> None:

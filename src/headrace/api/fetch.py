@@ -193,7 +193,7 @@ class _Fetch:
             high_watermark=plan.high_watermark,
             last_stable_offset=plan.last_stable_offset,
             log_start_offset=plan.log_start,
-            aborted_transactions=[] if committed_only else None,
+            aborted_transactions=[] if committed_only and not plan.incomplete else None,
             records=_EMPTY,
         )
         if plan.diverging is not None:

@@ -30,10 +30,12 @@ class OffsetsApi:
                 ListOffsetsResponse.ListOffsetsTopicResponse(
                     name=topic.name,
                     partitions=[
-                        Answer(partition_index=wanted.partition_index, error_code=ErrorCode.INVALID_REQUEST)
-                        if seen[(topic.name, wanted.partition_index)] > 1
-                        else self._find(context, request, topic.name, wanted)
+                        self._find(context, request, topic.name, wanted)
+                        if times == 1
+                        else Answer(partition_index=wanted.partition_index, error_code=ErrorCode.INVALID_REQUEST)
                         for wanted in topic.partitions
+                        # Asked for twice: answered once, with an error.
+                        if (times := seen.pop((topic.name, wanted.partition_index), 0))
                     ],
                 )
                 for topic in request.topics

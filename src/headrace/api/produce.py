@@ -32,6 +32,14 @@ PartitionResponse = ProduceResponse.PartitionProduceResponse
 TopicResponse = ProduceResponse.TopicProduceResponse
 ZSTD_VERSION_MIN = 7
 LEADER_HINT_VERSION_MIN = 10
+_WITHOUT_LOG_START = (
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+)
 
 
 class ProduceApi:
@@ -61,6 +69,7 @@ class ProduceApi:
             for data in topic.partition_data:
                 answer = PartitionResponse(index=data.index)
                 answers.append(answer)
+                admitted = None
                 try:
                     partition = self._partition(context, topic, data.index)
                     records = data.records
@@ -68,18 +77,22 @@ class ProduceApi:
                         raise KafkaError(ErrorCode.INVALID_RECORD, "there is no record batch")
                     assert isinstance(records, memoryview)
                     header = partition.admit(records, acks)
+                    if header.size != len(records):
+                        records = records[: header.size]
                     if header.attributes & (CODEC_MASK | TRANSACTIONAL):
                         self._check_attributes(context, header)
+                        admitted = partition
                         compressed = _check_compressed(partition, records, header, now_ms)
                         if compressed is None:
                             pending.append((answer, partition, records, header))
                             continue
                         checked = compressed
                     else:
+                        admitted = partition
                         checked = partition.check(records, header, now_ms)
                     self._append(answer, partition, records, header, checked, now_ms)
                 except KafkaError as error:
-                    self._refuse(context, topic, answer, error)
+                    self._refuse(context, topic, answer, error, admitted)
             responses.append(TopicResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
         response = ProduceResponse(responses=responses)
         if pending:
@@ -132,7 +145,7 @@ class ProduceApi:
                 partition.check_leader()  # it may have changed while the thread ran
                 self._append(answer, partition, records, header, checked, now_ms)
             except KafkaError as error:
-                self._refuse(context, None, answer, error)
+                self._refuse(context, None, answer, error, partition)
         return response if acks else self._unanswered(response)
 
     @staticmethod
@@ -151,11 +164,15 @@ class ProduceApi:
         topic: ProduceRequest.TopicProduceData | None,
         answer: PartitionResponse,
         error: KafkaError,
+        admitted: Partition | None,
     ) -> None:
+        """`admitted`: the partition that was about to append; its log start goes into the answer, as Kafka has it."""
         self._appended.failed.value += 1
         answer.error_code = error.code
         answer.base_offset = -1
         answer.error_message = error.message or None
+        if admitted is not None and error.code not in _WITHOUT_LOG_START:
+            answer.log_start_offset = admitted.log.log_start
         if isinstance(error, InvalidRecords):
             answer.record_errors = [
                 ProduceResponse.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)

@@ -115,6 +115,7 @@ class SingleProduce:
         count = header.record_count
         if (
             header.batch_length + LENGTH_OVERHEAD_BYTES != size
+            or header.base_offset
             or header.magic != MAGIC
             or header.attributes
             or count <= 0

@@ -71,8 +71,8 @@ class FetchPlan:
         # After an error the next answer must come whatever it says, so that the client learns that it is over.
         known.high_watermark = -1 if failed else answer.high_watermark
         known.log_start = answer.log_start_offset
-        if has_data and self.session is not None and not failed:
-            # Served now, last in line next time: nobody starves behind a busy partition.
+        if self.session is not None and (has_data or not self.incremental):
+            # Served now, last in line next time: nobody starves behind a busy partition. A new session starts in the order of its answer.
             self.session.partitions.move_to_end(key)
         return not self.incremental or has_data or changed or failed or diverges
 

@@ -30,6 +30,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 _CODEC_MAX = int(Codec.ZSTD)
 _REFUSED_ATTRIBUTES = layout.CONTROL | layout.LOG_APPEND_TIME
 _PEEK_BYTES = 17
+_LENGTH_MIN = 14  # of the oldest format
 
 _REASONS = {
     MALFORMED: "its length and its fields do not fit",
@@ -61,7 +62,8 @@ def needs_thread(header: BatchHeader) -> bool:
 
 
 def read_produced_header(records: Buffer) -> BatchHeader:
-    """The header of what a Produce request has for a partition: exactly one whole batch of magic 2."""
+    """The header of what a Produce request has for a partition: one batch of magic 2. Like Kafka it does not mind an incomplete
+    second one behind it; the caller cuts it off."""
     size = len(records)
     if size >= HEADER_BYTES:
         header = layout.unpack_header(records)
@@ -72,26 +74,43 @@ def read_produced_header(records: Buffer) -> BatchHeader:
             and header.record_count >= 0
         ):
             return header
-    raise _why_no_batch(records)
+    return _look_closer(records)
 
 
-def _why_no_batch(records: Buffer) -> KafkaError:
-    if len(records) < _PEEK_BYTES:
-        return KafkaError(ErrorCode.INVALID_RECORD, "there is no record batch")
-    size, magic = layout.peek_size_and_magic(records, 0)
-    if size > len(records):
-        return KafkaError(ErrorCode.INVALID_RECORD, f"the batch says {size} bytes, there are {len(records)}")
+def _look_closer(records: Buffer) -> BatchHeader:
+    size = _whole_batch(records, 0)
+    if size is None:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "there is no whole record batch")
+    magic = records[layout.LENGTH_OVERHEAD_BYTES + 4]
     if magic != layout.MAGIC:
-        return KafkaError(ErrorCode.INVALID_RECORD, f"the batch has magic {magic}, only {layout.MAGIC} is accepted")
-    try:
-        layout.read_header(records)
-    except CorruptBatch as error:
-        return KafkaError(_corrupt_header_code(size), str(error))
-    return KafkaError(ErrorCode.INVALID_RECORD, "only one batch per partition is accepted")
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"the batch has magic {magic}, only {layout.MAGIC} is accepted")
+    if _whole_batch(records, size) is not None:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "only one batch per partition is accepted")
+    if size < HEADER_BYTES:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch of {size} bytes is smaller than its header")
+    header = layout.unpack_header(records)
+    if header.last_offset_delta < 0 or header.record_count < 0:
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD,
+            f"the batch has {header.record_count} records and last offset delta {header.last_offset_delta}",
+        )
+    return header
 
 
-def _corrupt_header_code(size: int) -> ErrorCode:
-    return ErrorCode.CORRUPT_MESSAGE if size < HEADER_BYTES else ErrorCode.INVALID_RECORD
+def _whole_batch(records: Buffer, position: int) -> int | None:
+    """The size of the batch at `position`, of any format; None if it is not all there. The order of the checks is Kafka's."""
+    left = len(records) - position
+    if left < layout.LENGTH_OVERHEAD_BYTES:
+        return None
+    length = int.from_bytes(records[position + 8 : position + 12], "big", signed=True)
+    if length < _LENGTH_MIN:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch of length {length}; {_LENGTH_MIN} is the least")
+    if left < _PEEK_BYTES:
+        return None
+    size, magic = layout.peek_size_and_magic(records, position)
+    if not 0 <= magic <= layout.MAGIC:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"there is no magic {magic}")
+    return size if size <= left else None
 
 
 def check_produced_batch(
@@ -106,6 +125,8 @@ def check_produced_batch(
     """`batch` is exactly the batch, `header` its own. A record's timestamp of -1 stands for none and is in any range."""
     if header.batch_length + layout.LENGTH_OVERHEAD_BYTES != len(batch):
         raise KafkaError(ErrorCode.INVALID_RECORD, f"the batch says {header.size} bytes, there are {len(batch)}")
+    if header.base_offset != 0:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"the batch begins at offset {header.base_offset} instead of 0")
     if crc32c(batch[CRC_START:]) != header.crc:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the batch's checksum is wrong")
     count = header.record_count

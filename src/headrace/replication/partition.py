@@ -32,6 +32,7 @@ class ReadPlan(NamedTuple):
     last_stable_offset: int
     log_start: int
     diverging: tuple[int, int] | None = None  # (epoch, end offset) where the asker's log left ours
+    incomplete: bool = False  # there is something, but the limit does not let its first batch pass
 
 
 class Partition:
@@ -183,10 +184,15 @@ class Partition:
         bound = stable if committed_only else self.high_watermark
         if last_fetched_epoch >= 0:
             epoch, end = log.end_offset_for_epoch(last_fetched_epoch)
+            if epoch < 0 or end < 0 or offset < log.log_start:
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.name} knows no epoch {last_fetched_epoch}")
             if epoch < last_fetched_epoch or end < offset:
                 return ReadPlan(None, self.high_watermark, stable, log.log_start, (epoch, end))
-        found = log.read(offset, max_bytes, bound, min_one=min_one).range
-        return ReadPlan(found if found.size else None, self.high_watermark, stable, log.log_start)
+        found = log.read(offset, max_bytes, bound, min_one=min_one)
+        # A first batch that does not fit is of no use: nothing is given, and the bytes go to other partitions.
+        incomplete = found.range.size < found.first_batch_size
+        useful = found.range if found.range.size and not incomplete else None
+        return ReadPlan(useful, self.high_watermark, stable, log.log_start, incomplete=incomplete)
 
     def find_offset(self, timestamp: int, *, committed_only: bool) -> TimestampedOffset | None:
         """ListOffsets: a special timestamp, or the first record at or after a real one, below what the asker may see."""

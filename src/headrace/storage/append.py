@@ -31,7 +31,9 @@ class UnexpectedBatch(HeadraceError):
 class AppendInfo(NamedTuple):
     first_offset: int
     last_offset: int
-    log_append_time: int  # -1 unless the broker stamped the time
+    log_append_time: (
+        int  # -1 unless the broker stamped the time; of a duplicate always the time of the first one, as Kafka has it
+    )
     duplicate: bool  # nothing was written: these are the offsets of the first time
     completed: CompletedTransaction | None = None
 

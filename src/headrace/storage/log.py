@@ -175,8 +175,7 @@ class Log:
             else:
                 found = self.producers.check(header, sequences=check_producer, transaction_version=transaction_version)
                 if found is not None:
-                    log_append_time = found.timestamp if append_time else NO_APPEND_TIME
-                    return AppendInfo(found.first_offset, found.last_offset, log_append_time, True)
+                    return AppendInfo(found.first_offset, found.last_offset, found.timestamp, True)
         timestamp = header.max_timestamp
         if append_time:
             stamp_append_time(batch, 0, header, now_ms)

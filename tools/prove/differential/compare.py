@@ -32,7 +32,7 @@ def _produce(answer: ProduceResponse, target: Target) -> Any:
             "partition": (topic.name or target.topic_named(topic.topic_id), data.index),
             "error": data.error_code,
             "base_offset": data.base_offset,
-            "append_time": data.log_append_time_ms if data.log_append_time_ms < 0 else "now",
+            "append_time": _append_time(topic.name or target.topic_named(topic.topic_id), data.log_append_time_ms),
             "log_start": data.log_start_offset,
             "record_errors": [error.batch_index for error in data.record_errors],
             "leader": (data.current_leader.leader_id, data.current_leader.leader_epoch),
@@ -40,6 +40,10 @@ def _produce(answer: ProduceResponse, target: Target) -> Any:
         for topic in answer.responses
         for data in topic.partition_responses
     ]
+
+
+def _append_time(topic: str, time: int) -> Any:
+    return "now" if topic == APPEND_TIME_TOPIC and time >= 0 else time
 
 
 def _fetch(answer: FetchResponse, target: Target, session: str | None) -> Any:
@@ -93,7 +97,8 @@ def stored_bytes(topic: str, data: bytes) -> bytes:
 
 
 def _offsets(answer: ListOffsetsResponse) -> Any:
-    return [
+    """Kafka answers in the order of a hash table."""
+    answers: list[dict[str, Any]] = [
         {
             "partition": (topic.name, data.partition_index),
             "error": data.error_code,
@@ -104,3 +109,4 @@ def _offsets(answer: ListOffsetsResponse) -> Any:
         for topic in answer.topics
         for data in topic.partitions
     ]
+    return sorted(answers, key=lambda one: (one["partition"], one["error"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -10,16 +10,26 @@ from headrace.base.errors import ErrorCode
 from headrace.records import batch as layout
 from headrace.records.compression import Codec
 from headrace.records.varint import varint
-from tools.prove.differential.batches import EMPTY_RECORD, batch_of, good_batch, record_of, sealed, with_header
+from tools.prove.differential.batches import (
+    EMPTY_RECORD,
+    batch_of,
+    good_batch,
+    record_of,
+    sealed,
+    with_header,
+    with_magic_3,
+)
 
 
 @dataclass(frozen=True)
 class Deviation:
     """Produced to a partition that nothing else uses: where one side accepts and the other does not, their logs part ways."""
 
-    make: Callable[[Random], bytes | bytearray]
-    kafka: ErrorCode
-    ours: ErrorCode
+    make: Callable[
+        [Random], Sequence[bytes | bytearray]
+    ]  # what goes to partitions 0, 1 … of the topic that is used for nothing else
+    kafka: tuple[ErrorCode, ...]
+    ours: tuple[ErrorCode, ...]
     reason: str
 
 
@@ -54,39 +64,45 @@ def _junk_after_gzip(chance: Random) -> bytearray:
 
 DEVIATIONS = {
     "compressed-garbage": Deviation(
-        _compressed_garbage,
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-        ErrorCode.INVALID_RECORD,
+        lambda chance: [_compressed_garbage(chance)],
+        (ErrorCode.UNKNOWN_SERVER_ERROR,),
+        (ErrorCode.INVALID_RECORD,),
         "the client's data is wrong, not the server",
     ),
     "unknown-codec": Deviation(
-        _unknown_codec,
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        lambda chance: [_unknown_codec(chance)],
+        (ErrorCode.UNKNOWN_SERVER_ERROR,),
+        (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,),
         "the client asks for what nobody knows, and is told so",
     ),
     "offset-deltas": Deviation(
-        _offset_deltas,
-        ErrorCode.NONE,
-        ErrorCode.INVALID_RECORD,
+        lambda chance: [_offset_deltas(chance)],
+        (ErrorCode.NONE,),
+        (ErrorCode.INVALID_RECORD,),
         "two records at one offset; Kafka looks only inside compressed batches",
     ),
     "append-time-bit": Deviation(
-        lambda chance: with_header(good_batch(chance, codec=Codec.NONE), attributes=layout.LOG_APPEND_TIME),
-        ErrorCode.NONE,
-        ErrorCode.INVALID_TIMESTAMP,
+        lambda chance: [with_header(good_batch(chance, codec=Codec.NONE), attributes=layout.LOG_APPEND_TIME)],
+        (ErrorCode.NONE,),
+        (ErrorCode.INVALID_TIMESTAMP,),
         "on a CreateTime topic a client must not say that the broker stamped it",
     ),
     "long-varint": Deviation(
-        _long_varint,
-        ErrorCode.NONE,
-        ErrorCode.INVALID_RECORD,
+        lambda chance: [_long_varint(chance)],
+        (ErrorCode.NONE,),
+        (ErrorCode.INVALID_RECORD,),
         "bits beyond the 32nd are no number; readers disagree about them",
     ),
     "junk-after-gzip": Deviation(
-        _junk_after_gzip,
-        ErrorCode.NONE,
-        ErrorCode.INVALID_RECORD,
+        lambda chance: [_junk_after_gzip(chance)],
+        (ErrorCode.NONE,),
+        (ErrorCode.INVALID_RECORD,),
         "bytes behind the end of the stream belong to nothing",
+    ),
+    "broken-among-good": Deviation(
+        lambda chance: [with_magic_3(chance), good_batch(chance, codec=Codec.NONE)],
+        (ErrorCode.CORRUPT_MESSAGE, ErrorCode.CORRUPT_MESSAGE),
+        (ErrorCode.CORRUPT_MESSAGE, ErrorCode.NONE),
+        "only the partition with the broken batch suffers; Kafka refuses the whole request",
     ),
 }

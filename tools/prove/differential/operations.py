@@ -23,7 +23,7 @@ TOPICS: dict[str, tuple[int, dict[str, str]]] = {
     "small": (1, {**KEEP, "max.message.bytes": "2000"}),
     "segments": (2, {**KEEP, "segment.bytes": str(1 << 20), "index.interval.bytes": "1000"}),
     "window": (1, {**KEEP, "message.timestamp.before.max.ms": str(HOUR_MS)}),
-    "deviations": (1, KEEP),
+    "deviations": (2, KEEP),
 }
 PLACES: tuple[Place, ...] = tuple(
     (topic, index) for topic, (count, _) in TOPICS.items() if topic != "deviations" for index in range(count)

@@ -10,7 +10,7 @@ from typing import Any
 from headrace.protocol.messages.produce import ProduceRequest
 from headrace.records.batch import unpack_header
 from headrace.records.compression import Codec
-from tools.prove.differential.batches import BAD, FIRST_MS, ODD, good_batch
+from tools.prove.differential.batches import BAD, BROKEN, FIRST_MS, ODD, good_batch
 from tools.prove.differential.deviations import DEVIATIONS
 from tools.prove.differential.operations import HOUR_MS, NOWHERE, Model, Operation, Place
 from tools.prove.differential.wire import Target
@@ -112,7 +112,7 @@ class Produces:
 
     def several(self) -> Operation:
         places = self._chance.sample([*self._model.ends, *NOWHERE], self._chance.randrange(2, 6))
-        bad = BAD[self._chance.choice(list(BAD))](self._chance)
+        bad = BAD[self._chance.choice([name for name in BAD if name not in BROKEN])](self._chance)
         data = [(place, self._good_for(place)) for place in places]
         if self._chance.random() < 0.3:
             data[-1] = (data[-1][0], bad)  # type: ignore[assignment]
@@ -143,7 +143,10 @@ class Produces:
     def deviating(self) -> Operation:
         name = self._chance.choice(list(DEVIATIONS))
         deviation = DEVIATIONS[name]
-        build = request([(("deviations", 0), deviation.make(self._chance))], 12, 1)
+        data: list[tuple[Place, Records]] = [
+            (("deviations", index), records) for index, records in enumerate(deviation.make(self._chance))
+        ]
+        build = request(data, 12, 1)
         return Operation(f"deviation/{name}", build, deviation=deviation)
 
     # --- idempotent producers

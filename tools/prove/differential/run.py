@@ -88,7 +88,7 @@ def _step(number: int, operation: Operation, sides: tuple[Target, Target], resul
             side.sessions[operation.session] = answer.session_id
     kafka, ours = answers
     if operation.deviation is not None:
-        told = (kafka[0]["error"], ours[0]["error"])
+        told = tuple(tuple(one["error"] for one in side) for side in (kafka, ours))
         if told == (operation.deviation.kafka, operation.deviation.ours):
             result.deviations[operation.name] += 1
             return

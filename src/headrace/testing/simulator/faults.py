@@ -18,13 +18,14 @@ from headrace.testing.simulator.network import LATENCY_S, Network
 FAULTS_MAX = 7
 CALM_S_MAX = 0.9  # between two faults
 CHECK_S = 0.02
+SLOW_LATENCY_S, SLOW_BEFORE_KILL_S = 0.02, 0.15
 DISK_ROOM_MAX = 6_000
 REBUILT = (".index", ".timeindex", ".snapshot")  # what a node can build again from the log
 METADATA_DIR = "__cluster_metadata-0"
 
 ALWAYS = ("kill", "kill", "kill", "kill_softly", "kill_twice", "stop", "stop", "cut", "cut", "partition", "slow")
 WITHOUT_POWER_LOSS = ("disk_full", "sync_error", "read_error", "flip")
-WITH_POWER_LOSS = ("power_loss", "power_loss", "power_loss", "power_loss_twice", "disk_full")
+WITH_POWER_LOSS = ("power_loss", "power_loss", "power_loss", "power_loss_twice", "power_loss_after_stop", "disk_full")
 
 
 class Faults:
@@ -71,7 +72,12 @@ class Faults:
     # --- the process
 
     async def _kill(self) -> None:
+        """Half of the time after a moment in which answers are slow: then much is written that nobody was told of."""
+        if self._chance.random() < 0.5:
+            self._network.latency_s = SLOW_LATENCY_S
+            await asyncio.sleep(self._chance.random() * SLOW_BEFORE_KILL_S)
         self._machine.kill()
+        self._network.latency_s = LATENCY_S
 
     async def _kill_softly(self) -> None:
         await self._machine.kill_softly()
@@ -93,6 +99,11 @@ class Faults:
     async def _power_loss_twice(self) -> None:
         self._machine.lose_power()
         await asyncio.sleep(self._chance.random() * 0.5)
+        self._machine.lose_power()
+
+    async def _power_loss_after_stop(self) -> None:
+        """A clean stop promises that everything is on the disk."""
+        await self._machine.stop()
         self._machine.lose_power()
 
     # --- the network

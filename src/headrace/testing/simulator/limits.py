@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from random import Random
 from types import ModuleType
 
-from headrace.broker import observer, producer_ids
+from headrace.broker import background, observer, producer_ids
 from headrace.controller import producer_ids as controller_producer_ids
 from headrace.quorum import log as quorum_log
 from headrace.records import validate_batch
@@ -19,7 +19,8 @@ from headrace.storage import scan, segment
 
 SMALL_SHARE = 0.4
 
-SMALL: tuple[tuple[ModuleType, str, int], ...] = (
+SMALL: tuple[tuple[ModuleType, str, float], ...] = (
+    (background, "SYNC_CHECK_S", 0.02),
     (observer, "FETCH_BYTES", 200),
     (producer_ids, "PREFETCH_WHEN_LEFT", 1),
     (controller_producer_ids, "BLOCK_SIZE", 2),

@@ -62,9 +62,8 @@ class _TimerHandle(asyncio.TimerHandle):
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
-    def __init__(self, chance: Random, trace: Callable[[str], None] | None = None, steps_max: int = STEPS_MAX) -> None:
+    def __init__(self, chance: Random, steps_max: int = STEPS_MAX) -> None:
         self._chance = chance
-        self._trace = trace
         self._now = 0.0
         self._ready: deque[_Handle | _TimerHandle] = deque()
         self._timers: list[tuple[float, float, int, _TimerHandle]] = []

@@ -52,23 +52,28 @@ def skip_torn_tail_cut() -> Iterator[None]:
 
 @contextmanager
 def acknowledge_before_write() -> Iterator[None]:
-    """The answer goes out, and the batch is written a little later."""
+    """The answer goes out first; the batch is written a moment later, or with the next one."""
     append = Partition.append
-    promised: dict[int, tuple[Partition, int]] = {}  # the end of the log as clients were told
+    waiting: dict[Partition, Callable[[], None]] = {}
 
     def promise(self: Partition, records: memoryview, header: BatchHeader, checked: Any, now_ms: int) -> AppendInfo:
-        if header.producer_id >= 0:
-            return append(self, records, header, checked, now_ms)
-        copy = memoryview(bytearray(records))
-        _, end = promised.get(id(self), (self, 0))
-        first = max(self.log.log_end, end)
-        promised[id(self)] = (self, first + header.last_offset_delta + 1)
+        write_waiting = waiting.pop(self, None)
+        if write_waiting is not None:
+            write_waiting()
+        known = self.log.producers.check(header) if header.producer_id >= 0 else None
+        if known is not None:
+            return AppendInfo(known.first_offset, known.last_offset, -1, True)
+        copy, first = memoryview(bytearray(records)), self.log.log_end
 
         def write() -> None:
-            if self.is_leader:
-                append(self, copy, header, checked, now_ms)
+            append(self, copy, header, checked, now_ms)
 
-        asyncio.get_running_loop().call_later(WRITE_DELAY_S, write)
+        def write_later() -> None:
+            if waiting.get(self) is write:
+                waiting.pop(self)()
+
+        waiting[self] = write
+        asyncio.get_running_loop().call_later(WRITE_DELAY_S, write_later)
         return AppendInfo(first, first + header.last_offset_delta, -1, False)
 
     with _replaced(Partition, "append", promise):
