@@ -23,7 +23,7 @@ READ_COMMITTED = 1
 MAX_WAIT_MS_MAX = 600_000  # a client that asks for more is asked to ask again
 Data = FetchResponse.PartitionData
 _EMPTY = b""
-_NOWHERE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+_NOWHERE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # the order in which they are answered
 _LEADER_HINTS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -170,7 +170,8 @@ class _Fetch:
                 min_one = False
         # What is nowhere comes last, and is no reason to hurry: a consumer of a deleted topic would ask without end.
         must_answer = must_answer or not self.answers
-        self.answers |= nowhere
+        for code in _NOWHERE:
+            self.answers |= {key: data for key, data in nowhere.items() if data.error_code == code}
         return must_answer or total >= request.min_bytes
 
     def _read(self, key: Key, wanted: SessionPartition, left: int, min_one: bool) -> tuple[Data, FileRange | None]:
@@ -193,7 +194,7 @@ class _Fetch:
             high_watermark=plan.high_watermark,
             last_stable_offset=plan.last_stable_offset,
             log_start_offset=plan.log_start,
-            aborted_transactions=[] if committed_only and not plan.incomplete else None,
+            aborted_transactions=[] if committed_only and not plan.incomplete and plan.diverging is None else None,
             records=_EMPTY,
         )
         if plan.diverging is not None:

@@ -80,7 +80,7 @@ class ProduceApi:
                     if header.size != len(records):
                         records = records[: header.size]
                     if header.attributes & (CODEC_MASK | TRANSACTIONAL):
-                        self._check_attributes(context, header)
+                        self._check_attributes(context, header, request.transactional_id)
                         admitted = partition
                         compressed = _check_compressed(partition, records, header, now_ms)
                         if compressed is None:
@@ -108,9 +108,11 @@ class ProduceApi:
         return self._replicas.get(topic.name, index)
 
     @staticmethod
-    def _check_attributes(context: RequestContext, header: BatchHeader) -> None:
+    def _check_attributes(context: RequestContext, header: BatchHeader, transactional_id: str | None) -> None:
         if header.codec == Codec.ZSTD and context.api_version < ZSTD_VERSION_MIN:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_VERSION_MIN} or newer")
+        if header.is_transactional and transactional_id is None:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the request names no transactional id")
         if header.is_transactional:
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, "no transaction is open for this producer")
 

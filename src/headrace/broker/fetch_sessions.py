@@ -117,6 +117,10 @@ class FetchSessions:
         for topic in request.forgotten_topics_data:
             for index in topic.partitions:
                 session.partitions.pop((topic.topic_id if uses_ids else topic.topic, index), None)
+        if not session.partitions:
+            # All were forgotten: the session ends, and the client may open another.
+            del self._sessions[session.id]
+            return FetchPlan(OrderedDict(), None, uses_ids, incremental=False)
         session.epoch = _next_epoch(session.epoch)
         session.last_used = now
         self._sessions.move_to_end(session.id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.broker.forwarding import Forwarding
@@ -16,9 +16,13 @@ SEEN_WITHIN_S = 1.0  # how long an answer waits for our own image to show what t
 
 
 class TopicCreation:
-    def __init__(self, forwarding: Forwarding, image: Callable[[], Image]) -> None:
+    def __init__(
+        self, forwarding: Forwarding, image: Callable[[], Image], settle: Callable[[], Awaitable[None]]
+    ) -> None:
+        """`settle` returns when this broker has opened the partitions that its image gives it."""
         self._forwarding = forwarding
         self._image = image
+        self._settle = settle
         self._waiting: list[asyncio.Future[None]] = []
 
     def publish(self, old: Image, new: Image, changes: object) -> None:
@@ -46,14 +50,15 @@ class TopicCreation:
         return {name: code for name, code in errors.items() if name not in made}
 
     async def wait_until(self, seen: Callable[[Image], bool]) -> bool:
-        """Until our image shows it, but not long: Kafka promises nothing here, and a client retries."""
+        """Until our image shows it and our partitions are open, but not long: Kafka promises nothing here, and a client retries."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SEEN_WITHIN_S
-        while not seen(self._image()):
-            future: asyncio.Future[None] = loop.create_future()
-            self._waiting.append(future)
-            try:
+        try:
+            while not seen(self._image()):
+                future: asyncio.Future[None] = loop.create_future()
+                self._waiting.append(future)
                 await asyncio.wait_for(future, deadline - loop.time())
-            except TimeoutError:
-                return seen(self._image())
-        return True
+            await asyncio.wait_for(self._settle(), deadline - loop.time())
+        except TimeoutError:
+            pass
+        return seen(self._image())

@@ -19,6 +19,10 @@ from headrace.storage.disk import DiskFiles
 
 log = logging.getLogger("headrace")
 
+SWITCH_INTERVAL_S = (
+    0.0005  # how long a thread may keep the loop waiting for the interpreter; Python's own 5 ms are a long time here
+)
+
 
 def run(config: Path | None, overrides: list[str], log_level: str) -> None:
     logging.basicConfig(
@@ -30,6 +34,7 @@ def run(config: Path | None, overrides: list[str], log_level: str) -> None:
             "the compiled kernel is missing: records are checked by its Python twin, ten times slower; install a C compiler"
         )
     _raise_open_files_limit()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     asyncio.run(_serve(settings))
 
 

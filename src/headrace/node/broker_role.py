@@ -80,7 +80,7 @@ class BrokerRole:
             clean=clean,
         )
         forwarding = Forwarding(channel)
-        self._creation = TopicCreation(forwarding, lambda: self.image)
+        self._creation = TopicCreation(forwarding, lambda: self.image, self.replicas.settle)
         self._loader = MetadataLoader([self.replicas, self._creation])
         self._observer = MetadataObserver(channel, self._loader, settings.node_id, cluster_id)
         self.registration = Registration(

@@ -67,12 +67,7 @@ def read_produced_header(records: Buffer) -> BatchHeader:
     size = len(records)
     if size >= HEADER_BYTES:
         header = layout.unpack_header(records)
-        if (
-            header.batch_length + layout.LENGTH_OVERHEAD_BYTES == size
-            and header.magic == layout.MAGIC
-            and header.last_offset_delta >= 0
-            and header.record_count >= 0
-        ):
+        if header.batch_length + layout.LENGTH_OVERHEAD_BYTES == size and header.magic == layout.MAGIC:
             return header
     return _look_closer(records)
 
@@ -88,13 +83,7 @@ def _look_closer(records: Buffer) -> BatchHeader:
         raise KafkaError(ErrorCode.INVALID_RECORD, "only one batch per partition is accepted")
     if size < HEADER_BYTES:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch of {size} bytes is smaller than its header")
-    header = layout.unpack_header(records)
-    if header.last_offset_delta < 0 or header.record_count < 0:
-        raise KafkaError(
-            ErrorCode.INVALID_RECORD,
-            f"the batch has {header.record_count} records and last offset delta {header.last_offset_delta}",
-        )
-    return header
+    return layout.unpack_header(records)
 
 
 def _whole_batch(records: Buffer, position: int) -> int | None:

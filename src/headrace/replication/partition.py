@@ -73,6 +73,8 @@ class Partition:
         changed = (leader, leader_epoch) != (self.leader, self.leader_epoch)
         self.leader, self.leader_epoch, self.isr = leader, leader_epoch, isr
         if self.is_leader:
+            if leader_epoch > self.log.epochs.latest:
+                self.log.assign_epoch(leader_epoch, self.log.log_end)
             self.advance()
         if changed:
             self._wake()
@@ -190,7 +192,7 @@ class Partition:
                 return ReadPlan(None, self.high_watermark, stable, log.log_start, (epoch, end))
         found = log.read(offset, max_bytes, bound, min_one=min_one)
         # A first batch that does not fit is of no use: nothing is given, and the bytes go to other partitions.
-        incomplete = found.range.size < found.first_batch_size
+        incomplete = 0 < found.range.size < found.first_batch_size
         useful = found.range if found.range.size and not incomplete else None
         return ReadPlan(useful, self.high_watermark, stable, log.log_start, incomplete=incomplete)
 

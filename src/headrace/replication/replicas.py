@@ -1,7 +1,7 @@
 """All partitions of this node, kept in step with metadata: logs are opened, led, reconfigured and deleted as the image says.
 
 Work comes as keys to reconcile with the newest image, so order does not matter and nothing is done twice. It is taken in slices
-of a few milliseconds: ten thousand new partitions must not hold up a producer.
+of a few milliseconds, and the disk work in a thread: ten thousand new partitions must not hold up a producer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from headrace.replication.options import effective_options, log_config
 from headrace.replication.partition import Partition
 from headrace.storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from headrace.storage.log import Log
-from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDir
 from headrace.storage.names import STRAY_DIR_SUFFIX, marked_dir_name
 from headrace.storage.recovery import RecoveryReport
@@ -30,6 +29,7 @@ from headrace.storage.recovery import RecoveryReport
 log = logging.getLogger(__name__)
 
 SLICE_S = 0.004
+OPENED_AT_ONCE = 16  # by one call of a thread
 PROGRESS_EVERY_S = 2.0
 
 
@@ -114,9 +114,7 @@ class Replicas:
                 for index in range(len(topic.partitions)):
                     self._todo[TopicPartition(name, index)] = None
         if self._todo and self._worker is None:
-            self._reconcile_slice()
-            if self._todo:
-                self._worker = self._loop.create_task(self._reconcile_rest())
+            self._worker = self._loop.create_task(self._reconcile_all())
 
     async def settle(self) -> None:
         """Returns when nothing is left to do for the images seen so far."""
@@ -134,77 +132,67 @@ class Replicas:
             log_dir.files.rename(log_dir.partition_path(name), stray)
         self._found.clear()
 
-    def _reconcile_slice(self) -> None:
-        deadline = self._loop.time() + SLICE_S
-        while self._todo and self._loop.time() < deadline:
-            name = next(iter(self._todo))
-            if self._must_recover(name):
-                return  # checking a log after a crash is long work: a thread does it
-            del self._todo[name]
-            self._reconcile(name)
-
-    def _must_recover(self, name: TopicPartition) -> bool:
-        return not self._clean and name in self._found
-
-    async def _reconcile_rest(self) -> None:
+    async def _reconcile_all(self) -> None:
+        """Directories are made and opened in a thread: behind a busy disk that can take long, and the loop goes on."""
         shown, done, all_of = self._loop.time(), 0, len(self._todo)
+        slice_end = shown + SLICE_S
         try:
             while self._todo and not self._closed:
-                name = next(iter(self._todo))
-                if self._must_recover(name):
+                to_open: list[TopicPartition] = []
+                while self._todo and len(to_open) < OPENED_AT_ONCE and self._loop.time() < slice_end:
+                    name = next(iter(self._todo))
                     del self._todo[name]
-                    await self._recover(name)
-                self._reconcile_slice()
+                    if self._reconcile(name):
+                        to_open.append(name)
+                await self._open(to_open)
+                if self._loop.time() > slice_end:
+                    await asyncio.sleep(0)
+                    slice_end = self._loop.time() + SLICE_S
                 if self._loop.time() - shown > PROGRESS_EVERY_S:
                     shown, done = self._loop.time(), max(done, all_of - len(self._todo))
                     log.info("partitions: %d of %d are ready", done, all_of)
-                await asyncio.sleep(0)
         finally:
             self._worker = None
 
-    def _reconcile(self, name: TopicPartition) -> None:
+    def _reconcile(self, name: TopicPartition) -> bool:
+        """Makes an open partition what the image says, or deletes it; True if there is one to be opened."""
         topic = self._image.topics.get(name.topic)
         partition = self._partitions.get(name)
         if partition is not None and (topic is None or partition.topic_id != topic.id):
             self._delete(partition)
             partition = None
         if topic is None or name.partition >= len(topic.partitions):
-            return
+            return False
         assigned = topic.partitions[name.partition]
         if self._node_id not in assigned.replicas:
-            return
-        try:
-            if partition is None:
-                partition = self._adopt(name, *self._opening(name)())
-            else:
-                partition.log.configure(self._config(name.topic))
-        except (OSError, HeadraceError) as error:
-            log.error("%s cannot be opened and is offline: %s", name, error)
-            return
+            return False
+        if partition is None:
+            return True
         options = effective_options(self._defaults(), self._image.config(TOPIC_CONFIG, name.topic))
+        partition.log.configure(log_config(options, self._producer_id_expiration_ms))
         min_isr = options["min.insync.replicas"]
         assert isinstance(min_isr, int)
         partition.configure(min(min_isr, len(assigned.replicas)))
         partition.lead(assigned.leader, assigned.leader_epoch, assigned.isr)
+        return False
 
     # --- logs
 
-    def _config(self, topic: str) -> LogConfig:
-        options = effective_options(self._defaults(), self._image.config(TOPIC_CONFIG, topic))
-        return log_config(options, self._producer_id_expiration_ms)
-
     def _opening(self, name: TopicPartition) -> Callable[[], tuple[Log, RecoveryReport]]:
         """Any thread may call it: everything is looked up here, for the image may be another one by then."""
-        log_dir = self._found.get(name) or self._roomiest()
+        options = effective_options(self._defaults(), self._image.config(TOPIC_CONFIG, name.topic))
+        found = self._found.get(name)
+        log_dir = found or self._roomiest()
         return partial(
             Log.open,
             log_dir.files,
             log_dir.partition_path(name),
             name,
-            self._config(name.topic),
+            log_config(options, self._producer_id_expiration_ms),
             topic_id=self._image.topics[name.topic].id,
-            recovery_point=self._offsets[RECOVERY_POINT_CHECKPOINT].get(name, 0),
-            log_start=self._offsets[LOG_START_CHECKPOINT].get(name, 0),
+            # Checkpoints speak of what was there at the start, not of a topic that took the name since.
+            recovery_point=self._offsets[RECOVERY_POINT_CHECKPOINT].get(name, 0) if found else 0,
+            log_start=self._offsets[LOG_START_CHECKPOINT].get(name, 0) if found else 0,
             clean=self._clean,
             now_ms=self._clock.now_ms(),
         )
@@ -217,27 +205,27 @@ class Replicas:
                 counts[partition.log.directory.rpartition("/")[0]] += 1
         return min(self._log_dirs, key=lambda log_dir: counts[log_dir.path])
 
-    async def _recover(self, name: TopicPartition) -> None:
-        topic = self._image.topics.get(name.topic)
-        if topic is None:
+    async def _open(self, names: Sequence[TopicPartition]) -> None:
+        if not names:
             return
-        try:
-            opened = await self._loop.run_in_executor(None, self._opening(name))
-        except KafkaError as error:
-            if error.code is not ErrorCode.INCONSISTENT_TOPIC_ID:
-                log.error("%s cannot be opened and is offline: %s", name, error)
-                return
-            now = self._image.topics.get(name.topic)
-            if now is None or now.id != topic.id:
+        topic_ids = {name: self._image.topics[name.topic].id for name in names}
+        openings = [self._opening(name) for name in names]
+        results = await self._loop.run_in_executor(None, lambda: [_attempt(opening) for opening in openings])
+        for name, result in zip(names, results, strict=True):
+            if not isinstance(result, Exception):
+                self._adopt(name, *result)
+                self._reconcile(name)
+            elif (
+                isinstance(result, KafkaError)
+                and result.code is ErrorCode.INCONSISTENT_TOPIC_ID
+                and name in self._found
+            ):
+                now = self._image.topics.get(name.topic)
+                if now is not None and now.id == topic_ids[name]:
+                    self._set_aside(name)
                 self._todo[name] = None  # the directory may belong to what the name means by now
-                return
-            self._set_aside(name)
-        except (OSError, HeadraceError) as error:
-            log.error("%s cannot be opened and is offline: %s", name, error)
-            return
-        else:
-            self._adopt(name, *opened)
-        self._reconcile(name)
+            else:
+                log.error("%s cannot be opened and is offline: %s", name, result)
 
     def _set_aside(self, name: TopicPartition) -> None:
         """A directory of an older topic of that name, deleted while this node was down."""
@@ -247,10 +235,10 @@ class Replicas:
         self._remove_later(log_dir, path)
 
     def _adopt(self, name: TopicPartition, opened: Log, report: RecoveryReport) -> Partition:
-        self._found.pop(name, None)
+        found = self._found.pop(name, None)
         for message in report.messages():
             log.warning("recovery: %s", message)
-        high_watermark = self._offsets[HIGH_WATERMARK_CHECKPOINT].get(name, 0)
+        high_watermark = self._offsets[HIGH_WATERMARK_CHECKPOINT].get(name, 0) if found else 0
         # The id is the log's own: the topic may have been deleted, and its name used again, while a thread opened it.
         partition = Partition(name, opened.topic_id, self._node_id, opened, high_watermark)
         self._partitions[name] = partition
@@ -321,6 +309,13 @@ class Replicas:
         self._closed = True
         for partition in self._partitions.values():
             partition.log.abandon()
+
+
+def _attempt(opening: Callable[[], tuple[Log, RecoveryReport]]) -> tuple[Log, RecoveryReport] | Exception:
+    try:
+        return opening()
+    except (OSError, HeadraceError) as error:
+        return error
 
 
 def _offset_of(partition: Partition, kind: str) -> int:

@@ -64,7 +64,7 @@ def _plain(chance: Random, count: int | None = None) -> bytearray:
     return good_batch(chance, codec=Codec.NONE, count=count)
 
 
-def batch_of(chance: Random, section: bytes, count: int, codec: Codec = Codec.NONE) -> bytearray:
+def batch_of(section: bytes, count: int, codec: Codec = Codec.NONE) -> bytearray:
     header = BatchHeader(0, 0, -1, 2, 0, int(codec), count - 1, FIRST_MS, FIRST_MS, -1, -1, -1, count)
     return build_from_section(header, section)
 
@@ -134,19 +134,18 @@ def _field(**changes: int) -> Callable[[Random], bytearray]:
 def _bodies(*bodies: bytes, count: int | None = None) -> Callable[[Random], bytearray]:
     def make(chance: Random) -> bytearray:
         codec = chance.choice((Codec.NONE, Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD))
-        return batch_of(chance, b"".join(bodies), len(bodies) if count is None else count, codec)
+        return batch_of(b"".join(bodies), len(bodies) if count is None else count, codec)
 
     return make
 
 
-# Each is refused by both, with the same error.
+# Each is refused by both, with the same error. A request without any records field is not here: Kafka never answers it.
 BAD: dict[str, Callable[[Random], bytes | bytearray | None]] = {
     "flipped-bit": _flip,
     "magic-0": _magic(0),
     "magic-1": _magic(1),
     "magic-3": _magic(3),
     "magic-negative": _magic(255),
-    "no-records-field": lambda chance: None,
     "no-bytes": lambda chance: b"",
     "few-bytes": lambda chance: chance.randbytes(chance.randrange(1, 61)),
     "garbage": lambda chance: chance.randbytes(chance.randrange(61, 300)),
@@ -158,7 +157,7 @@ BAD: dict[str, Callable[[Random], bytes | bytearray | None]] = {
     "length-below-header": _length(lambda length: 10),
     "length-too-large": _length(lambda length: length + 1),
     "length-negative": _length(lambda length: -5),
-    "length-huge": _length(lambda length: 2**31 - 1),
+    "length-huge": _length(lambda length: 2**30),
     "count-larger": _count(lambda count: count + 1),
     "count-smaller": _count(lambda count: count - 1),
     "count-negative": _count(lambda count: -1),
@@ -175,9 +174,9 @@ BAD: dict[str, Callable[[Random], bytes | bytearray | None]] = {
     "base-offset-negative": _field(base_offset=-1),
     "producer-without-sequence": _field(producer_id=77, producer_epoch=0),
     "producer-with-negative-sequence": _field(producer_id=77, producer_epoch=0, base_sequence=-7),
-    "record-length-too-large": _bodies(record_of(EMPTY_RECORD, 200)),
-    "record-length-too-small": _bodies(record_of(EMPTY_RECORD, 3)),
-    "record-length-negative": _bodies(record_of(EMPTY_RECORD, -4)),
+    "record-length-too-large": lambda chance: batch_of(record_of(EMPTY_RECORD, 200), 1),
+    "record-length-too-small": lambda chance: batch_of(record_of(EMPTY_RECORD, 3), 1),
+    "record-length-negative": lambda chance: batch_of(record_of(EMPTY_RECORD, -4), 1),
     "record-length-zero": _bodies(record_of(b"")),
     "record-with-rest": _bodies(record_of(EMPTY_RECORD + b"rest")),
     "key-longer-than-record": _bodies(
@@ -194,7 +193,16 @@ BAD: dict[str, Callable[[Random], bytes | bytearray | None]] = {
 }
 
 # So broken that Kafka refuses the whole request for them, and not the partition alone (see `deviations`).
-BROKEN = {"magic-3", "magic-negative", "garbage", "length-below-header", "length-negative", "zeros", "few-bytes"}
+BROKEN = {
+    "magic-3",
+    "magic-negative",
+    "garbage",
+    "length-below-header",
+    "length-negative",
+    "zeros",
+    "few-bytes",
+    "transactional-without-id",
+}
 with_magic_3 = _magic(3)
 
 # Odd, and accepted by both: what is stored must be the same.
@@ -206,7 +214,7 @@ ODD: dict[str, Callable[[Random], bytes | bytearray | None]] = {
     "leader-epoch-from-client": _field(leader_epoch=44),
     "record-attributes": _bodies(record_of(b"\x7f" + EMPTY_RECORD[1:])),
     "no-timestamp": lambda chance: with_header(
-        batch_of(chance, record_of(EMPTY_RECORD), 1), base_timestamp=-1, max_timestamp=-1
+        batch_of(record_of(EMPTY_RECORD), 1), base_timestamp=-1, max_timestamp=-1
     ),
     "delete-horizon": _attributes(layout.DELETE_HORIZON),
     "unused-attribute-bits": _attributes(0x80),

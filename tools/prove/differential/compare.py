@@ -27,7 +27,7 @@ def plain(answer: Any, target: Target, session: str | None = None) -> Any:
 
 
 def _produce(answer: ProduceResponse, target: Target) -> Any:
-    return [
+    answers: list[dict[str, Any]] = [
         {
             "partition": (topic.name or target.topic_named(topic.topic_id), data.index),
             "error": data.error_code,
@@ -40,6 +40,12 @@ def _produce(answer: ProduceResponse, target: Target) -> Any:
         for topic in answer.responses
         for data in topic.partition_responses
     ]
+    return _sorted(answers)
+
+
+def _sorted(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Kafka gives them in the order of a hash table."""
+    return sorted(answers, key=lambda one: (one["partition"], one["error"]))
 
 
 def _append_time(topic: str, time: int) -> Any:
@@ -97,7 +103,6 @@ def stored_bytes(topic: str, data: bytes) -> bytes:
 
 
 def _offsets(answer: ListOffsetsResponse) -> Any:
-    """Kafka answers in the order of a hash table."""
     answers: list[dict[str, Any]] = [
         {
             "partition": (topic.name, data.partition_index),
@@ -109,4 +114,4 @@ def _offsets(answer: ListOffsetsResponse) -> Any:
         for topic in answer.topics
         for data in topic.partitions
     ]
-    return sorted(answers, key=lambda one: (one["partition"], one["error"]))
+    return _sorted(answers)

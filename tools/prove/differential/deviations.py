@@ -25,9 +25,7 @@ from tools.prove.differential.batches import (
 class Deviation:
     """Produced to a partition that nothing else uses: where one side accepts and the other does not, their logs part ways."""
 
-    make: Callable[
-        [Random], Sequence[bytes | bytearray]
-    ]  # what goes to partitions 0, 1 … of the topic that is used for nothing else
+    make: Callable[[Random], Sequence[tuple[int, bytes | bytearray]]]  # partition and records
     kafka: tuple[ErrorCode, ...]
     ours: tuple[ErrorCode, ...]
     reason: str
@@ -48,12 +46,17 @@ def _offset_deltas(chance: Random) -> bytearray:
         b"\x00" + varint(0) + varint(delta) + varint(-1) + varint(-1) + varint(0)
         for delta in chance.choice(((0, 0), (1, 0)))
     )
-    return batch_of(chance, record_of(first) + record_of(second), 2)
+    return batch_of(record_of(first) + record_of(second), 2)
 
 
 def _long_varint(chance: Random) -> bytearray:
-    """Zero in five bytes, the last of them with bits that no int32 has room for."""
-    return batch_of(chance, record_of(b"\x00" + b"\x80\x80\x80\x80\x70" + EMPTY_RECORD[2:]), 1)
+    """An offset delta of zero in five bytes, the last of them with bits that no int32 has room for."""
+    return batch_of(record_of(EMPTY_RECORD[:2] + b"\x80\x80\x80\x80\x70" + EMPTY_RECORD[3:]), 1)
+
+
+def _compressed_length(chance: Random) -> bytearray:
+    codec = chance.choice((Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD))
+    return batch_of(record_of(EMPTY_RECORD, chance.choice((200, 3, -4))), 1, codec)
 
 
 def _junk_after_gzip(chance: Random) -> bytearray:
@@ -64,45 +67,63 @@ def _junk_after_gzip(chance: Random) -> bytearray:
 
 DEVIATIONS = {
     "compressed-garbage": Deviation(
-        lambda chance: [_compressed_garbage(chance)],
+        lambda chance: [(0, _compressed_garbage(chance))],
         (ErrorCode.UNKNOWN_SERVER_ERROR,),
         (ErrorCode.INVALID_RECORD,),
         "the client's data is wrong, not the server",
     ),
     "unknown-codec": Deviation(
-        lambda chance: [_unknown_codec(chance)],
+        lambda chance: [(0, _unknown_codec(chance))],
         (ErrorCode.UNKNOWN_SERVER_ERROR,),
         (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,),
         "the client asks for what nobody knows, and is told so",
     ),
     "offset-deltas": Deviation(
-        lambda chance: [_offset_deltas(chance)],
+        lambda chance: [(0, _offset_deltas(chance))],
         (ErrorCode.NONE,),
         (ErrorCode.INVALID_RECORD,),
         "two records at one offset; Kafka looks only inside compressed batches",
     ),
     "append-time-bit": Deviation(
-        lambda chance: [with_header(good_batch(chance, codec=Codec.NONE), attributes=layout.LOG_APPEND_TIME)],
+        lambda chance: [(0, with_header(good_batch(chance, codec=Codec.NONE), attributes=layout.LOG_APPEND_TIME))],
         (ErrorCode.NONE,),
         (ErrorCode.INVALID_TIMESTAMP,),
         "on a CreateTime topic a client must not say that the broker stamped it",
     ),
     "long-varint": Deviation(
-        lambda chance: [_long_varint(chance)],
+        lambda chance: [(0, _long_varint(chance))],
         (ErrorCode.NONE,),
         (ErrorCode.INVALID_RECORD,),
         "bits beyond the 32nd are no number; readers disagree about them",
     ),
     "junk-after-gzip": Deviation(
-        lambda chance: [_junk_after_gzip(chance)],
+        lambda chance: [(0, _junk_after_gzip(chance))],
         (ErrorCode.NONE,),
         (ErrorCode.INVALID_RECORD,),
         "bytes behind the end of the stream belong to nothing",
     ),
     "broken-among-good": Deviation(
-        lambda chance: [with_magic_3(chance), good_batch(chance, codec=Codec.NONE)],
+        lambda chance: [(0, with_magic_3(chance)), (1, good_batch(chance, codec=Codec.NONE))],
         (ErrorCode.CORRUPT_MESSAGE, ErrorCode.CORRUPT_MESSAGE),
         (ErrorCode.CORRUPT_MESSAGE, ErrorCode.NONE),
         "only the partition with the broken batch suffers; Kafka refuses the whole request",
+    ),
+    "same-partition-twice": Deviation(
+        lambda chance: [(0, good_batch(chance, codec=Codec.NONE)), (0, good_batch(chance, codec=Codec.GZIP))],
+        (ErrorCode.NONE,),
+        (ErrorCode.NONE, ErrorCode.NONE),
+        "both batches are appended and answered; Kafka forgets the first without a word",
+    ),
+    "compressed-record-length": Deviation(
+        lambda chance: [(0, _compressed_length(chance))],
+        (ErrorCode.NONE,),
+        (ErrorCode.INVALID_RECORD,),
+        "a record whose length does not fit cannot be read by anybody; Kafka looks only outside of compressed batches",
+    ),
+    "length-overflow": Deviation(
+        lambda chance: [(0, with_header(good_batch(chance, codec=Codec.NONE), batch_length=2**31 - 1))],
+        (ErrorCode.UNKNOWN_SERVER_ERROR,),
+        (ErrorCode.INVALID_RECORD,),
+        "Kafka's sum of length and overhead overflows; the batch is as incomplete as any that is too short",
     ),
 }

@@ -132,19 +132,15 @@ class Produces:
     def wrong_request(self) -> Operation:
         place = self._model.place()
         data: list[tuple[Place, Records]] = [(place, good_batch(self._chance, codec=Codec.NONE, keys=True))]
-        name = self._chance.choice(("acks", "nothing", "same-partition-twice"))
-        if name == "acks":
-            acks = self._chance.choice((2, -2, 100))
-            return Operation("produce/acks", request(data, self._version(), acks))
-        if name == "nothing":
+        if self._chance.random() < 0.5:
             return self._operation("nothing", [])
-        return self._operation("same-partition-twice", [*data, *data])
+        return Operation("produce/acks", request(data, self._version(), self._chance.choice((2, -2, 100))))
 
     def deviating(self) -> Operation:
         name = self._chance.choice(list(DEVIATIONS))
         deviation = DEVIATIONS[name]
         data: list[tuple[Place, Records]] = [
-            (("deviations", index), records) for index, records in enumerate(deviation.make(self._chance))
+            (("deviations", index), records) for index, records in deviation.make(self._chance)
         ]
         build = request(data, 12, 1)
         return Operation(f"deviation/{name}", build, deviation=deviation)

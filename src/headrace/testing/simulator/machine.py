@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from random import Random
 from typing import Any
 
+from headrace.base.errors import HeadraceError
 from headrace.node.node import Node, Ports
 from headrace.node.settings import make_settings
-from headrace.base.errors import HeadraceError
 from headrace.testing.history import POWER_LOSS, History
 from headrace.testing.simulator.disk import SimulatedFiles
 from headrace.testing.simulator.loop import Process, SimulatedLoop
@@ -65,6 +65,7 @@ class Machine:
         self.failures: list[str] = []  # what no fault excuses
         self.excused = False  # while the disk refuses: a node may then stop, or not come up
         self._power_lost = False
+        self._all_synced = False  # a clean stop has promised so, and nothing ran since
         self._changed = asyncio.Event()
 
     # --- life
@@ -82,6 +83,7 @@ class Machine:
             # Not before: answers that had arrived when the power went are still on their way to the clients' histories.
             self._power_lost = False
             self._history.note(POWER_LOSS, boot=self.boots)
+        self._all_synced = False
         process = self._process = self._loop.new_process(f"run {self.boots}")
         clock = SimulatedClock(self._loop, self._chance.choice((0, 0, -1500, 40_000)))
         ports = Ports(self.files, clock, Random(self._chance.getrandbits(64)), self._loop)
@@ -156,7 +158,7 @@ class Machine:
     def lose_power(self) -> None:
         self._end(silently=True)
         self.files.power_loss()
-        self._power_lost = True
+        self._power_lost = self._power_lost or not self._all_synced
         self._history.note("power off", boot=self.boots)
 
     async def stop(self) -> None:
@@ -166,8 +168,10 @@ class Machine:
             return
         self._history.note("stop", boot=self.boots)
         self.node = None
+        offline = self.offline_of(node)
         await self._within(process, node.stop(), STOP_S_MAX, "stop")
         if process.alive:
+            self._all_synced = not offline
             self._end(silently=False)
 
     # --- looking inside
@@ -184,6 +188,8 @@ class Machine:
                 assert low <= stable <= high <= end, f"{partition.name}: {low} {stable} {high} {end}"
 
     def offline(self) -> list[str]:
-        if self.node is None:
-            return []
-        return [str(partition.name) for partition in self.node.broker.replicas.all() if partition.offline is not None]
+        return [] if self.node is None else self.offline_of(self.node)
+
+    @staticmethod
+    def offline_of(node: Node) -> list[str]:
+        return [str(partition.name) for partition in node.broker.replicas.all() if partition.offline is not None]
