@@ -69,9 +69,13 @@ def test_changed_and_forgotten_partitions(sessions):
 
 def test_whoever_was_served_goes_to_the_end_of_the_line(sessions):
     plan = sessions.plan(request(partitions=[(0, 0), (1, 0)]), 12, 0.0)
-    plan.keep(("t", 0), data(1, b"x"))
-    plan.keep(("t", 1), data(1))
+    for key in plan.partitions:
+        plan.keep(key, data(1, b"x"))
     plan = sessions.plan(request(plan.session_id, 1), 12, 0.0)
+    assert list(plan.partitions) == [("t", 0), ("t", 1)]
+    plan.keep(("t", 0), data(2, b"x"))
+    plan.keep(("t", 1), data(1))
+    plan = sessions.plan(request(plan.session_id, 2), 12, 0.0)
     assert list(plan.partitions) == [("t", 1), ("t", 0)]
 
 

@@ -131,14 +131,18 @@ class Reader:
         for message in messages:
             error = message.error()
             if error is None:
-                place = (message.topic(), message.partition())
-                found.setdefault(place, []).append((message.offset(), message.value().decode()))
+                place, record = _record(message)
+                found.setdefault(place, []).append(record)
             elif error.name() in ("_BAD_MSG", "OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET", "CORRUPT_MESSAGE"):
                 self.wrong.append(f"{self._name}: {error}")
         for (topic, partition), records in found.items():
             call = self._history.invoke(self._name, "poll", topic=topic, partition=partition, position=None)
             self._history.ok(call, records=records)
         return len(messages)
+
+
+def _record(message: Any) -> tuple[tuple[str, int], tuple[int, str]]:
+    return (message.topic(), message.partition()), (message.offset(), message.value().decode())
 
 
 def rounds_of_killing(rounds: int, seed: int, say: Callable[[str], None] = lambda text: None) -> str:
@@ -259,7 +263,8 @@ def _read_all(bootstrap: str, history: History) -> dict[tuple[str, int], list[tu
             assert time.monotonic() < deadline, f"not all could be read in {READ_S_MAX} s"
             for message in consumer.consume(1000, 0.2):
                 assert message.error() is None, f"the last read failed: {message.error()}"
-                final[(message.topic(), message.partition())].append((message.offset(), message.value().decode()))
+                place, record = _record(message)
+                final[place].append(record)
     finally:
         consumer.close()
     return final

@@ -19,7 +19,7 @@ from headrace.metadata.image import Image
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 from headrace.records.batch import CODEC_MASK, TRANSACTIONAL, BatchHeader
 from headrace.records.compression import Codec
-from headrace.records.validate_batch import Checked, InvalidRecords
+from headrace.records.validate_batch import Checked, InvalidRecords, read_produced_header
 from headrace.replication.partition import DECOMPRESSED_INLINE_MAX, Partition
 from headrace.replication.replicas import Replicas
 from headrace.server.connection import CloseConnection
@@ -76,19 +76,21 @@ class ProduceApi:
                     if records is None:
                         raise KafkaError(ErrorCode.INVALID_RECORD, "there is no record batch")
                     assert isinstance(records, memoryview)
-                    header = partition.admit(records, acks)
+                    header = read_produced_header(records)
+                    unusual = header.attributes & (CODEC_MASK | TRANSACTIONAL)
+                    if unusual:
+                        self._check_attributes(context, header, request.transactional_id)
                     if header.size != len(records):
                         records = records[: header.size]
-                    if header.attributes & (CODEC_MASK | TRANSACTIONAL):
-                        self._check_attributes(context, header, request.transactional_id)
-                        admitted = partition
+                    partition.admit(acks)
+                    admitted = partition
+                    if unusual:
                         compressed = _check_compressed(partition, records, header, now_ms)
                         if compressed is None:
                             pending.append((answer, partition, records, header))
                             continue
                         checked = compressed
                     else:
-                        admitted = partition
                         checked = partition.check(records, header, now_ms)
                     self._append(answer, partition, records, header, checked, now_ms)
                 except KafkaError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from headrace.base.metrics import Metrics
 from headrace.replication.partition import Partition
@@ -31,6 +33,8 @@ class Background:
         self._recovery_point_s = recovery_point_s
         self._lag = metrics.histogram("headrace_loop_lag_seconds", "How late the event loop ran what was due.")
         self._tasks: list[asyncio.Task[None]] = []
+        self._under_way: dict[asyncio.Task[None], None] = {}
+        self._writing = asyncio.Lock()  # both checkpoint rounds write the high watermarks, through the same temporary file
 
     def start(self) -> None:
         for work in (self._checkpoint_high_watermarks, self._checkpoint, self._sync_finished, self._measure_lag):
@@ -41,23 +45,32 @@ class Background:
             task.cancel()
 
     async def stop(self) -> None:
+        """Returns when no thread is at work any more: what a sync has taken on must be on disk BEFORE the logs are closed as clean."""
         self.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Whoever waits may be cancelled, the work may not: a thread cannot be called back."""
+        task = self._loop.create_task(work)
+        self._under_way[task] = None
+        task.add_done_callback(lambda done: self._under_way.pop(done, None))
+        await asyncio.shield(task)
 
     async def _checkpoint_high_watermarks(self) -> None:
         while True:
             await asyncio.sleep(self._high_watermark_s)
-            await self._write(self._replicas.checkpoint_high_watermarks())
+            await self._to_the_end(self._write(self._replicas.checkpoint_high_watermarks))
 
     async def _checkpoint(self) -> None:
         while True:
             await asyncio.sleep(self._recovery_point_s)
-            await self._write(self._replicas.checkpoint())
+            await self._to_the_end(self._write(self._replicas.checkpoint))
 
-    async def _write(self, write: object) -> None:
-        assert callable(write)
+    async def _write(self, checkpoint: Callable[[], Callable[[], None]]) -> None:
         try:
-            await self._loop.run_in_executor(None, write)
+            async with self._writing:
+                await self._loop.run_in_executor(None, checkpoint())
         except OSError as error:
             log.error("checkpoints could not be written: %s; a restart will have to check more of the logs", error)
 
@@ -65,7 +78,7 @@ class Background:
         while True:
             await asyncio.sleep(SYNC_CHECK_S)
             for partition in self._replicas.rolled():
-                await self._sync(partition)
+                await self._to_the_end(self._sync(partition))
 
     async def _sync(self, partition: Partition) -> None:
         plan = partition.log.pending_sync()

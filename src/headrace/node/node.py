@@ -91,7 +91,7 @@ class Node:
 
     def health(self) -> dict[str, Any]:
         """What /health says; `ok` is what an orchestrator looks at."""
-        offline = [str(partition.name) for partition in self.broker.replicas.all() if partition.offline is not None]
+        offline = [str(name) for name in self.broker.replicas.offline()]
         return {
             "ok": not self.broker.registration.fenced and not offline,
             "node": self.settings.node_id,
@@ -121,6 +121,11 @@ class Node:
         epoch = self.broker.registration.broker_epoch
         await self.broker.stop()
         await self.controller.stop()
+        if self.broker.replicas.offline():
+            # What a failed disk holds of them is unknown: the next start has to look.
+            log.warning("partitions are offline: this stop is not marked as clean")
+            close_log_dirs(self._log_dirs)
+            return
         for log_dir in self._log_dirs:
             await self._ports.loop.run_in_executor(None, log_dir.mark_clean_shutdown, epoch)
         close_log_dirs(self._log_dirs)

@@ -13,7 +13,7 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NodeId, TopicPartition, Uuid
 from headrace.base.options import LONG_MAX
 from headrace.records.batch import BatchHeader
-from headrace.records.validate_batch import Checked, check_produced_batch, needs_thread, read_produced_header
+from headrace.records.validate_batch import Checked, check_produced_batch, needs_thread
 from headrace.storage.append import AppendInfo
 from headrace.storage.log import FileRange, Log
 from headrace.storage.segment import TimestampedOffset
@@ -92,31 +92,25 @@ class Partition:
         if self.leader != self.node_id:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self.node_id} does not lead {self.name}")
 
-    def admit(self, records: memoryview, acks: int) -> BatchHeader:
-        """The checks that need only the header; then `check` (in a thread if `needs_thread`), then `append`."""
+    def admit(self, acks: int) -> None:
+        """May anything be appended now? Then `check` (in a thread if `needs_thread`), then `append`."""
         if self.leader != self.node_id or self.offline is not None:
             self.check_leader()
         if acks == -1 and len(self.isr) < self.min_isr:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self.isr)} in-sync replicas, {self.min_isr} are needed"
             )
-        header = read_produced_header(records)
-        config = self.log.config
-        if header.size > config.max_message_bytes:
-            raise KafkaError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"the batch has {header.size} bytes, max.message.bytes is {config.max_message_bytes}",
-            )
-        if header.size > config.segment_bytes:
-            raise KafkaError(
-                ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"the batch has {header.size} bytes, segment.bytes is {config.segment_bytes}",
-            )
-        return header
 
     def check(
         self, records: memoryview, header: BatchHeader, now_ms: int, decompressed_max: int = DECOMPRESSED_BYTES_MAX
     ) -> Checked:
+        """`records` is exactly the batch. In Kafka's order: where it says it begins, its size, what it holds."""
+        config = self.log.config
+        if header.size > config.max_message_bytes and header.base_offset == 0:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"the batch has {header.size} bytes, max.message.bytes is {config.max_message_bytes}",
+            )
         timestamp_min, timestamp_max = self.timestamp_bounds(now_ms)
         return check_produced_batch(
             records,

@@ -60,6 +60,7 @@ class Replicas:
         self._worker: asyncio.Task[None] | None = None
         self._closed = False
         self._found: dict[TopicPartition, LogDir] = {}  # directories that were there at the start and are not open yet
+        self._broken: dict[TopicPartition, str] = {}  # directories that could not be opened, and why: offline until a restart
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
         self._removals: set[asyncio.Future[None]] = set()
         self._look_around()
@@ -90,12 +91,19 @@ class Replicas:
             return partition
         if self._image.partition(topic, index) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        broken = self._broken.get(TopicPartition(topic, index))
+        if broken is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, broken)
         raise KafkaError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self._node_id} has no open replica of {topic}-{index}"
         )
 
     def all(self) -> list[Partition]:
         return list(self._partitions.values())
+
+    def offline(self) -> list[TopicPartition]:
+        """Those whose disk failed, now or when they were opened."""
+        return [*self._broken, *(partition.name for partition in self.all() if partition.offline is not None)]
 
     def report_read_error(self, error: OSError | CorruptData) -> None:
         log.error("a request could not be read from the disk: %s; its client was told", error)
@@ -161,7 +169,7 @@ class Replicas:
         if partition is not None and (topic is None or partition.topic_id != topic.id):
             self._delete(partition)
             partition = None
-        if topic is None or name.partition >= len(topic.partitions):
+        if topic is None or name.partition >= len(topic.partitions) or name in self._broken:
             return False
         assigned = topic.partitions[name.partition]
         if self._node_id not in assigned.replicas:
@@ -226,6 +234,9 @@ class Replicas:
                 self._todo[name] = None  # the directory may belong to what the name means by now
             else:
                 log.error("%s cannot be opened and is offline: %s", name, result)
+                if self._found.pop(name, None) is not None:
+                    # What lies there belongs to the topic: neither is it a stray, nor may an empty log take its place.
+                    self._broken[name] = f"{name} is offline: {result}"
 
     def _set_aside(self, name: TopicPartition) -> None:
         """A directory of an older topic of that name, deleted while this node was down."""

@@ -16,6 +16,7 @@ from headrace.storage.append import AppendInfo, analyze_follower, replay_batch, 
 from headrace.storage.checkpoints import (
     LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,
+    CorruptCheckpoint,
     encode_leader_epochs,
     encode_partition_metadata,
     read_partition_metadata,
@@ -104,7 +105,12 @@ class Log:
         """Makes the directory if there is none. KafkaError INCONSISTENT_TOPIC_ID if it belongs to another topic of that name."""
         files.make_dirs(directory)
         path = f"{directory}/{PARTITION_METADATA}"
-        stored = read_partition_metadata(files, path)
+        try:
+            stored = read_partition_metadata(files, path)
+        except CorruptCheckpoint:
+            if clean:
+                raise
+            stored = None  # torn before it was ever synced: as good as none
         named = stored is None and topic_id != ZERO_UUID
         if named:
             write_unsynced(files, path, encode_partition_metadata(topic_id))
@@ -116,7 +122,8 @@ class Log:
         loader = Loader(files, directory, config, now_ms, clean=clean)
         loaded = loader.load(recovery_point, log_start)
         log = cls(files, directory, topic_partition, config, stored or topic_id, loaded)
-        if named:
+        if named or (stored is not None and not clean):
+            # Also what a run that was killed wrote: nobody knows whether it got round to syncing it.
             log._unsynced_paths.append(path)
             log._new_names = True
         log.check()

@@ -12,7 +12,8 @@ A call is invoked, and ends as `ok`, as `fail` (it certainly did not happen) or 
 | delete_topic       | topic, perhaps its id                        | -                                   |
 
 Values are unique. `once`: this value may be in the log once at most (an idempotent producer, or one that never retries). `power_loss`
-noted by the harness opens an era: what was not synced may be gone, but only as a tail of each partition.
+noted by the harness opens an era: what was not synced may be gone, but only as a tail of each partition, and only from where the
+harness knows (`durable`: topic, partition, offset) that it was on disk.
 """
 
 from __future__ import annotations
@@ -119,6 +120,15 @@ class Call:
         return self.begun.value[name]
 
 
+def durable_of(history: History) -> list[dict[Place, int]]:
+    """Of each era: up to which offset its end, a power loss, had to spare the logs."""
+    return [
+        {(topic, partition): offset for topic, partition, offset in event.value.get("durable", [])}
+        for event in history.events
+        if event.operation == POWER_LOSS
+    ]
+
+
 def calls_of(history: History) -> tuple[list[Call], int]:
     """All calls in the order in which they ended (those that never did come last), and the number of the last era."""
     era = 0
@@ -140,6 +150,7 @@ class Logs:
     """What is known of each log: in each era, which value lay at which offset, and who says so."""
 
     last_era: int
+    durable: list[dict[Place, int]]
     known: dict[tuple[Place, int], dict[int, tuple[str, str]]] = field(default_factory=dict)
     anomalies: list[Anomaly] = field(default_factory=list)
 
@@ -162,7 +173,7 @@ class Logs:
 def check(history: History, final_read: FinalRead) -> list[Anomaly]:
     """Everything that a correct cluster could not have done."""
     calls, last_era = calls_of(history)
-    logs = Logs(last_era)
+    logs = Logs(last_era, durable_of(history))
     for call in calls:
         if call.is_ok and call.begun.operation == "send" and call["offset"] is not None:
             for number, value in enumerate(call["values"]):
@@ -231,6 +242,8 @@ def _lost_writes(calls: Sequence[Call], logs: Logs, final_read: FinalRead) -> It
         survived = [offset for offset, (value, _) in log.items() if final.get(offset) == value]
         # What a power loss takes is a tail: with a later record, every earlier one has survived.
         must_survive = max(survived, default=-1) if era < logs.last_era else max(log, default=-1)
+        if era < logs.last_era:
+            must_survive = max(must_survive, logs.durable[era].get(place, 0) - 1)
         for offset, (value, source) in sorted(log.items()):
             if offset <= must_survive and final.get(offset) != value:
                 found = final.get(offset)

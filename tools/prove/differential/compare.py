@@ -8,6 +8,7 @@ from headrace.protocol.messages.fetch import FetchResponse
 from headrace.protocol.messages.list_offsets import ListOffsetsResponse
 from headrace.protocol.messages.produce import ProduceResponse
 from headrace.records.batch import HEADER_BYTES, peek_size_and_magic
+from tools.prove.differential.deviations import RECORD_ERRORS_MAX
 from tools.prove.differential.wire import Target
 
 APPEND_TIME_TOPIC = "append-time"
@@ -34,7 +35,7 @@ def _produce(answer: ProduceResponse, target: Target) -> Any:
             "base_offset": data.base_offset,
             "append_time": _append_time(topic.name or target.topic_named(topic.topic_id), data.log_append_time_ms),
             "log_start": data.log_start_offset,
-            "record_errors": [error.batch_index for error in data.record_errors],
+            "record_errors": [error.batch_index for error in data.record_errors[:RECORD_ERRORS_MAX]],
             "leader": (data.current_leader.leader_id, data.current_leader.leader_epoch),
         }
         for topic in answer.responses

@@ -92,7 +92,7 @@ def _step(number: int, operation: Operation, sides: tuple[Target, Target], resul
         if told == (operation.deviation.kafka, operation.deviation.ours):
             result.deviations[operation.name] += 1
             return
-    if kafka != ours:
+    if kafka != ours or operation.deviation is not None:
         request = f"v{version} {message!r}"
         result.differences.append(Difference(number, operation.name, _short(request, 3000), *_parted(kafka, ours)))
     operation.learn(kafka)
@@ -103,7 +103,7 @@ def _parted(kafka: Any, ours: Any) -> tuple[Any, Any]:
     if isinstance(kafka, dict) and isinstance(ours, dict) and kafka.keys() == ours.keys():
         pairs = {key: _parted(kafka[key], ours[key]) for key in kafka if kafka[key] != ours[key] or key == "partition"}
         return {key: pair[0] for key, pair in pairs.items()}, {key: pair[1] for key, pair in pairs.items()}
-    if isinstance(kafka, list) and isinstance(ours, list):
+    if isinstance(kafka, list) and isinstance(ours, list) and all(isinstance(one, dict) for one in kafka + ours):
         if [_partition_of(one) for one in kafka] != [_partition_of(one) for one in ours]:
             return _brief(kafka), _brief(ours)
         parts = [_parted(one, other) for one, other in zip(kafka, ours, strict=True) if one != other]
@@ -117,11 +117,11 @@ def _parted(kafka: Any, ours: Any) -> tuple[Any, Any]:
     return _short(kafka, 1500), _short(ours, 1500)
 
 
-def _partition_of(answer: Any) -> Any:
-    return answer["partition"] if isinstance(answer, dict) else answer
+def _partition_of(answer: dict[str, Any]) -> Any:
+    return answer["partition"]
 
 
-def _brief(answers: list[Any]) -> Any:
+def _brief(answers: list[dict[str, Any]]) -> Any:
     """The other set of partitions, or another order: what each has, in a few words."""
     brief = []
     for one in answers:

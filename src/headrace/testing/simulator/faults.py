@@ -58,7 +58,7 @@ class Faults:
         self._machine.files.capacity = None
         self._machine.files.fault = None
         await self._machine.until_up()
-        self._machine.excused = False
+        self._machine.excuse(False)
         if self._machine.offline():
             self._machine.kill()
         elif self._chance.random() < 0.5:
@@ -125,7 +125,7 @@ class Faults:
 
     async def _disk_full(self) -> None:
         files = self._machine.files
-        self._machine.excused = True
+        self._machine.excuse(True)
         files.capacity = files.used() + self._chance.randint(0, DISK_ROOM_MAX)
         await asyncio.sleep(0.2 + self._chance.random())
         files.capacity = None
@@ -144,8 +144,10 @@ class Faults:
                 return OSError(errno.EIO, os.strerror(errno.EIO), path)
             return None
 
-        self._machine.excused = True
+        self._machine.excuse(True)
         self._machine.files.fault = refuse
+        if self._chance.random() < 0.3:
+            self._machine.kill()  # so that the node meets it when it starts
         await asyncio.sleep(0.2 + self._chance.random())
         self._machine.files.fault = None
         await self._restart_after_trouble()
@@ -159,7 +161,7 @@ class Faults:
             else:
                 self._machine.kill()
         await self._machine.until_up()
-        self._machine.excused = False
+        self._machine.excuse(False)
 
     async def _flip(self) -> None:
         """One bit of a file that can be built again, while the node is down."""

@@ -23,8 +23,7 @@ Work = Coroutine[Any, Any, T] | Generator[Any, None, T]
 STEPS_MAX = 3_000_000
 STEP_S = 1e-6  # what a turn of the loop costs: whoever polls with sleep(0) gets somewhere
 THREAD_S = 0.004  # the usual work of a thread takes up to this long …
-THREAD_SLOW_S = 0.4  # … now and then this long: a disk that was asleep …
-THREAD_SLOW_SHARE = 0.02
+THREAD_SLOW_S = 0.4  # … now and then this long: a disk that was asleep
 PENDING_SHOWN_MAX = 8
 
 
@@ -77,6 +76,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.steps = 0
         # What a look at the clock costs: work that is cut in slices by time is cut, in some seeds, after a few looks.
         self.look_s = 0.0
+        self.slow_share = 0.02  # of threads whose work takes long
         self.at_once_share = 0.1  # of threads whose work takes no time at all
 
     # --- running
@@ -242,7 +242,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         future = self.create_future()
         chance = self._chance
         kind = chance.random()
-        lasts = THREAD_SLOW_S if kind < THREAD_SLOW_SHARE else THREAD_S
+        lasts = THREAD_SLOW_S if kind < self.slow_share else THREAD_S
         if kind > 1 - self.at_once_share:
             lasts = 0.0
         starts = chance.random() * lasts

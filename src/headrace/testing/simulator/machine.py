@@ -64,7 +64,9 @@ class Machine:
         self.boots = 0
         self.failures: list[str] = []  # what no fault excuses
         self.excused = False  # while the disk refuses: a node may then stop, or not come up
+        self._excused_boot = 0  # the last run that lived in such a time: it may hear of it later
         self._power_lost = False
+        self._durable: dict[tuple[str, int], int] = {}  # up to where logs were known to be on disk when the power went
         self._all_synced = False  # a clean stop has promised so, and nothing ran since
         self._changed = asyncio.Event()
 
@@ -79,10 +81,13 @@ class Machine:
 
     async def _run_once(self) -> None:
         self.boots += 1
+        if self.excused:
+            self._excused_boot = self.boots
         if self._power_lost:
             # Not before: answers that had arrived when the power went are still on their way to the clients' histories.
             self._power_lost = False
-            self._history.note(POWER_LOSS, boot=self.boots)
+            self._history.note(POWER_LOSS, durable=[[*place, offset] for place, offset in self._durable.items()])
+            self._durable.clear()
         self._all_synced = False
         process = self._process = self._loop.new_process(f"run {self.boots}")
         clock = SimulatedClock(self._loop, self._chance.choice((0, 0, -1500, 40_000)))
@@ -114,7 +119,7 @@ class Machine:
         return None
 
     def _note_failure(self, error: BaseException | None, what: str) -> None:
-        if self.excused and isinstance(error, OSError | HeadraceError):
+        if self._excused_boot == self.boots and isinstance(error, OSError | HeadraceError):
             self._history.note("node gone", what=what, error=str(error))
         else:
             self.failures.append(f"the node failed to {what}: {error!r}")
@@ -142,6 +147,11 @@ class Machine:
 
     # --- faults
 
+    def excuse(self, excused: bool) -> None:
+        self.excused = excused
+        if excused:
+            self._excused_boot = self.boots
+
     def kill(self) -> None:
         """kill -9: at any moment, also in the middle of a start."""
         self._history.note("kill", boot=self.boots)
@@ -156,7 +166,9 @@ class Machine:
         self.kill()
 
     def lose_power(self) -> None:
+        durable = self._recovery_points()
         self._end(silently=True)
+        self._durable.update(durable)
         self.files.power_loss()
         self._power_lost = self._power_lost or not self._all_synced
         self._history.note("power off", boot=self.boots)
@@ -176,6 +188,15 @@ class Machine:
 
     # --- looking inside
 
+    def _recovery_points(self) -> dict[tuple[str, int], int]:
+        if self.node is None:
+            return {}
+        return {
+            (partition.name.topic, partition.name.partition): partition.log.recovery_point
+            for partition in self.node.broker.replicas.all()
+            if partition.offline is None
+        }
+
     def check(self) -> None:
         """The invariants of every open log; AssertionError."""
         if self.node is None:
@@ -192,4 +213,4 @@ class Machine:
 
     @staticmethod
     def offline_of(node: Node) -> list[str]:
-        return [str(partition.name) for partition in node.broker.replicas.all() if partition.offline is not None]
+        return [str(name) for name in node.broker.replicas.offline()]

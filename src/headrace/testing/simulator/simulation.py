@@ -99,7 +99,8 @@ class Simulation:
         chance = self._chance("run")
         self.loop = SimulatedLoop(self._chance("loop"))
         self.loop.look_s = chance.choice((0.0, 0.0, 1e-6, 5e-4))
-        self.loop.at_once_share = chance.choice((0.0, 0.1, 0.95))
+        self.loop.slow_share = chance.choice((0.02, 0.02, 0.3))
+        self.loop.at_once_share = chance.choice((0.0, 0.1, 0.1, 0.95))
         trace.now = lambda: self.loop.now
         self.history = History(lambda: self.loop.now, self._tell)
         self.network = Network(self.loop, self._chance("network"), trace)

@@ -1,0 +1,51 @@
+"""Our declarations of Kafka's messages against the schemas inside Kafka's own jars."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from headrace.testing import peers
+from tools.prove.commands import run
+from tools.prove.registry import NotRun, check
+
+TEST_S_MAX = 600.0
+SCHEMA = re.compile(r"(?:common/)?(?:message|metadata)/(\w+\.json)")
+# Of Kafka Streams' own client protocol: no broker ever sees it.
+FOREIGN = {"SubscriptionInfoData.json"}
+
+
+@check(
+    "schemas-equal-kafkas",
+    "every message and stored record is declared as in the schemas of Kafka's jars, field by field",
+)
+def schemas_equal_kafkas() -> str:
+    reason = peers.available()
+    if reason is not None:
+        raise NotRun(reason)
+    with tempfile.TemporaryDirectory(prefix="headrace-schemas-") as directory:
+        count = _extract(Path(directory, "messages"))
+        done = run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "tests/protocol/test_protocol_schemas.py"],
+            timeout_s=TEST_S_MAX,
+            environment={"HEADRACE_SCHEMAS": directory, "CI": "true"},
+        )
+    summary = done.stdout.strip().splitlines()[-1]
+    assert "skipped" not in summary, f"the schemas were not looked at: {summary}"
+    return f"{count} schemas of Kafka {peers.VERSION}; {summary}"
+
+
+def _extract(target: Path) -> int:
+    target.mkdir(parents=True)
+    count = 0
+    for path in sorted(peers.libraries().glob("kafka-*.jar")):
+        with zipfile.ZipFile(path) as jar:
+            for name in jar.namelist():
+                found = SCHEMA.fullmatch(name)
+                if found and found[1] not in FOREIGN:
+                    (target / f"{path.stem}-{found[1]}").write_bytes(jar.read(name))
+                    count += 1
+    return count

@@ -1,0 +1,46 @@
+"""Running a command of the project and seeing what it says, with an end in sight."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tools.prove.registry import ROOT, say
+
+SHOWN_CHARACTERS = 3000
+
+
+def run(
+    command: Sequence[str],
+    *,
+    timeout_s: float,
+    cwd: Path = ROOT,
+    environment: Mapping[str, str] | None = None,
+    may_fail: bool = False,
+    quiet: bool = True,
+) -> subprocess.CompletedProcess[str]:
+    """AssertionError with the end of its output if it fails or does not end in time."""
+    if not quiet:
+        say(" ".join(command))
+    try:
+        done = subprocess.run(
+            list(command),
+            cwd=cwd,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired as error:
+        said = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
+        raise AssertionError(
+            f"{command[0]} did not end within {timeout_s:.0f} s; it said {said[-SHOWN_CHARACTERS:]}"
+        ) from None
+    if done.returncode != 0 and not may_fail:
+        raise AssertionError(f"{' '.join(command)} ended with {done.returncode}: {done.stdout[-SHOWN_CHARACTERS:]}")
+    return done
