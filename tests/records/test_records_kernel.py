@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from record_strategies import record_lists, section_from, sections
 
 from headrace.records import _kernel_pure, kernel, kernel_types
+from headrace.records.batch import read_header
+from headrace.records.builder import build_batch
 from headrace.records.kernel_types import (
     COUNT_MISMATCH,
     MALFORMED,
@@ -194,3 +196,29 @@ def test_what_we_build_is_valid(found: list[Record]) -> None:
     for module in (_kernel_pure, kernel):
         result = module.validate_records(section, len(found), base, False, LOWEST, HIGHEST)
         assert result == (OK, -1, largest, first, ())
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    record_lists,
+    st.sampled_from([(-1, -1, -1), (7, 0, 0), (7, 0, -1)]),
+    st.lists(st.tuples(st.integers(0, 120), st.binary(min_size=1, max_size=4)), max_size=2),
+    st.booleans(),
+)
+def test_plain_batches_are_inspected_alike(
+    fast: ModuleType,
+    found: list[Record],
+    producer: tuple[int, int, int],
+    damage: list[tuple[int, bytes]],
+    require_keys: bool,
+) -> None:
+    producer_id, epoch, sequence = producer
+    records = found or [Record(0, 5, b"k", b"v")]
+    batch = build_batch(records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+    for place, noise in damage:
+        batch[place : place + len(noise)] = noise
+    for candidate in (batch, batch[: len(batch) // 2]):
+        got = fast.inspect_plain_batch(candidate, require_keys, LOWEST, HIGHEST)
+        assert got == _kernel_pure.inspect_plain_batch(candidate, require_keys, LOWEST, HIGHEST)
+        if got is not None:
+            assert got[0] == tuple(read_header(candidate))

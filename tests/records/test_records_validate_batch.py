@@ -17,7 +17,6 @@ from headrace.records.batch import (
     LENGTH_OVERHEAD_BYTES,
     LOG_APPEND_TIME,
     BatchHeader,
-    check_crc,
     checksum,
     pack_header,
     read_header,

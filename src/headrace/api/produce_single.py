@@ -19,9 +19,8 @@ from headrace.base.clock import Clock
 from headrace.base.errors import KafkaError
 from headrace.base.metrics import Metrics
 from headrace.metadata.image import Image
-from headrace.records.batch import CRC_START, HEADER_BYTES, LENGTH_OVERHEAD_BYTES, MAGIC, unpack_header
-from headrace.records.kernel import validate_records
-from headrace.records.kernel_types import OK
+from headrace.records.batch import CRC_START, BatchHeader
+from headrace.records.kernel import inspect_plain_batch
 from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
 from headrace.server.connection import Answer
@@ -41,6 +40,7 @@ _ONE = 2  # a compact array counts from one
 _TAIL = b"\x01\x00\x00\x00" + bytes(4) + b"\x00"
 _REQUEST_TAGS = b"\x00\x00\x00"  # of partition, topic and request
 _ID_BYTES = 16
+make_header = BatchHeader._make
 
 
 class _Entry:
@@ -111,32 +111,23 @@ class SingleProduce:
             return None
         batch = frame[end:last]
         partition = entry.partition
-        header = unpack_header(batch)
-        count = header.record_count
+        now_ms = self._now_ms()
+        inspected = inspect_plain_batch(
+            batch, partition.requires_keys, now_ms - partition.before_max_ms, now_ms + partition.after_max_ms
+        )
         if (
-            header.batch_length + LENGTH_OVERHEAD_BYTES != size
-            or header.base_offset
-            or header.magic != MAGIC
-            or header.attributes
-            or count <= 0
-            or header.last_offset_delta != count - 1
+            inspected is None
             or size > partition.log.config.max_message_bytes
             or partition.leader != partition.node_id
             or (acks == -1 and len(partition.isr) < partition.min_isr)
-            or (header.producer_id >= 0 and header.base_sequence < 0)
-            or crc32c(batch[CRC_START:]) != header.crc
         ):
             return None
-        now_ms = self._now_ms()
-        timestamp_min, timestamp_max = partition.timestamp_bounds(now_ms)
-        checked = validate_records(
-            batch[HEADER_BYTES:], count, header.base_timestamp, partition.requires_keys, timestamp_min, timestamp_max
-        )
-        if checked[0] != OK:
+        header = make_header(inspected[0])
+        if crc32c(batch[CRC_START:]) != header.crc:
             return None
-        info = partition.append(batch, header, checked[2], now_ms)
+        info = partition.append(batch, header, inspected[1], now_ms)
         if not info.duplicate:
-            self._appended.messages.value += count
+            self._appended.messages.value += header.record_count
             self._appended.bytes.value += size
         counted.requests.value += 1
         counted.times.observe(self._time() - began)

@@ -127,7 +127,10 @@ class QuorumDriver:
                 return
             error = future.exception()
             if error is None:
-                self._carry_out(then(argument))
+                try:
+                    self._carry_out(then(argument))
+                except OSError as failure:  # what followed from it could not be written: nobody else would hear of that
+                    self._fail(failure)
             else:
                 self._fail(error)
 

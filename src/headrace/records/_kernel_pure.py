@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.records.batch import NO_TIMESTAMP, Buffer, CorruptBatch
+from headrace.records.batch import HEADER_BYTES, MAGIC, NO_TIMESTAMP, Buffer, CorruptBatch, unpack_header
 from headrace.records.kernel_types import (
     COUNT_MISMATCH,
     MALFORMED,
@@ -92,6 +92,31 @@ def _read_span(body: memoryview, position: int) -> tuple[Span, int]:
     if length > len(body) - position:
         raise CorruptBatch("field reaches beyond its record")
     return (position, position + length), position + length
+
+
+def inspect_plain_batch(
+    batch: Buffer, require_keys: bool, timestamp_min: int, timestamp_max: int
+) -> tuple[tuple[int, ...], int] | None:
+    """Header fields and true largest timestamp of a whole, uncompressed batch in which all is right but the checksum, which is not
+    looked at; else None."""
+    if len(batch) <= HEADER_BYTES:
+        return None
+    header = unpack_header(batch)
+    count = header.record_count
+    if (
+        header.magic != MAGIC
+        or header.attributes
+        or header.size != len(batch)
+        or count <= 0
+        or header.last_offset_delta != count - 1
+        or (header.producer_id >= 0 and header.base_sequence < 0)
+    ):
+        return None
+    section = memoryview(batch)[HEADER_BYTES:]
+    status, _, max_timestamp, _, errors = validate_records(
+        section, count, header.base_timestamp, require_keys, timestamp_min, timestamp_max
+    )
+    return None if status != OK or errors else (tuple(header), max_timestamp)
 
 
 def murmur2(key: Buffer) -> int:

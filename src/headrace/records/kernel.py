@@ -4,12 +4,18 @@ from __future__ import annotations
 
 try:
     from headrace.records._columns import decode_columns, encode_columns, partitions_for_keys
-    from headrace.records._kernel import allocate, murmur2, partition_for_key, validate_records
+    from headrace.records._kernel import allocate, inspect_plain_batch, murmur2, partition_for_key, validate_records
 
     COMPILED = True
 except ImportError:
     from headrace.records._columns_pure import decode_columns, encode_columns, partitions_for_keys
-    from headrace.records._kernel_pure import allocate, murmur2, partition_for_key, validate_records
+    from headrace.records._kernel_pure import (
+        allocate,
+        inspect_plain_batch,
+        murmur2,
+        partition_for_key,
+        validate_records,
+    )
 
     COMPILED = False
 
@@ -18,6 +24,7 @@ __all__ = [
     "allocate",
     "decode_columns",
     "encode_columns",
+    "inspect_plain_batch",
     "murmur2",
     "partition_for_key",
     "partitions_for_keys",

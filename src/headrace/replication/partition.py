@@ -21,6 +21,7 @@ from headrace.storage.segment import TimestampedOffset
 DECOMPRESSED_BYTES_MAX = 128 * 1024 * 1024  # of one batch; a bomb ends here, not in an empty machine
 DECOMPRESSED_INLINE_MAX = 1024 * 1024  # what the event loop itself unpacks: a millisecond; more goes to a thread
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+AFTER_MAX_MS = LONG_MAX - 10**14  # "any time" as an option, so that now + this still fits an int64
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 
 
@@ -49,8 +50,8 @@ class Partition:
         self._watchers: dict[Callable[[], None], None] = {}
         self.requires_keys = False
         self._append_time = False
-        self._before_max_ms = log.config.message_timestamp_before_max_ms
-        self._after_max_ms = log.config.message_timestamp_after_max_ms
+        self.before_max_ms = log.config.message_timestamp_before_max_ms
+        self.after_max_ms = min(log.config.message_timestamp_after_max_ms, AFTER_MAX_MS)
         self.offline: str | None = None  # why, once its disk has failed
 
     @property
@@ -63,8 +64,8 @@ class Partition:
         self.min_isr = min_isr
         self.requires_keys = "compact" in config.cleanup_policy
         self._append_time = config.message_timestamp_type == "LogAppendTime"
-        self._before_max_ms = config.message_timestamp_before_max_ms
-        self._after_max_ms = config.message_timestamp_after_max_ms
+        self.before_max_ms = config.message_timestamp_before_max_ms
+        self.after_max_ms = min(config.message_timestamp_after_max_ms, AFTER_MAX_MS)
 
     def lead(self, leader: int, leader_epoch: int, isr: tuple[int, ...]) -> None:
         """What metadata says; an older epoch than ours is old news."""
@@ -122,8 +123,8 @@ class Partition:
         )
 
     def timestamp_bounds(self, now_ms: int) -> tuple[int, int]:
-        """What a record's own time may be; both fit an int64."""
-        return now_ms - self._before_max_ms, min(now_ms + self._after_max_ms, LONG_MAX)
+        """What a record's own time may be."""
+        return now_ms - self.before_max_ms, now_ms + self.after_max_ms
 
     @staticmethod
     def needs_thread(header: BatchHeader) -> bool:

@@ -60,7 +60,9 @@ class Replicas:
         self._worker: asyncio.Task[None] | None = None
         self._closed = False
         self._found: dict[TopicPartition, LogDir] = {}  # directories that were there at the start and are not open yet
-        self._broken: dict[TopicPartition, str] = {}  # directories that could not be opened, and why: offline until a restart
+        self._broken: dict[
+            TopicPartition, str
+        ] = {}  # directories that could not be opened, and why: offline until a restart
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
         self._removals: set[asyncio.Future[None]] = set()
         self._look_around()

@@ -140,8 +140,7 @@ class Segment:
 
     def append(self, data: Buffer, first_offset: int, last_offset: int, max_timestamp: int) -> None:
         """One batch. OSError leaves everything as it was."""
-        position = self.file.append(data)
-        self._note(position, len(data), first_offset, last_offset, max_timestamp)
+        self._note(self.file.append(data), len(data), first_offset, last_offset, max_timestamp)
 
     def append_all(self, data: Buffer, headers: list[BatchHeader]) -> None:
         """Several batches in one write. OSError leaves everything as it was."""
@@ -156,16 +155,16 @@ class Segment:
         self._index(position, size, last_offset, max_timestamp)
         self.size = position + size
         self.next_offset = last_offset + 1
-        lasts, positions = self._tail_last_offsets, self._tail_positions
+        lasts = self._tail_last_offsets
         if not lasts:
             self._tail_start = first_offset
         lasts.append(last_offset)
-        positions.append(position)
+        self._tail_positions.append(position)
         if len(lasts) > TAIL_BATCHES_MAX:
             half = TAIL_BATCHES_MAX // 2
             self._tail_start = lasts[half - 1] + 1
             del lasts[:half]
-            del positions[:half]
+            del self._tail_positions[:half]
 
     def _index(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
         if max_timestamp > self.max_timestamp:
