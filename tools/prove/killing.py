@@ -24,6 +24,7 @@ PRODUCER_IDS_A_ROUND = 3
 LOAD_S = (0.1, 0.9)
 EARLY_KILL_CHANCE = 0.2  # rounds in which the next start is killed too, in the middle of recovery
 EARLY_KILL_S = (0.05, 0.6)
+HEARD_S_MAX = 10.0
 BURST = 40
 KEY_BYTES_MAX = 4000
 OPEN_SENDS_MAX = 3000
@@ -42,6 +43,8 @@ PRODUCER = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
     "retry.backoff.ms": 20,
+    # A client that has lost its only broker would otherwise begin anew, once a second: too slow for a node that lives shorter.
+    "metadata.recovery.strategy": "none",
     "log_level": 0,
 }
 
@@ -120,6 +123,7 @@ class Reader:
                 "check.crcs": True,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
+                "metadata.recovery.strategy": "none",
                 "log_level": 0,
             }
         )
@@ -161,11 +165,11 @@ def rounds_of_killing(rounds: int, seed: int, say: Callable[[str], None] = lambd
         try:
             for number in range(rounds):
                 _ask_for_producer_ids(node.port, history, number)
-                _load(producers, reader, chance, chance.uniform(*LOAD_S))
+                _load(producers, reader, chance, chance.uniform(*LOAD_S), heard=True)
                 node.kill()
                 if chance.random() < EARLY_KILL_CHANCE:
                     early += _kill_during_start(node, chance.uniform(*EARLY_KILL_S))
-                _load(producers, reader, chance, 0.02)  # into the void
+                _load(producers, reader, chance, 0.02, heard=False)  # into the void
                 if not node.is_running:
                     node.start()
                 if (number + 1) % 10 == 0:
@@ -214,9 +218,16 @@ def _ask_for_producer_ids(port: int, history: History, number: int) -> None:
     asyncio.run(ask())
 
 
-def _load(producers: list[LoadProducer], reader: Reader, chance: random.Random, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+def _load(producers: list[LoadProducer], reader: Reader, chance: random.Random, seconds: float, heard: bool) -> None:
+    """For so long, and with `heard` until each producer was told something: a kill is to hit a node at work."""
+    now = time.monotonic()
+    end, deadline = now + seconds, now + HEARD_S_MAX
+    before = {producer.name: producer.acknowledged for producer in producers}
+    while time.monotonic() < end or (
+        heard
+        and time.monotonic() < deadline
+        and any(producer.acknowledged == before[producer.name] for producer in producers)
+    ):
         for producer in producers:
             producer.send(chance.randrange(BURST), chance)
             producer.producer.poll(0.002)

@@ -123,7 +123,7 @@ class SingleProduce:
         ):
             return None
         header = make_header(inspected[0])
-        if crc32c(batch[CRC_START:]) != header.crc:
+        if header.base_offset or crc32c(batch[CRC_START:]) != header.crc:
             return None
         info = partition.append(batch, header, inspected[1], now_ms)
         if not info.duplicate:

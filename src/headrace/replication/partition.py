@@ -12,7 +12,7 @@ from typing import NamedTuple
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NodeId, TopicPartition, Uuid
 from headrace.base.options import LONG_MAX
-from headrace.records.batch import BatchHeader
+from headrace.records.batch import HEADER_BYTES, BatchHeader, pack_header
 from headrace.records.validate_batch import Checked, check_produced_batch, needs_thread
 from headrace.storage.append import AppendInfo
 from headrace.storage.log import FileRange, Log
@@ -142,6 +142,8 @@ class Partition:
                 append_time=self._append_time,
             )
         except OSError as error:
+            # As it came: whoever tries again must not find our stamps on it.
+            records[:HEADER_BYTES] = pack_header(header)
             if error.errno in _DISK_FULL:
                 # The log is as it was and can be read; space that is freed will be used again.
                 raise KafkaError(

@@ -175,10 +175,11 @@ class Connection(asyncio.BufferedProtocol):
             size = max(wanted, min(wanted * RECEIVE_BUFFER_AHEAD, RECEIVE_BUFFER_AHEAD_MAX))
         if size != len(self._buffer):
             fresh = bytearray(size)
-            fresh[:pending] = self._view[self._start : self._end]
-            self._buffer, self._view = fresh, memoryview(fresh)
+            view = memoryview(fresh)
+            view[:pending] = self._view[self._start : self._end]
+            self._buffer, self._view = fresh, view
         else:
-            self._buffer[:pending] = self._view[self._start : self._end]
+            self._view[:pending] = self._view[self._start : self._end]
         self._start, self._end = 0, pending
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -103,10 +103,12 @@ class Log:
         now_ms: int,
     ) -> tuple[Log, RecoveryReport]:
         """Makes the directory if there is none. KafkaError INCONSISTENT_TOPIC_ID if it belongs to another topic of that name."""
-        files.make_dirs(directory)
+        is_new = not files.exists(directory)
+        if is_new:
+            files.make_dirs(directory)
         path = f"{directory}/{PARTITION_METADATA}"
         try:
-            stored = read_partition_metadata(files, path)
+            stored = None if is_new else read_partition_metadata(files, path)
         except CorruptCheckpoint:
             if clean:
                 raise
@@ -120,7 +122,7 @@ class Log:
                 f"{directory} belongs to topic {uuid_text(stored)}, not to {uuid_text(topic_id)}",
             )
         loader = Loader(files, directory, config, now_ms, clean=clean)
-        loaded = loader.load(recovery_point, log_start)
+        loaded = loader.create(log_start) if is_new else loader.load(recovery_point, log_start)
         log = cls(files, directory, topic_partition, config, stored or topic_id, loaded)
         if named or (stored is not None and not clean):
             # Also what a run that was killed wrote: nobody knows whether it got round to syncing it.

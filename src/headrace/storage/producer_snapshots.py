@@ -73,10 +73,11 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
 class ProducerSnapshots:
     """The snapshot files of one log."""
 
-    def __init__(self, files: Files, directory: str) -> None:
+    def __init__(self, files: Files, directory: str, *, empty: bool = False) -> None:
+        """`empty` saves a look at a directory that is known to hold none."""
         self._files = files
         self._directory = directory
-        names = [name for name in files.list_dir(directory) if name.endswith(SNAPSHOT_SUFFIX)]
+        names = [] if empty else [name for name in files.list_dir(directory) if name.endswith(SNAPSHOT_SUFFIX)]
         self._offsets = sorted(offset for name in names if (offset := offset_of(name, SNAPSHOT_SUFFIX)) is not None)
 
     @property

@@ -124,6 +124,12 @@ class Loader:
         recovery_point = max(log_start, log_end if sound else min(recovery_point, log_end))
         return LoadedLog(self._segments, self._epochs, self._producers, snapshots, log_start, recovery_point)
 
+    def create(self, log_start: int) -> LoadedLog:
+        """The log of a directory that was made just now: there is nothing to look for."""
+        self._segments.add(Segment(self._files, self._directory, log_start, self._config, self._now_ms, create=True))
+        snapshots = ProducerSnapshots(self._files, self._directory, empty=True)
+        return LoadedLog(self._segments, self._epochs, self._producers, snapshots, log_start, log_start)
+
     def _load_epochs(self) -> bool:
         path = f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}"
         try:
@@ -204,6 +210,8 @@ class Loader:
             size = segment.size
             self._recovering = segment
             reason = segment.recover(self._visit)
+            if reason is None and pending and self._is_gap(segment.next_offset, pending[0].base_offset):
+                reason = f"the next segment begins at offset {pending[0].base_offset}: what lay between is lost"
             self.report.segments_checked += 1
             if reason is not None:
                 cut = Cut(segment.file.path, segment.size, size - segment.size, segment.next_offset, reason)
@@ -215,6 +223,11 @@ class Loader:
                 return
             if pending:
                 segment.seal(pending[0].base_offset)
+
+    def _is_gap(self, end: int, following: int) -> bool:
+        """Files reach the disk in any order: one may be cut where a batch ends, and the next one be whole. Only the cleaner may
+        leave out offsets."""
+        return end < following and "compact" not in self._config.cleanup_policy
 
     def _visit(self, header: BatchHeader, batch: memoryview) -> None:
         self._take_epoch(header)

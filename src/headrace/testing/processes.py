@@ -19,6 +19,7 @@ LOOPBACK = "127.0.0.1"
 START_S_MAX = 60.0
 STOP_S_MAX = 60.0
 LINE_BYTES_MAX = 4096
+LOG_SHOWN_CHARACTERS = 6000
 # Below the range from which systems take the ports of outgoing connections: a client that keeps trying to reach a dead
 # node could otherwise be given the node's own port, connect to itself, and keep the node from coming back.
 FREE_PORTS = range(10_240, 32_000)
@@ -114,7 +115,7 @@ class NodeProcess:
         try:
             line = self._first_line(timeout_s)
             if not _SERVES.match(line):
-                raise ProcessFailed(f"the node said {line!r} instead of where it serves; its log:\n{self.log_text()}")
+                raise ProcessFailed(f"the node said {line!r} instead of where it serves; its log:\n{self._log_end()}")
         except BaseException:
             self.kill()
             raise
@@ -131,11 +132,11 @@ class NodeProcess:
             while not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
                 left = deadline - time.monotonic()
                 if left <= 0 or not selector.select(left):
-                    raise ProcessFailed(f"the node did not serve within {timeout_s} s; its log:\n{self.log_text()}")
+                    raise ProcessFailed(f"the node did not serve within {timeout_s} s; its log:\n{self._log_end()}")
                 more = os.read(stream.fileno(), LINE_BYTES_MAX)
                 if not more:
                     code = self.process.wait(STOP_S_MAX)
-                    raise ProcessFailed(f"the node ended with code {code}; its log:\n{self.log_text()}")
+                    raise ProcessFailed(f"the node ended with code {code}; its log:\n{self._log_end()}")
                 line += more
         return line
 
@@ -154,7 +155,7 @@ class NodeProcess:
             code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise ProcessFailed(f"no end within {timeout_s} s of SIGTERM; its log:\n{self.log_text()}") from None
+            raise ProcessFailed(f"no end within {timeout_s} s of SIGTERM; its log:\n{self._log_end()}") from None
         self._forget()
         return code
 
@@ -184,6 +185,9 @@ class NodeProcess:
 
     def log_text(self) -> str:
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    def _log_end(self) -> str:
+        return self.log_text()[-LOG_SHOWN_CHARACTERS:]
 
     def rss_bytes(self) -> int:
         """Resident memory now (needs psutil)."""

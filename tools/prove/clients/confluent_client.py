@@ -34,6 +34,7 @@ class ConfluentClient:
                 "enable.idempotence": options.idempotent,
                 "compression.type": options.codec,
                 "linger.ms": 20,
+                "log_level": 0,
             }
         )
         failed: list[Any] = []
@@ -91,5 +92,6 @@ class ConfluentClient:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
                 "check.crcs": True,
+                "log_level": 0,
             }
         )

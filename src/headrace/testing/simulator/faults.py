@@ -20,7 +20,10 @@ CALM_S_MAX = 0.9  # between two faults
 CHECK_S = 0.02
 SLOW_LATENCY_S, SLOW_BEFORE_KILL_S = 0.02, 0.15
 DISK_ROOM_MAX = 6_000
-REBUILT = (".index", ".timeindex", ".snapshot")  # what a node can build again from the log
+REBUILT = (
+    ".index",
+    ".snapshot",
+)  # a node notices; a wrong time in a time index it cannot notice, and neither can Kafka
 METADATA_DIR = "__cluster_metadata-0"
 
 ALWAYS = ("kill", "kill", "kill", "kill_softly", "kill_twice", "stop", "stop", "cut", "cut", "partition", "slow")

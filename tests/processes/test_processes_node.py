@@ -1,0 +1,82 @@
+"""Real node processes, and what can be done to them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+from tools.prove.killing import rounds_of_killing
+
+from headrace.client.cluster import Cluster
+from headrace.client.connection import Disconnected
+from headrace.testing.processes import NodeProcess, ProcessFailed, free_port
+
+ROUNDS = int(os.environ.get("HEADRACE_ROUNDS", "3"))
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[NodeProcess]:
+    with NodeProcess() as process:
+        yield process
+
+
+def ask(node: NodeProcess, timeout_s: float = 20.0, create: str | None = None) -> set[str]:
+    async def topics() -> set[str]:
+        async with Cluster([("127.0.0.1", node.port)], timeout_s=timeout_s) as cluster:
+            if create is not None:
+                await cluster.partitions(create, create=True)
+            return {topic.name or "" for topic in (await cluster.refresh(None)).topics}
+
+    return asyncio.run(topics())
+
+
+def test_one_line_says_where_it_serves(node: NodeProcess) -> None:
+    assert node.announcement.endswith(f"serves on {node.bootstrap}")
+    assert node.rss_bytes() > 1 << 20
+    assert node.cpu_seconds() > 0
+
+
+def test_stop_and_kill_and_what_is_kept(node: NodeProcess) -> None:
+    ask(node, create="kept")
+    assert node.terminate() == 0
+    assert "stopped cleanly" in node.log_text()
+    with pytest.raises(Disconnected):
+        ask(node)
+    assert ask(node.start()) == {"kept"}
+    node.kill()
+    assert not node.is_running
+    assert ask(node.start()) == {"kept"}
+    assert ask(node.restart()) == {"kept"}
+
+
+def test_a_paused_node_is_silent_and_goes_on(node: NodeProcess) -> None:
+    node.pause()
+    try:
+        with pytest.raises((Disconnected, TimeoutError)):
+            ask(node, timeout_s=0.3)
+    finally:
+        node.resume()
+    assert isinstance(ask(node), set)
+
+
+def test_a_node_that_cannot_start_shows_its_log(node: NodeProcess) -> None:
+    second = NodeProcess({"log.dirs": str(node.data_dir)})
+    with pytest.raises(ProcessFailed, match="in use by another node"):
+        second.start()
+    second.close()
+    assert isinstance(ask(node), set)
+
+
+def test_free_ports_are_not_those_of_outgoing_connections() -> None:
+    assert all(free_port() < 32_768 for _ in range(20))
+
+
+@pytest.mark.clients
+@pytest.mark.timeout(120 + 10 * ROUNDS)
+def test_kill_nine_under_load() -> None:
+    """A sample of the check kill-nine."""
+    seed = int(os.environ.get("HEADRACE_SEED", time.time_ns() % (1 << 32)))
+    rounds_of_killing(ROUNDS, seed)

@@ -1,0 +1,126 @@
+"""A client that says whatever a test wants it to say, and a good one that asks whether the node is still well."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from struct import pack, unpack
+from typing import Any
+
+from headrace.base.errors import ErrorCode
+from headrace.base.ids import TopicPartition
+from headrace.client.cluster import Cluster
+from headrace.client.frames import decode_response, encode_request
+from headrace.protocol.messages.fetch import FetchRequest
+from headrace.protocol.messages.list_offsets import ListOffsetsRequest
+from headrace.protocol.messages.produce import ProduceRequest
+from headrace.records.batch import iterate_batches
+from headrace.records.builder import BatchBuilder
+from headrace.testing.cluster import EmbeddedNode
+
+WAIT_S_MAX = 20.0
+CLIENT_ID = "raw"
+
+
+class RawClient:
+    def __init__(self, node: EmbeddedNode) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", node.port), WAIT_S_MAX)
+        self._correlation = 0
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def send_frame(self, body: bytes) -> None:
+        self.send(pack(">i", len(body)) + body)
+
+    def receive(self, size: int) -> bytes:
+        """Fewer bytes if the node closes the connection."""
+        data = b""
+        while len(data) < size:
+            try:
+                more = self.socket.recv(size - len(data))
+            except ConnectionResetError:
+                break
+            if not more:
+                break
+            data += more
+        return data
+
+    def frame(self) -> bytes | None:
+        """The next answer; None if the connection was closed instead."""
+        head = self.receive(4)
+        return self.receive(unpack(">i", head)[0]) if len(head) == 4 else None
+
+    def is_closed(self) -> bool:
+        return self.frame() is None
+
+    def ask(self, message: Any, version: int) -> Any:
+        """The decoded answer; None if the connection was closed."""
+        self._correlation += 1
+        self.send(b"".join(encode_request(message, version, self._correlation, CLIENT_ID)))
+        data = self.frame()
+        if data is None:
+            return None
+        return decode_response(message.facts.api_key, version, self._correlation, memoryview(data))
+
+    def produce(self, topic: str, records: bytes | bytearray | None, index: int = 0, acks: int = 1) -> Any:
+        """The answer for the one partition."""
+        data = ProduceRequest.PartitionProduceData(index=index, records=None if records is None else bytes(records))
+        request = ProduceRequest(
+            acks=acks,
+            timeout_ms=5000,
+            topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
+        )
+        answer = self.ask(request, 9)
+        return None if answer is None else answer.responses[0].partition_responses[0]
+
+    def log_end(self, topic: str) -> int:
+        wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
+        request = ListOffsetsRequest(
+            replica_id=-1, topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])]
+        )
+        found = self.ask(request, 7).topics[0].partitions[0]
+        assert found.error_code == ErrorCode.NONE, ErrorCode(found.error_code)
+        return int(found.offset)
+
+    def fetch(self, topic: str, offset: int = 0) -> Any:
+        wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+        request = FetchRequest(max_bytes=1 << 20, topics=[FetchRequest.FetchTopic(topic=topic, partitions=[wanted])])
+        return self.ask(request, 11).responses[0].partitions[0]
+
+
+def batch(*values: bytes, **more: Any) -> bytearray:
+    builder = BatchBuilder()
+    for value in values or (b"value",):
+        builder.append(1_700_000_000_000, None, value)
+    return builder.build(**more)
+
+
+def records_in(data: Any) -> int:
+    return sum(header.record_count for _, header in iterate_batches(memoryview(bytes(data))))
+
+
+def make_topic(node: EmbeddedNode, topic: str) -> None:
+    async def make() -> None:
+        async with Cluster([("127.0.0.1", node.port)], timeout_s=WAIT_S_MAX) as cluster:
+            await cluster.partitions(topic, create=True)
+            await cluster.leader(TopicPartition(topic, 0))
+
+    asyncio.run(make())
+
+
+def assert_it_still_serves(node: EmbeddedNode, topic: str = "well") -> None:
+    """By a client that does everything right, on a topic of its own."""
+    make_topic(node, topic)
+    with RawClient(node) as client:
+        end = client.log_end(topic)
+        answer = client.produce(topic, batch(b"one", b"two"))
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, end)
+        assert client.log_end(topic) == end + 2
+        assert records_in(client.fetch(topic, end).records) == 2

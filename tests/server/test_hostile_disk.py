@@ -1,0 +1,170 @@
+"""A disk that is damaged, full or broken under a real node: the partition suffers, the node and other data do not."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from raw_client import RawClient, assert_it_still_serves, batch, make_topic, records_in
+
+from headrace.base.errors import ErrorCode
+from headrace.storage.disk import DiskFiles
+from headrace.storage.files import Buffer, File
+from headrace.testing.cluster import EmbeddedNode
+
+BATCHES = 5
+
+
+def written_and_killed(directory: Path, *, clean: bool = False) -> Path:
+    """Five batches of two records in one topic; the log file of its partition."""
+    with EmbeddedNode(data_dir=directory) as node:
+        make_topic(node, "damaged")
+        with RawClient(node) as client:
+            for number in range(BATCHES):
+                assert client.produce("damaged", batch(b"%d" % number, b"second")).error_code == ErrorCode.NONE
+        if not clean:
+            node.kill()
+    return directory / "damaged-0" / f"{0:020d}.log"
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x10
+    path.write_bytes(data)
+
+
+def started(directory: Path, wanted_records: int) -> None:
+    """The node comes up, serves what is whole, and takes more."""
+    with EmbeddedNode(data_dir=directory) as node:
+        with RawClient(node) as client:
+            assert client.log_end("damaged") == wanted_records
+            assert records_in(client.fetch("damaged").records) == wanted_records
+            answer = client.produce("damaged", batch(b"after"))
+            assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, wanted_records)
+            assert records_in(client.fetch("damaged").records) == wanted_records + 1
+        assert_it_still_serves(node)
+
+
+def test_a_torn_last_batch_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = written_and_killed(tmp_path)
+    log.write_bytes(log.read_bytes()[:-7])
+    with caplog.at_level(logging.WARNING):
+        started(tmp_path, 2 * (BATCHES - 1))
+    assert "recovery" in caplog.text
+
+
+def test_noise_behind_the_last_batch_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = written_and_killed(tmp_path)
+    log.write_bytes(log.read_bytes() + bytes(4096))
+    with caplog.at_level(logging.WARNING):
+        started(tmp_path, 2 * BATCHES)
+    assert "recovery" in caplog.text
+
+
+def test_a_flipped_bit_in_the_log_ends_it_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = written_and_killed(tmp_path)
+    flip(log, log.stat().st_size - 3)
+    with caplog.at_level(logging.WARNING):
+        started(tmp_path, 2 * (BATCHES - 1))
+    assert "recovery" in caplog.text
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["after a kill", "after a clean stop"])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("damage", ["missing", "noise", "odd size"])
+def test_a_damaged_index_is_made_anew(tmp_path: Path, suffix: str, damage: str, clean: bool) -> None:
+    index = written_and_killed(tmp_path, clean=clean).with_suffix(suffix)
+    index.unlink(missing_ok=True)
+    if damage == "noise":
+        index.write_bytes(b"\xff" * 96)
+    elif damage == "odd size":
+        index.write_bytes(b"\x01" * 13)
+    started(tmp_path, 2 * BATCHES)
+
+
+@pytest.mark.parametrize(
+    "name", ["leader-epoch-checkpoint", "recovery-point-offset-checkpoint", "replication-offset-checkpoint"]
+)
+def test_a_damaged_checkpoint_is_worked_out_again(tmp_path: Path, name: str) -> None:
+    log = written_and_killed(tmp_path, clean=True)
+    for path in (log.parent / name, tmp_path / name):
+        if path.exists():
+            path.write_bytes(b"no checkpoint\xff")
+    started(tmp_path, 2 * BATCHES)
+
+
+class BrokenDisk(DiskFiles):
+    """Refuses to append to the logs of one topic, for as long as a test wants."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__()
+        self._topic = topic
+        self.error: int | None = None
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        file = super().open(path, create=create)
+        return _BrokenFile(self, file) if f"/{self._topic}-" in path and path.endswith(".log") else file
+
+    def list_dir(self, path: str) -> Sequence[str]:
+        return super().list_dir(path)
+
+    def lock(self, path: str) -> AbstractContextManager[None]:
+        return super().lock(path)
+
+
+class _BrokenFile:
+    def __init__(self, disk: BrokenDisk, file: File) -> None:
+        self._disk = disk
+        self._file = file
+        self.path = file.path
+
+    def append(self, data: Buffer) -> int:
+        if self._disk.error is not None:
+            raise OSError(self._disk.error, "the test says so")
+        return self._file.append(data)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+
+@pytest.mark.parametrize("stamped_by", ["CreateTime", "LogAppendTime"])
+def test_a_full_disk_refuses_and_space_is_used_again(stamped_by: str, caplog: pytest.LogCaptureFixture) -> None:
+    disk = BrokenDisk("full")
+    with EmbeddedNode({"log.message.timestamp.type": stamped_by}, files=disk) as node:
+        make_topic(node, "full")
+        with RawClient(node) as client:
+            assert client.produce("full", batch(b"before")).error_code == ErrorCode.NONE
+            disk.error = errno.ENOSPC
+            with caplog.at_level(logging.ERROR):
+                assert client.produce("full", batch(b"no room")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert "the disk is full" in caplog.text
+            assert records_in(client.fetch("full").records) == 1
+            assert_it_still_serves(node)
+            disk.error = None
+            answer = client.produce("full", batch(b"room again"))
+            assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 1)
+
+
+def test_a_broken_disk_takes_its_partition_offline_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    disk = BrokenDisk("broken")
+    with EmbeddedNode(files=disk) as node:
+        make_topic(node, "broken")
+        with RawClient(node) as client:
+            assert client.produce("broken", batch(b"before")).error_code == ErrorCode.NONE
+            disk.error = errno.EIO
+            with caplog.at_level(logging.ERROR):
+                assert client.produce("broken", batch(b"lost")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert "offline" in caplog.text
+            disk.error = None
+            assert client.produce("broken", batch(b"too late")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert_it_still_serves(node)
+        assert node.node is not None and node.node.health()["offline_partitions"] == ["broken-0"]
+        # What was acknowledged before is there after the disk was repaired and the node started again.
+        node.kill()
+        node.start()
+        with RawClient(node) as client:
+            assert records_in(client.fetch("broken").records) == 1

@@ -1,0 +1,236 @@
+"""The simulated disk: without a crash it does what the real one does; after one it keeps what it must and may lose the rest."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.storage.disk import DiskFiles
+from headrace.storage.files import ShortWrite, read_all, write_atomically
+from headrace.testing.simulator.disk import SimulatedFiles
+
+NAMES = st.sampled_from(["a", "b", "d", "d/a", "d/b", "d/e", "d/e/a"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("open"), NAMES, st.booleans()),
+        st.tuples(st.just("append"), st.integers(0, 5), st.binary(max_size=20)),
+        st.tuples(st.just("read"), st.integers(0, 5), st.integers(0, 30), st.integers(0, 30)),
+        st.tuples(st.just("truncate"), st.integers(0, 5), st.integers(0, 30)),
+        st.tuples(st.just("size"), st.integers(0, 5)),
+        st.tuples(st.just("sync"), st.integers(0, 5)),
+        st.tuples(st.just("close"), st.integers(0, 5)),
+        st.tuples(st.just("make_dirs"), NAMES),
+        st.tuples(st.just("rename"), NAMES, NAMES),
+        st.tuples(st.just("remove"), NAMES),
+        st.tuples(st.just("exists"), NAMES),
+        st.tuples(st.just("list_dir"), NAMES),
+        st.tuples(st.just("sync_dir"), NAMES),
+    ),
+    max_size=30,
+)
+
+
+class Player:
+    """Plays steps on a disk and tells what each gave."""
+
+    def __init__(self, files: Any, root: str) -> None:
+        self.files = files
+        self.root = root
+        self.open_files: list[Any] = []
+        files.make_dirs(f"{root}/d")
+
+    def play(self, step: tuple[Any, ...]) -> Any:
+        try:
+            return self._play(*step)
+        except (OSError, ValueError) as error:
+            return type(error), getattr(error, "errno", None)
+
+    def _play(self, what: str, *arguments: Any) -> Any:
+        if what in ("append", "read", "truncate", "size", "sync", "close"):
+            if arguments[0] >= len(self.open_files):
+                return None
+            return getattr(self.open_files[arguments[0]], what)(*arguments[1:])
+        if what == "open":
+            self.open_files.append(self.files.open(f"{self.root}/{arguments[0]}", create=arguments[1]))
+            return None
+        return getattr(self.files, what)(*(f"{self.root}/{name}" for name in arguments))
+
+
+@settings(deadline=None, max_examples=300)
+@given(STEPS)
+def test_without_a_crash_it_is_the_real_disk(steps: list[tuple[Any, ...]]) -> None:
+    with TemporaryDirectory() as directory:
+        real, simulated = Player(DiskFiles(), directory), Player(SimulatedFiles(Random(0)), "/data")
+        for step in steps:
+            assert simulated.play(step) == real.play(step), step
+        for file in [*real.open_files]:
+            file.close()
+
+
+def test_locks_and_helpers_work_as_on_the_real_disk(tmp_path: Path) -> None:
+    for files, root in ((DiskFiles(), str(tmp_path)), (SimulatedFiles(Random(0)), "/data")):
+        files.make_dirs(root)
+        with files.lock(f"{root}/.lock"):
+            with pytest.raises(BlockingIOError), files.lock(f"{root}/.lock"):
+                pass
+        with files.lock(f"{root}/.lock"):
+            write_atomically(files, f"{root}/c", b"new")
+        assert read_all(files, f"{root}/c", 10) == b"new"
+
+
+def machine(seed: int = 0) -> SimulatedFiles:
+    files = SimulatedFiles(Random(seed))
+    files.make_dirs("/data")
+    files.sync_dir("/")
+    return files
+
+
+def test_a_process_crash_loses_nothing_but_locks_and_open_files() -> None:
+    files = machine()
+    lock = files.lock("/data/.lock")
+    lock.__enter__()
+    file = files.open("/data/a", create=True)
+    file.append(b"never synced")
+    files.process_crash()
+    with pytest.raises(AssertionError, match="dead"):
+        file.append(b"from the grave")
+    with files.lock("/data/.lock"):
+        lock.__exit__(None, None, None)  # what the dead let go of is not the lock of the living
+        with pytest.raises(BlockingIOError), files.lock("/data/.lock"):
+            pass
+    assert read_all(files, "/data/a", 100) == b"never synced"
+
+
+def test_a_power_loss_keeps_what_was_synced_and_a_torn_part_of_the_rest() -> None:
+    synced, tail = b"s" * 1000, bytes(range(1, 256)) * 8
+    sizes, torn, holes = set(), 0, 0
+    for seed in range(200):
+        files = machine(seed)
+        file = files.open("/data/a", create=True)
+        file.append(synced)
+        file.sync()
+        files.sync_dir("/data")
+        file.append(tail)
+        files.power_loss()
+        found = read_all(files, "/data/a", 10_000)
+        assert found[:1000] == synced
+        assert len(found) <= 1000 + len(tail)
+        sizes.add(len(found))
+        kept = next((n for n, (x, y) in enumerate(zip(found[1000:], tail, strict=False)) if x != y), None)
+        torn += kept is not None
+        holes += kept is not None and found[-100:] in synced + tail
+    assert len(sizes) > 100
+    assert torn > 30 and holes > 3
+
+
+def test_a_power_loss_after_sync_loses_nothing() -> None:
+    for seed in range(20):
+        files = machine(seed)
+        write_atomically(files, "/data/a", b"content")
+        files.open("/data/a").read(0, 1)
+        files.power_loss()
+        assert read_all(files, "/data/a", 100) == b"content"
+        assert files.list_dir("/data") == ["a"]
+
+
+def test_names_that_were_not_synced_may_vanish_in_their_order() -> None:
+    seen = set()
+    for seed in range(100):
+        files = machine(seed)
+        for name in "abc":
+            file = files.open(f"/data/{name}", create=True)
+            file.append(b"x")
+            file.sync()
+        files.rename("/data/a", "/data/d")
+        files.power_loss()
+        seen.add("".join(files.list_dir("/data")))
+    assert seen == {"", "a", "ab", "abc", "bcd"}
+
+
+def test_a_directory_whose_name_was_not_synced_takes_its_files_with_it() -> None:
+    results = set()
+    for seed in range(30):
+        files = machine(seed)
+        files.make_dirs("/data/p")
+        file = files.open("/data/p/a", create=True)
+        file.append(b"x")
+        file.sync()
+        files.sync_dir("/data/p")
+        files.power_loss()
+        results.add(files.exists("/data/p/a"))
+    assert results == {True, False}
+
+
+def test_a_truncation_that_was_not_synced_may_be_undone() -> None:
+    results = set()
+    for seed in range(60):
+        files = machine(seed)
+        file = files.open("/data/a", create=True)
+        file.append(b"old old old")
+        file.sync()
+        files.sync_dir("/data")
+        file.truncate(3)
+        file.append(b"!")
+        files.power_loss()
+        results.add(read_all(files, "/data/a", 100)[:4])
+    assert b"old " in results and b"old!" in results
+
+
+def test_a_full_disk_takes_nothing_of_what_does_not_fit() -> None:
+    files = machine()
+    file = files.open("/data/a", create=True)
+    file.append(b"x" * 90)
+    files.capacity = 100
+    with pytest.raises(ShortWrite):
+        file.append(b"y" * 11)
+    file.append(b"y" * 10)
+    with pytest.raises(OSError) as raised:
+        file.append(b"z")
+    assert raised.value.errno == errno.ENOSPC
+    assert not isinstance(raised.value, ShortWrite)
+    assert (file.size(), files.used()) == (100, 100)
+    files.capacity = None
+    assert file.append(b"z") == 100
+
+
+def test_after_a_failed_sync_no_later_one_helps() -> None:
+    for seed in range(20):
+        files = machine(seed)
+        file = files.open("/data/a", create=True)
+        file.append(b"synced")
+        file.sync()
+        files.sync_dir("/data")
+        file.append(b"x" * 600)
+        files.fault = lambda operation, path: OSError(errno.EIO, "no") if operation == "sync" else None
+        with pytest.raises(OSError):
+            file.sync()
+        files.fault = None
+        file.sync()
+        assert file.size() == 606
+        files.power_loss()
+        found = read_all(files, "/data/a", 1000)
+        assert found[:6] == b"synced" and found[6:606] != b"x" * 600
+
+
+def test_a_flipped_bit_stays() -> None:
+    files = machine()
+    write_atomically(files, "/data/a", b"abc")
+    files.flip_bit("/data/a", 1, 0)
+    files.power_loss()
+    assert read_all(files, "/data/a", 10) == b"acc"
+
+
+def test_cached_reads_miss_now_and_then() -> None:
+    files = machine()
+    file = files.open("/data/a", create=True)
+    file.append(b"abc")
+    answers = {file.read_cached(0, 3) for _ in range(300)}
+    assert answers == {None, b"abc"}
+    assert file.read_cached(3, 5) == b""

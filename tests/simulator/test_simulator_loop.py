@@ -1,0 +1,204 @@
+"""The simulated event loop: time that jumps, orders that asyncio promises and those that the seed decides, processes that die."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+import pytest
+
+from headrace.testing.simulator.loop import Deadlock, SimulatedLoop, TooManySteps
+
+
+def new_loop(seed: int = 0, **options: Any) -> SimulatedLoop:
+    return SimulatedLoop(Random(seed), **options)
+
+
+def test_time_jumps_to_the_next_timer() -> None:
+    loop = new_loop()
+
+    async def wait() -> float:
+        await asyncio.sleep(86_400)
+        return loop.time()
+
+    assert 86_400 <= loop.run_until_complete(wait()) < 86_401
+
+
+def test_call_soon_is_first_in_first_out_for_every_seed() -> None:
+    for seed in range(20):
+        loop, seen = new_loop(seed), []
+
+        async def main() -> None:
+            for number in range(10):
+                loop.call_soon(seen.append, number)
+            await asyncio.sleep(1)
+
+        loop.run_until_complete(main())
+        assert seen == list(range(10))
+
+
+def timers_of_one_instant(seed: int) -> list[int]:
+    loop, seen = new_loop(seed), []
+    for number in range(8):
+        loop.call_at(1.0, seen.append, number)
+    loop.run_until_complete(_sleep(2))
+    return seen
+
+
+async def _sleep(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+def test_the_seed_orders_timers_of_one_instant() -> None:
+    orders = [timers_of_one_instant(seed) for seed in range(10)]
+    assert len({tuple(order) for order in orders}) > 5
+    assert orders == [timers_of_one_instant(seed) for seed in range(10)]
+    assert all(sorted(order) == list(range(8)) for order in orders)
+
+
+def test_timers_fire_in_the_order_of_their_times_and_not_if_cancelled() -> None:
+    loop, seen = new_loop(), []
+    for when in (3.0, 1.0, 2.0):
+        loop.call_at(when, seen.append, when)
+    loop.call_at(1.5, seen.append, "cancelled").cancel()
+    loop.run_until_complete(_sleep(5))
+    assert seen == [1.0, 2.0, 3.0]
+
+
+def test_whoever_polls_with_sleep_0_gets_somewhere() -> None:
+    loop = new_loop()
+
+    async def poll() -> None:
+        deadline = loop.time() + 0.001
+        while loop.time() < deadline:
+            await asyncio.sleep(0)
+
+    loop.run_until_complete(poll())
+
+
+def test_a_deadlock_and_an_endless_run_are_told() -> None:
+    async def wait_for_nothing() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(Deadlock, match="wait_for_nothing"):
+        new_loop().run_until_complete(wait_for_nothing())
+
+    async def for_ever() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    with pytest.raises(TooManySteps):
+        new_loop(steps_max=1000).run_until_complete(for_ever())
+
+
+def test_exceptions_that_meet_nobody_are_kept() -> None:
+    loop = new_loop()
+
+    def fail() -> None:
+        raise RuntimeError("in a callback")
+
+    async def fail_alone() -> None:
+        raise RuntimeError("in a task")
+
+    async def main() -> None:
+        loop.call_soon(fail)
+        task = loop.create_task(fail_alone())
+        await asyncio.sleep(1)
+        assert task.done()
+
+    loop.run_until_complete(main())
+    assert [text for text in loop.unhandled() if "in a callback" in text or "in a task" in text] == loop.unhandled()
+    assert len(loop.unhandled()) == 2
+
+
+def test_work_of_a_thread_happens_later_and_without_a_loop() -> None:
+    loop = new_loop()
+
+    def work(number: int) -> int:
+        with pytest.raises(RuntimeError):
+            asyncio.get_running_loop()
+        if number < 0:
+            raise ValueError(number)
+        return number * 2
+
+    async def main() -> None:
+        began = loop.time()
+        assert await loop.run_in_executor(None, work, 21) == 42
+        assert loop.time() > began
+        with pytest.raises(ValueError):
+            await loop.run_in_executor(None, work, -1)
+        assert asyncio.get_running_loop() is loop
+
+    loop.run_until_complete(main())
+
+
+def test_the_seed_orders_threads() -> None:
+    def order(seed: int) -> list[int]:
+        loop, seen = new_loop(seed), []
+
+        async def main() -> None:
+            await asyncio.gather(*(loop.run_in_executor(None, seen.append, number) for number in range(5)))
+
+        loop.run_until_complete(main())
+        return seen
+
+    orders = {tuple(order(seed)) for seed in range(10)}
+    assert len(orders) > 3
+
+
+def test_work_that_was_cancelled_before_it_began_is_not_done() -> None:
+    done = 0
+    for seed in range(20):
+        loop, seen = new_loop(seed), []
+
+        async def main() -> None:
+            future = loop.run_in_executor(None, seen.append, 1)
+            await asyncio.sleep(0.002)
+            future.cancel()
+            await asyncio.sleep(1)
+
+        loop.run_until_complete(main())
+        done += len(seen)
+    assert 0 < done < 20
+
+
+def test_nothing_of_a_dead_process_ever_runs() -> None:
+    loop, seen = new_loop(), []
+
+    async def inner() -> None:
+        await asyncio.sleep(0.5)
+        seen.append("task")
+
+    async def live() -> None:
+        loop.call_later(0.5, seen.append, "timer")
+        loop.call_soon(seen.append, "before")
+        loop.run_in_executor(None, lambda: seen.append("thread"))
+        task = loop.create_task(inner())
+        try:
+            await task
+        finally:
+            seen.append("finally")
+
+    async def main() -> None:
+        process = loop.new_process("p")
+        loop.spawn(process, live())
+        await asyncio.sleep(0.000001)
+        while "before" not in seen:
+            await asyncio.sleep(0)
+        loop.end(process)
+        await process.died
+        loop.call_later(0.1, seen.append, "another process")
+        await asyncio.sleep(5)
+
+    loop.run_until_complete(main())
+    assert seen == ["before", "another process"]
+    loop.close()
+
+
+def test_a_look_at_the_clock_can_cost_time() -> None:
+    loop = new_loop()
+    loop.look_s = 0.001
+    first = loop.time()
+    assert loop.time() - first == pytest.approx(0.001)
+    assert loop.now == loop.now

@@ -1,0 +1,43 @@
+"""What a test is told when real Kafka cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.testing import peers
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    peers.available.cache_clear()
+    yield
+    peers.available.cache_clear()
+
+
+def test_without_java_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert peers.available() == "no JDK: java is not on the path"
+
+
+def test_without_maven_there_is_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: pytest.TempPathFactory) -> None:
+    monkeypatch.setattr(peers.shutil, "which", lambda name: None if name == "mvn" else f"/bin/{name}")
+    monkeypatch.setenv("HEADRACE_KAFKA_LIBS", str(tmp_path))
+    assert "no Maven" in (peers.available() or "")
+
+
+def test_missing_in_ci_is_a_failure_and_elsewhere_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="no JDK"):
+        peers.require_kafka()
+    monkeypatch.setenv("CI", "")
+    with pytest.raises(pytest.skip.Exception, match="no JDK"):
+        peers.require_kafka()
+
+
+def test_the_pom_names_kafka_and_a_logging_back_end() -> None:
+    pom = peers._pom()
+    assert f"<version>{peers.VERSION}</version>" in pom
+    assert "log4j-core" in pom
