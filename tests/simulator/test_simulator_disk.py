@@ -77,9 +77,8 @@ def test_without_a_crash_it_is_the_real_disk(steps: list[tuple[Any, ...]]) -> No
 def test_locks_and_helpers_work_as_on_the_real_disk(tmp_path: Path) -> None:
     for files, root in ((DiskFiles(), str(tmp_path)), (SimulatedFiles(Random(0)), "/data")):
         files.make_dirs(root)
-        with files.lock(f"{root}/.lock"):
-            with pytest.raises(BlockingIOError), files.lock(f"{root}/.lock"):
-                pass
+        with files.lock(f"{root}/.lock"), pytest.raises(BlockingIOError), files.lock(f"{root}/.lock"):
+            pass
         with files.lock(f"{root}/.lock"):
             write_atomically(files, f"{root}/c", b"new")
         assert read_all(files, f"{root}/c", 10) == b"new"

@@ -26,15 +26,14 @@ def test_time_jumps_to_the_next_timer() -> None:
 
 
 def test_call_soon_is_first_in_first_out_for_every_seed() -> None:
+    async def main(seen: list[int]) -> None:
+        for number in range(10):
+            asyncio.get_running_loop().call_soon(seen.append, number)
+        await asyncio.sleep(1)
+
     for seed in range(20):
-        loop, seen = new_loop(seed), []
-
-        async def main() -> None:
-            for number in range(10):
-                loop.call_soon(seen.append, number)
-            await asyncio.sleep(1)
-
-        loop.run_until_complete(main())
+        seen: list[int] = []
+        new_loop(seed).run_until_complete(main(seen))
         assert seen == list(range(10))
 
 
@@ -148,19 +147,17 @@ def test_the_seed_orders_threads() -> None:
 
 
 def test_work_that_was_cancelled_before_it_began_is_not_done() -> None:
-    done = 0
+    seen: list[int] = []
+
+    async def main(seed: int) -> None:
+        future = asyncio.get_running_loop().run_in_executor(None, seen.append, seed)
+        await asyncio.sleep(0.002)
+        future.cancel()
+        await asyncio.sleep(1)
+
     for seed in range(20):
-        loop, seen = new_loop(seed), []
-
-        async def main() -> None:
-            future = loop.run_in_executor(None, seen.append, 1)
-            await asyncio.sleep(0.002)
-            future.cancel()
-            await asyncio.sleep(1)
-
-        loop.run_until_complete(main())
-        done += len(seen)
-    assert 0 < done < 20
+        new_loop(seed).run_until_complete(main(seed))
+    assert 0 < len(seen) < 20
 
 
 def test_nothing_of_a_dead_process_ever_runs() -> None:

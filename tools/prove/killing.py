@@ -26,7 +26,7 @@ EARLY_KILL_CHANCE = 0.2  # rounds in which the next start is killed too, in the 
 EARLY_KILL_S = (0.05, 0.6)
 HEARD_S_MAX = 10.0
 BURST = 40
-KEY_BYTES_MAX = 4000
+KEY_BYTES_MAX = 1200
 OPEN_SENDS_MAX = 3000
 DELIVERY_S_MAX = 60.0
 READ_S_MAX = 60.0
@@ -34,6 +34,7 @@ SETTINGS = {
     "num.partitions": str(PARTITIONS),
     "log.segment.bytes": "1048576",  # rolls often
     "log.index.interval.bytes": "1024",
+    "log.flush.offset.checkpoint.interval.ms": "300",  # lives are short: recovery points are to move in them too
 }
 PRODUCER = {
     "acks": "all",

@@ -13,7 +13,7 @@ from functools import partial
 from random import Random
 
 from headrace.base.clock import Clock
-from headrace.base.errors import CorruptData, ErrorCode, HeadraceError, KafkaError
+from headrace.base.errors import CorruptData, ErrorCode, KafkaError
 from headrace.base.ids import NodeId, TopicPartition, new_uuid
 from headrace.base.options import Value
 from headrace.metadata.image import TOPIC_CONFIG, Image
@@ -235,7 +235,7 @@ class Replicas:
                     self._set_aside(name)
                 self._todo[name] = None  # the directory may belong to what the name means by now
             else:
-                log.error("%s cannot be opened and is offline: %s", name, result)
+                log.error("%s cannot be opened and is offline: %r", name, result)
                 if self._found.pop(name, None) is not None:
                     # What lies there belongs to the topic: neither is it a stray, nor may an empty log take its place.
                     self._broken[name] = f"{name} is offline: {result}"
@@ -325,9 +325,10 @@ class Replicas:
 
 
 def _attempt(opening: Callable[[], tuple[Log, RecoveryReport]]) -> tuple[Log, RecoveryReport] | Exception:
+    """Whatever is wrong with one log, a broken invariant included, is no reason not to open the others."""
     try:
         return opening()
-    except (OSError, HeadraceError) as error:
+    except Exception as error:
         return error
 
 

@@ -33,9 +33,9 @@ def mutations_found() -> str:
     found = []
     for mutation in MUTATIONS:
         command = [*SIMULATOR, "--seeds", f"0-{SEEDS_A_MUTATION - 1}", "--mutation", mutation]
-        said = run(command, timeout_s=MANY_S_MAX, may_fail=True).stdout
-        verdict = re.search(rf"^{mutation} was found after (\d+) seeds$", said, re.MULTILINE)
-        assert verdict, f"{mutation} was not found: {said[-1000:]}"
+        done = run(command, timeout_s=MANY_S_MAX, may_fail=True)
+        verdict = re.search(rf"^{mutation} was found after (\d+) seeds$", done.stdout, re.MULTILINE)
+        assert verdict, f"{mutation} was not found (exit code {done.returncode}): {done.stdout[-1000:]}"
         say(verdict[0])
         found.append(f"{mutation} after {verdict[1]}")
     return ", ".join(found)

@@ -290,8 +290,11 @@ class SimulatedFiles:
         source: str, target: str, moved: _Contents | _Directory, replaced: _Contents | _Directory | None
     ) -> None:
         wrong = 0
-        if isinstance(moved, _Directory):
-            if _split(target)[: len(_split(source))] == _split(source) and _split(target) != _split(source):
+        old, new = _split(source), _split(target)
+        if len(new) < len(old) and old[: len(new)] == new:
+            wrong = errno.ENOTEMPTY
+        elif isinstance(moved, _Directory):
+            if len(old) < len(new) and new[: len(old)] == old:
                 wrong = errno.EINVAL
             elif isinstance(replaced, _Contents):
                 wrong = errno.ENOTDIR

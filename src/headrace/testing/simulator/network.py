@@ -44,7 +44,7 @@ class SimulatedServer(asyncio.AbstractServer):
         self.context: Context = copy_context()
         self.process = PROCESS.get()
         self.address = address
-        self.sockets = (_Socket(address),)
+        self.sockets: tuple[_Socket, ...] = (_Socket(address),)
         self.serving = False
 
     async def start_serving(self) -> None:
@@ -57,6 +57,10 @@ class SimulatedServer(asyncio.AbstractServer):
         self.serving = False
         self.sockets = ()
         self._network.unbind(self)
+
+    async def serve_forever(self) -> None:
+        await self.start_serving()
+        await self._network.loop.create_future()
 
     async def wait_closed(self) -> None:
         return

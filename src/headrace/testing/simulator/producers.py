@@ -1,4 +1,7 @@
-"""Simulated producers. The idempotent one does what a real one does: the same bytes again and again until somebody says what became of them."""
+"""Simulated producers: one that never tries again, and one that does what an idempotent producer does.
+
+That is: the very same bytes again and again, until somebody says what became of them.
+"""
 
 from __future__ import annotations
 
@@ -54,10 +57,9 @@ class Producer(Client):
         """One request with a batch for each of these partitions."""
         data = ProduceRequest.TopicProduceData(
             name=self.topic,
-            topic_id=self.cluster.topic_id(self.topic),  # type: ignore[arg-type]
+            topic_id=self.cluster.topic_id(self.topic),
             partition_data=[
-                ProduceRequest.PartitionProduceData(index=index, records=records)  # type: ignore[arg-type]
-                for index, records in batches.items()
+                ProduceRequest.PartitionProduceData(index=index, records=records) for index, records in batches.items()
             ],
         )
         request = ProduceRequest(acks=acks, timeout_ms=BROKER_TIMEOUT_MS, topic_data=[data])

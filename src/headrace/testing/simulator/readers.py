@@ -43,7 +43,7 @@ class Reader(Client):
         """KafkaError for what concerns the whole request."""
         topic = FetchRequest.FetchTopic(
             topic=self.topic,
-            topic_id=self.cluster.topic_id(self.topic),  # type: ignore[arg-type]
+            topic_id=self.cluster.topic_id(self.topic),
             partitions=[
                 FetchRequest.FetchPartition(partition=index, fetch_offset=position, partition_max_bytes=size)
                 for index, position in positions.items()

@@ -97,7 +97,7 @@ class Simulation:
         self._seed = seed
         self._trace = trace
         chance = self._chance("run")
-        self.loop = SimulatedLoop(self._chance("loop"))
+        self.loop = SimulatedLoop(self._chance("loop"))  # type: ignore[abstract]
         self.loop.look_s = chance.choice((0.0, 0.0, 1e-6, 5e-4))
         self.loop.slow_share = chance.choice((0.02, 0.02, 0.3))
         self.loop.at_once_share = chance.choice((0.0, 0.1, 0.1, 0.95))
@@ -145,7 +145,7 @@ class Simulation:
             checking.result()
 
     async def _finish(self, tasks: list[asyncio.Task[None]], what: str) -> None:
-        done, pending = await asyncio.wait(tasks, timeout=DONE_S_MAX)
+        _, pending = await asyncio.wait(tasks, timeout=DONE_S_MAX)
         assert not pending, f"{len(pending)} {what} made no end within {DONE_S_MAX:.0f} s after the last fault"
         for task in tasks:
             task.result()
