@@ -1,4 +1,4 @@
-"""The short way of a Produce request answers as the long way does, byte for byte, and leaves the same log; what it cannot, it leaves alone."""
+"""The short way of a Produce request answers as the long way does, byte for byte, and leaves the same log; the rest it leaves alone."""
 
 import asyncio
 import random
@@ -101,9 +101,14 @@ def build(case):
         builder.append(NOW_MS + case["age_ms"], None, value)
     producer_id, epoch, sequence = case["producer"]
     batch = builder.build(codec=case["codec"], producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
-    place, value = {
-        "crc": (17, b"\x01\x02\x03\x04"), "magic": (16, b"\x01"), "count": (57, pack(">i", 9)), "length": (8, pack(">i", 60)), "attributes": (22, b"\x20"),
-    }.get(case["damage"], (0, b""))  # fmt: skip
+    damages = {
+        "crc": (17, b"\x01\x02\x03\x04"),
+        "magic": (16, b"\x01"),
+        "count": (57, pack(">i", 9)),
+        "length": (8, pack(">i", 60)),
+        "attributes": (22, b"\x20"),
+    }
+    place, value = damages.get(case["damage"], (0, b""))
     batch[place : place + len(value)] = value
     return bytes(batch)
 

@@ -86,7 +86,6 @@ def test_a_good_history() -> None:
             "",
             "producer id handed out twice",
         ),
-        (Story().sent("abc", 0).power_loss().read(0, (0, "a")), "ac", "inconsistent offsets"),
         (Story().sent("abc", 0).power_loss(), "xbc", "lost write"),
         (Story().sent("abc", 0).power_loss(durable=2), "a", "unseen"),
         (Story().power_loss().sent("a", 0), "", "unseen"),

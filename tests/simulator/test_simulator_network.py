@@ -49,10 +49,10 @@ class Echo(Recorder):
 
 
 class BufferedRecorder(asyncio.BufferedProtocol):
-    """With a buffer of seven bytes, so that one piece needs many turns."""
+    """With a buffer of 99 bytes, so that one piece needs many turns."""
 
     def __init__(self) -> None:
-        self.buffer = bytearray(7)
+        self.buffer = bytearray(99)
         self.received = bytearray()
 
     def get_buffer(self, sizehint: int) -> memoryview:

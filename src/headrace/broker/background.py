@@ -34,7 +34,8 @@ class Background:
         self._lag = metrics.histogram("headrace_loop_lag_seconds", "How late the event loop ran what was due.")
         self._tasks: list[asyncio.Task[None]] = []
         self._under_way: dict[asyncio.Task[None], None] = {}
-        self._writing = asyncio.Lock()  # both checkpoint rounds write the high watermarks, through the same temporary file
+        # Both rounds of checkpoints write the high watermarks, through the same temporary file.
+        self._writing = asyncio.Lock()
 
     def start(self) -> None:
         for work in (self._checkpoint_high_watermarks, self._checkpoint, self._sync_finished, self._measure_lag):

@@ -271,10 +271,10 @@ class SimulatedFiles:
     def rename(self, source: str, target: str) -> None:
         """Atomic within a directory; between two, a power loss may leave both names or none."""
         old_parent, old_name = self._parent(source)
+        new_parent, new_name = self._parent(target)
         moved = old_parent.entries.get(old_name)
         if moved is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
-        new_parent, new_name = self._parent(target)
         self._check_rename(source, target, moved, new_parent.entries.get(new_name))
         self.ask("rename", f"{source} {target}")
         if moved is new_parent.entries.get(new_name):

@@ -21,6 +21,7 @@ EPOCH_MS = 1_700_000_000_000
 BOOT_S_MAX = 60.0
 STOP_S_MAX = 60.0
 DOWN_S_MIN, DOWN_S_MAX = 0.02, 0.4
+FAILURES_MAX = 3  # that no fault excuses: the seed is bad by the first
 
 
 class SimulatedClock:
@@ -73,8 +74,8 @@ class Machine:
     # --- life
 
     async def supervise(self) -> None:
-        """Starts the node again whenever it is gone, as an init system does."""
-        while True:
+        """Starts the node again whenever it is gone, as an init system does, and like one gives up on a node that cannot live."""
+        while len(self.failures) < FAILURES_MAX:
             await self._run_once()
             self._changed.set()
             await asyncio.sleep(DOWN_S_MIN + self._chance.random() * DOWN_S_MAX)

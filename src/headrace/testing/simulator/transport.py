@@ -209,7 +209,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def _give(self, protocol: asyncio.BaseProtocol) -> None:
         if isinstance(protocol, asyncio.BufferedProtocol):
-            buffer = memoryview(protocol.get_buffer(-1))  # type: ignore[arg-type]
+            buffer = memoryview(protocol.get_buffer(-1))
             size = min(len(buffer), len(self._received))
             assert size > 0, "get_buffer returned no room"
             buffer[:size] = memoryview(self._received)[:size]

@@ -1,0 +1,95 @@
+"""What seeds have found in the product, told again as small tests."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from headrace.base.ids import TopicPartition, Uuid
+from headrace.records.batch import read_header
+from headrace.records.builder import BatchBuilder
+from headrace.storage.checkpoints import PARTITION_METADATA
+from headrace.storage.log import Log
+from headrace.storage.log_config import LogConfig
+from headrace.testing.history import History
+from headrace.testing.simulator.disk import SimulatedFiles
+from headrace.testing.simulator.loop import SimulatedLoop
+from headrace.testing.simulator.machine import HOST, PORT, Machine
+from headrace.testing.simulator.network import Network
+
+PARTITION = TopicPartition("t", 0)
+DIRECTORY = "/data/t-0"
+TOPIC_ID = Uuid(b"i" * 16)
+
+
+def open_log(files: SimulatedFiles, **options: bool) -> Log:
+    config = LogConfig(segment_bytes=200)
+    return Log.open(files, DIRECTORY, PARTITION, config, topic_id=TOPIC_ID, now_ms=1, **options)[0]
+
+
+def written(files: SimulatedFiles, batches: int) -> Log:
+    log = open_log(files)
+    for _ in range(batches):
+        builder = BatchBuilder()
+        builder.append(1, None, b"value")
+        batch = builder.build()
+        log.append_as_leader(batch, read_header(batch), 0, 1)
+    return log
+
+
+def test_a_segment_cut_where_a_batch_ends_takes_the_following_ones_with_it() -> None:
+    files = SimulatedFiles(Random(0))
+    log = written(files, 8)
+    first, second = list(log.segments)[:2]
+    assert second.base_offset == 2
+    files.process_crash()
+    files.open(first.file.path).truncate(first.size // 2)
+    log = open_log(files)
+    assert (log.log_end, len(log.segments)) == (1, 1)
+
+
+def test_a_torn_partition_metadata_does_not_cost_the_log() -> None:
+    files = SimulatedFiles(Random(0))
+    written(files, 2)
+    files.process_crash()
+    files.open(f"{DIRECTORY}/{PARTITION_METADATA}").truncate(7)
+    log = open_log(files)
+    assert (log.log_end, log.topic_id) == (2, TOPIC_ID)
+
+
+def test_a_clean_end_syncs_what_a_killed_run_wrote() -> None:
+    for seed in range(20):
+        files = SimulatedFiles(Random(seed))
+        files.make_dirs("/data")
+        files.sync_dir("/")
+        written(files, 5)
+        files.process_crash()
+        open_log(files).close()
+        files.power_loss()
+        log = open_log(files, clean=True)
+        assert (log.log_end, log.topic_id) == (5, TOPIC_ID)
+
+
+def test_a_node_lets_nobody_in_before_it_is_ready() -> None:
+    loop = SimulatedLoop(Random(0))
+    network = Network(loop, Random(1))
+    machine = Machine(loop, network, Random(2), History(), {}, lambda text: None)
+    seen: list[bool] = []
+
+    async def main() -> None:
+        supervisor = loop.create_task(machine.supervise())
+        while not seen or not seen[-1]:
+            try:
+                await loop.create_connection(asyncio.Protocol, HOST, PORT)
+            except ConnectionRefusedError:
+                seen.append(False)
+                assert machine.node is None
+            else:
+                seen.append(True)
+        await machine.until_up()
+        assert machine.node is not None and machine.node.health()["ok"]
+        supervisor.cancel()
+
+    loop.run_until_complete(main())
+    loop.close()
+    assert seen.count(False) > 1 and machine.failures == []
