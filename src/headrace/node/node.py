@@ -46,6 +46,7 @@ class Node:
         self._previous_epoch = max((epoch for epoch in epochs if epoch is not None), default=-1) if self._clean else -1
         self.controller: ControllerRole
         self.broker: BrokerRole
+        self._roles: list[ControllerRole | BrokerRole] = []  # those that were made, in their order
         self._http: HttpEndpoint | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -60,9 +61,13 @@ class Node:
                 log_dirs, settings.metadata_dir, settings.node_id, cluster_id, ports.clock.now_ms(), ports.chance
             )
             node = cls(settings, ports, log_dirs)
-            await node._start()
         except BaseException:
             close_log_dirs(log_dirs)
+            raise
+        try:
+            await node._start()
+        except BaseException:
+            await node.kill()
             raise
         return node
 
@@ -71,6 +76,7 @@ class Node:
         self.controller = ControllerRole(
             settings, ports.files, ports.clock, ports.chance, ports.loop, ports.metrics, self.cluster_id
         )
+        self._roles.append(self.controller)
         await self.controller.start()
         self.broker = BrokerRole(
             settings,
@@ -83,6 +89,7 @@ class Node:
             self.cluster_id,
             clean=self._clean,
         )
+        self._roles.append(self.broker)
         await self.broker.start(self._previous_epoch)
         listener = settings.text("headrace.http.listener")
         if listener:
@@ -132,8 +139,8 @@ class Node:
 
     async def kill(self) -> None:
         """As if the process had died: nothing is written, no one is told. For tests."""
-        self.broker.kill()
-        self.controller.kill()
+        for role in reversed(self._roles):
+            role.kill()
         if self._http is not None:
             await self._http.stop()
         close_log_dirs(self._log_dirs)
