@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from tempfile import mkdtemp
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -20,11 +21,15 @@ PID = 3
 timestamps_strategy = st.lists(st.integers(NOW_MS - 50, NOW_MS + 50), min_size=1, max_size=6)
 
 
+# A leader's log has gaps only where its topic is compacted; elsewhere recovery takes a gap for a lost tail.
+GAPPY = msgspec.structs.replace(SMALL, cleanup_policy=("compact",))
+
+
 class LogMachine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.path = Path(mkdtemp(prefix="headrace-log-"))
-        self.log, _ = open_log(self.path)
+        self.log, _ = open_log(self.path, GAPPY)
         self.model: list[tuple[int, int, bytes]] = []
         self.epoch = 0
         self.sequence = 0
@@ -101,7 +106,7 @@ class LogMachine(RuleBasedStateMachine):
     def reopen_after_a_clean_end(self) -> None:
         start, end = self.log.log_start, self.end
         self.log.close()
-        self.log, report = open_log(self.path, recovery_point=end, log_start=start, clean=True)
+        self.log, report = open_log(self.path, GAPPY, recovery_point=end, log_start=start, clean=True)
         assert report.messages() == [] and report.segments_checked == 0
         assert (self.log.log_start, self.end, self.log.recovery_point) == (start, end, end)
 
@@ -119,7 +124,7 @@ class LogMachine(RuleBasedStateMachine):
         )
         while lost > 0:
             lost -= len(self.model.pop()[2])
-        self.log, report = open_log(self.path, recovery_point=point, log_start=start, clean=False)
+        self.log, report = open_log(self.path, GAPPY, recovery_point=point, log_start=start, clean=False)
         assert report.segments_checked >= 1
         assert len(report.cuts) <= 1 and report.damage == []
         self.forget_producer()
