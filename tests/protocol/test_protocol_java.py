@@ -10,11 +10,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from kafka_schemas import JARS
 
 from headrace.base.ids import ZERO_UUID
 from headrace.protocol.compiler import codec
 from headrace.protocol.declare import ResolvedField, Struct, fields_of
+from headrace.testing.peers import libraries, require_kafka
 from headrace.testing.strategies import every_codec
 
 SEED = 932
@@ -62,10 +62,9 @@ def element(field: ResolvedField, version: int, chance: Random) -> Any:
 
 @pytest.mark.java
 def test_kafkas_own_classes_agree() -> None:
-    jars = sorted(Path(os.environ.get("HEADRACE_KAFKA_LIBS", JARS)).rglob("*.jar"))
-    java = shutil.which("java")
-    if not java or not jars:
-        pytest.skip("needs java, and Kafka's jars in HEADRACE_KAFKA_LIBS")
+    require_kafka()
+    jars, java = sorted(libraries().rglob("*.jar")), shutil.which("java")
+    assert java and jars
     chance = Random(SEED)
     lines = [
         f"{message.__name__} {version} {codec(message, version).encode(sample(message, version, chance)).hex()}"
