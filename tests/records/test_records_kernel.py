@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from struct import pack
 from types import ModuleType
 
 import pytest
@@ -222,3 +223,48 @@ def test_plain_batches_are_inspected_alike(
         assert got == _kernel_pure.inspect_plain_batch(candidate, require_keys, LOWEST, HIGHEST)
         if got is not None:
             assert got[0] == tuple(read_header(candidate))
+
+
+def unsigned_varint(value: int) -> bytes:
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + unsigned_varint(value >> 7)
+
+
+PRODUCES = st.builds(
+    lambda version, client, transactional, acks, name, topics, partitions, size, records, tags: (
+        pack(">hhih", 0, version, 7, len(client) if client is not None else -1)
+        + (client or b"")
+        + b"\x00"
+        + transactional
+        + pack(">hiB", acks, 1000, topics)
+        + (name if version == 13 else bytes([len(name) + 1]) + name)
+        + pack(">Bi", partitions, 3)
+        + size(len(records) + 1)
+        + records
+        + tags
+    ),
+    st.integers(8, 14),
+    st.sampled_from([None, b"", b"client"]),
+    st.sampled_from([b"\x00", b"\x00", b"\x02t"]),
+    st.sampled_from([1, 1, -1, 0, 2]),
+    st.one_of(st.binary(min_size=16, max_size=16), st.binary(max_size=130)).filter(lambda name: len(name) < 255),
+    st.sampled_from([2, 2, 1, 3]),
+    st.sampled_from([2, 2, 1, 3]),
+    st.sampled_from([unsigned_varint, unsigned_varint, lambda size: b"\x80\x80\x80\x80\x80\x01"]),
+    st.binary(max_size=200),
+    st.sampled_from([b"\0\0\0", b"\0\0\0", b"\0\0", b"\0\1\0", b"\0\0\0\0"]),
+)
+
+
+@settings(deadline=None, max_examples=400)
+@given(PRODUCES, st.integers(0, 40), st.binary(max_size=3))
+def test_both_kernels_split_the_same_requests_alike(fast: ModuleType, frame: bytes, place: int, noise: bytes) -> None:
+    for candidate in (frame, frame[: -1 - place], frame[:place] + noise + frame[place + len(noise) :]):
+        assert fast.split_single_produce(candidate) == _kernel_pure.split_single_produce(candidate)
+
+
+def test_a_single_produce_is_split(either: ModuleType) -> None:
+    head = pack(">hhih", 0, 9, 7, 2) + b"me" + pack(">BBhiB", 0, 0, -1, 1000, 2) + b"\x06topic" + pack(">Bi", 2, 3)
+    frame = head + b"\x05" + b"four" + b"\0\0\0"
+    assert either.split_single_produce(frame) == (9, 7, -1, b"\x06topic\x02\0\0\0\x03", len(head) + 1, len(frame) - 3)
+    assert either.split_single_produce(frame[:-1]) is None
+    assert either.split_single_produce(b"") is None

@@ -49,7 +49,7 @@ class FullDiskFiles(DiskFiles):
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
         file = super().open(path, create=create)
-        return FullDiskFile(self, path, file.fileno(), file.size())
+        return FullDiskFile(self, path, file._descriptor, file.size())
 
 
 def filled_log(path: Path, batches: int = 60) -> Log:

@@ -23,6 +23,7 @@ from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.quorum.driver import QuorumDriver
 from headrace.server.connection import CloseConnection, Deferred, FrameHandler
 from headrace.server.context import Peer, RequestContext
+from headrace.server.outlet import joined
 from headrace.statemachine.journal import NotLeader
 from headrace.statemachine.runtime import Runtime
 
@@ -118,7 +119,7 @@ class ControllerApi:
             answer = await answer.wait()
         if answer is None:
             return EnvelopeResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
-        return EnvelopeResponse(response_data=b"".join(answer)[4:])
+        return EnvelopeResponse(response_data=joined(answer)[4:])
 
     # --- the metadata log
 

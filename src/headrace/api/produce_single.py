@@ -8,8 +8,6 @@ None BEFORE anything was changed, and the request takes the long way, which know
 from __future__ import annotations
 
 import asyncio
-import struct
-from collections.abc import Callable
 from struct import Struct
 
 from crc32c import crc32c
@@ -19,26 +17,24 @@ from headrace.base.clock import Clock
 from headrace.base.errors import KafkaError
 from headrace.base.metrics import Metrics
 from headrace.metadata.image import Image
+from headrace.metadata.loader import Changes
 from headrace.records.batch import CRC_START, BatchHeader
-from headrace.records.kernel import inspect_plain_batch
+from headrace.records.kernel import inspect_plain_batch, split_single_produce
 from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
-from headrace.server.connection import Answer
 from headrace.server.dispatch import RequestMetrics
+from headrace.server.outlet import Answer
 
 VERSIONS = (9, 13)
 BY_ID_VERSION_MIN = 13
 ENTRIES_MAX = 10_000  # prepared heads; when there are more, all are forgotten and made again
 
-_REQUEST = Struct(">hhih")  # api key, version, correlation id, length of the client id
-_BODY = Struct(">BBhiBB")  # tags, transactional id (0: null), acks, timeout, topics + 1, length of the name + 1
 _INDEX = Struct(">i")
 _ANSWER_PREFIX = Struct(">iib")  # size, correlation id, tags
 _ANSWER_BODY = Struct(">hqqq")  # error code, base offset, append time, log start
 _ONE = 2  # a compact array counts from one
 # No record errors, no message, tags of partition and topic, throttle time, tags of the answer.
 _TAIL = b"\x01\x00\x00\x00" + bytes(4) + b"\x00"
-_REQUEST_TAGS = b"\x00\x00\x00"  # of partition, topic and request
 _ID_BYTES = 16
 make_header = BatchHeader._make
 
@@ -56,79 +52,56 @@ class SingleProduce:
     def __init__(
         self,
         replicas: Replicas,
-        image: Callable[[], Image],
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         metrics: Metrics,
     ) -> None:
         self._replicas = replicas
-        self._image = image
         self._now_ms = clock.now_ms
         self._time = loop.time
-        self._appended = AppendedCounters(metrics)
+        appended = AppendedCounters(metrics)
+        self._messages, self._bytes = appended.messages, appended.bytes
         self._counted = {
             version: RequestMetrics(metrics, "Produce", version) for version in range(VERSIONS[0], VERSIONS[1] + 1)
         }
         self._by_name: dict[bytes, _Entry] = {}
         self._by_id: dict[bytes, _Entry] = {}
-        self._seen: Image | None = None
+        self._image = Image()
 
     def handle(self, frame: memoryview) -> Answer | None:
-        try:
-            return self._handle(frame)
-        except (KafkaError, OSError, LookupError, ValueError, struct.error):
-            return None  # nothing was appended: the long way will say what is wrong
-
-    def _handle(self, frame: memoryview) -> Answer | None:
         began = self._time()
-        _, version, correlation_id, client = _REQUEST.unpack_from(frame)
-        counted = self._counted[version]
-        at = 10 + client if client > 0 else 10
-        tags, transactional_id, acks, _, topics, name = _BODY.unpack_from(frame, at)
-        if tags or transactional_id or topics != _ONE or not (acks == 1 or acks == -1):
+        parts = split_single_produce(frame)
+        if parts is None:
             return None
-        at += 9
-        image = self._image()
-        if image is not self._seen:
-            self._by_name.clear()
-            self._by_id.clear()
-            self._seen = image
-        # Behind the topic's name (or id) come the number of partitions and the first one's index: together they are the key.
-        if version < BY_ID_VERSION_MIN:
-            end = at + name + 5
-            key = frame[at:end].tobytes()
-            entry = self._by_name.get(key) or self._learn_name(key)
-        else:
-            end = at + _ID_BYTES + 5
-            key = frame[at:end].tobytes()
-            entry = self._by_id.get(key) or self._learn_id(key, image)
-        size = frame[end] - 1
-        end += 1
-        if size > 126:
-            size, end = _long_size(frame, end - 1)
-        last = end + size
-        if frame[last:] != _REQUEST_TAGS:
-            return None
-        batch = frame[end:last]
-        partition = entry.partition
-        now_ms = self._now_ms()
-        inspected = inspect_plain_batch(
-            batch, partition.requires_keys, now_ms - partition.before_max_ms, now_ms + partition.after_max_ms
-        )
-        if (
-            inspected is None
-            or size > partition.log.config.max_message_bytes
-            or partition.leader != partition.node_id
-            or (acks == -1 and len(partition.isr) < partition.min_isr)
-        ):
-            return None
-        header = make_header(inspected[0])
-        if header.base_offset or crc32c(batch[CRC_START:]) != header.crc:
-            return None
-        info = partition.append(batch, header, inspected[1], now_ms)
+        version, correlation_id, acks, key, start, end = parts
+        try:
+            if version < BY_ID_VERSION_MIN:
+                entry = self._by_name.get(key) or self._learn_name(key)
+            else:
+                entry = self._by_id.get(key) or self._learn_id(key)
+            partition = entry.partition
+            now_ms = self._now_ms()
+            batch = frame[start:end]
+            inspected = inspect_plain_batch(
+                batch, partition.requires_keys, now_ms - partition.before_max_ms, now_ms + partition.after_max_ms
+            )
+            if (
+                inspected is None
+                or end - start > partition.log.config.max_message_bytes
+                or partition.leader != partition.node_id
+                or (acks == -1 and len(partition.isr) < partition.min_isr)
+            ):
+                return None
+            header = make_header(inspected[0])
+            if header.base_offset or crc32c(batch[CRC_START:]) != header.crc:
+                return None
+            info = partition.append(batch, header, inspected[1], now_ms)
+        except (KafkaError, OSError, LookupError, ValueError):
+            return None  # nothing was appended: the long way will say what is wrong
         if not info.duplicate:
-            self._appended.messages.value += header.record_count
-            self._appended.bytes.value += size
+            self._messages.value += header.record_count
+            self._bytes.value += end - start
+        counted = self._counted[version]
         counted.requests.value += 1
         counted.times.observe(self._time() - began)
         return [
@@ -138,15 +111,18 @@ class SingleProduce:
             + _TAIL
         ]
 
+    def publish(self, old: Image, new: Image, changes: Changes) -> None:
+        self._image = new
+        self._by_name.clear()
+        self._by_id.clear()
+
     def _learn_name(self, key: bytes) -> _Entry:
         """KafkaError or IndexError if this is no partition of ours."""
-        if key[0] > 127 or key[-5] != _ONE:
-            raise IndexError  # a long name, or several partitions: not for here
         return self._learn(self._by_name, key, key[1:-5].decode())
 
-    def _learn_id(self, key: bytes, image: Image) -> _Entry:
-        topic = image.topic_by_id(key[:_ID_BYTES])
-        if topic is None or key[-5] != _ONE:
+    def _learn_id(self, key: bytes) -> _Entry:
+        topic = self._image.topic_by_id(key[:_ID_BYTES])
+        if topic is None:
             raise IndexError
         return self._learn(self._by_id, key, topic.name)
 
@@ -157,17 +133,3 @@ class SingleProduce:
         # The answer names the partition just as the request does: an array of one before the very same bytes.
         entries[key] = entry = _Entry(self._replicas.get(topic, index), bytes([_ONE]) + key)
         return entry
-
-
-def _long_size(frame: memoryview, at: int) -> tuple[int, int]:
-    """Of a batch from 127 bytes on, and where it begins."""
-    size, shift = 0, 0
-    while True:
-        byte = frame[at]
-        at += 1
-        size |= (byte & 127) << shift
-        if byte < 128:
-            return size - 1, at
-        shift += 7
-        if shift > 28:
-            raise IndexError

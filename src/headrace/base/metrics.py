@@ -77,8 +77,8 @@ class Metrics:
         assert isinstance(metric, Counter)
         return metric
 
-    def histogram(self, name: str, help: str, **labels: str) -> Histogram:
-        metric = self._member(name, help, "histogram", labels, Histogram)
+    def histogram(self, name: str, help: str, bounds: tuple[float, ...] = LATENCY_BUCKETS, **labels: str) -> Histogram:
+        metric = self._member(name, help, "histogram", labels, lambda: Histogram(bounds))
         assert isinstance(metric, Histogram)
         return metric
 

@@ -9,6 +9,7 @@ from headrace.client.frames import decode_response, encode_request
 from headrace.protocol.apis import APIS
 from headrace.server.connection import Deferred, FrameHandler
 from headrace.server.context import Peer
+from headrace.server.outlet import joined
 
 
 class ControllerChannel(Protocol):
@@ -35,4 +36,4 @@ class LocalChannel:
             answer = await answer.wait()
         if answer is None:
             raise ConnectionError("the controller could not answer; its log says why")
-        return decode_response(message.facts.api_key, version, correlation_id, memoryview(b"".join(answer))[4:])
+        return decode_response(message.facts.api_key, version, correlation_id, memoryview(joined(answer))[4:])

@@ -15,6 +15,7 @@ from headrace.base.clock import SystemClock
 from headrace.node.node import Node, Ports
 from headrace.node.settings import Settings, read_settings
 from headrace.records.kernel import COMPILED
+from headrace.server.eager_selector import EagerSelector
 from headrace.storage.disk import DiskFiles
 
 log = logging.getLogger("headrace")
@@ -35,7 +36,8 @@ def run(config: Path | None, overrides: list[str], log_level: str) -> None:
         )
     _raise_open_files_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    asyncio.run(_serve(settings))
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(EagerSelector())) as runner:
+        runner.run(_serve(settings))
 
 
 def _raise_open_files_limit() -> None:

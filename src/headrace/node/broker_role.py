@@ -81,7 +81,8 @@ class BrokerRole:
         )
         forwarding = Forwarding(channel)
         self._creation = TopicCreation(forwarding, lambda: self.image, self.replicas.settle)
-        self._loader = MetadataLoader([self.replicas, self._creation])
+        self._single_produce = SingleProduce(self.replicas, clock, loop, metrics)
+        self._loader = MetadataLoader([self.replicas, self._creation, self._single_produce])
         self._observer = MetadataObserver(channel, self._loader, settings.node_id, cluster_id)
         self.registration = Registration(
             channel,
@@ -139,8 +140,7 @@ class BrokerRole:
             "Partitions on this broker.",
             lambda: float(len(self.replicas.all())),
         )
-        shortcut = SingleProduce(self.replicas, image, clock, self._loop, self._metrics)
-        return Dispatcher(table, versions.unsupported, self._metrics, self._loop, shortcut.handle)
+        return Dispatcher(table, versions.unsupported, self._metrics, self._loop, self._single_produce.handle)
 
     @property
     def image(self) -> Image:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
+from headrace.base.stored import Stored
 from headrace.protocol.declare import Struct
 from headrace.protocol.decoding import compile_decoder, has_records
 from headrace.protocol.encoding import compile_encoder
@@ -34,7 +35,7 @@ class Codec(Generic[M]):
         return compile_encoder(self.message, self.version, parts=False)
 
     @cached_property
-    def encode_parts(self) -> Callable[[M], list[bytes | memoryview]]:
+    def encode_parts(self) -> Callable[[M], list[bytes | memoryview | Stored]]:
         """As encode, but records are not copied: they stand between the other bytes as they are."""
         if not has_records(self.message, self.version):
             encode = self.encode

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from headrace.base import ids
+from headrace.base.stored import Stored
 
 VERSION_MAX = 32767
 
@@ -37,7 +38,7 @@ String = Annotated[str, Wire("string")]
 Bytes = Annotated[bytes, Wire("bytes")]
 Records = Annotated[memoryview | bytes, Wire("records")]
 # What is sent may come from several file ranges; what is received is always one memoryview.
-RecordRanges = Annotated[memoryview | bytes | Sequence[memoryview | bytes], Wire("records")]
+RecordRanges = Annotated[memoryview | bytes | Stored | Sequence[memoryview | bytes | Stored], Wire("records")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Loops over more than a few kilobytes run without the interpreter's lock.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from headrace.records._wire cimport (
@@ -27,6 +28,8 @@ from headrace.records._wire cimport (
 cdef enum:
     RECORD_ERRORS_MAX = 16
     HEADER_SIZE = 61
+    REQUEST_HEAD = 10  # API key, version, correlation id, length of the client id
+    PRODUCE_HEAD = 10  # tags, transactional id, acks, timeout, topics, length of the name
 
 
 cdef inline uint32_t big32(const uint8_t* at) noexcept nogil:
@@ -153,6 +156,56 @@ def inspect_plain_batch(batch, bint require_keys, int64_t timestamp_min, int64_t
             )
     PyBuffer_Release(&view)
     return fields
+
+
+def split_single_produce(frame):
+    """The parts of a Produce request 9 to 13 that asks for one batch of one partition and acks 1 or all, without a transaction or tags:
+    version, correlation id, acks, the bytes that name the partition, where the batch begins and ends; None for any other.
+    Its twin in _kernel_pure says the same in Python."""
+    cdef Py_buffer view
+    cdef const uint8_t* at
+    cdef Py_ssize_t end, place, name
+    cdef int32_t client, acks
+    cdef uint32_t size = 0
+    cdef int version, shift = 0
+    found = None
+    PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
+    at = <const uint8_t*>view.buf
+    end = view.len
+    while True:  # once: `break` is the way out
+        if end < REQUEST_HEAD or at[0] != 0 or at[1] != 0 or at[2] != 0:
+            break
+        version = at[3]
+        client = <int16_t>(at[8] << 8 | at[9])
+        place = REQUEST_HEAD + (client if client > 0 else 0)
+        if version < 9 or version > 13 or place + PRODUCE_HEAD > end:
+            break
+        acks = <int16_t>(at[place + 2] << 8 | at[place + 3])
+        # Tags, transactional id (0: null), and an array of one topic.
+        if at[place] != 0 or at[place + 1] != 0 or (acks != 1 and acks != -1) or at[place + 8] != 2:
+            break
+        place += PRODUCE_HEAD - 1
+        name = 16 if version == 13 else at[place]
+        if name < 2 or name > 127 or place + name + 6 > end or at[place + name] != 2:
+            break
+        name += 5  # the array of one partition, and its index
+        key = PyBytes_FromStringAndSize(<const char*>at + place, name)
+        place += name
+        while place < end and shift < 35:
+            size |= <uint32_t>(at[place] & 127) << shift
+            shift += 7
+            place += 1
+            if at[place - 1] < 128:
+                break
+        # Behind the batch: the empty tags of partition, topic and request.
+        if size == 0 or at[place - 1] > 127 or <Py_ssize_t>size - 1 + place + 3 != end:
+            break
+        if at[end - 3] != 0 or at[end - 2] != 0 or at[end - 1] != 0:
+            break
+        found = (version, <int32_t>big32(at + 4), acks, key, place, end - 3)
+        break
+    PyBuffer_Release(&view)
+    return found
 
 
 def murmur2(key):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from headrace.records.batch import HEADER_BYTES, MAGIC, NO_TIMESTAMP, Buffer, CorruptBatch, unpack_header
 from headrace.records.kernel_types import (
     COUNT_MISMATCH,
@@ -21,6 +23,12 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _INT32_BITS = 0xFFFFFFFF
 _MURMUR_SEED = 0x9747B28C
 _MURMUR_FACTOR = 0x5BD1E995
+
+_REQUEST = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
+_PRODUCE = struct.Struct(">BBhiBB")  # tags, transactional id (0: null), acks, timeout, topics, length of the name
+_ARRAY_OF_ONE = 2  # compact arrays count from one
+_UUID_BYTES = 16
+_NO_TAGS = b"\x00\x00\x00"  # of partition, topic and request
 
 Span = tuple[int, int] | None  # start and end; None is null
 
@@ -117,6 +125,48 @@ def inspect_plain_batch(
         section, count, header.base_timestamp, require_keys, timestamp_min, timestamp_max
     )
     return None if status != OK or errors else (tuple(header), max_timestamp)
+
+
+def split_single_produce(frame: Buffer) -> tuple[int, int, int, bytes, int, int] | None:
+    """The parts of a Produce request 9 to 13 that asks for one batch of one partition and acks 1 or all, without a transaction or tags:
+    version, correlation id, acks, the bytes that name the partition, where the batch begins and ends; None for any other."""
+    try:
+        api_key, version, correlation_id, client = _REQUEST.unpack_from(frame)
+        place = _REQUEST.size + max(client, 0)
+        tags, transactional_id, acks, _, topics, name = _PRODUCE.unpack_from(frame, place)
+        if (
+            api_key
+            or not 9 <= version <= 13
+            or tags
+            or transactional_id
+            or acks not in (1, -1)
+            or topics != _ARRAY_OF_ONE
+        ):
+            return None
+        place += _PRODUCE.size - 1
+        if version == 13:
+            name = _UUID_BYTES
+        if not 2 <= name <= 127 or frame[place + name] != _ARRAY_OF_ONE:
+            return None
+        key_end = place + name + 5  # with the array of one partition and its index
+        key = bytes(frame[place:key_end])
+        size = shift = 0
+        place = key_end
+        for place in range(key_end + 1, key_end + 6):
+            byte = frame[place - 1]
+            size |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                break
+        else:
+            return None
+    except (struct.error, IndexError):
+        return None
+    size &= _INT32_BITS
+    end = len(frame) - len(_NO_TAGS)
+    if size == 0 or place + size - 1 != end or frame[end:] != _NO_TAGS:
+        return None
+    return version, correlation_id, acks, key, place, end
 
 
 def murmur2(key: Buffer) -> int:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 try:
     from headrace.records._columns import decode_columns, encode_columns, partitions_for_keys
-    from headrace.records._kernel import allocate, inspect_plain_batch, murmur2, partition_for_key, validate_records
+    from headrace.records._kernel import (
+        allocate,
+        inspect_plain_batch,
+        murmur2,
+        partition_for_key,
+        split_single_produce,
+        validate_records,
+    )
 
     COMPILED = True
 except ImportError:
@@ -14,6 +21,7 @@ except ImportError:
         inspect_plain_batch,
         murmur2,
         partition_for_key,
+        split_single_produce,
         validate_records,
     )
 
@@ -28,5 +36,6 @@ __all__ = [
     "murmur2",
     "partition_for_key",
     "partitions_for_keys",
+    "split_single_produce",
     "validate_records",
 ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
@@ -17,11 +16,9 @@ from typing import Protocol
 from headrace.base.errors import HeadraceError
 from headrace.base.metrics import Counter
 from headrace.server.context import Peer
+from headrace.server.outlet import Answer, Outlet
 
 log = logging.getLogger(__name__)
-
-Part = bytes | memoryview
-Answer = list[Part]
 
 RECEIVE_BUFFER_MIN = 64 * 1024
 RECEIVE_BUFFER_AHEAD = (
@@ -30,10 +27,6 @@ RECEIVE_BUFFER_AHEAD = (
 RECEIVE_BUFFER_AHEAD_MAX = 8 * 1024 * 1024
 FRAME_MIN = 8  # api key, version, correlation id
 ANSWERS_WAITING_MAX = 128  # requests taken from one connection before their answers have left
-JOIN_MAX = 32 * 1024  # answers up to this size are joined into one send
-WRITE_VECTOR_MAX = 64  # parts of one answer in one system call
-WRITE_PIECE = 256 * 1024  # what asyncio may have to copy when the socket takes only a part
-
 GATHER_CONNECTIONS_MIN = 8  # from here on the answers of a turn leave together
 
 _SIZE = Struct(">i")
@@ -119,6 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         self._company = company
         self._frame_max = frame_max
         self._transport: asyncio.Transport | None = None
+        self._outlet: Outlet | None = None
         self.peer = Peer(listener, "")
         self._buffer = bytearray(RECEIVE_BUFFER_MIN)
         self._view = memoryview(self._buffer)
@@ -127,8 +121,6 @@ class Connection(asyncio.BufferedProtocol):
         self._wanted = 0  # size of the frame at _start, if it does not fit what is left of the buffer
         self._waiting: deque[Deferred | Answer] = deque()  # answers behind the first that is not there yet
         self._out: Answer = []  # answers to go with the next flush
-        self._unsent: deque[Part] = deque()  # what the transport would not take yet
-        self._descriptor = -1  # of the socket, where there is a plain one
         self._frame_held = False
         self._parsing = False
         self._write_paused = False
@@ -141,10 +133,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.set_write_buffer_limits(high=WRITE_PIECE)
-        sock = transport.get_extra_info("socket")
-        if sock is not None and transport.get_extra_info("sslcontext") is None:
-            self._descriptor = sock.fileno()
+        self._outlet = Outlet(transport)
         name = transport.get_extra_info("peername")
         own = transport.get_extra_info("sockname")
         self.peer = Peer(
@@ -153,10 +142,9 @@ class Connection(asyncio.BufferedProtocol):
         self._company.connections[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._forget_transport()
         self._company.connections.pop(self, None)
         waiting, self._waiting = self._waiting, deque()
-        self._unsent.clear()
         for answer in waiting:
             if isinstance(answer, Deferred) and not answer.done:
                 answer.abandon()
@@ -230,7 +218,8 @@ class Connection(asyncio.BufferedProtocol):
                 self.flush()
             else:
                 self._company.answer_later(self)
-        self._steer_reading()
+        if not self._reading or self._waiting or self._frame_held or self._write_paused:
+            self._steer_reading()
 
     def _take(self, answer: Answer | Deferred | None) -> None:
         if answer is None:
@@ -290,58 +279,37 @@ class Connection(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         out = self._out
-        if not out or self._transport is None:
+        if not out or self._outlet is None:
             return
         self._out = []
-        if len(out) == 1:
-            size = len(out[0])
-        else:
-            size = sum(map(len, out))
-            if size <= JOIN_MAX:
-                out = [b"".join(out)]
+        size = len(out[0]) if len(out) == 1 else sum(map(len, out))
         self._company.bytes_out.value += size
-        if size <= JOIN_MAX and not self._unsent and not self._write_paused:
-            self._transport.write(out[0])
-            return
-        if self._descriptor >= 0 and not self._unsent and not self._transport.get_write_buffer_size():
-            out = self._write_vector(out)
-        self._unsent.extend(out)
-        self._send_more()
-
-    def _write_vector(self, out: Answer) -> Answer:
-        """All parts in one system call and without a copy, past a transport that has nothing to send; returns what did not go."""
         try:
-            sent = os.writev(self._descriptor, out[:WRITE_VECTOR_MAX])
-        except OSError:  # full, or gone: the transport finds out and says so
-            return out
-        rest: Answer = []
-        for part in out:
-            if sent >= len(part):
-                sent -= len(part)
-            else:
-                rest.append(memoryview(part)[sent:] if sent else part)
-                sent = 0
-        return rest
-
-    def _send_more(self) -> None:
-        """Large answers go piece by piece: what the socket does not take is copied by asyncio, so it gets little at a time."""
-        unsent = self._unsent
-        while unsent and not self._write_paused and self._transport is not None:
-            part = unsent.popleft()
-            if len(part) > WRITE_PIECE:
-                view = memoryview(part)
-                unsent.appendleft(view[WRITE_PIECE:])
-                part = view[:WRITE_PIECE]
-            self._transport.write(part)
+            self._outlet.send(out, size)
+        except (OSError, ValueError) as error:
+            self._unreadable(error)
 
     def pause_writing(self) -> None:
         self._write_paused = True
+        if self._outlet is not None:
+            self._outlet.paused = True
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._send_more()
+        if self._outlet is None:
+            return
+        self._outlet.paused = False
+        try:
+            self._outlet.send_more()
+        except (OSError, ValueError) as error:
+            self._unreadable(error)
         if not self._write_paused and not self._frame_held:
             self._parse()
+
+    def _unreadable(self, error: Exception) -> None:
+        """In the middle of an answer there is no way to say so but to end it."""
+        log.warning("connection from %s closed: records could not be read to the end: %s", self.peer.address, error)
+        self.close()
 
     # --- ending
 
@@ -353,5 +321,10 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
-            self._transport = None
-            self._descriptor = -1
+            self._forget_transport()
+
+    def _forget_transport(self) -> None:
+        self._transport = None
+        if self._outlet is not None:
+            self._outlet.close()
+            self._outlet = None

@@ -16,8 +16,9 @@ from headrace.protocol.compiler import codec
 from headrace.protocol.errors import DecodeError
 from headrace.protocol.headers import has_flexible_response_header, read_request_header
 from headrace.security.resources import Need
-from headrace.server.connection import Answer, CloseConnection, Deferred
+from headrace.server.connection import CloseConnection, Deferred
 from headrace.server.context import Peer, RequestContext
+from headrace.server.outlet import Answer
 
 log = logging.getLogger(__name__)
 
@@ -96,9 +97,9 @@ class _Route:
         parts = self.encode_parts(response)
         size = sum(map(len, parts))
         if self.flexible:
-            parts[0] = _PREFIX_FLEXIBLE.pack(size + 5, correlation_id, 0) + parts[0]
+            parts.insert(0, _PREFIX_FLEXIBLE.pack(size + 5, correlation_id, 0))
         else:
-            parts[0] = _PREFIX.pack(size + 4, correlation_id) + parts[0]
+            parts.insert(0, _PREFIX.pack(size + 4, correlation_id))
         return parts
 
 

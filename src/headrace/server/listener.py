@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from headrace.base.errors import ConfigError
 from headrace.base.metrics import Metrics
 from headrace.server.connection import Company, Connection, FrameHandler
+from headrace.server.plain import PlainServer, is_possible
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class Listener:
     ) -> None:
         self.settings = settings
         self._handler = handler
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | PlainServer | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         name = settings.name
         self.port = settings.port
@@ -56,14 +57,20 @@ class Listener:
         loop = asyncio.get_running_loop()
         settings = self.settings
         try:
-            self._server = await loop.create_server(
-                self._accept,
-                settings.host or None,
-                settings.port,
-                backlog=settings.backlog,
-                reuse_address=True,
-                start_serving=False,  # nobody is answered by a node that does not know its metadata yet
-            )
+            # Nobody is answered before `serve`: this node does not know its metadata yet.
+            if is_possible(loop):
+                self._server = await PlainServer.open(
+                    self._accept, settings.host or None, settings.port, settings.backlog, loop
+                )
+            else:
+                self._server = await loop.create_server(
+                    self._accept,
+                    settings.host or None,
+                    settings.port,
+                    backlog=settings.backlog,
+                    reuse_address=True,
+                    start_serving=False,
+                )
         except OSError as error:
             raise ConfigError(
                 f"listeners: {settings.name} cannot listen on {settings.host or '*'}:{settings.port}: {error.strerror or error}"

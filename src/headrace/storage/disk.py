@@ -106,11 +106,7 @@ class DiskFile:
                 got = os.preadv(descriptor, (buffer,), position, _CACHED_ONLY)
                 return bytes(buffer) if got == size else None
             # A large range is probed by single bytes and then read at once: into a bytearray it would be copied twice.
-            byte = (bytearray(1),)
-            last = position + size - 1
-            for probe in range(position, last, PROBE_STRIDE_BYTES):
-                os.preadv(descriptor, byte, probe, _CACHED_ONLY)
-            os.preadv(descriptor, byte, last, _CACHED_ONLY)
+            _probe(descriptor, position, size)
             return os.pread(descriptor, size, position)
         except OSError as error:
             if error.errno in _NOT_CACHED:
@@ -118,6 +114,29 @@ class DiskFile:
             if error.errno in _UNSUPPORTED:
                 return os.pread(descriptor, size, position)
             raise
+        finally:
+            self._unpin()
+
+    def is_cached(self, position: int, size: int) -> bool:
+        if not _CACHED_ONLY:
+            return True
+        descriptor = self._pin()
+        try:
+            _probe(descriptor, position, min(size, self._size - position))
+            return True
+        except OSError as error:
+            if error.errno in _NOT_CACHED:
+                return False
+            if error.errno in _UNSUPPORTED:
+                return True
+            raise
+        finally:
+            self._unpin()
+
+    def send(self, descriptor: int, position: int, size: int) -> int:
+        source = self._pin()
+        try:
+            return os.sendfile(descriptor, source, position, size)
         finally:
             self._unpin()
 
@@ -141,14 +160,6 @@ class DiskFile:
             self._files.closed(self)
             if self._pins == 0 and self._descriptor >= 0:
                 self._close_descriptor()
-
-    def fileno(self) -> int:
-        """Good until the next call on any file of this disk: use it at once or `read` instead."""
-        self._used = True
-        with self._lock:
-            if self._descriptor < 0:
-                self._reopen()
-            return self._descriptor
 
     def release_descriptor(self) -> bool:
         """Called to make room; False if it is in use now or was lately."""
@@ -189,6 +200,15 @@ class DiskFile:
     def _close_descriptor(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         os.close(descriptor)
+
+
+def _probe(descriptor: int, position: int, size: int) -> None:
+    """One byte of every stretch that the kernel reads and drops together; BlockingIOError if one is not in memory."""
+    byte = (bytearray(1),)
+    last = position + size - 1
+    for probe in range(position, last, PROBE_STRIDE_BYTES):
+        os.preadv(descriptor, byte, probe, _CACHED_ONLY)
+    os.preadv(descriptor, byte, last, _CACHED_ONLY)
 
 
 class DiskFiles:

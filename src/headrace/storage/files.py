@@ -32,14 +32,17 @@ class File(Protocol):
     def read_cached(self, position: int, size: int) -> bytes | None:
         """The same if all of it lies in memory; None says: ask again with `read` in a thread."""
 
+    def is_cached(self, position: int, size: int) -> bool:
+        """Whether all of it lies in memory now, as far as a few looks can tell."""
+
+    def send(self, descriptor: int, position: int, size: int) -> int:
+        """From the file to a socket without a copy through us; returns how much went. BlockingIOError if the socket is full."""
+
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None: ...
 
     def close(self) -> None: ...
-
-    def fileno(self) -> int:
-        """For sendfile; -1 where there is no descriptor."""
 
 
 class Files(Protocol):

@@ -31,20 +31,43 @@ from headrace.storage.segment import Segment, TimestampedOffset
 from headrace.storage.sync import SyncPlan, write_unsynced
 
 NO_APPEND_TIME = -1
+SEND_FILE_MIN = 128 * 1024  # below it, reading and writing costs less than a sendfile
 
 
-class FileRange(NamedTuple):
+class FileRange:
     """Bytes of a log file: to be read here if they are in memory, in a thread if not, or to be sent from file to socket."""
 
-    file: File
-    position: int
-    size: int
+    __slots__ = ("file", "position", "size")
+
+    def __init__(self, file: File, position: int, size: int) -> None:
+        self.file = file
+        self.position = position
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
 
     def read(self) -> bytes:
         return self.file.read(self.position, self.size) if self.size else b""
 
-    def read_cached(self) -> bytes | None:
-        return self.file.read_cached(self.position, self.size) if self.size else b""
+    def read_cached(self) -> bytes | FileRange | None:
+        """Its bytes if they are few; itself, for `send_to`, if they are many; None if they do not all lie in memory."""
+        if self.size < SEND_FILE_MIN:
+            return self.file.read_cached(self.position, self.size) if self.size else b""
+        return self if self.file.is_cached(self.position, self.size) else None
+
+    def send_to(self, descriptor: int) -> int:
+        return self.file.send(descriptor, self.position, self.size)
+
+    def front(self, size: int) -> bytes:
+        """OSError if the file has become shorter: somebody was promised these bytes."""
+        data = self.file.read(self.position, min(size, self.size))
+        if not data:
+            raise OSError(f"{self.file.path} ends before {self.position}")
+        return data
+
+    def behind(self, size: int) -> FileRange:
+        return FileRange(self.file, self.position + size, self.size - size)
 
 
 class LogRead(NamedTuple):

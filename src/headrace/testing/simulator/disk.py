@@ -156,6 +156,12 @@ class SimulatedFile:
             return None
         return self.read(position, size)
 
+    def is_cached(self, position: int, size: int) -> bool:
+        return not self._files.is_uncached()
+
+    def send(self, descriptor: int, position: int, size: int) -> int:
+        raise AssertionError(f"{self.path}: simulated connections have no descriptors")
+
     def truncate(self, size: int) -> None:
         self._use("truncate", size).truncate(size)
         self._size = size
@@ -170,9 +176,6 @@ class SimulatedFile:
 
     def close(self) -> None:
         self._closed = True
-
-    def fileno(self) -> int:
-        return -1
 
 
 class SimulatedFiles:

@@ -14,7 +14,8 @@ from headrace.broker import background, observer, producer_ids
 from headrace.controller import producer_ids as controller_producer_ids
 from headrace.quorum import log as quorum_log
 from headrace.records import validate_batch
-from headrace.server import connection
+from headrace.server import connection, outlet
+from headrace.storage import log as storage_log
 from headrace.storage import scan, segment
 
 SMALL_SHARE = 0.4
@@ -27,10 +28,11 @@ SMALL: tuple[tuple[ModuleType, str, float], ...] = (
     (quorum_log, "READ_SLICE_BYTES", 300),
     (validate_batch, "THREAD_BYTES_MIN", 100),
     (connection, "ANSWERS_WAITING_MAX", 2),
-    (connection, "JOIN_MAX", 100),
-    (connection, "WRITE_PIECE", 700),
     (connection, "RECEIVE_BUFFER_MIN", 128),
     (connection, "GATHER_CONNECTIONS_MIN", 2),
+    (outlet, "JOIN_MAX", 100),
+    (outlet, "WRITE_PIECE", 700),
+    (storage_log, "SEND_FILE_MIN", 100),
     (scan, "HEADER_SCAN_BYTES", 100),
     (scan, "BATCH_SCAN_BYTES", 500),
     (segment, "TAIL_BATCHES_MAX", 4),

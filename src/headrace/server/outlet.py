@@ -1,0 +1,130 @@
+"""The way out of one connection: what the socket takes goes at once and without a copy, the rest when it has room again.
+
+A plain socket is written to directly while its transport has nothing to send. Its transport is told to pause us as soon as it holds
+a byte, so "not paused" means "nothing is waiting there". Through TLS everything goes by the transport, piece by piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from contextlib import suppress
+
+from headrace.base.stored import Stored
+
+Part = bytes | memoryview | Stored
+Answer = list[Part]
+
+JOIN_MAX = 32 * 1024  # answers up to this size are joined into one send
+WRITE_VECTOR_MAX = 64  # parts of one answer in one system call
+WRITE_PIECE = 256 * 1024  # what a transport without a plain socket holds for us
+WAKE_PIECE = 64 * 1024  # what a plain transport holds: it tells us when the socket has taken it
+_CORK = getattr(socket, "TCP_CORK", None)
+_CONGESTION = getattr(socket, "TCP_CONGESTION", None)
+
+
+def joined(answer: Answer) -> bytes:
+    return b"".join([part if isinstance(part, bytes | memoryview) else part.front(len(part)) for part in answer])
+
+
+class Outlet:
+    __slots__ = ("_descriptor", "_socket", "_transport", "_unsent", "paused")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._unsent: deque[Part] = deque()
+        self.paused = False
+        self._descriptor = -1
+        self._socket = transport.get_extra_info("socket")
+        if self._socket is not None and transport.get_extra_info("sslcontext") is None:
+            self._descriptor = self._socket.fileno()
+        transport.set_write_buffer_limits(high=WRITE_PIECE if self._descriptor < 0 else 0)
+        peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        if self._socket is not None and _CONGESTION is not None and peer and own and peer[0] == own[0]:
+            # A client on this very machine: there is no network to be gentle with, and a kernel that paces (bbr) would arm timers.
+            with suppress(OSError):
+                self._socket.setsockopt(socket.IPPROTO_TCP, _CONGESTION, b"reno")
+
+    def send(self, out: Answer, size: int) -> None:
+        if size <= JOIN_MAX and not self.paused and not self._unsent:
+            first = out[0]
+            self._send_small(first if type(first) is bytes and len(out) == 1 else joined(out))
+            return
+        self._unsent.extend(out)
+        self.send_more()
+
+    def _send_small(self, data: bytes | memoryview) -> None:
+        if self._descriptor >= 0:
+            try:
+                sent = os.write(self._descriptor, data)
+            except OSError:
+                sent = 0  # full, or gone: the transport finds out and says so
+            if sent == len(data):
+                return
+            data = data[sent:]
+        self._transport.write(data)
+
+    def send_more(self) -> None:
+        """OSError or ValueError: what was announced is gone from the disk, and the client cannot be told within this answer."""
+        while self._unsent and not self.paused:
+            if self._descriptor < 0:
+                self._transport.write(self._take(WRITE_PIECE))
+            elif not self._send_directly():
+                self._transport.write(self._take(WAKE_PIECE))
+
+    def _send_directly(self) -> bool:
+        """False if the socket is full (or gone, which the transport finds out)."""
+        unsent = self._unsent
+        # One stream of full packets: a head that went alone would wake the client for a few bytes.
+        corked = _CORK is not None and len(unsent) > 1
+        if corked:
+            self._socket.setsockopt(socket.IPPROTO_TCP, _CORK, 1)
+        try:
+            while unsent:
+                if isinstance(unsent[0], bytes | memoryview):
+                    sent, wanted = self._write_vector()
+                else:
+                    wanted = len(unsent[0])
+                    sent = unsent[0].send_to(self._descriptor)
+                    if sent == 0:
+                        raise OSError("a file became shorter while it was being sent")
+                    self._drop(sent)
+                if sent < wanted:
+                    return False
+        except (BlockingIOError, ConnectionError):
+            return False
+        finally:
+            if corked and self._descriptor >= 0:
+                self._socket.setsockopt(socket.IPPROTO_TCP, _CORK, 0)
+        return True
+
+    def _write_vector(self) -> tuple[int, int]:
+        parts: list[bytes | memoryview] = []
+        for part in self._unsent:
+            if not isinstance(part, bytes | memoryview) or len(parts) == WRITE_VECTOR_MAX:
+                break
+            parts.append(part)
+        sent = os.writev(self._descriptor, parts)
+        self._drop(sent)
+        return sent, sum(map(len, parts))
+
+    def _drop(self, size: int) -> None:
+        unsent = self._unsent
+        while unsent and size >= len(unsent[0]):
+            size -= len(unsent.popleft())
+        if size:
+            first = unsent[0]
+            unsent[0] = memoryview(first)[size:] if isinstance(first, bytes | memoryview) else first.behind(size)
+
+    def _take(self, size: int) -> bytes | memoryview:
+        first = self._unsent[0]
+        data = memoryview(first)[:size] if isinstance(first, bytes | memoryview) else first.front(size)
+        self._drop(len(data))
+        return data
+
+    def close(self) -> None:
+        """The descriptor belongs to the transport, which may close it from now on."""
+        self._descriptor = -1
+        self._unsent.clear()

@@ -1,0 +1,43 @@
+"""Looking before sleeping: only while what is waited for comes at once."""
+
+import os
+import socket
+
+from headrace.server import eager_selector
+from headrace.server.eager_selector import EagerSelector
+
+
+def test_it_finds_what_a_selector_finds_eager_or_not(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(eager_selector, "LOOK_S", 10.0)
+    selector = EagerSelector()
+    left, right = socket.socketpair()
+    selector.register(left, 1)
+    right.send(b".")
+    for _ in range(3):  # the first wait makes it eager, the others look
+        assert [key.fileobj for key, _ in selector.select(1)] == [left]
+        assert selector._eager
+    left.recv(1)
+    assert selector.select(0.001) == [] and selector.select(0) == [] and selector.select(-1) == []
+    for one in (selector, left, right):
+        one.close()
+
+
+def test_a_wait_that_lasted_ends_the_looking(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(eager_selector, "LOOK_S", 1e-9)
+    selector = EagerSelector()
+    selector._eager = True
+    assert selector.select(0.001) == [] and not selector._eager
+    selector.close()
+
+
+def test_one_processor_is_left_to_the_others(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    selector = EagerSelector()
+    left, right = socket.socketpair()
+    selector.register(left, 1)
+    right.send(b".")
+    assert selector.select(1) and not selector._eager
+    for one in (selector, left, right):
+        one.close()

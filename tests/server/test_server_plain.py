@@ -1,0 +1,214 @@
+"""Plain sockets on their own epoll: to the protocols and to real clients like asyncio's transports."""
+
+import asyncio
+import socket
+
+import pytest
+
+from headrace.server import plain
+from headrace.server.plain import PlainServer, is_possible
+
+LARGE = 8 * 1024 * 1024
+
+
+class Echo(asyncio.BufferedProtocol):
+    def __init__(self):
+        self.events = []
+        self.buffer = bytearray(65536)
+        self.reply = None  # what is answered to the first byte, instead of an echo
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def get_buffer(self, sizehint):
+        return self.buffer
+
+    def buffer_updated(self, size):
+        self.transport.write(self.reply or bytes(self.buffer[:size]))
+
+    def pause_writing(self):
+        self.events.append("pause")
+
+    def resume_writing(self):
+        self.events.append("resume")
+
+    def eof_received(self):
+        self.events.append("eof")
+        return False
+
+    def connection_lost(self, error):
+        self.events.append(("lost", type(error).__name__))
+
+
+class Stage:
+    def __init__(self):
+        self.protocols = []
+
+    def accept(self):
+        self.protocols.append(Echo())
+        return self.protocols[-1]
+
+    async def __aenter__(self):
+        loop = asyncio.get_running_loop()
+        assert is_possible(loop)
+        self.server = await PlainServer.open(self.accept, "127.0.0.1", 0, 50, loop)
+        await self.server.start_serving()
+        self.address = self.server.sockets[0].getsockname()
+        return self
+
+    async def __aexit__(self, *_):
+        self.server.close()
+        for protocol in self.protocols:
+            protocol.transport.abort()
+        await turns()
+
+
+async def turns(count=5):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until(condition):
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    pytest.fail("it did not happen")
+
+
+def test_many_clients_are_served_side_by_side():
+    async def story():
+        async with Stage() as stage:
+            clients = [await asyncio.open_connection(*stage.address) for _ in range(100)]
+            for number, (_, writer) in enumerate(clients):
+                writer.write(b"%03d" % number)
+            for number, (reader, writer) in enumerate(clients):
+                assert await reader.readexactly(3) == b"%03d" % number
+                writer.close()
+            await until(lambda: all(("lost", "NoneType") in one.events for one in stage.protocols))
+            assert all(one.events == ["eof", ("lost", "NoneType")] for one in stage.protocols)
+
+    asyncio.run(story())
+
+
+def test_nobody_is_let_in_before_serving():
+    async def story():
+        loop = asyncio.get_running_loop()
+        server = await PlainServer.open(Echo, "127.0.0.1", 0, 50, loop)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*server.sockets[0].getsockname())
+        server.close()
+
+    asyncio.run(story())
+
+
+def test_a_slow_client_pauses_the_protocol_until_it_has_read_all():
+    async def story():
+        async with Stage() as stage:
+            reader, writer = await asyncio.open_connection(*stage.address, limit=1024)
+            await until(lambda: stage.protocols)
+            stage.protocols[0].reply = bytes(LARGE)
+            writer.write(b".")
+            await until(lambda: stage.protocols[0].events == ["pause"])
+            assert stage.protocols[0].transport.get_write_buffer_size() > 0
+            assert len(await reader.readexactly(LARGE)) == LARGE
+            await until(lambda: stage.protocols[0].events == ["pause", "resume"])
+            writer.close()
+
+    asyncio.run(story())
+
+
+def test_a_paused_connection_is_not_read_from():
+    async def story():
+        async with Stage() as stage:
+            reader, writer = await asyncio.open_connection(*stage.address)
+            await until(lambda: stage.protocols)
+            transport = stage.protocols[0].transport
+            transport.pause_reading()
+            assert not transport.is_reading()
+            writer.write(b"held")
+            await writer.drain()
+            await turns(20)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.read(4), 0.05)
+            transport.resume_reading()
+            assert await reader.readexactly(4) == b"held"
+            writer.close()
+
+    asyncio.run(story())
+
+
+def test_closing_sends_what_was_written_first():
+    async def story():
+        async with Stage() as stage:
+            reader, writer = await asyncio.open_connection(*stage.address)
+            await until(lambda: stage.protocols)
+            transport = stage.protocols[0].transport
+            transport.write(bytes(LARGE))
+            transport.close()
+            transport.write(b"too late")
+            assert transport.is_closing() and len(await reader.read(-1)) == LARGE
+            await until(lambda: ("lost", "NoneType") in stage.protocols[0].events)
+            writer.close()
+
+    asyncio.run(story())
+
+
+def test_a_client_that_never_reads_is_let_go_of(monkeypatch):
+    async def story():
+        monkeypatch.setattr(plain, "LINGER_S_MAX", 0.01)
+        async with Stage() as stage:
+            _, writer = await asyncio.open_connection(*stage.address, limit=1)
+            await until(lambda: stage.protocols)
+            stage.protocols[0].transport.write(bytes(4 * LARGE))
+            stage.protocols[0].transport.close()
+            await until(lambda: ("lost", "NoneType") in stage.protocols[0].events)
+            writer.transport.abort()
+
+    asyncio.run(story())
+
+
+def test_a_reset_is_told_to_the_protocol_also_while_it_is_paused():
+    async def story():
+        async with Stage() as stage:
+            for paused in (False, True):
+                client = socket.create_connection(stage.address)
+                await until(lambda: len(stage.protocols) == 1 + paused)  # noqa: B023
+                if paused:
+                    stage.protocols[-1].transport.pause_reading()
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                client.close()
+                await until(lambda: any("lost" in event for event in stage.protocols[-1].events))
+
+    asyncio.run(story())
+
+
+def test_a_shortage_of_descriptors_is_waited_out(monkeypatch, caplog):
+    async def story():
+        monkeypatch.setattr(plain, "ACCEPT_PAUSE_S", 0.01)
+        async with Stage() as stage:
+            failures = [OSError(24, "Too many open files")]
+
+            class Short:
+                def __init__(self, inner):
+                    self.inner = inner
+
+                def accept(self):
+                    if failures:
+                        raise failures.pop()
+                    return self.inner.accept()
+
+                def fileno(self):
+                    return self.inner.fileno()
+
+            loop = asyncio.get_running_loop()
+            inner = stage.server.sockets[0]
+            loop.remove_reader(inner.fileno())
+            loop.add_reader(inner.fileno(), stage.server._accept, Short(inner))
+            reader, writer = await asyncio.open_connection(*stage.address)
+            writer.write(b"hello")
+            assert await reader.readexactly(5) == b"hello"
+            assert "Too many open files" in caplog.text
+            writer.close()
+
+    asyncio.run(story())
