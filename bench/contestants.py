@@ -5,15 +5,18 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from bench import native
+from bench.certificate import Certificate
+from bench.processes import rss_bytes
 from bench.wire import (
     READY_S_MAX,
     RETRY_S,
     BenchFailed,
+    CannotRun,
     Wire,
     create_topic,
     delete_topic,
@@ -38,6 +41,23 @@ KAFKA_SETTINGS = {"log.segment.delete.delay.ms": "200", "log.initial.task.delay.
 Process = NodeProcess | KafkaPeer
 
 
+@dataclass(frozen=True)
+class TlsDoor:
+    """Where a server speaks TLS, beside its plain port, and as whom."""
+
+    port: int
+    certificate: Certificate
+
+    @property
+    def address(self) -> str:
+        return f"SSL://{LOOPBACK}:{self.port}"
+
+
+class Spawn(Protocol):
+    def __call__(self, directory: Path, tls: TlsDoor | None = None) -> Process:
+        """Not started."""
+
+
 class Contestant(Protocol):
     """Whoever a load can be put on."""
 
@@ -47,28 +67,57 @@ class Contestant(Protocol):
     def port(self) -> int: ...
     @property
     def pid(self) -> int: ...
+    @property
+    def tls(self) -> TlsDoor:
+        """CannotRun if it has none."""
+
     def new_producer_id(self) -> tuple[int, int]: ...
     def open_topic(self, name: str, partitions: int) -> None: ...
     def drop_topic(self, name: str) -> None: ...
     def close(self) -> None: ...
 
 
-def spawn_headrace(directory: Path) -> NodeProcess:
-    """Not started. /metrics is on, as it is for users."""
-    return NodeProcess({"headrace.http.listener": f"{LOOPBACK}:{free_port()}"}, directory=directory)
+def spawn_headrace(directory: Path, tls: TlsDoor | None = None) -> NodeProcess:
+    """/metrics is on, as it is for users."""
+    settings = {"headrace.http.listener": f"{LOOPBACK}:{free_port()}"}
+    if tls is None:
+        return NodeProcess(settings, directory=directory)
+    port = free_port()
+    listeners = f"PLAINTEXT://{LOOPBACK}:{port},{tls.address}"
+    settings |= {"listeners": listeners, "advertised.listeners": listeners, **tls.certificate.settings()}
+    node = NodeProcess(settings, directory=directory)
+    node.port = port
+    return node
 
 
-def spawn_kafka(directory: Path) -> KafkaPeer:
-    return KafkaPeer(KAFKA_SETTINGS, directory=directory, heap=KAFKA_HEAP)
+def spawn_kafka(directory: Path, tls: TlsDoor | None = None) -> KafkaPeer:
+    if tls is None:
+        return KafkaPeer(KAFKA_SETTINGS, directory=directory, heap=KAFKA_HEAP)
+    return _KafkaWithTls(tls, directory)
+
+
+class _KafkaWithTls(KafkaPeer):
+    def __init__(self, tls: TlsDoor, directory: Path) -> None:
+        super().__init__({**KAFKA_SETTINGS, **tls.certificate.settings()}, directory=directory, heap=KAFKA_HEAP)
+        self._tls = tls
+
+    def properties(self) -> dict[str, str]:
+        made = super().properties()
+        for name in ("listeners", "advertised.listeners"):
+            made[name] += f",{self._tls.address}"
+        made["listener.security.protocol.map"] += ",SSL:SSL"
+        return made
 
 
 class Broker:
     """A server that is started when it is first needed and then kept, as warm as it gets, until `close`."""
 
-    def __init__(self, name: str, directory: Path, spawn: Callable[[Path], Process]) -> None:
+    def __init__(self, name: str, directory: Path, spawn: Spawn, certificate: Certificate | None = None) -> None:
         self.name = name
         self.directory = directory
         self.spawn = spawn
+        self._certificate = certificate
+        self._tls: TlsDoor | None = None
         self._process: Process | None = None
         self._wire: Wire | None = None
 
@@ -80,7 +129,8 @@ class Broker:
     def process(self) -> Process:
         if self._process is None:
             shutil.rmtree(self.directory, ignore_errors=True)
-            self._process = self.spawn(self.directory.absolute())
+            self._tls = None if self._certificate is None else TlsDoor(free_port(), self._certificate)
+            self._process = self.spawn(self.directory.absolute(), self._tls)
             self._process.start()
             self._wire = Wire(self._process.port)
         return self._process
@@ -99,11 +149,15 @@ class Broker:
     def pid(self) -> int:
         return self.process.pid
 
+    @property
+    def tls(self) -> TlsDoor:
+        _ = self.process
+        if self._tls is None:
+            raise CannotRun("no openssl to make a certificate with")
+        return self._tls
+
     def rss_bytes(self) -> int:
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
-        raise BenchFailed(f"{self.name} has no resident memory: it is gone")
+        return rss_bytes(self.pid)
 
     def new_producer_id(self) -> tuple[int, int]:
         return new_producer_id(self.wire)
@@ -146,6 +200,10 @@ class Ceiling:
     def pid(self) -> int:
         assert self._process is not None, "a topic comes first"
         return self._process.pid
+
+    @property
+    def tls(self) -> TlsDoor:
+        raise CannotRun("the ceiling speaks no TLS")
 
     def new_producer_id(self) -> tuple[int, int]:
         return 0, 0

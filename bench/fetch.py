@@ -8,7 +8,7 @@ from bench.contestants import KAFKA, Contestant
 from bench.frames import Batch, fetch_answer, fetch_error_at, fetch_frame, make_batch, produce_frame, records_that_fit
 from bench.line import IN_FLIGHT, KIB, Figure, Measured, Options
 from bench.load import Load, Span, run_load
-from bench.produce import produce_load
+from bench.produce import produce_load, run_through
 
 FETCH_BATCHES = 16  # a fetch asks for just as many whole batches as make about 1 MB
 SLACK_BYTES = 16  # by which answers may differ besides the records: a length of one to four bytes, absent tags
@@ -23,6 +23,7 @@ class Fetch:
     title: str
     figures: tuple[Figure, ...]
     connections: int
+    tls: bool = False
     against: tuple[str, ...] = (KAFKA,)
     alone: bool = False
     warm_round: bool = True
@@ -38,7 +39,7 @@ class Fetch:
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         load = self.prepare(contestant, topic, options)
         try:
-            outcome = run_load(load, contestant.port, contestant.pid, Span(options.seconds, options.span.warm))
+            outcome = run_through(contestant, load, Span(options.seconds, options.span.warm), tls=self.tls)
         finally:
             contestant.drop_topic(topic)
         return Measured({figure.key: getattr(outcome, figure.key) for figure in self.figures}, outcome.as_json())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import string
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +16,7 @@ from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 from headrace.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from headrace.records.builder import BatchBuilder
+from headrace.records.compression import Codec
 
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
@@ -23,12 +25,15 @@ CLIENT_ID = "bench"
 MESSAGE_BYTES_MAX = 1_048_588  # Kafka's default of message.max.bytes
 RECORD_OVERHEAD_MAX = 24  # what a record has besides its value
 SEED = 20_040_229
+WORDS = 512  # of which compressible values are made
+WORD_LETTERS = (3, 12)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     data: bytes
     records: int
+    plain_size: int  # before it was compressed
 
     @property
     def size(self) -> int:
@@ -37,18 +42,33 @@ class Batch:
 
 @cache
 def make_batch(
-    records: int, value_bytes: int, producer_id: int = NO_PRODUCER_ID, epoch: int = NO_PRODUCER_EPOCH
+    records: int,
+    value_bytes: int,
+    producer_id: int = NO_PRODUCER_ID,
+    epoch: int = NO_PRODUCER_EPOCH,
+    codec: Codec = Codec.NONE,
 ) -> Batch:
-    """Values of random bytes: nothing on the way may gain from their likeness."""
+    """Values of random bytes, as nothing on the way may gain from their likeness; of random words if they are to be compressed."""
     chance = random.Random(SEED)
     builder = BatchBuilder()
     timestamp = int(time.time() * 1000)
+    words = [] if codec == Codec.NONE else _words(chance)
     for _ in range(records):
-        builder.append(timestamp, None, chance.randbytes(value_bytes))
+        builder.append(timestamp, None, _text(chance, words, value_bytes) if words else chance.randbytes(value_bytes))
     sequence = NO_SEQUENCE if producer_id == NO_PRODUCER_ID else 0
-    data = builder.build(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+    plain_size = builder.size
+    data = builder.build(codec=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
     assert len(data) <= MESSAGE_BYTES_MAX
-    return Batch(bytes(data), records)
+    return Batch(bytes(data), records, plain_size)
+
+
+def _words(chance: random.Random) -> list[bytes]:
+    letters = string.ascii_lowercase.encode()
+    return [bytes(chance.choices(letters, k=chance.randint(*WORD_LETTERS))) for _ in range(WORDS)]
+
+
+def _text(chance: random.Random, words: list[bytes], size: int) -> bytes:
+    return b" ".join(chance.choices(words, k=size))[:size]  # a word has more than one byte: there are enough
 
 
 def records_that_fit(batch_bytes: int, value_bytes: int) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bench.contestants import KAFKA
 from bench.fetch import Fetch
 from bench.frames import records_that_fit
 from bench.line import KIB, Figure, Line
 from bench.loop_lag import LoopLag
 from bench.produce import Memory, Produce
 from bench.start import Start
+from headrace.records.compression import Codec
 
 
 def mb_per_s(goal: float | None = None, ceiling_goal: float | None = None) -> Figure:
@@ -19,6 +21,41 @@ def cpu_s_per_gb(goal: float | None = None) -> Figure:
 
 
 CPU_US_PER_REQUEST = Figure("cpu_us_per_request", "CPU µs/request", False, digits=1)
+
+
+NO_WORSE = 1.0
+TLS_GOAL = 1.2
+
+
+def _compressed(records: int) -> list[Line]:
+    figures = (mb_per_s(NO_WORSE), cpu_s_per_gb(NO_WORSE))
+    return [
+        Produce(
+            f"{codec.name.lower()}-64k{suffix}", f"produce 64 KB of records in {codec.name.lower()} batches, {how}",
+            figures, records, KIB, connections, connections, codec=codec, against=(KAFKA,),
+        )
+        for codec in (Codec.LZ4, Codec.ZSTD)
+        for suffix, how, connections in _ONE_AND_FOUR
+    ]  # fmt: skip
+
+
+def _encrypted(records: int) -> list[Line]:
+    figures = (mb_per_s(TLS_GOAL), cpu_s_per_gb(NO_WORSE))
+    produce: list[Line] = [
+        Produce(
+            f"tls-produce-64k{suffix}", f"TLS, produce 64 KB batches, {how}",
+            figures, records, KIB, connections, connections, tls=True, against=(KAFKA,),
+        )
+        for suffix, how, connections in _ONE_AND_FOUR
+    ]  # fmt: skip
+    return [
+        *produce,
+        Fetch("tls-fetch-1", "TLS, fetch 1 KB records, 1 connection, 1 MB a fetch", figures, 1, tls=True),
+        Fetch("tls-fetch-4", "TLS, fetch 1 KB records, 4 connections, 1 MB a fetch", figures, 4, tls=True),
+    ]
+
+
+_ONE_AND_FOUR = (("", "1 connection, 5 in flight", 1), ("-4x4", "4 connections × 4 partitions", 4))
 
 
 def all_lines() -> dict[str, Line]:
@@ -67,6 +104,8 @@ def all_lines() -> dict[str, Line]:
             1, 100, 50, 10, in_flight=1,
         ),
         Memory(four),
+        *_compressed(records_64k),
+        *_encrypted(records_64k),
         Start(),
         LoopLag(),
     ]  # fmt: skip

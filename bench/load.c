@@ -4,7 +4,7 @@
  * the end of the warm-up and the end of the time; then the outstanding answers are waited for. One line of JSON at the end.
  *
  * Arguments are name=value; `frames` names a file of [uint32 connection, little endian][frame with its size in front]...
- * SIGTERM ends the time early.
+ * SIGTERM ends the time early. `tls` names the certificate that a server must show (made with WITH_TLS only).
  * With batch_at the frames hold a batch of an idempotent producer: its sequence goes on with every request, and its checksum. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -21,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "crc32c.h"
+#include "transport.h"
 
 enum { IN_FLIGHT_MAX = 64, HEAD_BYTES = 512, EVENTS_MAX = 256, ERRORS_AT_MAX = 4, RECEIVE_BYTES = 256 * 1024 };
 enum { WARM_PART = 5 }; /* the warm-up takes at most a fifth of requests_max */
@@ -35,6 +36,7 @@ static uint64_t histogram[POWERS * STEPS], slowest;
 struct frame { unsigned char *bytes; uint32_t size; };
 struct connection {
     int fd;
+    session session;
     struct frame *frames;
     uint32_t count, next;
     bool sending, blocked;
@@ -54,6 +56,7 @@ static struct connection *connections;
 static uint32_t connection_count;
 static uint64_t begun_requests, answers, counted, errors, last_answer_at, now_ns;
 static int first_error;
+static const char *authority;
 static bool sending = true, counting;
 static int poll_fd;
 static volatile sig_atomic_t stopped;
@@ -138,11 +141,9 @@ static void send_more(struct connection *c) {
             c->sent = 0;
             begun_requests++;
         }
-        ssize_t sent = send(c->fd, frame->bytes + c->sent, frame->size - c->sent, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (sent < 0) {
-            if (errno == EAGAIN) { watch(c, true); return; }
-            fail("send");
-        }
+        long sent = session_send(c->session, c->fd, frame->bytes + c->sent, frame->size - c->sent);
+        if (sent == BLOCKED) { watch(c, true); return; }
+        if (sent <= 0) fail("send");
         c->sent += (uint32_t)sent;
         if (c->sent == frame->size) {
             c->sending = false;
@@ -193,11 +194,13 @@ static void take(struct connection *c, const unsigned char *data, size_t left) {
 }
 
 static void receive(struct connection *c) {
-    ssize_t size = recv(c->fd, received, sizeof received, MSG_DONTWAIT);
-    if (size < 0 && errno == EAGAIN) return;
-    if (size <= 0) fail(size ? "recv" : "the server closed the connection");
-    now_ns = now();
-    take(c, received, (size_t)size);
+    do {
+        long size = session_receive(c->session, c->fd, received, sizeof received);
+        if (size == BLOCKED) break;
+        if (size <= 0) fail(size ? "recv" : "the server closed the connection");
+        now_ns = now();
+        take(c, received, (size_t)size);
+    } while (reads_ahead);
     send_more(c);
 }
 
@@ -232,6 +235,7 @@ static void connect_all(void) {
         c->fd = socket(AF_INET, SOCK_STREAM, 0);
         if (c->fd < 0 || connect(c->fd, (struct sockaddr *)&address, sizeof address)) fail("connect");
         setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+        if (!session_begin(&c->session, c->fd, authority)) fail("TLS could not be agreed on");
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
         if (epoll_ctl(poll_fd, EPOLL_CTL_ADD, c->fd, &event)) fail("epoll_ctl");
     }
@@ -247,6 +251,7 @@ static void parse(int argc, char **argv) {
         if (!value) fail(argv[i]);
         *value++ = 0;
         if (!strcmp(argv[i], "frames")) { read_frames(value); continue; }
+        if (!strcmp(argv[i], "tls")) { authority = value; continue; }
         if (!strcmp(argv[i], "error_at")) {
             int at = atoi(value);
             if (errors_at_count == ERRORS_AT_MAX || at < 0 || at + 2 > HEAD_BYTES || at + 2 > args.response_min) fail("error_at");
@@ -271,6 +276,7 @@ static bool is_idle(void) {
 
 int main(int argc, char **argv) {
     signal(SIGTERM, stop);
+    signal(SIGPIPE, SIG_IGN);
     crc32c_prepare();
     parse(argc, argv);
     connect_all();
@@ -304,8 +310,8 @@ int main(int argc, char **argv) {
         }
     }
     printf("{\"seconds\": %.6f, \"responses\": %llu, \"all_responses\": %llu, \"errors\": %llu, \"first_error\": %d, "
-           "\"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, \"max_us\": %.1f, \"server_cpu_s\": %.3f, \"client_cpu_s\": %.3f}\n",
+           "\"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, \"max_us\": %.1f, \"server_cpu_s\": %.3f, \"client_cpu_s\": %.3f, \"tls\": \"%s\"}\n",
            (double)(until - from) / 1e9, (unsigned long long)counted, (unsigned long long)answers, (unsigned long long)errors, first_error,
-           quantile_us(0.5), quantile_us(0.99), quantile_us(0.999), (double)slowest / 1000, server_cpu, own_cpu);
+           quantile_us(0.5), quantile_us(0.99), quantile_us(0.999), (double)slowest / 1000, server_cpu, own_cpu, tls_spoken);
     return 0;
 }

@@ -30,6 +30,7 @@ class Load:
     response_max: int = ANSWER_BYTES_MAX
     batch_at: int = -1  # where in a frame the batch of an idempotent producer begins
     records: int = 0  # by which its sequence goes on
+    tls: Path | None = None  # the certificate that the server must show; None: in the clear
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Outcome:
     max_us: float
     server_cpu_s: float
     client_cpu_s: float
+    tls: str = ""  # version and cipher suite, if any
     payload_bytes: int = 0
 
     @property
@@ -72,7 +74,7 @@ class Outcome:
     def requests_per_s(self) -> float:
         return self.responses / self.seconds
 
-    def as_json(self) -> dict[str, float]:
+    def as_json(self) -> dict[str, object]:
         return asdict(self)
 
 
@@ -91,7 +93,8 @@ def arguments(load: Load, port: int, pid: int, span: Span, frames: Path) -> list
         "seconds": span.seconds,
     }
     given = [f"{name}={value}" for name, value in values.items()]
-    return [*given, *(f"error_at={at}" for at in load.error_at), f"frames={frames}"]
+    tls = [] if load.tls is None else [f"tls={load.tls}"]
+    return [*given, *tls, *(f"error_at={at}" for at in load.error_at), f"frames={frames}"]
 
 
 class Running:
@@ -106,7 +109,7 @@ class Running:
                 self._frames.write(_CONNECTION.pack(number))
                 self._frames.write(frame)
         self._frames.flush()
-        command = _generator() + arguments(load, port, pid, span, Path(self._frames.name))
+        command = _generator(tls=load.tls is not None) + arguments(load, port, pid, span, Path(self._frames.name))
         self._process = subprocess.Popen(
             command, cwd=native.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -138,9 +141,11 @@ def run_load(load: Load, port: int, pid: int, span: Span) -> Outcome:
 
 
 def generator_name() -> str:
-    return "C" if native.program("load") is not None else "Python (no C compiler)"
+    if native.program("load") is None:
+        return "Python (no C compiler)"
+    return "C" if native.program("load-tls") is not None else "C, for TLS Python (no headers of OpenSSL)"
 
 
-def _generator() -> list[str]:
-    made = native.program("load")
+def _generator(*, tls: bool) -> list[str]:
+    made = native.program("load-tls" if tls else "load")
     return [str(made)] if made is not None else [sys.executable, "-m", "bench.python_load"]

@@ -1,4 +1,4 @@
-"""The two C programs of the benchmark, compiled when they are first needed."""
+"""The C programs of the benchmark, compiled when they are first needed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ ROOT = HERE.parent
 WORK = ROOT / ".work" / "bench"
 COMPILE_S_MAX = 60.0
 FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror")
+# Name: source, and what the compiler is told besides.
+PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "ceiling": ("ceiling.c", ()),
+    "load": ("load.c", ()),
+    "load-tls": ("load.c", ("-DWITH_TLS", "-lssl", "-lcrypto")),
+}
+HEADERS = ("crc32c.h", "transport.h")
+_WITH_OPENSSL = "#include <openssl/ssl.h>\nint main(void) { return SSL_CTX_new(TLS_client_method()) == 0; }\n"
 
 
 @cache
@@ -22,17 +30,31 @@ def compiler() -> str | None:
 
 
 @cache
-def program(name: str) -> Path | None:
-    """The program made from NAME.c, or None where there is no C compiler."""
+def has_openssl() -> bool:
+    """Whether a C program can be made with it."""
     cc = compiler()
-    if cc is None:
+    command = [str(cc), "-x", "c", "-", "-o", os.devnull, "-lssl", "-lcrypto"]
+    return cc is not None and _succeeds(command, _WITH_OPENSSL)
+
+
+def _succeeds(command: list[str], given: str) -> bool:
+    return subprocess.run(command, input=given, text=True, capture_output=True, timeout=COMPILE_S_MAX).returncode == 0
+
+
+@cache
+def program(name: str) -> Path | None:
+    """The program of that name, or None where it cannot be made: no C compiler, or no OpenSSL for it."""
+    cc = compiler()
+    source, options = PROGRAMS[name]
+    if cc is None or ("-lssl" in options and not has_openssl()):
         return None
-    sources = [HERE / f"{name}.c", HERE / "crc32c.h"]
-    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
+    parts = [(HERE / file).read_bytes() for file in (source, *HEADERS)]
+    digest = hashlib.sha256(b"".join((*parts, " ".join(options).encode()))).hexdigest()[:12]
     target = WORK / "bin" / f"{name}-{digest}"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = target.with_suffix(f".{os.getpid()}")
-        subprocess.run([cc, *FLAGS, "-o", str(fresh), str(sources[0])], check=True, timeout=COMPILE_S_MAX)
+        command = [cc, *FLAGS, "-o", str(fresh), str(HERE / source), *options]
+        subprocess.run(command, check=True, timeout=COMPILE_S_MAX)
         fresh.rename(target)
     return target

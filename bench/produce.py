@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from bench.contestants import CEILING, KAFKA, Broker, Contestant
 from bench.frames import Batch, make_batch, produce_answer, produce_error_at, produce_frame
 from bench.line import IN_FLIGHT, Figure, Measured, Options
-from bench.load import Load, Outcome, run_load
+from bench.load import Load, Outcome, Span, run_load
+from headrace.records.compression import Codec
 
 
 def produce_load(topic: str, batches: list[Batch], partitions: int, in_flight: int) -> Load:
@@ -16,11 +17,19 @@ def produce_load(topic: str, batches: list[Batch], partitions: int, in_flight: i
     return Load(
         frames=[[produce_frame(topic, number % partitions, batch)] for number, batch in enumerate(batches)],
         in_flight=in_flight,
-        payload_bytes=batches[0].size,
+        payload_bytes=batches[0].plain_size,
         error_at=produce_error_at(topic),
         response_min=answer_bytes,
         response_max=answer_bytes,
     )
+
+
+def run_through(contestant: Contestant, load: Load, span: Span, *, tls: bool) -> Outcome:
+    """By the plain door or by the one with TLS."""
+    if not tls:
+        return run_load(load, contestant.port, contestant.pid, span)
+    door = contestant.tls
+    return run_load(replace(load, tls=door.certificate.public), door.port, contestant.pid, span)
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,8 @@ class Produce:
     partitions: int
     in_flight: int = IN_FLIGHT
     idempotent: bool = False
+    codec: Codec = Codec.NONE
+    tls: bool = False
     against: tuple[str, ...] = (KAFKA, CEILING)
     alone: bool = False
     warm_round: bool = True
@@ -42,7 +53,7 @@ class Produce:
         """Opens the topic."""
         contestant.open_topic(topic, self.partitions)
         if not self.idempotent:
-            batch = make_batch(self.records, self.value_bytes)
+            batch = make_batch(self.records, self.value_bytes, codec=self.codec)
             return produce_load(topic, [batch] * self.connections, self.partitions, self.in_flight)
         batches = [
             make_batch(self.records, self.value_bytes, *contestant.new_producer_id()) for _ in range(self.connections)
@@ -54,7 +65,7 @@ class Produce:
     def run(self, contestant: Contestant, topic: str, options: Options) -> Outcome:
         load = self.prepare(contestant, topic, options)
         try:
-            return run_load(load, contestant.port, contestant.pid, options.span)
+            return run_through(contestant, load, options.span, tls=self.tls)
         finally:
             contestant.drop_topic(topic)
 

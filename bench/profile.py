@@ -1,4 +1,4 @@
-"""`python -m bench.profile produce-small|produce-64k|fetch`: where the time of one of our requests goes.
+"""`python -m bench.profile PATH` (--help names them): where the time of one of our requests goes.
 
 The node runs in this process, the load in another. A first run without the profiler tells what a request costs; a second one with
 cProfile tells the shares, which are scaled to that cost. The profiler's own burden falls on calls: small functions look too dear.
@@ -15,15 +15,17 @@ import random
 import shutil
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from bench.contestants import HEADRACE
+from bench.certificate import make_certificate
+from bench.contestants import HEADRACE, TlsDoor
 from bench.fetch import Fetch
 from bench.line import Options
 from bench.lines import all_lines
-from bench.load import Span, run_load
+from bench.load import Span
 from bench.native import WORK
-from bench.produce import Produce
+from bench.produce import Produce, run_through
 from bench.wire import Wire, create_topic, new_producer_id, wait_until_served
 from headrace.base.clock import SystemClock
 from headrace.node.node import Node, Ports
@@ -31,7 +33,15 @@ from headrace.node.settings import make_settings
 from headrace.storage.disk import DiskFiles
 from headrace.testing.processes import LOOPBACK, free_port
 
-PATHS = {"produce-small": "message-50", "produce-64k": "produce-64k", "fetch": "fetch-1"}
+PATHS = {
+    "produce-small": "message-50",
+    "produce-64k": "produce-64k",
+    "produce-lz4": "lz4-64k",
+    "produce-zstd": "zstd-64k",
+    "produce-tls": "tls-produce-64k",
+    "fetch": "fetch-1",
+    "fetch-tls": "tls-fetch-1",
+}
 TOPIC = "profile"
 IDLE = "method 'poll' of 'select.epoll'"  # mostly waiting, which is no work
 ROWS = 25
@@ -46,8 +56,9 @@ class InProcess:
 
     name = HEADRACE
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: TlsDoor) -> None:
         self.port = port
+        self.tls = tls
         self.pid = os.getpid()
 
     def new_producer_id(self) -> tuple[int, int]:
@@ -69,22 +80,29 @@ class InProcess:
 async def profile(path: str, seconds: float, directory: Path) -> tuple[float, pstats.Stats]:
     """CPU µs of one request, and the profile of the loop under the same load."""
     port = free_port()
+    certificate = make_certificate(directory / "certificate")
+    if certificate is None:
+        raise SystemExit("there is no openssl to make a certificate with")
+    tls = TlsDoor(free_port(), certificate)
     given = {
-        "listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
-        "log.dirs": str(directory),
+        "listeners": f"PLAINTEXT://{LOOPBACK}:{port},{tls.address}",
+        "log.dirs": str(directory / "data"),
         "headrace.http.listener": "",
+        **certificate.settings(),
     }
     ports = Ports(DiskFiles(), SystemClock(), random.Random(), asyncio.get_running_loop())
     node = await Node.start(make_settings(given, single_node=True), ports)
     try:
         line = all_lines()[PATHS[path]]
         assert isinstance(line, Produce | Fetch)
-        load = await asyncio.to_thread(line.prepare, InProcess(port), TOPIC, Options())
+        contestant = InProcess(port, tls)
+        load = await asyncio.to_thread(line.prepare, contestant, TOPIC, Options())
         span = Span(seconds, WARM_S, 0 if isinstance(line, Fetch) else BYTES_MAX)
-        bare = await asyncio.to_thread(run_load, load, port, os.getpid(), span)
+        run = partial(run_through, contestant, load, span, tls=line.tls)
+        bare = await asyncio.to_thread(run)
         profiler = cProfile.Profile()
         profiler.enable()
-        await asyncio.to_thread(run_load, load, port, os.getpid(), span)
+        await asyncio.to_thread(run)
         profiler.disable()
     finally:
         await node.stop()

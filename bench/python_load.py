@@ -1,4 +1,4 @@
-"""load.c in Python, for machines without a C compiler: same arguments, same checks, same line of JSON; a heavier client."""
+"""load.c in Python, for machines without a C compiler (or, for TLS, without OpenSSL's headers): same arguments, same checks, same line of JSON; a heavier client."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import selectors
 import signal
 import socket
+import ssl
 import struct
 import sys
 import time
@@ -43,6 +44,7 @@ class Arguments:
     seconds: float = 0.0
     error_at: list[int] = field(default_factory=list)
     frames: str = ""
+    tls: str = ""
 
     @classmethod
     def parse(cls, words: list[str]) -> Arguments:
@@ -57,9 +59,10 @@ class Arguments:
 
 
 class _Connection:
-    def __init__(self, port: int, frames: list[bytearray]) -> None:
-        self.socket = socket.create_connection((LOOPBACK, port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(self, port: int, frames: list[bytearray], tls: ssl.SSLContext | None) -> None:
+        plain = socket.create_connection((LOOPBACK, port))
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = plain if tls is None else tls.wrap_socket(plain, server_hostname=LOOPBACK)
         self.socket.setblocking(False)
         self.frames = frames
         self.next = 0
@@ -77,7 +80,8 @@ class _Load:
         self.latencies: list[float] = []
         self.last_answer = time.monotonic()
         self.selector = selectors.DefaultSelector()
-        self.connections = [_Connection(arguments.port, frames) for frames in _read_frames(arguments.frames)]
+        tls = _client_context(arguments.tls) if arguments.tls else None
+        self.connections = [_Connection(arguments.port, frames, tls) for frames in _read_frames(arguments.frames)]
         for connection in self.connections:
             self.selector.register(connection.socket, selectors.EVENT_READ, connection)
 
@@ -95,7 +99,7 @@ class _Load:
                 self.requests += 1
             try:
                 sent = connection.socket.send(connection.unsent)
-            except BlockingIOError:
+            except (BlockingIOError, ssl.SSLWantWriteError):
                 self.selector.modify(connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
                 return
             connection.unsent = connection.unsent[sent:] if sent < len(connection.unsent) else None
@@ -114,11 +118,11 @@ class _Load:
         return memoryview(frame)
 
     def receive(self, connection: _Connection) -> None:
-        data = connection.socket.recv(RECEIVE_BYTES)
-        if not data:
-            raise SystemExit("load: the server closed the connection")
         received = connection.received
-        received += data
+        if isinstance(connection.socket, ssl.SSLSocket):
+            received += _decrypted(connection.socket)
+        else:
+            received += _or_closed(connection.socket.recv(RECEIVE_BYTES))
         now = time.monotonic()
         while len(received) >= 4:
             size = _INT32.unpack_from(received)[0] + 4
@@ -163,6 +167,28 @@ class _Load:
         return not any(connection.begun for connection in self.connections)
 
 
+def _client_context(authority: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=authority)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
+def _decrypted(connection: ssl.SSLSocket) -> bytes:
+    """All there is: what the library has read ahead, the selector does not know of."""
+    found = []
+    try:
+        while True:
+            found.append(_or_closed(connection.recv(RECEIVE_BYTES)))
+    except ssl.SSLWantReadError:
+        return b"".join(found)
+
+
+def _or_closed(data: bytes) -> bytes:
+    if not data:
+        raise SystemExit("load: the server closed the connection")
+    return data
+
+
 def _read_frames(path: str) -> list[list[bytearray]]:
     found: list[list[bytearray]] = []
     with open(path, "rb") as file:
@@ -181,7 +207,14 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def run(arguments: Arguments) -> dict[str, float]:
+def _spoken(connection: socket.socket) -> str:
+    if not isinstance(connection, ssl.SSLSocket):
+        return ""
+    suite = connection.cipher()
+    return f"{connection.version()} {suite[0] if suite else '?'}"
+
+
+def run(arguments: Arguments) -> dict[str, float | str]:
     load = _Load(arguments)
     signal.signal(signal.SIGTERM, load.stop)
     warm_end = time.monotonic() + arguments.warm
@@ -217,6 +250,7 @@ def run(arguments: Arguments) -> dict[str, float]:
         "max_us": round(slowest_last[-1] * 1e6, 1),
         "server_cpu_s": server_cpu,
         "client_cpu_s": own_cpu,
+        "tls": _spoken(load.connections[0].socket),
     }
 
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import native
+from bench.certificate import make_certificate
 from bench.contestants import CEILING, HEADRACE, KAFKA, Broker, Ceiling, Contestant, spawn_headrace, spawn_kafka
 from bench.frames import make_batch
 from bench.line import Line, Measured, Options
 from bench.load import Span, run_load
 from bench.produce import produce_load
+from bench.wire import CannotRun
 from headrace.testing import peers
 
 WARM_CONNECTIONS = 10
@@ -26,7 +28,7 @@ class Results:
     """By line and contestant, the rounds that count."""
 
     rounds: dict[str, dict[str, list[Measured]]] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)  # contestants that could not take part, and why
+    skipped: dict[str, str] = field(default_factory=dict)  # contestants that could not take part and lines that could not run
 
     def add(self, line: str, contestant: str, measured: Measured) -> None:
         self.rounds.setdefault(line, {}).setdefault(contestant, []).append(measured)
@@ -34,11 +36,12 @@ class Results:
 
 def contestants(work: Path, *, with_kafka: bool) -> tuple[list[Contestant], dict[str, str]]:
     """Who takes part, and why the others do not."""
-    found: list[Contestant] = [Broker(HEADRACE, work / "headrace", spawn_headrace)]
+    certificate = make_certificate(work / "certificate")
+    found: list[Contestant] = [Broker(HEADRACE, work / "headrace", spawn_headrace, certificate)]
     skipped = {}
     reason = peers.available() if with_kafka else "left out with --no-kafka"
     if reason is None:
-        found.append(Broker(KAFKA, work / "kafka", spawn_kafka))
+        found.append(Broker(KAFKA, work / "kafka", spawn_kafka, certificate))
     else:
         skipped[KAFKA] = reason
     if native.program("ceiling") is not None:
@@ -61,7 +64,12 @@ class Runner:
     def run(self, lines: Sequence[Line]) -> Results:
         try:
             for line in lines:
-                self._run_line(line)
+                try:
+                    self._run_line(line)
+                except CannotRun as reason:
+                    self._tell(f"{line.name} is left out: {reason}")
+                    self.results.rounds.pop(line.name, None)
+                    self.results.skipped[line.name] = str(reason)
         finally:
             self._close_all()
         return self.results

@@ -33,6 +33,10 @@ class BenchFailed(Exception):
     """A measurement that could not be made; the text says why."""
 
 
+class CannotRun(BenchFailed):
+    """This line cannot be run here; others can."""
+
+
 class Wire:
     """One connection, one request at a time. OSError when it breaks."""
 

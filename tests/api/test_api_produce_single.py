@@ -139,8 +139,8 @@ def test_both_ways_answer_alike(twins, case, version, index, acks, client_id, tr
 @pytest.mark.parametrize("version", [9, 12, 13])
 def test_the_ordinary_request_takes_the_short_way(twins, version):
     batch = build({"values": [b"x"], "codec": Codec.NONE, "producer": (-1, -1, -1), "age_ms": 0, "damage": ""})
-    assert twins.shortcut(twins.frame("cccc", version, 0, batch, 1, "client", None)) is not None
-    assert twins.shortcut(twins.frame("cccc", version, 0, batch, 0, "client", None)) is None
+    assert twins.shortcut(PEER, twins.frame("cccc", version, 0, batch, 1, "client", None)) is not None
+    assert twins.shortcut(PEER, twins.frame("cccc", version, 0, batch, 0, "client", None)) is None
 
 
 @settings(deadline=None, max_examples=300)
@@ -150,5 +150,5 @@ def test_hostile_frames_are_left_to_the_long_way_or_answered(twins, noise, place
     frame = bytearray(twins.frame("cccc", 9, 0, batch, 1, "client", None))
     frame[place : place + len(bytes_there)] = bytes_there
     for hostile in (bytearray(b"\0\0\0\x09" + noise), frame, frame[:place]):
-        answer = twins.shortcut(memoryview(hostile))
+        answer = twins.shortcut(PEER, memoryview(hostile))
         assert answer is None or isinstance(answer[0], bytes)

@@ -56,7 +56,7 @@ def test_without_a_file_there_is_a_single_node_on_localhost():
         ("node.id=one", "node.id"),
         ("listeners=PLAINTEXT:9092", "listeners"),
         ("listeners=PLAINTEXT://a:1,PLAINTEXT://b:2", "once"),
-        ("listeners=SSL://localhost:9092", "PLAINTEXT only"),
+        ("listeners=EXTERNAL://localhost:9092", "listener.security.protocol.map"),
         ("controller.listener.names=NOWHERE", "not among listeners"),
         ("controller.quorum.voters=1@a:1,2@b:2", "quorum of one"),
         ("advertised.listeners=OTHER://a:1", "OTHER"),

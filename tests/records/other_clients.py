@@ -11,5 +11,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.record.default_records import DefaultRecordBatch as PythonBatch
     from kafka.record.default_records import DefaultRecordBatchBuilder as PythonBuilder
+    from kafka.record.legacy_records import LegacyRecordBatchBuilder as PythonLegacyBuilder
 
-__all__ = ["AioBatch", "AioBuilder", "PythonBatch", "PythonBuilder"]
+__all__ = ["AioBatch", "AioBuilder", "PythonBatch", "PythonBuilder", "PythonLegacyBuilder"]

@@ -149,10 +149,16 @@ def test_a_full_disk_refuses_and_space_is_used_again(stamped_by: str, caplog: py
             assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 1)
 
 
-def test_a_broken_disk_takes_its_partition_offline_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_disk_takes_its_partition_offline_and_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of two: with the only one, or the one of the metadata log, the node would have to stop."""
     disk = BrokenDisk("broken")
-    with EmbeddedNode(files=disk) as node:
+    dirs = {"log.dirs": f"{tmp_path}/first,{tmp_path}/second"}
+    with EmbeddedNode(dirs, data_dir=tmp_path, files=disk) as node:
+        make_topic(node, "sound")
         make_topic(node, "broken")
+        assert (tmp_path / "second" / "broken-0").is_dir()
         with RawClient(node) as client:
             assert client.produce("broken", batch(b"before")).error_code == ErrorCode.NONE
             disk.error = errno.EIO

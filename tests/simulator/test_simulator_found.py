@@ -8,9 +8,9 @@ from random import Random
 from headrace.base.ids import TopicPartition, Uuid
 from headrace.records.batch import read_header
 from headrace.records.builder import BatchBuilder
-from headrace.storage.checkpoints import PARTITION_METADATA
 from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
+from headrace.storage.partition_metadata import PARTITION_METADATA
 from headrace.testing.history import History
 from headrace.testing.simulator.disk import SimulatedFiles
 from headrace.testing.simulator.loop import SimulatedLoop

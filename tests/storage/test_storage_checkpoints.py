@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.base.ids import NodeId, TopicPartition, Uuid
-from headrace.storage import checkpoints
+from headrace.storage import checkpoints, partition_metadata
 from headrace.storage.checkpoints import CorruptCheckpoint, MetaProperties
 from headrace.storage.disk import DiskFiles
 from headrace.storage.leader_epochs import EpochEnd, EpochStart, LeaderEpochs
@@ -63,7 +63,7 @@ def test_garbage_in_the_other_files_is_a_value_or_corrupt(
     path = tmp_path_factory.getbasetemp() / "garbage"
     path.write_bytes(data)
     for read in (
-        checkpoints.read_partition_metadata,
+        partition_metadata.read_partition_metadata,
         checkpoints.read_meta_properties,
         checkpoints.read_clean_shutdown,
         checkpoints.read_offsets,
@@ -76,10 +76,10 @@ def test_garbage_in_the_other_files_is_a_value_or_corrupt(
 
 def test_partition_metadata(tmp_path: Path) -> None:
     path = tmp_path / "partition.metadata"
-    assert checkpoints.read_partition_metadata(DiskFiles(), str(path)) is None
-    path.write_bytes(checkpoints.encode_partition_metadata(TOPIC_ID))
+    assert partition_metadata.read_partition_metadata(DiskFiles(), str(path)) is None
+    path.write_bytes(partition_metadata.encode_partition_metadata(TOPIC_ID))
     assert path.read_bytes() == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
-    assert checkpoints.read_partition_metadata(DiskFiles(), str(path)) == TOPIC_ID
+    assert partition_metadata.read_partition_metadata(DiskFiles(), str(path)) == TOPIC_ID
 
 
 def test_meta_properties(tmp_path: Path) -> None:

@@ -11,9 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from headrace.base.ids import TopicPartition
+from headrace.records.batch import read_header
+from headrace.records.builder import build_batch
+from headrace.records.record import Record
 from headrace.storage import disk
 from headrace.storage.disk import DiskFiles
 from headrace.storage.files import ShortWrite, read_all, write_atomically
+from headrace.storage.log import Log
+from headrace.storage.log_config import LogConfig
 
 
 @contextmanager
@@ -130,3 +136,40 @@ def test_names(tmp_path: Path) -> None:
     files.remove(str(tmp_path / "a"))
     files.remove(str(tmp_path / "a"))
     assert files.list_dir(str(tmp_path)) == []
+
+
+def test_a_file_that_moves_stays_usable(tmp_path: Path) -> None:
+    files = DiskFiles(open_files_max=1)
+    file = files.open(str(tmp_path / "a"), create=True)
+    file.append(b"first")
+    file.move(str(tmp_path / "b"))
+    assert file.path == str(tmp_path / "b") and os.listdir(tmp_path) == ["b"]
+    for number in range(3):  # takes its descriptor away
+        files.open(str(tmp_path / f"other-{number}"), create=True)
+    assert file.append(b" second") == 5
+    assert file.read(0, 20) == b"first second"
+    assert files.modified_ms(file.path) == os.stat(file.path).st_mtime_ns // 1_000_000
+    file.close()
+
+
+def test_thousands_of_logs_need_few_descriptors(tmp_path: Path) -> None:
+    """Three files a segment, two segments a log, two hundred descriptors for all of it."""
+    bound, count = 200, 1500
+    files = DiskFiles(open_files_max=bound)
+    before = len(os.listdir("/proc/self/fd"))
+    logs = []
+    for number in range(count):
+        name = TopicPartition("t", number)
+        log, _ = Log.open(files, str(tmp_path / str(name)), name, LogConfig(), now_ms=1)
+        batch = build_batch([Record(0, 5, None, b"%d" % number)])
+        log.append_as_leader(batch, read_header(batch), 0, 1)
+        log.roll(1)
+        logs.append(log)
+        assert files.open_descriptors() <= bound
+    assert len(os.listdir("/proc/self/fd")) - before <= bound
+    for number, log in enumerate(logs):
+        assert log.read(0, 1000).range.read().endswith(b"%d\0" % number)
+    assert len(os.listdir("/proc/self/fd")) - before <= bound
+    for log in logs:
+        log.abandon()
+    assert (files.open_descriptors(), len(os.listdir("/proc/self/fd"))) == (0, before)

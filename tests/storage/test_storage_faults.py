@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
+import msgspec
 import pytest
 from storage_samples import (
     NOW_MS,
@@ -27,6 +28,7 @@ from headrace.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, CorruptCheckpo
 from headrace.storage.disk import DiskFile, DiskFiles
 from headrace.storage.files import Buffer, ShortWrite
 from headrace.storage.log import Log
+from headrace.storage.retention import enforce
 
 
 class FullDiskFile(DiskFile):
@@ -179,6 +181,49 @@ def test_a_flipped_bit_in_an_old_index_is_noticed_by_the_reader_that_it_misleads
             assert log.read(last, 1).range.read() == data, first
         log.close()
         victim.write_bytes(good)
+
+
+def log_with_times(path: Path) -> Log:
+    """Times that go up and down, so that a lookup that starts too late is a wrong answer."""
+    log, _ = open_log(path)
+    for number in range(60):
+        append(log, make_batch([NOW_MS + (number * 7) % 40 + number, NOW_MS + number]))
+    return log
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_a_flipped_bit_in_a_time_index_is_noticed_by_whoever_it_misleads(tmp_path: Path, which: int) -> None:
+    log = log_with_times(tmp_path)
+    times = range(NOW_MS, NOW_MS + 110, 3)
+    expected = [log.find_by_timestamp(time) for time in times]
+    largest, end = log.max_timestamp_offset(), log.log_end
+    log.close()
+    victim = segment_files(tmp_path, ".timeindex")[which]
+    good = victim.read_bytes()
+    assert len(good) >= 24
+    for position in range(len(good)):
+        flip_bit(victim, position)
+        log, _ = open_log(tmp_path, recovery_point=end, clean=True)
+        assert [log.find_by_timestamp(time) for time in times] == expected, position
+        assert log.max_timestamp_offset() == largest
+        log.close()
+        victim.write_bytes(good)
+
+
+def test_retention_does_not_believe_a_flipped_time(tmp_path: Path) -> None:
+    log = log_with_times(tmp_path)
+    end = log.log_end
+    log.close()
+    victim = segment_files(tmp_path, ".timeindex")[0]
+    data = bytearray(victim.read_bytes())
+    data[-12:-4] = (1000).to_bytes(8, "big")  # 1970: long expired
+    del data[:-12]
+    victim.write_bytes(data)
+    log, _ = open_log(tmp_path, recovery_point=end, clean=True)
+    assert log.segments.first.max_timestamp == 1000
+    log.configure(msgspec.structs.replace(SMALL, retention_ms=10_000))
+    assert enforce(log, end, NOW_MS) is None
+    assert log.segments.first.max_timestamp > NOW_MS
 
 
 def test_a_hole_in_an_old_segment_is_reported_and_left(tmp_path: Path) -> None:

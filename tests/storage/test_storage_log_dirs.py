@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from storage_samples import append, make_batch, open_log
+from storage_samples import append, make_batch, open_log, sync
 
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import NodeId, TopicPartition, Uuid
 from headrace.storage.checkpoints import RECOVERY_POINT_CHECKPOINT, MetaProperties
 from headrace.storage.disk import DiskFiles
 from headrace.storage.log_config import LogConfig
-from headrace.storage.log_dirs import LogDir, close_log_dirs, open_log_dirs
+from headrace.storage.log_dirs import LogDir, close_log_dirs, open_living_dirs, open_log_dirs
 from headrace.storage.names import marked_dir_name
 
 
@@ -144,11 +147,62 @@ def test_an_index_that_is_full_rolls_the_segment(tmp_path: Path) -> None:
         assert len(segment.offset_index) <= 6 and len(segment.time_index) <= 4
 
 
-def test_flush_is_due_by_messages_and_by_time(tmp_path: Path) -> None:
-    log, _ = open_log(tmp_path, LogConfig(flush_messages=3, flush_ms=1000))
-    assert not log.flush_due(0)
+def test_a_flush_is_due_some_time_after_something_new(tmp_path: Path) -> None:
+    log, _ = open_log(tmp_path, LogConfig(flush_ms=1000))
+    assert not log.flush_due(0) and not log.flush_due(5000)
     append(log, make_batch(2))
-    assert not log.flush_due(0) and not log.flush_due(999)
-    assert log.flush_due(1000)
-    append(log, make_batch(1))
-    assert log.flush_due(0)
+    assert not log.flush_due(6000) and not log.flush_due(6999)
+    append(log, make_batch(1))  # more of it does not put it off
+    assert log.flush_due(7000)
+    sync(log)
+    assert not log.flush_due(7001)
+
+
+def living(paths: list[str], files: DiskFiles | None = None) -> tuple[list[str], dict[str, OSError]]:
+    log_dirs, failed = open_living_dirs(files or DiskFiles(), paths, paths[0], node_id=NodeId(1))
+    close_log_dirs(log_dirs)
+    return [log_dir.path for log_dir in log_dirs], failed
+
+
+def test_new_directories_are_made_and_a_known_node_misses_those_that_are_gone(tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in "abc"]
+    assert living(paths) == (paths, {})
+    formatted(tmp_path / "a", meta(1))
+    shutil.rmtree(paths[1])
+    found, failed = living(paths)
+    assert (found, list(failed)) == ([paths[0], paths[2]], [paths[1]])
+    assert "does not exist" in str(failed[paths[1]]) and not (tmp_path / "b").exists()
+    shutil.rmtree(paths[0])
+    formatted(tmp_path / "b", meta(2))
+    with pytest.raises(ConfigError, match="without it this node cannot start"):
+        living(paths)
+
+
+def test_a_directory_that_cannot_be_used_is_left_out_unless_it_has_the_metadata(tmp_path: Path) -> None:
+    paths = [str(tmp_path / "a"), str(tmp_path / "b")]
+    formatted(tmp_path / "a", meta(1))
+    (tmp_path / "b").write_text("a file")
+    found, failed = living(paths)
+    assert (found, list(failed)) == (paths[:1], paths[1:])
+    with pytest.raises(ConfigError, match=r"metadata\.log\.dir: .* cannot be used"):
+        living(paths[::-1])
+
+
+class ReadOnlyFiles(DiskFiles):
+    """What the kernel answers below a directory that is mounted read-only."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = str(path)
+
+    def lock(self, path: str) -> AbstractContextManager[None]:
+        if path.startswith(self._path):
+            raise OSError(errno.EROFS, "Read-only file system", path)
+        return super().lock(path)
+
+
+def test_a_read_only_directory_is_left_out(tmp_path: Path) -> None:
+    paths = [formatted(tmp_path / "a", meta(1)), formatted(tmp_path / "b", meta(2))]
+    found, failed = living(paths, ReadOnlyFiles(tmp_path / "b"))
+    assert found == paths[:1] and failed[paths[1]].errno == errno.EROFS
+    assert living(paths) == (paths, {})

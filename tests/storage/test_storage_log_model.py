@@ -16,6 +16,7 @@ from storage_samples import NOW_MS, SMALL, append, make_batch, open_log, stored_
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.records.batch import read_header, stamp
 from headrace.records.record import decode_records
+from headrace.storage.retention import enforce
 
 PID = 3
 timestamps_strategy = st.lists(st.integers(NOW_MS - 50, NOW_MS + 50), min_size=1, max_size=6)
@@ -102,6 +103,19 @@ class LogMachine(RuleBasedStateMachine):
         self.log.advance_log_start(data.draw(st.integers(0, self.end)))
         self.model = [one for one in self.model if one[1] >= self.log.log_start]
 
+    @rule(bytes_kept=st.integers(0, 4000), high_watermark=st.integers(0, 200))
+    def delete_by_size(self, bytes_kept: int, high_watermark: int) -> None:
+        self.log.configure(
+            msgspec.structs.replace(GAPPY, cleanup_policy=("compact", "delete"), retention_bytes=bytes_kept)
+        )
+        before = self.log.log_start
+        while enforce(self.log, min(high_watermark, self.end), NOW_MS) is not None:
+            assert before <= self.log.log_start <= max(high_watermark, before)
+        self.log.configure(GAPPY)
+        self.model = [one for one in self.model if one[1] >= self.log.log_start]
+        for doomed in self.log.doomed.take(NOW_MS + GAPPY.file_delete_delay_ms):
+            doomed.remove()
+
     @rule()
     def reopen_after_a_clean_end(self) -> None:
         start, end = self.log.log_start, self.end
@@ -178,6 +192,9 @@ class LogMachine(RuleBasedStateMachine):
             expected = next((record for record in records if record.timestamp >= timestamp), None)
             found = self.log.find_by_timestamp(timestamp)
             assert (found and (found.offset, found.timestamp)) == (expected and (expected.offset, expected.timestamp))
+        largest = max(records, key=lambda record: record.timestamp, default=None)
+        found = self.log.max_timestamp_offset()
+        assert (found and (found.offset, found.timestamp)) == (largest and (largest.offset, largest.timestamp))
 
     @invariant()
     def epochs_end_where_the_next_one_begins(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.api.metadata import ALL_CLUSTER_OPERATIONS, NOT_ASKED
+from headrace.api.metadata import cluster_operations
+from headrace.api.quorum import Endpoints
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import NodeId
 from headrace.metadata.image import Image
@@ -13,6 +14,34 @@ from headrace.server.context import RequestContext
 
 BROKERS = 1
 CONTROLLERS = 2
+
+
+class ControllerClusterApi:
+    """On a listener of a controller: there the controllers are the nodes, for tools that go to them directly (KIP-919)."""
+
+    def __init__(self, node_id: NodeId, cluster_id: str, endpoints: Callable[[], Endpoints]) -> None:
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._endpoints = endpoints
+
+    def describe(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
+        if request.endpoint_type != CONTROLLERS:
+            mismatched = request.endpoint_type == BROKERS
+            code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if mismatched else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+            text = "ask a controller's listener for controllers"
+            return DescribeClusterResponse(error_code=code, error_message=text)
+        endpoint = self._endpoints().get(context.peer.listener)
+        node = DescribeClusterResponse.DescribeClusterBroker
+        return DescribeClusterResponse(
+            endpoint_type=CONTROLLERS,
+            error_message=None,
+            cluster_id=self._cluster_id,
+            controller_id=self._node_id,
+            brokers=[]
+            if endpoint is None
+            else [node(broker_id=self._node_id, host=endpoint[0], port=endpoint[1], rack=None)],
+            cluster_authorized_operations=cluster_operations(context, request.include_cluster_authorized_operations),
+        )
 
 
 class ClusterApi:
@@ -42,7 +71,5 @@ class ClusterApi:
             cluster_id=self._cluster_id,
             controller_id=self._node_id,
             brokers=brokers,
-            cluster_authorized_operations=(
-                ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
-            ),
+            cluster_authorized_operations=cluster_operations(context, request.include_cluster_authorized_operations),
         )

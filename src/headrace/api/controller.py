@@ -1,4 +1,4 @@
-"""What a controller listener answers: registration, heartbeats, forwarded requests, blocks of producer ids, and the metadata log itself."""
+"""What a controller listener answers: registration, heartbeats, forwarded requests, blocks of producer ids; `api.quorum` has the rest."""
 
 from __future__ import annotations
 
@@ -7,78 +7,103 @@ import ipaddress
 from collections.abc import Callable
 from typing import Any
 
+from headrace.api.topic_permissions import hide_options, split_creations, split_deletions
 from headrace.base.clock import Clock
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.base.ids import METADATA_TOPIC_ID
-from headrace.base.waiters import OffsetWaiters
+from headrace.base.ids import Uuid
 from headrace.broker.forwarding import decode_principal
+from headrace.metadata.state import ClusterState
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.errors import DecodeError
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from headrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
-from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
-from headrace.quorum.driver import QuorumDriver
+from headrace.server.admission import Authority
 from headrace.server.connection import CloseConnection, Deferred, FrameHandler
 from headrace.server.context import Peer, RequestContext
 from headrace.server.outlet import joined
 from headrace.statemachine.journal import NotLeader
 from headrace.statemachine.runtime import Runtime
 
-METADATA_WAIT_MS_MAX = 500
-METADATA_FETCH_BYTES_MAX = 8 << 20
+# What a broker sends on in the name of a client; whatever speaks for the node itself is not among them.
+FORWARDABLE = frozenset(
+    {
+        ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS, ApiKey.ALTER_CONFIGS,
+        ApiKey.CREATE_PARTITIONS, ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN, ApiKey.ELECT_LEADERS, ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS, ApiKey.ALTER_CLIENT_QUOTAS,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ApiKey.DESCRIBE_QUORUM, ApiKey.UPDATE_FEATURES, ApiKey.UNREGISTER_BROKER,
+        ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER,
+    }
+)  # fmt: skip
 
 
 class ControllerApi:
     def __init__(
         self,
         runtime: Callable[[], Runtime[Any, Any]],
-        driver: QuorumDriver,
-        cluster_id: str,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         dispatcher: Callable[[], FrameHandler],
+        state: ClusterState,
+        authority: Authority | None,
     ) -> None:
+        """`state`: the newest there is, to know topics by their ids; `authority` judges whoever comes in an Envelope."""
         self._runtime = runtime
-        self._driver = driver
-        self._cluster_id = cluster_id
         self._clock = clock
         self._loop = loop
         self._dispatcher = dispatcher
-        self._waiters = OffsetWaiters()
-        driver.on_committed(self._waiters.advance)
+        self._state = state
+        self._authority = authority
 
     async def register(self, context: RequestContext, request: BrokerRegistrationRequest) -> Any:
-        return await self._decide(request, lambda code, text: BrokerRegistrationResponse(error_code=code))
+        return await self.decide(request, lambda code, text: BrokerRegistrationResponse(error_code=code))
 
     async def heartbeat(self, context: RequestContext, request: BrokerHeartbeatRequest) -> Any:
-        return await self._decide(request, lambda code, text: BrokerHeartbeatResponse(error_code=code))
+        return await self.decide(request, lambda code, text: BrokerHeartbeatResponse(error_code=code))
 
     async def allocate_producer_ids(self, context: RequestContext, request: AllocateProducerIdsRequest) -> Any:
-        return await self._decide(request, lambda code, text: AllocateProducerIdsResponse(error_code=code))
+        return await self.decide(request, lambda code, text: AllocateProducerIdsResponse(error_code=code))
+
+    async def assign_replicas_to_dirs(self, context: RequestContext, request: AssignReplicasToDirsRequest) -> Any:
+        return await self.decide(request, lambda code, text: AssignReplicasToDirsResponse(error_code=code))
 
     async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> Any:
         result = CreateTopicsResponse.CreatableTopicResult
-        return await self._decide(
+        request, refused = split_creations(context, request)
+        answer: CreateTopicsResponse = await self.decide(
             request,
             lambda code, text: CreateTopicsResponse(
                 topics=[result(name=topic.name, error_code=code, error_message=text) for topic in request.topics]
             ),
         )
+        hide_options(context, answer)
+        answer.topics += refused
+        return answer
 
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> Any:
         result = DeleteTopicsResponse.DeletableTopicResult
+        request, refused = split_deletions(
+            context,
+            request,
+            lambda topic_id: self._state.topic_names.get(Uuid(topic_id)),
+            self._state.topic_ids.__contains__,
+        )
         names = [topic.name for topic in request.topics] or request.topic_names
-        return await self._decide(
+        answer: DeleteTopicsResponse = await self.decide(
             request,
             lambda code, text: DeleteTopicsResponse(
                 responses=[result(name=name, error_code=code, error_message=text) for name in names]
             ),
         )
+        answer.responses += refused
+        return answer
 
-    async def _decide(self, request: Any, refuse: Callable[[ErrorCode, str], Any]) -> Any:
+    async def decide(self, request: Any, refuse: Callable[[ErrorCode, str], Any]) -> Any:
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def tell(answer: Any, error: Exception | None) -> None:
@@ -108,7 +133,9 @@ class ControllerApi:
         try:
             principal = decode_principal(request.request_principal or b"")
             address = str(ipaddress.ip_address(request.client_host_address))
-            peer = Peer(context.peer.listener, address, principal=principal)
+            if int.from_bytes(request.request_data[:2], "big") not in FORWARDABLE:
+                return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
+            peer = Peer(context.peer.listener, address, principal=principal, authority=self._authority)
             answer = self._dispatcher().handle(peer, memoryview(request.request_data))
         except (DecodeError, KafkaError) as error:
             code = error.code if isinstance(error, KafkaError) else ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
@@ -120,61 +147,3 @@ class ControllerApi:
         if answer is None:
             return EnvelopeResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
         return EnvelopeResponse(response_data=joined(answer)[4:])
-
-    # --- the metadata log
-
-    async def fetch(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
-        """For observers of the quorum: committed batches from an offset on, or a wait for more."""
-        try:
-            wanted = self._check_fetch(request)
-        except KafkaError as error:
-            return FetchResponse(error_code=error.code)
-        if wanted.fetch_offset >= self._driver.high_watermark and request.max_wait_ms > 0:
-            await self._more_than(wanted.fetch_offset, min(request.max_wait_ms, METADATA_WAIT_MS_MAX) / 1000)
-        high_watermark = self._driver.high_watermark
-        data = FetchResponse.PartitionData(
-            high_watermark=high_watermark,
-            last_stable_offset=high_watermark,
-            log_start_offset=self._driver.log.log.log_start,
-            current_leader=FetchResponse.LeaderIdAndEpoch(
-                leader_id=self._driver.raft.node_id, leader_epoch=self._driver.raft.epoch
-            ),
-            aborted_transactions=None,
-            records=b"",
-        )
-        if wanted.fetch_offset < high_watermark:
-            size = max(1, min(wanted.partition_max_bytes, METADATA_FETCH_BYTES_MAX))
-            data.records = self._driver.log.read_bytes(wanted.fetch_offset, high_watermark, size)
-        topic = FetchResponse.FetchableTopicResponse(topic_id=METADATA_TOPIC_ID, partitions=[data])
-        return FetchResponse(responses=[topic])
-
-    def _check_fetch(self, request: FetchRequest) -> FetchRequest.FetchPartition:
-        if request.cluster_id is not None and request.cluster_id != self._cluster_id:
-            raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
-        if not self._driver.is_leader:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if (
-            len(request.topics) != 1
-            or len(request.topics[0].partitions) != 1
-            or request.topics[0].topic_id != METADATA_TOPIC_ID
-        ):
-            raise KafkaError(ErrorCode.INVALID_REQUEST)
-        wanted = request.topics[0].partitions[0]
-        if wanted.partition != 0 or not 0 <= wanted.fetch_offset <= self._driver.log.end_offset:
-            raise KafkaError(ErrorCode.INVALID_REQUEST)
-        return wanted
-
-    async def _more_than(self, offset: int, wait_s: float) -> None:
-        future: asyncio.Future[None] = self._loop.create_future()
-
-        def wake() -> None:
-            if not future.done():
-                future.set_result(None)
-
-        waiter = self._waiters.add(offset + 1, wake, lambda error: wake())
-        timer = self._loop.call_later(wait_s, wake)
-        try:
-            await future
-        finally:
-            self._waiters.cancel(waiter)
-            timer.cancel()

@@ -16,6 +16,7 @@ from headrace.metadata.image import Image
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
+from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
 from headrace.storage.log import FileRange
 
@@ -24,6 +25,7 @@ MAX_WAIT_MS_MAX = 600_000  # a client that asks for more is asked to ask again
 Data = FetchResponse.PartitionData
 _EMPTY = b""
 _NOWHERE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # the order in which they are answered
+_UNREAD = (*_NOWHERE, ErrorCode.TOPIC_AUTHORIZATION_FAILED)  # refused before anybody looked at the log
 _LEADER_HINTS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -54,14 +56,17 @@ class FetchApi:
             return self.answer(fetch)
         return fetch.park(self._loop, min(request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000)
 
+    def topic_name(self, key: Key) -> str:
+        name, _ = key
+        if isinstance(name, str):
+            return name
+        topic = self._image().topic_by_id(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return topic.name
+
     def partition(self, key: Key) -> Partition:
-        name, index = key
-        if isinstance(name, bytes):
-            topic = self._image().topic_by_id(name)
-            if topic is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-            name = topic.name
-        return self._replicas.get(name, index)
+        return self._replicas.get(self.topic_name(key), key[1])
 
     def limit(self, request: FetchRequest) -> int:
         return min(max(request.max_bytes, 0), self._fetch_max_bytes)
@@ -176,6 +181,8 @@ class _Fetch:
 
     def _read(self, key: Key, wanted: SessionPartition, left: int, min_one: bool) -> tuple[Data, FileRange | None]:
         fetch = wanted.fetch
+        if self._context.peer.authority is not None:
+            self._check_permission(key)
         partition = self._api.partition(key)
         partition.check_leader(fetch.current_leader_epoch)
         request = self._request
@@ -206,12 +213,21 @@ class _Fetch:
             ]
         return data, plan.range
 
+    def _check_permission(self, key: Key) -> None:
+        request, name = self._request, self._api.topic_name(key)
+        if max(request.replica_id, request.replica_state.replica_id) >= 0:
+            permitted = self._context.may(Operation.CLUSTER_ACTION, Resource.CLUSTER)
+        else:
+            permitted = self._context.may(Operation.READ, Resource.TOPIC, name)
+        if not permitted:
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
     def _failed(self, key: Key, wanted: SessionPartition, error: KafkaError) -> Data:
         data = Data(
             partition_index=wanted.fetch.partition,
             error_code=error.code,
             high_watermark=-1,
-            aborted_transactions=[] if error.code in _NOWHERE else None,
+            aborted_transactions=[] if error.code in _UNREAD else None,
             records=_EMPTY,
         )
         if self._context.api_version >= 16 and error.code in _LEADER_HINTS:

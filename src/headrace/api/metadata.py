@@ -10,13 +10,11 @@ from headrace.broker.topic_creation import TopicCreation
 from headrace.controller.topics import is_valid_name
 from headrace.metadata.image import Image, Partition, Topic
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
 
 BY_ID_VERSION_MIN = 12
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-# Without an authorizer everybody may do everything: Kafka's bit fields of all operations on a topic and on the cluster.
-ALL_TOPIC_OPERATIONS = 0b1101_1111_1000
-ALL_CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 NOT_ASKED = -(2**31)
 
 TopicAnswer = MetadataResponse.MetadataResponseTopic
@@ -39,15 +37,21 @@ class MetadataApi:
             known = self._image().topics
             missing = {topic.name for topic in request.topics if topic.name is not None and topic.name not in known}
             missing -= {name for name in missing if not is_valid_name(name)}
-            if missing:
-                return self._create_and_answer(context, request, sorted(missing))
+            missing = context.permitted(Operation.DESCRIBE, Resource.TOPIC, sorted(missing), quietly=True)
+            refused: set[str] = set()
+            if missing and not context.may(Operation.CREATE, Resource.CLUSTER, quietly=True):
+                refused = missing - context.permitted(Operation.CREATE, Resource.TOPIC, sorted(missing))
+            errors = dict.fromkeys(sorted(refused), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            if missing - refused:
+                return self._create_and_answer(context, request, sorted(missing - refused), errors)
+            return self._answer(context, request, errors)
         return self._answer(context, request, {})
 
     async def _create_and_answer(
-        self, context: RequestContext, request: MetadataRequest, missing: list[str]
+        self, context: RequestContext, request: MetadataRequest, missing: list[str], refused: dict[str, ErrorCode]
     ) -> MetadataResponse:
         errors = await self._creation.create(missing, context.peer, context.client_id)
-        return self._answer(context, request, errors)
+        return self._answer(context, request, errors | refused)
 
     def _answer(
         self, context: RequestContext, request: MetadataRequest, errors: dict[str, ErrorCode]
@@ -56,9 +60,13 @@ class MetadataApi:
         listener = context.peer.listener
         live = {broker.id: endpoint for broker in image.live_brokers() if (endpoint := broker.endpoint(listener))}
         all_topics = request.topics is None or (context.api_version == 0 and not request.topics)
-        operations = ALL_TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+        operations = request.include_topic_authorized_operations
         if all_topics:
-            topics = [self._topic(topic, live, operations) for topic in image.topics.values()]
+            topics = [
+                self._topic(context, topic, live, operations)
+                for topic in image.topics.values()
+                if context.may(Operation.DESCRIBE, Resource.TOPIC, topic.name, quietly=True)
+            ]
         else:
             topics = [
                 self._one(context, image, wanted, live, operations, errors)
@@ -74,9 +82,7 @@ class MetadataApi:
             cluster_id=self._cluster_id,
             controller_id=self._node_id if self._node_id in live else next(iter(live), -1),
             topics=topics,
-            cluster_authorized_operations=(
-                ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
-            ),
+            cluster_authorized_operations=cluster_operations(context, request.include_cluster_authorized_operations),
         )
 
     def _one(
@@ -85,18 +91,27 @@ class MetadataApi:
         image: Image,
         wanted: MetadataRequest.MetadataRequestTopic,
         live: Mapping[int, object],
-        operations: int,
+        operations: bool,
         errors: dict[str, ErrorCode],
     ) -> TopicAnswer:
         if wanted.name is None or wanted.topic_id != ZERO_UUID:
             return self._by_id(context, image, wanted, live, operations)
+        if not context.may(Operation.DESCRIBE, Resource.TOPIC, wanted.name):
+            # Nobody looks whether it exists, so nobody can be told.
+            return TopicAnswer(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=wanted.name)
         topic = image.topics.get(wanted.name)
         if topic is not None:
-            return self._topic(topic, live, operations)
+            return self._topic(context, topic, live, operations)
         code = errors.get(wanted.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if not is_valid_name(wanted.name):
             code = ErrorCode.INVALID_TOPIC_EXCEPTION
-        return TopicAnswer(error_code=code, name=wanted.name, is_internal=wanted.name in INTERNAL_TOPICS)
+        known = operations and code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return TopicAnswer(
+            error_code=code,
+            name=wanted.name,
+            is_internal=wanted.name in INTERNAL_TOPICS,
+            topic_authorized_operations=context.operations(Resource.TOPIC, wanted.name) if known else NOT_ASKED,
+        )
 
     def _by_id(
         self,
@@ -104,7 +119,7 @@ class MetadataApi:
         image: Image,
         wanted: MetadataRequest.MetadataRequestTopic,
         live: Mapping[int, object],
-        operations: int,
+        operations: bool,
     ) -> TopicAnswer:
         name = None if context.api_version >= BY_ID_VERSION_MIN else ""
         if context.api_version < BY_ID_VERSION_MIN:
@@ -112,16 +127,27 @@ class MetadataApi:
         topic = image.topic_by_id(wanted.topic_id)
         if topic is None:
             return TopicAnswer(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=wanted.topic_id)
-        return self._topic(topic, live, operations)
+        if not context.may(Operation.DESCRIBE, Resource.TOPIC, topic.name):
+            return TopicAnswer(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name, topic_id=wanted.topic_id)
+        return self._topic(context, topic, live, operations)
 
-    def _topic(self, topic: Topic, live: Mapping[int, object], operations: int) -> TopicAnswer:
+    def _topic(
+        self, context: RequestContext, topic: Topic, live: Mapping[int, object], operations: bool
+    ) -> TopicAnswer:
         return TopicAnswer(
             name=topic.name,
             topic_id=topic.id,
             is_internal=topic.name in INTERNAL_TOPICS,
             partitions=[_partition(index, partition, live) for index, partition in enumerate(topic.partitions)],
-            topic_authorized_operations=operations,
+            topic_authorized_operations=context.operations(Resource.TOPIC, topic.name) if operations else NOT_ASKED,
         )
+
+
+def cluster_operations(context: RequestContext, asked: bool) -> int:
+    """What the asker may do to the cluster; whoever may not even see it may do nothing."""
+    if not asked:
+        return NOT_ASKED
+    return context.operations(Resource.CLUSTER) if context.may(Operation.DESCRIBE, Resource.CLUSTER) else 0
 
 
 def _partition(

@@ -6,6 +6,7 @@ from headrace.base.errors import CorruptData, ErrorCode, KafkaError
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from headrace.replication.partition import EARLIEST_PENDING_UPLOAD, LATEST_TIERED, MAX_TIMESTAMP
 from headrace.replication.replicas import Replicas
+from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
 
 READ_COMMITTED = 1
@@ -51,6 +52,8 @@ class OffsetsApi:
     ) -> Answer:
         answer = Answer(partition_index=wanted.partition_index)
         try:
+            if not context.may(Operation.DESCRIBE, Resource.TOPIC, topic):
+                raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             if wanted.timestamp < 0 and context.api_version < _VERSION_MIN.get(wanted.timestamp, 0):
                 raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
             if wanted.timestamp < EARLIEST_PENDING_UPLOAD:

@@ -7,7 +7,6 @@ thread; their connection waits meanwhile, which keeps the order of one producer.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -20,13 +19,13 @@ from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 from headrace.records.batch import CODEC_MASK, TRANSACTIONAL, BatchHeader
 from headrace.records.compression import Codec
 from headrace.records.validate_batch import Checked, InvalidRecords, read_produced_header
+from headrace.replication.group_commit import Synced
 from headrace.replication.partition import DECOMPRESSED_INLINE_MAX, Partition
 from headrace.replication.replicas import Replicas
+from headrace.security.resources import Operation, Resource
 from headrace.server.connection import CloseConnection
 from headrace.server.context import RequestContext
 from headrace.server.dispatch import HoldFrame
-
-log = logging.getLogger(__name__)
 
 PartitionResponse = ProduceResponse.PartitionProduceResponse
 TopicResponse = ProduceResponse.TopicProduceResponse
@@ -64,13 +63,17 @@ class ProduceApi:
         now_ms = self._clock.now_ms()
         responses = []
         pending: list[tuple[PartitionResponse, Partition, memoryview, BatchHeader]] = []
+        unflushed: list[tuple[PartitionResponse, Synced]] = []
         for topic in request.topic_data:
             answers = []
+            refusal = None if context.peer.authority is None else self._refusal(context, topic)
             for data in topic.partition_data:
                 answer = PartitionResponse(index=data.index)
                 answers.append(answer)
                 admitted = None
                 try:
+                    if refusal is not None:
+                        raise refusal
                     partition = self._partition(context, topic, data.index)
                     records = data.records
                     if records is None:
@@ -92,14 +95,39 @@ class ProduceApi:
                         checked = compressed
                     else:
                         checked = partition.check(records, header, now_ms)
-                    self._append(answer, partition, records, header, checked, now_ms)
+                    self._append(answer, partition, records, header, checked, now_ms, unflushed)
                 except KafkaError as error:
                     self._refuse(context, topic, answer, error, admitted)
             responses.append(TopicResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
         response = ProduceResponse(responses=responses)
         if pending:
-            return HoldFrame(self._finish(context, response, pending, now_ms, acks))
+            return HoldFrame(self._finish(context, response, pending, now_ms, acks, unflushed))
+        if unflushed and acks:
+            return self._flushed(response, unflushed)
         return response if acks else self._unanswered(response)
+
+    async def _flushed(
+        self, response: ProduceResponse, unflushed: list[tuple[PartitionResponse, Synced]]
+    ) -> ProduceResponse:
+        """`flush.messages`: what is acknowledged is on disk. Requests that follow on the connection are not held up by it."""
+        for answer, flush in unflushed:
+            error = await asyncio.shield(flush)  # others wait for the same one
+            if error is not None:
+                self._appended.failed.value += 1
+                answer.error_code, answer.error_message = error.code, error.message
+                answer.base_offset, answer.log_append_time_ms, answer.log_start_offset = -1, -1, -1
+        return response
+
+    def _refusal(self, context: RequestContext, topic: ProduceRequest.TopicProduceData) -> KafkaError | None:
+        name = topic.name
+        if context.api_version >= 13:
+            found = self._image().topic_by_id(topic.topic_id)
+            if found is None:
+                return None  # said below
+            name = found.name
+        if context.may(Operation.WRITE, Resource.TOPIC, name):
+            return None
+        return KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def _partition(self, context: RequestContext, topic: ProduceRequest.TopicProduceData, index: int) -> Partition:
         if context.api_version >= 13:
@@ -115,6 +143,10 @@ class ProduceApi:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_VERSION_MIN} or newer")
         if header.is_transactional and transactional_id is None:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the request names no transactional id")
+        if header.is_transactional and not context.may(
+            Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id or ""
+        ):
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if header.is_transactional:
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, "no transaction is open for this producer")
 
@@ -126,6 +158,7 @@ class ProduceApi:
         header: BatchHeader,
         checked: Checked,
         now_ms: int,
+        unflushed: list[tuple[PartitionResponse, Synced]],
     ) -> None:
         info = partition.append(records, header, checked.max_timestamp, now_ms)
         answer.base_offset = info.first_offset
@@ -134,6 +167,10 @@ class ProduceApi:
         if not info.duplicate:
             self._appended.messages.value += header.record_count
             self._appended.bytes.value += header.size
+        if partition.waits_for_disk:
+            flush = partition.flushed(info.last_offset)
+            if flush is not None:
+                unflushed.append((answer, flush))
 
     async def _finish(
         self,
@@ -142,14 +179,17 @@ class ProduceApi:
         pending: list[tuple[PartitionResponse, Partition, memoryview, BatchHeader]],
         now_ms: int,
         acks: int,
+        unflushed: list[tuple[PartitionResponse, Synced]],
     ) -> ProduceResponse | None:
         for answer, partition, records, header in pending:
             try:
                 checked = await self._loop.run_in_executor(None, partition.check, records, header, now_ms)
                 partition.check_leader()  # it may have changed while the thread ran
-                self._append(answer, partition, records, header, checked, now_ms)
+                self._append(answer, partition, records, header, checked, now_ms, unflushed)
             except KafkaError as error:
                 self._refuse(context, None, answer, error, partition)
+        if unflushed and acks:
+            return await self._flushed(response, unflushed)
         return response if acks else self._unanswered(response)
 
     @staticmethod
@@ -182,8 +222,6 @@ class ProduceApi:
                 ProduceResponse.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)
                 for index, text in error.record_errors
             ]
-        if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
-            log.error("produce failed: %s", error.message)
         if (
             error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             and topic is not None

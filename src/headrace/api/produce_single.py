@@ -22,6 +22,7 @@ from headrace.records.batch import CRC_START, BatchHeader
 from headrace.records.kernel import inspect_plain_batch, split_single_produce
 from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
+from headrace.server.context import Peer
 from headrace.server.dispatch import RequestMetrics
 from headrace.server.outlet import Answer
 
@@ -68,7 +69,7 @@ class SingleProduce:
         self._by_id: dict[bytes, _Entry] = {}
         self._image = Image()
 
-    def handle(self, frame: memoryview) -> Answer | None:
+    def handle(self, peer: Peer, frame: memoryview) -> Answer | None:
         began = self._time()
         parts = split_single_produce(frame)
         if parts is None:
@@ -80,6 +81,10 @@ class SingleProduce:
             else:
                 entry = self._by_id.get(key) or self._learn_id(key)
             partition = entry.partition
+            if partition.waits_for_disk or (
+                peer.authority is not None and not peer.authority.passes_write(peer, partition.name.topic)
+            ):
+                return None
             now_ms = self._now_ms()
             batch = frame[start:end]
             inspected = inspect_plain_batch(

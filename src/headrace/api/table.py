@@ -5,14 +5,26 @@ ApiVersions is made from this table, so it lists exactly what works.
 
 from __future__ import annotations
 
-from headrace.api.cluster import ClusterApi
+from headrace.api import sasl
+from headrace.api.acls import AclsApi, ControllerAclsApi, refuse_creations, refuse_filters
+from headrace.api.alter_configs import AlterConfigsApi
+from headrace.api.client_quotas import ClientQuotasApi
+from headrace.api.cluster import ClusterApi, ControllerClusterApi
 from headrace.api.configs import ConfigsApi
 from headrace.api.controller import ControllerApi
+from headrace.api.controller_admin import ControllerAdminApi
 from headrace.api.fetch import FetchApi
+from headrace.api.forwarded import ForwardedApi
+from headrace.api.log_dirs import LogDirsApi
 from headrace.api.metadata import MetadataApi
 from headrace.api.offsets import OffsetsApi
 from headrace.api.produce import ProduceApi
 from headrace.api.producers import ProducersApi
+from headrace.api.quorum import QuorumApi
+from headrace.api.records import RecordsApi
+from headrace.api.refusals import refuse
+from headrace.api.scram import ControllerScramApi, ScramApi, refuse_alteration, refuse_description
+from headrace.api.topic_pages import TopicPagesApi
 from headrace.api.topics import TopicsApi
 from headrace.api.versions import VersionsApi
 from headrace.protocol.apis import ApiKey
@@ -21,6 +33,12 @@ from headrace.server.dispatch import Service
 
 NOTHING = Need(Resource.NONE, Operation.NONE)
 CLUSTER_ACTION = Need(Resource.CLUSTER, Operation.CLUSTER_ACTION)
+DESCRIBE_CLUSTER = Need(Resource.CLUSTER, Operation.DESCRIBE)
+ALTER_CLUSTER = Need(Resource.CLUSTER, Operation.ALTER)
+# What a broker only forwards: the controller asks.
+ALTER_CLUSTER_FORWARDED = Need(Resource.CLUSTER, Operation.ALTER, per_entity=True)
+DESCRIBE_CLUSTER_FORWARDED = Need(Resource.CLUSTER, Operation.DESCRIBE, per_entity=True)
+DESCRIBE_CLUSTER_CONFIGS = Need(Resource.CLUSTER, Operation.DESCRIBE_CONFIGS)
 
 
 def _topic(operation: Operation) -> Need:
@@ -42,6 +60,14 @@ def broker_table(
     producers: ProducersApi,
     cluster: ClusterApi,
     configs: ConfigsApi,
+    alter_configs: AlterConfigsApi,
+    records: RecordsApi,
+    pages: TopicPagesApi,
+    log_dirs: LogDirsApi,
+    quotas: ClientQuotasApi,
+    forwarded: ForwardedApi,
+    acls: AclsApi,
+    scram: ScramApi,
 ) -> dict[ApiKey, Service]:
     return _table(
         Service(ApiKey.PRODUCE, (3, 13), produce.handle, _topic(Operation.WRITE)),
@@ -58,17 +84,63 @@ def broker_table(
             ApiKey.INIT_PRODUCER_ID,
             (0, 5),
             producers.init_producer_id,
-            Need(Resource.CLUSTER, Operation.IDEMPOTENT_WRITE),
+            Need(Resource.CLUSTER, Operation.IDEMPOTENT_WRITE, per_entity=True),
         ),
         Service(ApiKey.DESCRIBE_CONFIGS, (1, 4), configs.describe, _topic(Operation.DESCRIBE_CONFIGS)),
-        Service(ApiKey.DESCRIBE_CLUSTER, (0, 2), cluster.describe, Need(Resource.CLUSTER, Operation.DESCRIBE)),
+        # As in Kafka everybody may know the brokers; what they may do to the cluster is asked for by the handler.
+        Service(ApiKey.DESCRIBE_CLUSTER, (0, 2), cluster.describe, Need(Resource.CLUSTER, Operation.DESCRIBE, True)),
+        Service(ApiKey.LIST_CONFIG_RESOURCES, (0, 1), configs.list_resources, DESCRIBE_CLUSTER_CONFIGS),
+        Service(ApiKey.ALTER_CONFIGS, (0, 2), alter_configs.replace, _topic(Operation.ALTER_CONFIGS)),
+        Service(ApiKey.INCREMENTAL_ALTER_CONFIGS, (0, 1), alter_configs.incrementally, _topic(Operation.ALTER_CONFIGS)),
+        Service(ApiKey.DELETE_RECORDS, (0, 2), records.delete, _topic(Operation.DELETE)),
+        Service(ApiKey.OFFSET_FOR_LEADER_EPOCH, (2, 4), records.epoch_ends, _topic(Operation.DESCRIBE)),
+        Service(ApiKey.DESCRIBE_PRODUCERS, (0, 0), records.producers, _topic(Operation.READ)),
+        Service(ApiKey.DESCRIBE_TOPIC_PARTITIONS, (0, 0), pages.describe, _topic(Operation.DESCRIBE)),
+        Service(ApiKey.DESCRIBE_LOG_DIRS, (1, 5), log_dirs.describe, DESCRIBE_CLUSTER),
+        Service(ApiKey.ALTER_REPLICA_LOG_DIRS, (1, 2), log_dirs.alter, ALTER_CLUSTER, refuse),
+        Service(ApiKey.DESCRIBE_CLIENT_QUOTAS, (0, 1), quotas.describe, DESCRIBE_CLUSTER_CONFIGS),
+        Service(ApiKey.CREATE_PARTITIONS, (0, 3), forwarded.create_partitions, _topic(Operation.ALTER)),
+        Service(ApiKey.ELECT_LEADERS, (0, 2), forwarded.handle, ALTER_CLUSTER_FORWARDED),
+        Service(ApiKey.ALTER_PARTITION_REASSIGNMENTS, (0, 1), forwarded.handle, ALTER_CLUSTER_FORWARDED),
+        Service(ApiKey.LIST_PARTITION_REASSIGNMENTS, (0, 0), forwarded.handle, DESCRIBE_CLUSTER_FORWARDED),
+        Service(ApiKey.DESCRIBE_QUORUM, (0, 2), forwarded.handle, DESCRIBE_CLUSTER_FORWARDED),
+        Service(ApiKey.UPDATE_FEATURES, (0, 2), forwarded.handle, ALTER_CLUSTER_FORWARDED),
+        Service(ApiKey.UNREGISTER_BROKER, (0, 0), forwarded.handle, ALTER_CLUSTER_FORWARDED),
+        Service(ApiKey.SASL_HANDSHAKE, (0, 1), sasl.handshake, NOTHING),
+        Service(ApiKey.SASL_AUTHENTICATE, (0, 2), sasl.authenticate, NOTHING),
+        Service(ApiKey.DESCRIBE_ACLS, (1, 3), acls.describe, DESCRIBE_CLUSTER),
+        Service(ApiKey.CREATE_ACLS, (1, 3), acls.create, ALTER_CLUSTER_FORWARDED),
+        Service(ApiKey.DELETE_ACLS, (1, 3), acls.delete, ALTER_CLUSTER_FORWARDED),
+        Service(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), scram.describe, DESCRIBE_CLUSTER, refuse_description),
+        Service(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, (0, 0), scram.alter, ALTER_CLUSTER_FORWARDED),
     )
 
 
-def controller_table(*, versions: VersionsApi, controller: ControllerApi) -> dict[ApiKey, Service]:
+def controller_table(
+    *,
+    versions: VersionsApi,
+    controller: ControllerApi,
+    admin: ControllerAdminApi,
+    quorum: QuorumApi,
+    cluster: ControllerClusterApi,
+    acls: ControllerAclsApi,
+    scram: ControllerScramApi,
+) -> dict[ApiKey, Service]:
     return _table(
         # By topic id only: that is how observers of the quorum name the metadata log.
-        Service(ApiKey.FETCH, (13, 18), controller.fetch, CLUSTER_ACTION),
+        Service(ApiKey.FETCH, (13, 18), quorum.fetch, CLUSTER_ACTION),
+        Service(ApiKey.FETCH_SNAPSHOT, (0, 1), quorum.fetch_snapshot, CLUSTER_ACTION),
+        Service(ApiKey.DESCRIBE_QUORUM, (0, 2), quorum.describe, DESCRIBE_CLUSTER),
+        # Unlike a broker's: who can see the controllers can do a lot to them (KIP-919).
+        Service(ApiKey.DESCRIBE_CLUSTER, (0, 2), cluster.describe, ALTER_CLUSTER),
+        Service(ApiKey.ALTER_CONFIGS, (0, 2), admin.alter_configs, _topic(Operation.ALTER_CONFIGS)),
+        Service(ApiKey.INCREMENTAL_ALTER_CONFIGS, (0, 1), admin.alter_configs, _topic(Operation.ALTER_CONFIGS)),
+        Service(ApiKey.CREATE_PARTITIONS, (0, 3), admin.create_partitions, _topic(Operation.ALTER)),
+        Service(ApiKey.ELECT_LEADERS, (0, 2), admin.handle, ALTER_CLUSTER, refuse),
+        Service(ApiKey.ALTER_PARTITION_REASSIGNMENTS, (0, 1), admin.handle, ALTER_CLUSTER, refuse),
+        Service(ApiKey.LIST_PARTITION_REASSIGNMENTS, (0, 0), admin.handle, DESCRIBE_CLUSTER, refuse),
+        Service(ApiKey.UPDATE_FEATURES, (0, 2), admin.handle, ALTER_CLUSTER, refuse),
+        Service(ApiKey.UNREGISTER_BROKER, (0, 0), admin.handle, ALTER_CLUSTER, refuse),
         Service(ApiKey.API_VERSIONS, (0, 4), versions.handle, NOTHING),
         Service(ApiKey.CREATE_TOPICS, (2, 7), controller.create_topics, _topic(Operation.CREATE)),
         Service(ApiKey.DELETE_TOPICS, (1, 6), controller.delete_topics, _topic(Operation.DELETE)),
@@ -76,4 +148,12 @@ def controller_table(*, versions: VersionsApi, controller: ControllerApi) -> dic
         Service(ApiKey.BROKER_REGISTRATION, (0, 4), controller.register, CLUSTER_ACTION),
         Service(ApiKey.BROKER_HEARTBEAT, (0, 2), controller.heartbeat, CLUSTER_ACTION),
         Service(ApiKey.ALLOCATE_PRODUCER_IDS, (0, 0), controller.allocate_producer_ids, CLUSTER_ACTION),
+        Service(ApiKey.ASSIGN_REPLICAS_TO_DIRS, (0, 0), controller.assign_replicas_to_dirs, CLUSTER_ACTION),
+        Service(ApiKey.SASL_HANDSHAKE, (0, 1), sasl.handshake, NOTHING),
+        Service(ApiKey.SASL_AUTHENTICATE, (0, 2), sasl.authenticate, NOTHING),
+        Service(ApiKey.DESCRIBE_ACLS, (1, 3), acls.describe, DESCRIBE_CLUSTER),
+        Service(ApiKey.CREATE_ACLS, (1, 3), acls.create, ALTER_CLUSTER, refuse_creations),
+        Service(ApiKey.DELETE_ACLS, (1, 3), acls.delete, ALTER_CLUSTER, refuse_filters),
+        Service(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), scram.describe, DESCRIBE_CLUSTER, refuse_description),
+        Service(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, (0, 0), scram.alter, ALTER_CLUSTER, refuse_alteration),
     )

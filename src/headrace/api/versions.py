@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from headrace.base.errors import ErrorCode
 from headrace.metadata.image import Image
+from headrace.metadata.state import KRAFT_VERSION
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.compiler import codec
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -24,10 +25,12 @@ class VersionsApi:
         services: Callable[[], Mapping[ApiKey, Service]],
         image: Callable[[], Image],
         features: Mapping[str, tuple[int, int]],
+        kraft_version: int = 0,
     ) -> None:
         self._services = services
         self._image = image
         self._features = features
+        self.kraft_version = kraft_version
 
     def handle(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
         if context.api_version >= 3:
@@ -41,13 +44,13 @@ class VersionsApi:
             api_keys=self._keys(),
             supported_features=[
                 ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
-                for name, (low, high) in sorted(self._features.items())
+                for name, (low, high) in sorted({**self._features, KRAFT_VERSION: (0, self.kraft_version)}.items())
                 if low > 0 or context.api_version >= FEATURES_FROM_ZERO_VERSION_MIN
             ],
             finalized_features_epoch=image.offset,
             finalized_features=[
                 ApiVersionsResponse.FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
-                for name, level in sorted(image.features.items())
+                for name, level in sorted({**image.features, KRAFT_VERSION: self.kraft_version}.items())
                 if level > 0
             ],
         )

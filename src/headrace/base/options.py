@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from difflib import get_close_matches
 from enum import Enum
+from math import isfinite
 
 from headrace.base.errors import ConfigError
 
 INT_MAX = 2_147_483_647
 LONG_MAX = 9_223_372_036_854_775_807
+SHOWN_CHARACTERS_MAX = 200  # of a bad value, in the line that complains of it
 
 
 class Kind(Enum):
@@ -28,6 +32,8 @@ class Kind(Enum):
 
 
 _BOUNDS = {Kind.INT: (-INT_MAX - 1, INT_MAX), Kind.SHORT: (-32768, 32767), Kind.LONG: (-LONG_MAX - 1, LONG_MAX)}
+_INTEGER = re.compile(r"[+-]?[0-9]{1,25}\Z")
+_PLAIN_DOUBLE = (1e-3, 1e7)  # Java writes what is smaller or larger with an exponent
 
 Value = bool | int | float | str | list[str] | None
 
@@ -41,22 +47,24 @@ class Option:
     at_least: float | None = None
     at_most: float | None = None
     one_of: tuple[str, ...] = ()
+    never: tuple[float, ...] = ()  # not allowed although it lies between the bounds
+    unused: str | None = None  # why nothing in this version depends on it
+    anyway: tuple[Value, ...] = ()  # of an unused one: values that describe what this version does in any case
+    refused: str | None = None  # why a node does not start with it, and what to write instead
 
     def parse(self, text: str) -> Value:
         text = text.strip()
         if self.kind is Kind.BOOLEAN:
             if text.lower() not in ("true", "false"):
-                raise self._wrong(text, "true or false")
+                raise self._wrong(text)
             return text.lower() == "true"
         if self.kind is Kind.LIST:
             items = [item.strip() for item in text.split(",") if item.strip()]
             for item in items:
                 self._check_choice(item)
             return items
-        if self.kind in (Kind.INT, Kind.SHORT, Kind.LONG):
-            return self._parse_number(text, int)
-        if self.kind is Kind.DOUBLE:
-            return self._parse_number(text, float)
+        if self.kind in _BOUNDS or self.kind is Kind.DOUBLE:
+            return self._parse_number(text)
         self._check_choice(text)
         return text
 
@@ -66,28 +74,71 @@ class Option:
             return value
         if isinstance(value, bool):
             return "true" if value else "false"
+        if isinstance(value, float):
+            return _java_double(value)
         return ",".join(value) if isinstance(value, list) else str(value)
 
-    def _parse_number(self, text: str, number: type[int] | type[float]) -> int | float:
+    @property
+    def allowed(self) -> str:
+        if self.kind is Kind.BOOLEAN:
+            return "true or false"
+        if self.one_of:
+            return ("a list of any of " if self.kind is Kind.LIST else "one of ") + ", ".join(self.one_of)
+        if self.kind in _BOUNDS or self.kind is Kind.DOUBLE:
+            low, high = self._bounds()
+            bounded = f" from {low} to {high}" if self.kind in _BOUNDS or self.at_most is not None else ""
+            if not bounded and self.at_least is not None:
+                bounded = f" of at least {low}"
+            return f"a number{bounded}" + "".join(f", but not {number}" for number in self.never)
+        return "a list, with commas between" if self.kind is Kind.LIST else "a text"
+
+    @property
+    def is_secret(self) -> bool:
+        return self.kind is Kind.PASSWORD
+
+    def _bounds(self) -> tuple[float, float]:
         low, high = _BOUNDS.get(self.kind, (float("-inf"), float("inf")))
-        low = low if self.at_least is None else self.at_least
-        high = high if self.at_most is None else self.at_most
-        allowed = f"a number from {low} to {high}"
-        try:
-            value = number(text)
-        except ValueError:
-            raise self._wrong(text, allowed) from None
-        if not low <= value <= high:
-            raise self._wrong(text, allowed)
+        return low if self.at_least is None else self.at_least, high if self.at_most is None else self.at_most
+
+    def _parse_number(self, text: str) -> int | float:
+        low, high = self._bounds()
+        value: int | float
+        if self.kind is Kind.DOUBLE:
+            try:
+                value = float(text)
+            except ValueError:
+                raise self._wrong(text) from None
+        elif _INTEGER.match(text):
+            value = int(text)
+        else:
+            raise self._wrong(text)
+        if not low <= value <= high or not isfinite(value) or value in self.never:
+            raise self._wrong(text)
         return value
 
     def _check_choice(self, text: str) -> None:
         if self.one_of and text not in self.one_of:
-            raise self._wrong(text, "one of " + ", ".join(self.one_of))
+            raise self._wrong(text)
 
-    def _wrong(self, text: str, allowed: str) -> ConfigError:
-        shown = "(hidden)" if self.kind is Kind.PASSWORD else repr(text)
-        return ConfigError(f"{self.name}={shown} is not allowed: it must be {allowed}")
+    def _wrong(self, text: str) -> ConfigError:
+        shown = "(hidden)" if self.is_secret else repr(text[:SHOWN_CHARACTERS_MAX])
+        return ConfigError(f"{self.name}={shown} is not allowed: it must be {self.allowed}")
+
+
+def unused(why: str, *options: Option) -> tuple[Option, ...]:
+    """Options of Kafka that this version knows and does nothing with; whoever sets one is told so."""
+    return tuple(replace(option, unused=why) for option in options)
+
+
+def _java_double(value: float) -> str:
+    low, high = _PLAIN_DOUBLE
+    if value == 0 or low <= abs(value) < high:
+        return repr(value)
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    first, *rest = digits
+    behind = "".join(map(str, rest)) or "0"
+    return f"{'-' if sign else ''}{first}.{behind}E{exponent + len(rest)}"
 
 
 class OptionTable(dict[str, Option]):

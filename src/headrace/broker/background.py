@@ -1,103 +1,199 @@
-"""What a broker does beside answering: checkpoints, syncing of finished segments, and an eye on the event loop's lag."""
+"""What a broker does beside answering: checkpoints, fsyncs, retention, the expiry of producers, and an eye on the loop's lag.
+
+Whatever goes over all partitions does so in slices; whatever touches the disk for long leaves the loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from headrace.base.clock import Clock
+from headrace.base.errors import CorruptData
 from headrace.base.metrics import Metrics
+from headrace.base.options import LONG_MAX
+from headrace.replication.offset_checkpoints import ALL_CHECKPOINTS
 from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
+from headrace.storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, LOG_START_CHECKPOINT
+from headrace.storage.doomed import Doomed
+from headrace.storage.files import is_passing
+from headrace.storage.retention import enforce
 
 log = logging.getLogger(__name__)
 
-SYNC_CHECK_S = 1.0
+HOUSEKEEPING_S = 1.0
 LAG_PROBE_S = 0.01
 # Fine around what we promise: 10 ms for one turn, 50 ms in the worst of a thousand.
 LAG_BUCKETS = (
     0.001, 0.002, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.045, 0.05, 0.06, 0.075, 0.1, 0.25, 0.5, 1.0, 5.0,
 )  # fmt: skip
+SLICE_S = 0.004
+EVERY_S_MIN = 0.001
+FLUSH_CHECK_S = 1.0  # for topics with flush.ms on a node without log.flush.scheduler.interval.ms
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """In milliseconds, as the options have them."""
+
+    high_watermark_ms: int
+    recovery_point_ms: int
+    log_start_ms: int
+    retention_ms: int
+    producer_expiry_ms: int
+    flush_ms: int  # LONG_MAX: not set
+    first_ms: int  # after a start, of the rounds that are far apart
 
 
 class Background:
     def __init__(
         self,
         replicas: Replicas,
+        clock: Clock,
         loop: asyncio.AbstractEventLoop,
         metrics: Metrics,
-        *,
-        high_watermark_s: float,
-        recovery_point_s: float,
+        intervals: Intervals,
     ) -> None:
         self._replicas = replicas
+        self._clock = clock
         self._loop = loop
-        self._high_watermark_s = high_watermark_s
-        self._recovery_point_s = recovery_point_s
+        self._intervals = intervals
         self._lag = metrics.histogram(
             "headrace_loop_lag_seconds", "How late the event loop ran what was due.", LAG_BUCKETS
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._under_way: dict[asyncio.Task[None], None] = {}
-        # Both rounds of checkpoints write the high watermarks, through the same temporary file.
+        self._without_checkpoint: set[str] = set()
+        # All rounds of checkpoints write through the same temporary files.
         self._writing = asyncio.Lock()
 
     def start(self) -> None:
-        for work in (self._checkpoint_high_watermarks, self._checkpoint, self._sync_finished, self._measure_lag):
-            self._tasks.append(self._loop.create_task(work()))
+        intervals = self._intervals
+        flush_s = FLUSH_CHECK_S if intervals.flush_ms == LONG_MAX else intervals.flush_ms / 1000
+        first_s = intervals.first_ms / 1000
+        rounds: list[tuple[float, Callable[[], Coroutine[Any, Any, None]]]] = [
+            (intervals.high_watermark_ms / 1000, lambda: self._checkpoint([HIGH_WATERMARK_CHECKPOINT])),
+            (intervals.recovery_point_ms / 1000, lambda: self._checkpoint(ALL_CHECKPOINTS)),
+            (intervals.log_start_ms / 1000, lambda: self._checkpoint([LOG_START_CHECKPOINT])),
+            (intervals.retention_ms / 1000, lambda: self._for_each(self._delete_old)),
+            (intervals.producer_expiry_ms / 1000, lambda: self._for_each(self._expire_producers)),
+            (flush_s, lambda: self._for_each(self._flush_if_due)),
+            (HOUSEKEEPING_S, self._keep_house),
+        ]
+        for every_s, work in rounds:
+            self._tasks.append(self._loop.create_task(self._repeat(every_s, min(first_s, every_s), work)))
+        self._tasks.append(self._loop.create_task(self._measure_lag()))
 
     def cancel(self) -> None:
         for task in self._tasks:
             task.cancel()
 
     async def stop(self) -> None:
-        """Returns when no thread is at work any more: what a sync has taken on must be on disk BEFORE the logs are closed as clean."""
+        """Returns when no thread is at work any more: what was begun must be on disk BEFORE the logs are closed as clean."""
         self.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
-    async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:
-        """Whoever waits may be cancelled, the work may not: a thread cannot be called back."""
-        task = self._loop.create_task(work)
-        self._under_way[task] = None
-        task.add_done_callback(lambda done: self._under_way.pop(done, None))
-        await asyncio.shield(task)
-
-    async def _checkpoint_high_watermarks(self) -> None:
+    async def _repeat(self, every_s: float, wait_s: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
-            await asyncio.sleep(self._high_watermark_s)
-            await self._to_the_end(self._write(self._replicas.checkpoint_high_watermarks))
+            await asyncio.sleep(max(wait_s, EVERY_S_MIN))
+            wait_s = every_s
+            # Whoever waits may be cancelled, the work may not: a thread cannot be called back.
+            task = self._loop.create_task(work())
+            self._under_way[task] = None
+            task.add_done_callback(lambda done: self._under_way.pop(done, None))
+            await asyncio.shield(task)
 
-    async def _checkpoint(self) -> None:
-        while True:
-            await asyncio.sleep(self._recovery_point_s)
-            await self._to_the_end(self._write(self._replicas.checkpoint))
+    async def _for_each(self, work: Callable[[Partition, int], bool]) -> None:
+        """In slices; `work` says whether it wants to be called again for the same partition."""
+        slice_end = self._loop.time() + SLICE_S
+        now_ms = self._clock.now_ms()
+        for partition in self._replicas.all():
+            while partition.offline is None and self._attempt(work, partition, now_ms):
+                if self._loop.time() > slice_end:
+                    await asyncio.sleep(0)
+                    slice_end = self._loop.time() + SLICE_S
+            if self._loop.time() > slice_end:
+                await asyncio.sleep(0)
+                slice_end = self._loop.time() + SLICE_S
 
-    async def _write(self, checkpoint: Callable[[], Callable[[], None]]) -> None:
+    def _attempt(self, work: Callable[[Partition, int], bool], partition: Partition, now_ms: int) -> bool:
+        """A failure of the disk takes its directory; damage in one log is told of, and the others go on."""
         try:
-            async with self._writing:
-                await self._loop.run_in_executor(None, checkpoint())
+            return work(partition, now_ms)
         except OSError as error:
-            log.error("checkpoints could not be written: %s; a restart will have to check more of the logs", error)
+            self._disk_refused(partition, error)
+        except CorruptData as error:
+            log.error("%s: %s", partition.name, error)
+        return False
 
-    async def _sync_finished(self) -> None:
-        while True:
-            await asyncio.sleep(SYNC_CHECK_S)
-            for partition in self._replicas.rolled():
-                await self._to_the_end(self._sync(partition))
-
-    async def _sync(self, partition: Partition) -> None:
-        plan = partition.log.pending_sync()
-        if plan is None:
-            return
-        try:
-            await self._loop.run_in_executor(None, plan.run)
-        except OSError as error:
-            # An fsync that failed may have dropped the pages: what is on disk is unknown, so it is never tried again.
-            log.error("%s", partition.fail(error).message)
+    @staticmethod
+    def _disk_refused(partition: Partition, error: OSError) -> None:
+        if is_passing(error):
+            log.warning("%s: %s; it is tried again", partition.name, error)
         else:
-            partition.log.synced(plan)
+            partition.fail(error)
+
+    # --- checkpoints
+
+    async def _checkpoint(self, kinds: Sequence[str]) -> None:
+        async with self._writing:
+            failures = await self._loop.run_in_executor(None, self._replicas.checkpoint(kinds))
+        for log_dir, error in failures:
+            if not is_passing(error):
+                self._replicas.fail_directory(log_dir, error)
+            elif log_dir.path not in self._without_checkpoint:  # once, not every few seconds until there is room
+                log.error(
+                    "no checkpoint in %s: %s; a restart would have to check more of the logs", log_dir.path, error
+                )
+        self._without_checkpoint = {log_dir.path for log_dir, _ in failures}
+
+    # --- the disk
+
+    async def _keep_house(self) -> None:
+        for partition in self._replicas.unsynced():
+            if partition.commit is not None:
+                await partition.commit.sync()
+        self._replicas.retry_broken()
+        now_ms = self._clock.now_ms()
+        for partition in self._replicas.all():
+            if len(partition.log.doomed) and partition.offline is None:
+                for doomed in partition.log.doomed.take(now_ms):
+                    await self._remove(partition, doomed)
+
+    async def _remove(self, partition: Partition, doomed: Doomed) -> None:
+        try:
+            await self._loop.run_in_executor(None, doomed.remove)
+        except OSError as error:
+            self._disk_refused(partition, error)
+
+    @staticmethod
+    def _flush_if_due(partition: Partition, now_ms: int) -> bool:
+        if (
+            partition.log.config.flush_ms < LONG_MAX
+            and partition.log.flush_due(now_ms)
+            and partition.commit is not None
+        ):
+            partition.commit.sync()
+        return False
+
+    # --- what need not be kept
+
+    @staticmethod
+    def _delete_old(partition: Partition, now_ms: int) -> bool:
+        told = enforce(partition.log, partition.high_watermark, now_ms)
+        if told is not None:
+            log.info("%s", told)
+        return told is not None
+
+    @staticmethod
+    def _expire_producers(partition: Partition, now_ms: int) -> bool:
+        partition.log.producers.expire(now_ms, partition.log.config.producer_id_expiration_ms)
+        return False
 
     async def _measure_lag(self) -> None:
         while True:

@@ -1,4 +1,5 @@
-"""Follows the metadata log: fetches it from the controller like any observer of the quorum, and hands it to the loader."""
+"""Follows the metadata log: fetches it, or a snapshot to begin with, from the controller like any observer of the quorum, and
+hands it to the loader."""
 
 from __future__ import annotations
 
@@ -6,17 +7,21 @@ import asyncio
 import logging
 
 from headrace.base.errors import ErrorCode, HeadraceError
-from headrace.base.ids import METADATA_TOPIC_ID, NodeId
+from headrace.base.ids import METADATA_TOPIC, METADATA_TOPIC_ID, NodeId
 from headrace.broker.controller_channel import ControllerChannel
 from headrace.metadata.loader import MetadataLoader
+from headrace.metadata.state import replay
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
+from headrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from headrace.quorum.log import decode_metadata
+from headrace.quorum.snapshots import SnapshotId, whole_snapshot
 
 log = logging.getLogger(__name__)
 
 FETCH_BYTES = 1 << 20
 FETCH_WAIT_MS = 500
 RETRY_S = 0.2
+SNAPSHOT_BYTES_MAX = 1 << 30
 
 
 class MetadataObserver:
@@ -66,6 +71,11 @@ class MetadataObserver:
             raise HeadraceError(f"the controller answered {ErrorCode(code).name}")
         data = answer.responses[0].partitions[0]
         self.high_watermark = data.high_watermark
+        if data.snapshot_id.end_offset >= 0:
+            await self._load_snapshot(SnapshotId(data.snapshot_id.end_offset, data.snapshot_id.epoch))
+            return
+        if data.diverging_epoch.end_offset >= 0:
+            raise HeadraceError(f"offset {self._next_offset} of epoch {self._epoch} is not in the controller's log")
         records = data.records
         assert records is None or isinstance(records, bytes | memoryview)
         for batch in decode_metadata(bytes(records or b"")):
@@ -75,10 +85,55 @@ class MetadataObserver:
             # A node that starts is shown the present only: in the past a name may have meant another topic, whose directory
             # would then be taken for a leftover.
             self._caught_up = self._caught_up or batch.last_offset + 1 >= data.high_watermark
-            self._loader.apply(
-                [record for record in batch.records if record is not None],
-                batch.last_offset,
-                batch.epoch,
-                more=not self._caught_up,
-            )
+            self._loader.apply(batch.records, batch.last_offset, batch.epoch, more=not self._caught_up)
             self._next_offset, self._epoch = batch.last_offset + 1, batch.epoch
+
+    async def _load_snapshot(self, snapshot: SnapshotId) -> None:
+        """What it says takes the place of all we know; the log goes on behind it."""
+        data = await self._fetch_snapshot(snapshot)
+        state = self._loader.empty_state()
+        for batch in whole_snapshot(decode_metadata(data), snapshot.file_name):
+            for record in batch.records:
+                replay(state, record)
+            await asyncio.sleep(0)  # a batch of a snapshot is small
+        self._next_offset, self._epoch = snapshot
+        # Topics that the log behind it deletes must not be shown to a node that starts.
+        self._caught_up = self._caught_up or snapshot.end_offset >= self.high_watermark
+        self._loader.adopt(state, snapshot.end_offset - 1, snapshot.epoch, more=not self._caught_up)
+        log.info("the metadata up to offset %d comes from a snapshot of %d bytes", snapshot.end_offset, len(data))
+
+    async def _fetch_snapshot(self, snapshot: SnapshotId) -> bytes:
+        data = bytearray()
+        while True:
+            answer: FetchSnapshotResponse = await self._channel.request(
+                FetchSnapshotRequest(
+                    cluster_id=self._cluster_id,
+                    replica_id=self._node_id,
+                    max_bytes=FETCH_BYTES,
+                    topics=[
+                        FetchSnapshotRequest.TopicSnapshot(
+                            name=METADATA_TOPIC,
+                            partitions=[
+                                FetchSnapshotRequest.PartitionSnapshot(
+                                    current_leader_epoch=-1,
+                                    snapshot_id=FetchSnapshotRequest.SnapshotId(
+                                        end_offset=snapshot.end_offset, epoch=snapshot.epoch
+                                    ),
+                                    position=len(data),
+                                )
+                            ],
+                        )
+                    ],
+                )
+            )
+            code = answer.error_code or answer.topics[0].partitions[0].error_code
+            if code != ErrorCode.NONE:
+                raise HeadraceError(f"the controller answered {ErrorCode(code).name} for a snapshot")
+            part = answer.topics[0].partitions[0]
+            if part.size > SNAPSHOT_BYTES_MAX or part.position != len(data):
+                raise HeadraceError(f"a snapshot of {part.size} bytes at {part.position}; at most {SNAPSHOT_BYTES_MAX}")
+            records = part.unaligned_records
+            assert isinstance(records, bytes | memoryview)
+            data += records
+            if len(data) >= part.size or not records:
+                return bytes(data)

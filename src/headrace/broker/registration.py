@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import NodeId, Uuid
@@ -12,6 +13,7 @@ from headrace.broker.controller_channel import ControllerChannel
 from headrace.metadata.image import Endpoint
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from headrace.replication.directories import Directories, StorageFailed
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +31,13 @@ class Registration:
         endpoints: Callable[[], Sequence[Endpoint]],
         features: dict[str, tuple[int, int]],
         rack: str | None,
-        log_dirs: Sequence[Uuid],
+        directories: Directories,
         metadata_offset: Callable[[], int],
         heartbeat_s: float,
+        failure_timeout_s: float,
+        give_up: Callable[[StorageFailed], None],
     ) -> None:
+        """`give_up` is called when the controller could not be told for so long that a directory has failed."""
         self._channel = channel
         self._node_id = node_id
         self._cluster_id = cluster_id
@@ -40,9 +45,14 @@ class Registration:
         self._endpoints = endpoints
         self._features = features
         self._rack = rack
-        self._log_dirs = log_dirs
+        self._directories = directories
         self._metadata_offset = metadata_offset
         self._heartbeat_s = heartbeat_s
+        self._failure_timeout_s = failure_timeout_s
+        self._give_up = give_up
+        self._told_offline: set[Uuid] = set()
+        self._untold_since_s: float | None = None
+        self._urgent = asyncio.Event()
         self.broker_epoch = -1
         self.fenced = True
 
@@ -67,7 +77,7 @@ class Registration:
                     for name, (low, high) in sorted(self._features.items())
                 ],
                 rack=self._rack,
-                log_dirs=list(self._log_dirs),
+                log_dirs=self._directories.online_ids(),
                 previous_broker_epoch=previous_broker_epoch,
             )
         )
@@ -86,7 +96,9 @@ class Registration:
     async def run(self) -> None:
         """Heartbeats for ever; a broker that the controller forgot or fenced registers again."""
         while True:
-            await asyncio.sleep(self._heartbeat_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._urgent.wait(), self._heartbeat_s)
+            self._urgent.clear()
             try:
                 await self._heartbeat()
             except KafkaError as error:
@@ -94,6 +106,25 @@ class Registration:
                 await self._again()
             except (OSError, HeadraceError) as error:
                 log.warning("no heartbeat reached the controller: %s", error)
+            self._check_told()
+
+    def _check_told(self) -> None:
+        """As long as the controller takes a failed directory for a good one, nobody else is asked to lead what lies there."""
+        now_s = asyncio.get_running_loop().time()
+        if self._told_offline.issuperset(self._directories.offline_ids()):
+            self._untold_since_s = None
+        elif self._untold_since_s is None:
+            self._untold_since_s = now_s
+        elif now_s - self._untold_since_s > self._failure_timeout_s:
+            self._give_up(
+                StorageFailed(
+                    f"a directory has failed, and the controller could not be told for {self._failure_timeout_s:.0f} s"
+                )
+            )
+
+    def hurry(self) -> None:
+        """There is something to tell: the next heartbeat goes out now."""
+        self._urgent.set()
 
     async def _again(self) -> None:
         try:
@@ -115,15 +146,19 @@ class Registration:
         )
 
     async def _heartbeat(self, *, want_shut_down: bool = False) -> BrokerHeartbeatResponse:
+        offline = self._directories.offline_ids()
         answer: BrokerHeartbeatResponse = await self._channel.request(
             BrokerHeartbeatRequest(
                 broker_id=self._node_id,
                 broker_epoch=self.broker_epoch,
                 current_metadata_offset=self._metadata_offset(),
                 want_shut_down=want_shut_down,
+                offline_log_dirs=offline,
+                cordoned_log_dirs=self._directories.cordoned_ids(),
             )
         )
         if answer.error_code != ErrorCode.NONE:
             raise KafkaError(ErrorCode(answer.error_code), "heartbeat")
         self.fenced = answer.is_fenced
+        self._told_offline.update(offline)
         return answer

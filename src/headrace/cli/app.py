@@ -42,11 +42,20 @@ def format_(
         str | None, typer.Option("-t", "--cluster-id", help="22 characters of URL-safe base64; else a new one")
     ] = None,
     ignore_formatted: Annotated[bool, typer.Option(help="leave directories alone that are formatted already")] = False,
+    add_scram: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-S",
+            "--add-scram",
+            metavar="SCRAM-SHA-256=[name=…,password=…]",
+            help="a user that exists from the beginning; may be repeated",
+        ),
+    ] = None,
 ) -> None:
     """Make the data directories of a node (serve does it too, on its first start)."""
     from headrace.cli.formatting import run
 
-    run(config, set or [], cluster_id, ignore_formatted)
+    run(config, set or [], cluster_id, ignore_formatted, add_scram or [])
 
 
 topics = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics.", rich_markup_mode=None)

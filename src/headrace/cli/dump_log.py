@@ -10,12 +10,13 @@ from typing import Any
 
 from headrace.base.errors import CorruptData
 from headrace.metadata.records import decode_record
-from headrace.records.batch import BatchHeader, CorruptBatch, check_crc, read_header
+from headrace.records.batch import MAGIC, BatchHeader, CorruptBatch, peek_size_and_magic
 from headrace.records.control import parse_control_batch
-from headrace.records.record import decode_records
+from headrace.records.legacy import check_any_crc, decode_any_records, read_any_header
 from headrace.storage.producer_snapshots import decode_snapshot
 
 READ_BYTES = 8 << 20
+_PEEK_BYTES = 17  # enough to know size and format
 _OFFSET_ENTRY = Struct(">ii")
 _TIME_ENTRY = Struct(">qi")
 _ABORTED_ENTRY = Struct(">hqqqq")
@@ -46,17 +47,17 @@ def run(files: list[Path], *, deep: bool, data: bool, metadata: bool) -> None:
 
 
 def read_batches(path: Path) -> Iterator[tuple[int, BatchHeader, bytes]]:
-    """Positions, headers and bytes of all batches; CorruptData at the first that is none."""
+    """Positions, headers and bytes of all batches, and of messages of the formats before them; CorruptData at the first that is none."""
     with path.open("rb") as file:
         position, rest = 0, b""
         while more := file.read(READ_BYTES):
             rest += more
             start = 0
-            while len(rest) - start >= 61:
-                header = read_header(rest, start)
-                if start + header.size > len(rest):
+            while len(rest) - start >= _PEEK_BYTES:
+                if peek_size_and_magic(rest, start)[0] > len(rest) - start:
                     break
-                check_crc(rest, start, header)
+                header = read_any_header(rest, start)
+                check_any_crc(rest, start, header)
                 yield position, header, rest[start : start + header.size]
                 start += header.size
                 position += header.size
@@ -68,16 +69,20 @@ def read_batches(path: Path) -> Iterator[tuple[int, BatchHeader, bytes]]:
 def _batches(path: Path, deep: bool, data: bool, metadata: bool) -> Iterator[str]:
     expected = -1
     for position, header, batch in read_batches(path):
+        first, count = header.base_offset, header.record_count
+        if header.magic < MAGIC:  # a wrapper says neither where it begins nor how many it holds
+            inner = list(decode_any_records(batch))
+            first, count = inner[0].offset, len(inner)
         yield (
-            f"baseOffset: {header.base_offset} lastOffset: {header.last_offset} count: {header.record_count} "
+            f"baseOffset: {first} lastOffset: {header.last_offset} count: {count} "
             f"baseSequence: {header.base_sequence} producerId: {header.producer_id} producerEpoch: {header.producer_epoch} "
             f"partitionLeaderEpoch: {header.leader_epoch} isTransactional: {header.is_transactional} "
             f"isControl: {header.is_control} position: {position} maxTimestamp: {header.max_timestamp} size: {header.size} "
-            f"codec: {header.codec} crc: {header.crc}"
+            f"magic: {header.magic} codec: {header.codec} crc: {header.crc}"
         )
-        if header.base_offset < expected:
+        if first < expected:
             raise CorruptBatch(
-                f"batch at {position} begins at offset {header.base_offset}, the one before it ended at {expected - 1}"
+                f"batch at {position} begins at offset {first}, the one before it ended at {expected - 1}"
             )
         expected = header.next_offset
         if deep:
@@ -89,7 +94,7 @@ def _records(header: BatchHeader, batch: bytes, data: bool, metadata: bool) -> I
         for control in parse_control_batch(batch):
             yield f"| offset: {control.offset} control type: {control.type} value: {control.value.hex()}"
         return
-    for record in decode_records(batch):
+    for record in decode_any_records(batch):
         line = f"| offset: {record.offset} timestamp: {record.timestamp}"
         line += f" keySize: {-1 if record.key is None else len(record.key)}"
         line += f" valueSize: {-1 if record.value is None else len(record.value)}"

@@ -52,7 +52,7 @@ async def _serve(settings: Settings) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    node = await Node.start(settings, Ports(DiskFiles(), SystemClock(), random.Random(), loop))
+    node = await Node.start(settings, Ports(DiskFiles(), SystemClock(), random.SystemRandom(), loop))
     _calm_the_collector()
     _announce(node)
     failed = asyncio.ensure_future(node.failed())

@@ -9,6 +9,7 @@ from typing import Any
 from headrace.base.errors import RETRIABLE, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition, Uuid
 from headrace.client.connection import Connection, Disconnected
+from headrace.client.security import ClientSecurity
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 RETRY_BACKOFF_S = 0.1
@@ -18,13 +19,19 @@ class Cluster:
     """One per program; close it at the end. Connections are made when first needed and made again when lost."""
 
     def __init__(
-        self, bootstrap: Sequence[tuple[str, int]], *, client_id: str = "headrace", timeout_s: float = 30.0
+        self,
+        bootstrap: Sequence[tuple[str, int]],
+        *,
+        client_id: str = "headrace",
+        timeout_s: float = 30.0,
+        security: ClientSecurity = ClientSecurity(),  # noqa: B008 -- it cannot change
     ) -> None:
         if not bootstrap:
             raise ValueError("bootstrap needs at least one host and port")
         self._bootstrap = list(bootstrap)
         self._client_id = client_id
         self._timeout_s = timeout_s
+        self._security = security
         self._connections: dict[tuple[str, int], Connection] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
         self._leaders: dict[TopicPartition, int] = {}
@@ -85,6 +92,20 @@ class Cluster:
     def topic_id(self, topic: str) -> Uuid:
         return self._ids[topic]
 
+    async def brokers(self) -> list[int]:
+        """Their ids, as metadata tells now."""
+        await self.refresh([])
+        return sorted(self._brokers)
+
+    async def broker(self, node_id: int) -> Connection:
+        if node_id not in self._brokers:
+            await self.refresh([])
+        address = self._brokers.get(node_id)
+        if address is None:
+            known = ", ".join(map(str, sorted(self._brokers))) or "none"
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {node_id}; alive: {known}")
+        return await self._connection(address)
+
     async def leader(self, partition: TopicPartition) -> Connection:
         """The connection to the leader as metadata last told; `refresh` after a NOT_LEADER_OR_FOLLOWER."""
         leader = self._leaders.get(partition, -1)
@@ -99,6 +120,10 @@ class Cluster:
     async def _connection(self, address: tuple[str, int]) -> Connection:
         connection = self._connections.get(address)
         if connection is None or not connection.is_open:
-            connection = await Connection.connect(*address, client_id=self._client_id, timeout_s=self._timeout_s)
+            if connection is not None:
+                connection.retire()
+            connection = await Connection.connect(
+                *address, client_id=self._client_id, timeout_s=self._timeout_s, security=self._security
+            )
             self._connections[address] = connection
         return connection

@@ -1,14 +1,17 @@
-"""One connection to a broker: requests out, answers matched in order, versions agreed on with ApiVersions."""
+"""One connection to a broker, in the clear or with TLS and SASL: requests out, answers matched in order, versions agreed on first."""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from struct import Struct
 from typing import Any
 
 from headrace.base.errors import ErrorCode, HeadraceError
+from headrace.client.authentication import log_in
 from headrace.client.frames import UnexpectedAnswer, decode_response, encode_request
+from headrace.client.security import ClientSecurity
 from headrace.protocol.apis import APIS
 from headrace.protocol.errors import DecodeError
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -16,11 +19,17 @@ from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersi
 RESPONSE_BYTES_MAX = 256 * 1024 * 1024
 IN_FLIGHT_MAX = 1000
 SOFTWARE_NAME = "headrace"
+SESSION_SHARE = 0.85  # of the life of a login, after which a connection is replaced by a new one (KIP-368)
+_TLS_ALERT = b"\x15\x03"
 _SIZE = Struct(">i")
 
 
 class Disconnected(HeadraceError):
     """The connection is gone, or was never made; the request may or may not have been carried out."""
+
+
+class NoAnswer(HeadraceError, TimeoutError):
+    """The broker was asked and said nothing in time; the request may or may not have been carried out."""
 
 
 class Connection(asyncio.Protocol):
@@ -35,22 +44,45 @@ class Connection(asyncio.Protocol):
         self._versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
         self._lost: Exception | None = None
+        self._stale_at: float | None = None
+        self._retired = False
 
     @classmethod
-    async def connect(cls, host: str, port: int, *, client_id: str = "headrace", timeout_s: float = 10.0) -> Connection:
+    async def connect(
+        cls,
+        host: str,
+        port: int,
+        *,
+        client_id: str = "headrace",
+        timeout_s: float = 10.0,
+        security: ClientSecurity = ClientSecurity(),  # noqa: B008 -- it cannot change
+    ) -> Connection:
+        """Disconnected if there is nobody, KafkaError if the login is refused."""
         loop = asyncio.get_running_loop()
+        connection = cls(client_id)
         try:
-            _, connection = await asyncio.wait_for(
-                loop.create_connection(lambda: cls(client_id), host, port), timeout_s
-            )
-            await asyncio.wait_for(connection._agree_on_versions(), timeout_s)
-        except (TimeoutError, OSError) as error:
-            raise Disconnected(f"cannot connect to {host}:{port}: {error or 'timed out'}") from error
+            async with asyncio.timeout(timeout_s):
+                await loop.create_connection(
+                    lambda: connection, host, port, ssl=security.tls, server_hostname=host if security.tls else None
+                )
+                await connection._agree_on_versions()
+                if security.login is not None:
+                    life_ms = await log_in(connection, security.login)
+                    connection._stale_at = loop.time() + life_ms / 1000 * SESSION_SHARE if life_ms > 0 else None
+        except (TimeoutError, OSError, Disconnected) as error:
+            await connection.close()
+            raise Disconnected(f"cannot connect to {host}:{port}: {_reason(error)}") from error
+        except BaseException:
+            await connection.close()
+            raise
         return connection
 
     @property
     def is_open(self) -> bool:
-        return self._transport is not None and self._lost is None
+        """Whether it is good for a request: not lost, and its login does not end soon."""
+        if self._transport is None or self._lost is not None:
+            return False
+        return self._stale_at is None or asyncio.get_running_loop().time() < self._stale_at
 
     def version_for(self, message_type: Any, at_most: int | None = None) -> int:
         """The newest version that both sides speak."""
@@ -64,7 +96,11 @@ class Connection(asyncio.Protocol):
     async def request(self, message: Any, *, version: int | None = None, timeout_s: float = 30.0) -> Any:
         if version is None:
             version = self.version_for(type(message))
-        return await asyncio.wait_for(self.send(message, version), timeout_s)
+        try:
+            return await asyncio.wait_for(self.send(message, version), timeout_s)
+        except TimeoutError as error:
+            name = APIS[message.facts.api_key].key.name
+            raise NoAnswer(f"REQUEST_TIMED_OUT: no answer to {name} within {timeout_s:g} s") from error
 
     def send(self, message: Any, version: int) -> asyncio.Future[Any]:
         """Writes now; the future has the answer."""
@@ -85,6 +121,12 @@ class Connection(asyncio.Protocol):
             raise self._lost or Disconnected("the connection is closed")
         for part in encode_request(message, version, self._next_correlation, self._client_id):
             self._transport.write(part)
+
+    def retire(self) -> None:
+        """Closes as soon as all answers are there."""
+        self._retired = True
+        if not self._waiting and self._transport is not None:
+            self._transport.close()
 
     async def close(self) -> None:
         if self._transport is not None:
@@ -110,6 +152,8 @@ class Connection(asyncio.Protocol):
         try:
             while len(self._received) >= 4:
                 (size,) = _SIZE.unpack_from(self._received)
+                if self._received.startswith(_TLS_ALERT):
+                    raise UnexpectedAnswer("the broker speaks TLS here: security.protocol must be SSL or SASL_SSL")
                 if not 4 <= size <= RESPONSE_BYTES_MAX:
                     raise UnexpectedAnswer(f"an answer of {size} bytes; allowed are 4 to {RESPONSE_BYTES_MAX}")
                 if len(self._received) < size + 4:
@@ -129,6 +173,8 @@ class Connection(asyncio.Protocol):
         response = decode_response(key, version, correlation_id, frame)
         if not future.done():
             future.set_result(response)
+        if self._retired:
+            self.retire()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(Disconnected(str(exc) if exc else "the broker closed the connection"))
@@ -140,3 +186,13 @@ class Connection(asyncio.Protocol):
         for _, _, _, future in waiting:
             if not future.done():
                 future.set_exception(error)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {str(error.reason or error).replace('_', ' ').lower()}"
+    if isinstance(error, TimeoutError) and not error.strerror:
+        return "timed out"
+    return str(error)

@@ -10,8 +10,8 @@ from headrace.base.ids import TopicPartition
 from headrace.client.cluster import Cluster
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from headrace.records.batch import iterate_batches
-from headrace.records.record import Record, decode_records
+from headrace.records.legacy import decode_any_records, iterate_any
+from headrace.records.record import Record
 
 LATEST, EARLIEST = -1, -2
 FETCH_BYTES = 1 << 20
@@ -77,14 +77,14 @@ def _take(data: bytes | memoryview, offset: int, high_watermark: int, aborted: I
     next_offset = offset
     open_aborts: set[int] = set()
     waiting = sorted(aborted, key=lambda pair: pair[1])
-    for position, header in iterate_batches(data):
+    for position, header in iterate_any(data):
         while waiting and waiting[0][1] <= header.last_offset:
             open_aborts.add(waiting.pop(0)[0])
         next_offset = max(next_offset, header.next_offset)
         if header.is_control:
             open_aborts.discard(header.producer_id)  # its marker: what comes after it is another transaction
         elif not (header.is_transactional and header.producer_id in open_aborts):
-            records += _from(decode_records(memoryview(data)[position : position + header.size]), offset)
+            records += _from(decode_any_records(memoryview(data)[position : position + header.size]), offset)
     return Fetched(records, next_offset, high_watermark)
 
 

@@ -10,15 +10,22 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.base.ids import Uuid
+from headrace.base.ids import ZERO_UUID, Uuid
 from headrace.controller import elections
 from headrace.controller.context import ControllerContext, Tx
-from headrace.metadata.image import Broker
+from headrace.metadata.image import Broker, Partition
+from headrace.metadata.records import CORDONED_LEVEL, DIRECTORIES_LEVEL
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
-from headrace.protocol.messages.stored.metadata_brokers import BrokerRegistrationChangeRecord, RegisterBrokerRecord
+from headrace.protocol.messages.stored.metadata_brokers import (
+    BrokerRegistrationChangeRecord,
+    RegisterBrokerRecord,
+    UnregisterBrokerRecord,
+)
+from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 SESSION = "broker-session"
+MIGRATING, UNASSIGNED = ZERO_UUID, Uuid(bytes(15) + b"\x01")  # directory ids that name no directory (KIP-858)
 
 
 def register(context: ControllerContext, request: BrokerRegistrationRequest, now_ms: int, tx: Tx) -> None:
@@ -70,7 +77,7 @@ def register(context: ControllerContext, request: BrokerRegistrationRequest, now
             ],
             rack=request.rack or None,
             fenced=True,
-            log_dirs=sorted(request.log_dirs),
+            log_dirs=sorted(request.log_dirs) if context.metadata_version >= DIRECTORIES_LEVEL else [],
         )
     )
     _heard_of(context, request.broker_id, now_ms, tx)
@@ -99,11 +106,31 @@ def heartbeat(context: ControllerContext, request: BrokerHeartbeatRequest, now_m
     elif broker.fenced and caught_up:
         tx.emit(_change(broker, fenced=-1))
         _move_in(context, broker.id, tx)
+    _directories(context, context.state.brokers[broker.id], request, tx)
     fenced = context.state.brokers[broker.id].fenced
     tx.reply(
         tx.ticket,
         BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=should_shut_down),
     )
+
+
+def _directories(context: ControllerContext, broker: Broker, request: BrokerHeartbeatRequest, tx: Tx) -> None:
+    """Directories that failed cost the broker its replicas there; those that are cordoned take no new ones."""
+    offline = set(request.offline_log_dirs) & set(broker.log_dirs)
+    if offline and context.metadata_version >= DIRECTORIES_LEVEL:
+        change = _change(broker)
+        change.log_dirs = [directory for directory in broker.log_dirs if directory not in offline]
+        tx.emit(change)
+        _move_away(context, broker.id, tx, offline)
+    cordoned = request.cordoned_log_dirs
+    if (
+        cordoned is not None
+        and tuple(sorted(cordoned)) != broker.cordoned_log_dirs
+        and context.metadata_version >= CORDONED_LEVEL
+    ):
+        change = _change(broker)
+        change.cordoned_log_dirs = sorted(cordoned)
+        tx.emit(change)
 
 
 def session_ended(context: ControllerContext, timer: Hashable, now_ms: int, tx: Tx) -> None:
@@ -118,6 +145,55 @@ def fresh_sessions(context: ControllerContext, now_ms: int, tx: Tx) -> None:
     for broker_id, broker in context.brokers():
         if not broker.fenced:
             tx.arm((SESSION, broker_id), now_ms + context.session_timeout_ms)
+
+
+def unregister(context: ControllerContext, request: UnregisterBrokerRequest, now_ms: int, tx: Tx) -> None:
+    """It may come back, as a new one; what it led or held in sync is moved away as if it were fenced."""
+    broker = context.state.brokers.get(request.broker_id)
+    if broker is None:
+        raise KafkaError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {request.broker_id} is not currently registered"
+        )
+    _move_away(context, broker.id, tx)
+    tx.emit(UnregisterBrokerRecord(broker_id=broker.id, broker_epoch=broker.epoch))
+    context.last_heard_ms.pop(broker.id, None)
+    tx.cancel((SESSION, broker.id))
+    tx.reply(tx.ticket, UnregisterBrokerResponse(error_message=None))
+
+
+def election_rules(
+    context: ControllerContext, topic_id: Uuid, partition: Partition, without: int | None = None
+) -> elections.Rules:
+    return elections.Rules(
+        min_isr=context.min_isr(topic_id),
+        elr=context.elr_enabled,
+        unclean=context.unclean_election(topic_id),
+        is_active=lambda replica: (
+            replica != without and is_active(context, replica) and has_directory(context, partition, replica)
+        ),
+    )
+
+
+def has_directory(context: ControllerContext, partition: Partition, broker_id: int) -> bool:
+    """Whether the directory of that replica is one that its broker has; where nobody knows it, it is taken to be there."""
+    broker, directory = context.state.brokers.get(broker_id), partition.directory(broker_id)
+    known = directory not in (None, UNASSIGNED, MIGRATING) and broker is not None and broker.log_dirs
+    return not known or directory in broker.log_dirs  # type: ignore[union-attr]
+
+
+def usable(context: ControllerContext) -> list[int]:
+    """Where new replicas may go."""
+    return [
+        broker_id
+        for broker_id, _ in sorted(context.brokers())
+        if is_active(context, broker_id) and not is_cordoned(context, broker_id)
+    ]
+
+
+def is_cordoned(context: ControllerContext, broker_id: int) -> bool:
+    """Whether all directories of a broker are closed to new replicas (KIP-1066)."""
+    broker = context.state.brokers.get(broker_id)
+    return broker is not None and bool(broker.log_dirs) and set(broker.log_dirs) <= set(broker.cordoned_log_dirs)
 
 
 def is_active(context: ControllerContext, broker_id: int) -> bool:
@@ -147,29 +223,21 @@ def _change(broker: Broker, *, fenced: int = 0, in_controlled_shutdown: int = 0)
     )
 
 
-def _move_away(context: ControllerContext, broker_id: int, tx: Tx) -> None:
+def _move_away(context: ControllerContext, broker_id: int, tx: Tx, directories: set[Uuid] | None = None) -> None:
+    """Of all that it has in sync, or of what lies in these directories."""
     for (topic_id, index), partition in context.partitions():
-        change = elections.without_broker(
-            topic_id,
-            index,
-            partition,
-            broker_id,
-            min_isr=context.min_isr(topic_id),
-            is_active=lambda replica: replica != broker_id and is_active(context, replica),
-        )
-        if change is not None:
-            tx.emit(change)
+        if broker_id in partition.isr or partition.leader == broker_id:
+            if directories is not None and partition.directory(broker_id) not in directories:
+                continue
+            rules = election_rules(context, topic_id, partition, without=broker_id)
+            change = elections.without_broker(topic_id, index, partition, broker_id, rules)
+            if change is not None:
+                tx.emit(change)
 
 
 def _move_in(context: ControllerContext, broker_id: int, tx: Tx) -> None:
     for (topic_id, index), partition in context.partitions():
-        if broker_id in partition.replicas:
-            change = elections.with_broker(
-                Uuid(topic_id),
-                index,
-                partition,
-                min_isr=context.min_isr(topic_id),
-                is_active=lambda replica: is_active(context, replica),
-            )
+        if broker_id in partition.replicas and not partition.has_leader:
+            change = elections.with_broker(topic_id, index, partition, election_rules(context, topic_id, partition))
             if change is not None:
                 tx.emit(change)

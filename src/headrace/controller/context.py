@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.base.ids import Uuid
 from headrace.metadata.image import BROKER_CONFIG, TOPIC_CONFIG, Broker, Partition
-from headrace.metadata.state import ClusterState
+from headrace.metadata.layers import BrokerLayers
+from headrace.metadata.records import METADATA_VERSION_MAX
+from headrace.metadata.state import METADATA_VERSION, ClusterState
+from headrace.metadata.topic_options import TOPIC_OPTIONS
+from headrace.protocol.messages.stored.metadata_security import UserScramCredentialRecord
+from headrace.security.credentials import ScramCredential, ScramMechanism
 from headrace.statemachine.machine import Decision
 from headrace.statemachine.undo import Table, UndoLog
 
@@ -19,12 +24,19 @@ if TYPE_CHECKING:
 
 Tx = Decision[Any]
 
+ELR_FEATURE = "eligible.leader.replicas.version"
+
 
 @dataclass(slots=True)
 class ControllerContext:
     cluster_id: str
     chance: Random
-    defaults: Callable[[], Mapping[str, Value]]  # topic options as the controller's own settings give them
+    static: Mapping[str, str] = field(default_factory=dict)  # what this node's own settings say, as texts
+    settings: Mapping[str, Value] = field(default_factory=dict)  # all of them, with defaults
+    list_options: Mapping[str, str] = field(default_factory=dict)  # a broker's options that are lists -> their defaults
+    supported_features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    node_id: int = -1
+    kraft_version: int = 0
     num_partitions: int = 1
     replication_factor: int = 1
     session_timeout_ms: int = 9_000
@@ -51,14 +63,58 @@ class ControllerContext:
         assert isinstance(self.state.features, Table)
         return dict(self.state.features.committed_items())
 
-    def min_isr(self, topic_id: Uuid) -> int:
+    def committed_scram(self) -> dict[tuple[str, int], UserScramCredentialRecord]:
+        assert isinstance(self.state.scram, Table)
+        return dict(self.state.scram.committed_items())
+
+    def find_credential(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+        assert isinstance(self.state.scram, Table)
+        record = self.state.scram.committed((user, mechanism))
+        if record is None:
+            return None
+        return ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
+
+    def committed_state(self) -> ClusterState:
+        """A copy of everything that can no longer be lost; nobody changes it."""
+        copy = ClusterState(dict)
+        for name, cells in vars(self.state).items():
+            assert isinstance(cells, Table)
+            setattr(copy, name, cells.committed_copy())
+        return copy
+
+    @property
+    def metadata_version(self) -> int:
+        return self.state.features.get(METADATA_VERSION) or METADATA_VERSION_MAX
+
+    @property
+    def elr_enabled(self) -> bool:
+        return (self.state.features.get(ELR_FEATURE) or 0) >= 1
+
+    def layers(self) -> BrokerLayers:
+        """What topics get by default, as far as this controller can know it."""
+        return BrokerLayers(
+            self.state.config(BROKER_CONFIG, str(self.node_id)), self.state.config(BROKER_CONFIG, ""), self.static, {}
+        )
+
+    def topic_option(self, topic_id: Uuid, option: str) -> str | None:
         name = self.state.topic_names.get(topic_id)
-        text = None if name is None else self.state.config(TOPIC_CONFIG, name).get("min.insync.replicas")
-        if text is None:
-            text = self.state.config(BROKER_CONFIG, "").get("min.insync.replicas")
-        value = self.defaults()["min.insync.replicas"] if text is None else int(text)
-        assert isinstance(value, int)
-        return value
+        text = None if name is None else self.state.config(TOPIC_CONFIG, name).get(option)
+        return self.layers().topic_default(option).text if text is None else text
+
+    def min_isr(self, topic_id: Uuid) -> int:
+        text = self.topic_option(topic_id, "min.insync.replicas")
+        assert text is not None
+        return int(text)
+
+    def unclean_election(self, topic_id: Uuid) -> bool:
+        return (self.topic_option(topic_id, "unclean.leader.election.enable") or "").strip().lower() == "true"
+
+    def default_text(self, resource_type: int, name: str) -> str | None:
+        """What an option is if nobody ever set it."""
+        if resource_type == BROKER_CONFIG:
+            return self.list_options.get(name)
+        option = TOPIC_OPTIONS.get(name) if resource_type == TOPIC_CONFIG else None
+        return None if option is None else option.text(option.default)
 
     @staticmethod
     def _items(cells: Any) -> list[Any]:

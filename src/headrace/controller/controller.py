@@ -6,21 +6,58 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.controller import brokers, producer_ids, topics
+from headrace.controller import (
+    acls,
+    brokers,
+    configs,
+    credentials,
+    directories,
+    features,
+    partitions,
+    producer_ids,
+    reassignments,
+    topics,
+)
 from headrace.controller.context import ControllerContext, Tx
 from headrace.metadata.state import replay
+from headrace.metadata.transactions import TransactionBuffer
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from headrace.protocol.messages.alter_configs import AlterConfigsRequest
+from headrace.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from headrace.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
+from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
+from headrace.protocol.messages.create_acls import CreateAclsRequest
+from headrace.protocol.messages.create_partitions import CreatePartitionsRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
+from headrace.protocol.messages.delete_acls import DeleteAclsRequest
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
+from headrace.protocol.messages.elect_leaders import ElectLeadersRequest
+from headrace.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from headrace.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from headrace.protocol.messages.stored.metadata_cluster import AbortTransactionRecord
+from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from headrace.protocol.messages.update_features import UpdateFeaturesRequest
 
 DECISIONS: dict[type[Any], Callable[[ControllerContext, Any, int, Tx], None]] = {
     BrokerRegistrationRequest: brokers.register,
     BrokerHeartbeatRequest: brokers.heartbeat,
     CreateTopicsRequest: topics.create,
     DeleteTopicsRequest: topics.delete,
+    CreatePartitionsRequest: partitions.create,
+    ElectLeadersRequest: partitions.elect_leaders,
+    ListPartitionReassignmentsRequest: partitions.list_reassignments,
+    AlterPartitionReassignmentsRequest: reassignments.alter,
+    IncrementalAlterConfigsRequest: configs.alter_incrementally,
+    AlterConfigsRequest: configs.alter,
+    UpdateFeaturesRequest: features.update,
+    UnregisterBrokerRequest: brokers.unregister,
+    AssignReplicasToDirsRequest: directories.assign,
     AllocateProducerIdsRequest: producer_ids.allocate,
+    CreateAclsRequest: acls.create,
+    DeleteAclsRequest: acls.delete,
+    AlterUserScramCredentialsRequest: credentials.alter,
 }
 
 
@@ -31,6 +68,8 @@ class Controller:
         self.undo = context.undo
         self._bootstrap = bootstrap
         self._bootstrapped = False
+        self._transaction = TransactionBuffer()  # only a log that Kafka wrote has any
+        self.on_applied: Callable[[Any, int], None] | None = None  # for whoever follows what will be committed
 
     def decide(self, request: Any, now_ms: int, tx: Tx) -> None:
         decision = DECISIONS.get(type(request))
@@ -40,13 +79,20 @@ class Controller:
 
     def apply(self, record: Any, offset: int) -> None:
         self._bootstrapped = True
-        replay(self.context.state, record)
+        for counted in self._transaction.admit(record):
+            replay(self.context.state, counted)
+            if self.on_applied is not None:
+                self.on_applied(counted, offset)
 
     def on_timer(self, timer: Hashable, now_ms: int, tx: Tx) -> None:
         brokers.session_ended(self.context, timer, now_ms, tx)
 
     def on_leading(self, now_ms: int, tx: Tx) -> None:
+        if self._transaction.is_open:
+            tx.emit(AbortTransactionRecord(reason="its controller did not live to see the end"))
         if not self._bootstrapped:
             for record in self._bootstrap:
                 tx.emit(record)
+            if self.context.elr_enabled:
+                features.make_elr_safe(self.context, tx)
         brokers.fresh_sessions(self.context, now_ms, tx)

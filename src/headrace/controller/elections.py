@@ -1,62 +1,120 @@
-"""Who leads a partition when brokers come and go.
+"""Who leads a partition: when brokers come and go, and when somebody asks for an election.
 
-A replica that left the ISR while it shrank below min.insync.replicas stays eligible (ELR, KIP-966): the high watermark stood
+With ELR (KIP-966) a replica that left the ISR while it shrank below min.insync.replicas stays eligible: the high watermark stood
 still from then on, so it holds everything that was acknowledged. If even that set is empty, the last known leader is asked.
+Without it the last member of the ISR stays in it, whether it is there or not. An unclean election takes whoever is there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from headrace.base.ids import NO_NODE, Uuid
-from headrace.metadata.image import Partition
+from headrace.metadata.image import RECOVERED, RECOVERING, Partition
 from headrace.protocol.messages.stored.metadata_topics import PartitionChangeRecord
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds for one partition."""
+
+    min_isr: int
+    elr: bool  # whether the cluster has eligible leader replicas
+    unclean: bool  # whether this topic would rather lose records than wait
+    is_active: Callable[[int], bool]
+
+
 def without_broker(
-    topic_id: Uuid, index: int, old: Partition, broker: int, *, min_isr: int, is_active: Callable[[int], bool]
+    topic_id: Uuid, index: int, old: Partition, broker: int, rules: Rules
 ) -> PartitionChangeRecord | None:
     """The change when a broker is fenced or shuts down; None if it does not touch this partition."""
     if broker not in old.isr and old.leader != broker:
         return None
     isr = [replica for replica in old.isr if replica != broker]
     change = PartitionChangeRecord(partition_id=index, topic_id=topic_id)
-    if isr != list(old.isr):
-        change.isr = isr
     elr = list(old.elr)
-    if len(isr) < min(min_isr, len(old.replicas)):
+    if rules.elr and len(isr) < min(rules.min_isr, len(old.replicas)):
         elr = [*elr, *(replica for replica in old.isr if replica == broker and replica not in elr)]
+    if old.leader == broker:
+        leader = _first(old.replicas, rules.is_active, isr, elr)
+        if leader is None and rules.unclean:
+            leader = _first(old.replicas, rules.is_active, old.replicas)
+            if leader is not None:
+                return _unclean(change, old, leader)
+        change.leader = NO_NODE if leader is None else leader
+        if leader is None and rules.elr:
+            change.last_known_elr = [broker]
+    if isr != list(old.isr) and (isr or rules.elr):
+        change.isr = isr
     if elr != list(old.elr):
         change.eligible_leader_replicas = elr
-    if old.leader == broker:
-        leader = _first(old.replicas, is_active, isr, elr)
-        change.leader = NO_NODE if leader is None else leader
-        if leader is None:
-            change.last_known_elr = [broker]
     return change
 
 
-def with_broker(
-    topic_id: Uuid, index: int, old: Partition, *, min_isr: int, is_active: Callable[[int], bool]
-) -> PartitionChangeRecord | None:
+def with_broker(topic_id: Uuid, index: int, old: Partition, rules: Rules) -> PartitionChangeRecord | None:
     """The change when a broker becomes active; only a partition without a leader wants one."""
     if old.has_leader:
         return None
-    leader = _first(old.replicas, is_active, old.isr, old.elr)
+    return _elect(PartitionChangeRecord(partition_id=index, topic_id=topic_id), old, rules)
+
+
+def preferred(topic_id: Uuid, index: int, old: Partition, rules: Rules) -> PartitionChangeRecord | None:
+    """Gives the lead to the first replica; None if it is not fit."""
+    leader = old.replicas[0]
+    if leader not in (*old.isr, *old.elr) or not rules.is_active(leader):
+        # A partition without any leader takes the next best.
+        return with_broker(topic_id, index, old, rules)
+    change = PartitionChangeRecord(partition_id=index, topic_id=topic_id, leader=leader)
+    return _joined(change, old, leader, rules)
+
+
+def unclean(topic_id: Uuid, index: int, old: Partition, rules: Rules) -> PartitionChangeRecord | None:
+    """A leader whatever it holds; None if none of the replicas is there."""
+    return _elect(
+        PartitionChangeRecord(partition_id=index, topic_id=topic_id),
+        old,
+        Rules(rules.min_isr, rules.elr, True, rules.is_active),
+    )
+
+
+def _elect(change: PartitionChangeRecord, old: Partition, rules: Rules) -> PartitionChangeRecord | None:
+    leader = _first(old.replicas, rules.is_active, old.isr, old.elr)
     if leader is None and not old.isr and not old.elr and len(old.last_known_elr) == 1:
-        leader = _first(old.replicas, is_active, old.last_known_elr)
+        leader = _first(old.replicas, rules.is_active, old.last_known_elr)
+    if leader is None and rules.unclean:
+        leader = _first(old.replicas, rules.is_active, old.replicas)
+        return None if leader is None else _unclean(change, old, leader)
     if leader is None:
         return None
-    change = PartitionChangeRecord(partition_id=index, topic_id=topic_id, leader=leader)
+    change.leader = leader
+    return _joined(change, old, leader, rules)
+
+
+def _joined(change: PartitionChangeRecord, old: Partition, leader: int, rules: Rules) -> PartitionChangeRecord:
     isr = list(old.isr)
     if leader not in isr:
         isr.append(leader)
         change.isr = isr
-    elr = [] if len(isr) >= min(min_isr, len(old.replicas)) else [replica for replica in old.elr if replica not in isr]
+    enough = len(isr) >= min(rules.min_isr, len(old.replicas))
+    elr = [] if enough else [replica for replica in old.elr if replica not in isr]
     if elr != list(old.elr):
         change.eligible_leader_replicas = elr
     if old.last_known_elr:
         change.last_known_elr = []
+    return change
+
+
+def _unclean(change: PartitionChangeRecord, old: Partition, leader: int) -> PartitionChangeRecord:
+    """The others may hold what the new leader lacks: nobody but it is in sync, and it says that it has to recover."""
+    change.leader = leader
+    change.isr = [leader]
+    if old.elr:
+        change.eligible_leader_replicas = []
+    if old.last_known_elr:
+        change.last_known_elr = []
+    if old.leader_recovery_state == RECOVERED:
+        change.leader_recovery_state = RECOVERING
     return change
 
 

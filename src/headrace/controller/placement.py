@@ -15,7 +15,9 @@ def place(partitions: int, replication_factor: int, brokers: list[int], chance: 
     if replication_factor < 1 or replication_factor > len(brokers):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {replication_factor} is not possible with {len(brokers)} usable broker(s)",
+            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
+            f"{replication_factor} cannot be reached because only {len(brokers)} broker(s) are registered or some brokers "
+            "have all their log directories cordoned.",
         )
     start = chance.randrange(len(brokers))
     shift = chance.randrange(len(brokers))

@@ -6,14 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from headrace.base.errors import ConfigError, ErrorCode, KafkaError
-from headrace.base.ids import METADATA_TOPIC, ZERO_UUID, Uuid, new_uuid, uuid_text
-from headrace.base.options import Value
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import METADATA_TOPIC, ZERO_UUID, Uuid, new_uuid
 from headrace.controller import brokers
 from headrace.controller.context import ControllerContext, Tx
 from headrace.controller.placement import place
 from headrace.metadata.image import TOPIC_CONFIG
-from headrace.metadata.topic_options import TOPIC_OPTIONS
+from headrace.metadata.layers import BrokerLayers, Source
+from headrace.metadata.option_checks import check_topic
+from headrace.metadata.records import DIRECTORIES_LEVEL
+from headrace.metadata.topic_options import INTERNAL_TOPIC_OPTIONS, TOPIC_OPTIONS
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from headrace.protocol.messages.stored.metadata_cluster import ConfigRecord
@@ -24,7 +26,9 @@ PARTITIONS_PER_REQUEST_MAX = 10_000  # of one request, so that its records stay 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 Result = CreateTopicsResponse.CreatableTopicResult
-_SOURCE_TOPIC, _SOURCE_STATIC, _SOURCE_DEFAULT = 1, 4, 5
+UNASSIGNED = Uuid(
+    bytes(15) + b"\x01"
+)  # Kafka's reserved id: the broker has yet to say which of its directories it took
 
 
 def is_valid_name(name: str) -> bool:
@@ -33,103 +37,141 @@ def is_valid_name(name: str) -> bool:
 
 
 def check_name(name: str) -> None:
-    if not is_valid_name(name):
-        raise KafkaError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"topic name {name[:300]!r} is not allowed: 1 to {TOPIC_NAME_MAX} of a-z A-Z 0-9 . _ - and neither '.' nor '..'",
-        )
+    if is_valid_name(name):
+        return
+    if not name:
+        why = "the empty string is not allowed"
+    elif name in (".", ".."):
+        why = f"'{name}' is not allowed"
+    elif len(name) > TOPIC_NAME_MAX:
+        why = f"the length of '{name[: TOPIC_NAME_MAX * 2]}' is longer than the max allowed length {TOPIC_NAME_MAX}"
+    else:
+        why = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {why}")
 
 
 def create(context: ControllerContext, request: CreateTopicsRequest, now_ms: int, tx: Tx) -> None:
     times = Counter(topic.name for topic in request.topics)
-    room = PARTITIONS_PER_REQUEST_MAX
+    total = sum(
+        len(topic.assignments)
+        or (context.num_partitions if topic.num_partitions == -1 else max(topic.num_partitions, 0))
+        for topic in request.topics
+    )
     results: dict[str, Result] = {}
     for topic in request.topics:
         try:
             if times[topic.name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {topic.name} stands in the request more than once")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            if total > PARTITIONS_PER_REQUEST_MAX:
+                raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+            check_name(topic.name)
+            _check_new(context, topic.name)
+            options = _check_options(topic)
             assignment = _assign(context, topic)
-            room -= len(assignment)
-            if room < 0:
-                raise KafkaError(
-                    ErrorCode.INVALID_PARTITIONS, f"more than {PARTITIONS_PER_REQUEST_MAX} partitions in one request"
-                )
-            results[topic.name] = _create_one(context, topic, assignment, tx, validate_only=request.validate_only)
+            results[topic.name] = _create_one(context, topic, options, assignment, tx, request.validate_only)
         except KafkaError as error:
             results[topic.name] = Result(name=topic.name, error_code=error.code, error_message=error.message)
     tx.reply(tx.ticket, CreateTopicsResponse(topics=list(results.values())))
 
 
-def _assign(context: ControllerContext, topic: CreateTopicsRequest.CreatableTopic) -> list[list[int]]:
-    check_name(topic.name)
-    if topic.name == METADATA_TOPIC:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{METADATA_TOPIC} is the cluster's own")
-    if topic.name in context.state.topic_ids:
-        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+def _check_new(context: ControllerContext, name: str) -> None:
+    if name == METADATA_TOPIC:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
+    if name in context.state.topic_ids:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     # Metric names turn dots into underscores; two topics that differ only in that could not be told apart.
-    if "." in topic.name or "_" in topic.name:
-        flat = topic.name.replace(".", "_")
+    if "." in name or "_" in name:
+        flat = name.replace(".", "_")
         for other in context.topic_names():
             if other.replace(".", "_") == flat:
-                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic.name} collides with {other}")
+                raise KafkaError(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
+                )
+
+
+def _assign(context: ControllerContext, topic: CreateTopicsRequest.CreatableTopic) -> list[list[int]]:
     if topic.assignments:
         return _check_assignment(context, topic)
     count = context.num_partitions if topic.num_partitions == -1 else topic.num_partitions
     factor = context.replication_factor if topic.replication_factor == -1 else topic.replication_factor
+    if factor < 1:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
     if count < 1:
-        raise KafkaError(
-            ErrorCode.INVALID_PARTITIONS, f"{count} partitions: there must be at least one, or -1 for the default"
-        )
-    if count > PARTITIONS_PER_REQUEST_MAX:
-        raise KafkaError(
-            ErrorCode.INVALID_PARTITIONS, f"{count} partitions: at most {PARTITIONS_PER_REQUEST_MAX} in one request"
-        )
-    active = [broker_id for broker_id, _ in sorted(context.brokers()) if brokers.is_active(context, broker_id)]
-    return place(count, factor, active, context.chance)
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
+    return place(count, factor, brokers.usable(context), context.chance)
 
 
 def _check_assignment(context: ControllerContext, topic: CreateTopicsRequest.CreatableTopic) -> list[list[int]]:
-    if topic.num_partitions != -1 or topic.replication_factor != -1:
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, "counts and an assignment by hand exclude each other: set both counts to -1"
-        )
-    by_index = {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments}
-    if sorted(by_index) != list(range(len(topic.assignments))):
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions must be numbered 0, 1, 2 … without a gap")
-    for index, replicas in by_index.items():
-        if not replicas or len(set(replicas)) != len(replicas) or len(replicas) != len(by_index[0]):
+    for value, what in ((topic.replication_factor, "replication factor"), (topic.num_partitions, "numPartitions")):
+        if value != -1:
             raise KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {index}: replicas {replicas} are not allowed"
+                ErrorCode.INVALID_REQUEST,
+                f"A manual partition assignment was specified, but {what} was not set to -1.",
             )
-        for replica in replicas:
-            if replica not in context.state.brokers:
-                raise KafkaError(
-                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {index}: broker {replica} does not exist"
-                )
+    by_index: dict[int, list[int]] = {}
+    for assignment in topic.assignments:
+        index = assignment.partition_index
+        if index in by_index:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {index}",
+            )
+        check_replicas(context, assignment.broker_ids, len(by_index[min(by_index)]) if by_index else None)
+        by_index[index] = assignment.broker_ids
+    if sorted(by_index) != list(range(len(by_index))):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
+        )
     return [by_index[index] for index in range(len(by_index))]
+
+
+def check_replicas(context: ControllerContext, replicas: list[int], factor: int | None) -> None:
+    """Replicas chosen by hand, as many as those of the other partitions."""
+    said = "The manual partition assignment includes"
+    if not replicas:
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{said} an empty replica list.")
+    before = None
+    for replica in sorted(replicas):
+        if replica not in context.state.brokers:
+            why = f"{said} broker {replica}, but no such broker is registered."
+        elif brokers.is_cordoned(context, replica):
+            why = f"{said} broker {replica}, but all its log directories are cordoned."
+        elif replica == before:
+            why = f"{said} the broker {replica} more than once."
+        else:
+            before = replica
+            continue
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, why)
+    if factor is not None and len(replicas) != factor:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{said} a partition with {len(replicas)} replica(s), but this is not consistent with previous partitions, "
+            f"which have {factor} replica(s).",
+        )
 
 
 def _create_one(
     context: ControllerContext,
     topic: CreateTopicsRequest.CreatableTopic,
+    options: Mapping[str, str],
     assignment: list[list[int]],
     tx: Tx,
-    *,
     validate_only: bool,
 ) -> Result:
-    options = _check_options(topic)
-    in_sync = [[replica for replica in replicas if brokers.is_active(context, replica)] for replicas in assignment]
-    if not all(in_sync):
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "every partition needs an active broker among its replicas"
-        )
     result = Result(
         name=topic.name,
         error_message=None,
         num_partitions=len(assignment),
         replication_factor=len(assignment[0]),
-        configs=_describe_options(context.defaults(), options),
+        configs=_describe_options(context.layers(), options),
     )
+    in_sync = [
+        active_of(context, replicas, index, by_hand=bool(topic.assignments))
+        for index, replicas in enumerate(assignment)
+    ]
     if validate_only:
         return result
     topic_id = new_uuid(context.chance)
@@ -138,72 +180,109 @@ def _create_one(
     for name, text in options.items():
         tx.emit(ConfigRecord(resource_type=TOPIC_CONFIG, resource_name=topic.name, name=name, value=text))
     for index, (replicas, isr) in enumerate(zip(assignment, in_sync, strict=True)):
-        tx.emit(
-            PartitionRecord(
-                partition_id=index,
-                topic_id=topic_id,
-                replicas=replicas,
-                isr=isr,
-                leader=isr[0],
-                leader_epoch=0,
-                partition_epoch=0,
-                directories=[_directory(context, replica) for replica in replicas],
-            )
-        )
+        tx.emit(new_partition(context, topic_id, index, replicas, isr))
     return result
 
 
+def active_of(context: ControllerContext, replicas: list[int], index: int, *, by_hand: bool) -> list[int]:
+    """Those that can be in sync from the start."""
+    isr = [replica for replica in replicas if brokers.is_active(context, replica)]
+    if not isr and by_hand:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"All brokers specified in the manual partition assignment for partition {index} are fenced or in "
+            "controlled shutdown.",
+        )
+    if not isr:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {len(replicas)} time(s): All brokers are currently fenced or in "
+            "controlled shutdown.",
+        )
+    return isr
+
+
+def new_partition(
+    context: ControllerContext, topic_id: Uuid, index: int, replicas: list[int], isr: list[int]
+) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        replicas=replicas,
+        isr=isr,
+        leader=isr[0],
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=[_directory(context, replica) for replica in replicas]
+        if context.metadata_version >= DIRECTORIES_LEVEL
+        else [],
+    )
+
+
 def _directory(context: ControllerContext, broker_id: int) -> Uuid:
-    """The log dir of a broker that has only one; otherwise the broker chooses (and the zero id with 1 says so)."""
+    """The log dir of a broker that has only one; otherwise the broker chooses."""
     broker = context.state.brokers.get(broker_id)
     if broker is not None and len(broker.log_dirs) == 1:
         return broker.log_dirs[0]
-    return Uuid(bytes(15) + b"\x01")
+    return UNASSIGNED
 
 
 def _check_options(topic: CreateTopicsRequest.CreatableTopic) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for config in topic.configs:
-        if config.value is None:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {config.name}")
-        try:
-            TOPIC_OPTIONS.known(config.name).parse(config.value)
-        except ConfigError as error:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
-        options[config.name] = config.value
+    missing = [config.name for config in topic.configs if config.value is None]
+    if missing:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(missing)}")
+    options = {config.name: config.value for config in topic.configs if config.value is not None}
+    check_topic(options)
     return options
 
 
 def _describe_options(
-    defaults: Mapping[str, Value], options: Mapping[str, str]
+    layers: BrokerLayers, options: Mapping[str, str]
 ) -> list[CreateTopicsResponse.CreatableTopicConfigs]:
     described = []
-    for name, option in sorted(TOPIC_OPTIONS.items()):
-        own = name in options
-        source = _SOURCE_TOPIC if own else _SOURCE_DEFAULT if defaults[name] == option.default else _SOURCE_STATIC
-        value = options[name] if own else option.text(defaults[name])
+    for name in sorted(TOPIC_OPTIONS.keys() - INTERNAL_TOPIC_OPTIONS | options.keys()):
+        default = layers.topic_default(name)
+        source, value = (Source.TOPIC, options[name]) if name in options else (default.source, default.text)
         described.append(CreateTopicsResponse.CreatableTopicConfigs(name=name, value=value, config_source=source))
     return described
 
 
 def delete(context: ControllerContext, request: DeleteTopicsRequest, now_ms: int, tx: Tx) -> None:
-    """The controller is asked by name or by id (v6); older versions were turned into this form by whoever forwarded them."""
+    """By name or by id (v6); each once, or it is refused as a whole."""
     wanted = request.topics or [DeleteTopicsRequest.DeleteTopicState(name=name) for name in request.topic_names]
-    results = []
+    names = Counter(topic.name for topic in wanted if topic.name is not None)
+    ids = Counter(Uuid(topic.topic_id) for topic in wanted if topic.name is None)
+    results: dict[tuple[str | None, bytes], DeleteTopicsResponse.DeletableTopicResult] = {}
     for topic in wanted:
-        found = context.state.topic_ids.get(topic.name) if topic.name is not None else Uuid(topic.topic_id)
-        name = topic.name if topic.name is not None else context.state.topic_names.get(Uuid(topic.topic_id))
-        result = DeleteTopicsResponse.DeletableTopicResult(name=name, topic_id=found or ZERO_UUID)
-        if topic.name is not None and topic.topic_id != ZERO_UUID:
-            result.error_code = ErrorCode.INVALID_REQUEST
-            result.error_message = "a topic is named by its name or by its id, not by both"
-        elif found is None:
-            result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            result.error_message = f"topic {topic.name!r} does not exist"
-        elif name is None:
-            result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
-            result.error_message = f"there is no topic with id {uuid_text(found)}"
+        key = (topic.name, topic.topic_id)
+        if key in results:
+            continue
+        result = results[key] = DeleteTopicsResponse.DeletableTopicResult(
+            name=topic.name, topic_id=topic.topic_id, error_message=None
+        )
+        try:
+            if topic.name is not None and topic.topic_id != ZERO_UUID:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+            if topic.name is None and topic.topic_id == ZERO_UUID:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+            if names[topic.name] > 1 if topic.name is not None else ids[Uuid(topic.topic_id)] > 1:
+                what = "name" if topic.name is not None else "id"
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
+            result.name, result.topic_id = _find(context, topic)
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, error.message
         else:
-            tx.emit(RemoveTopicRecord(topic_id=found))
-        results.append(result)
-    tx.reply(tx.ticket, DeleteTopicsResponse(responses=results))
+            tx.emit(RemoveTopicRecord(topic_id=result.topic_id))
+    tx.reply(tx.ticket, DeleteTopicsResponse(responses=list(results.values())))
+
+
+def _find(context: ControllerContext, topic: DeleteTopicsRequest.DeleteTopicState) -> tuple[str, Uuid]:
+    if topic.name is None:
+        name = context.state.topic_names.get(Uuid(topic.topic_id))
+        if name is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+        return name, Uuid(topic.topic_id)
+    found = context.state.topic_ids.get(topic.name)
+    if found is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+    return topic.name, found

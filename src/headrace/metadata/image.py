@@ -7,10 +7,19 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from headrace.base.ids import NO_NODE, Uuid
+from headrace.protocol.messages.stored.metadata_brokers import RegisterControllerRecord
+from headrace.protocol.messages.stored.metadata_security import AccessControlEntryRecord, UserScramCredentialRecord
 
 # Config resource types, as the wire and ConfigRecord spell them.
 TOPIC_CONFIG = 2
 BROKER_CONFIG = 4
+LOGGER_CONFIG = 8
+METRICS_CONFIG = 16
+GROUP_CONFIG = 32
+
+QuotaEntity = tuple[
+    tuple[str, str | None], ...
+]  # (type, name) in the order of types; no name: the default of that type
 
 RECOVERED = 0
 RECOVERING = 1
@@ -35,6 +44,7 @@ class Broker:
     fenced: bool
     in_controlled_shutdown: bool
     log_dirs: tuple[Uuid, ...]
+    cordoned_log_dirs: tuple[Uuid, ...] = ()
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((endpoint for endpoint in self.endpoints if endpoint.name == listener), None)
@@ -58,6 +68,12 @@ class Partition:
     def has_leader(self) -> bool:
         return self.leader != NO_NODE
 
+    def directory(self, broker_id: int) -> Uuid | None:
+        """Where that broker keeps its replica, as far as the cluster was told."""
+        if broker_id not in self.replicas or len(self.directories) != len(self.replicas):
+            return None
+        return self.directories[self.replicas.index(broker_id)]
+
 
 @dataclass(frozen=True, slots=True)
 class Topic:
@@ -80,6 +96,10 @@ class Image:
     topic_names: Mapping[Uuid, str] = field(default_factory=dict)
     configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
+    controllers: Mapping[int, RegisterControllerRecord] = field(default_factory=dict)
+    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+    acls: Mapping[Uuid, AccessControlEntryRecord] = field(default_factory=dict)
+    scram: Mapping[tuple[str, int], UserScramCredentialRecord] = field(default_factory=dict)  # by user and mechanism
 
     def topic_by_id(self, topic_id: bytes) -> Topic | None:
         name = self.topic_names.get(Uuid(topic_id))

@@ -1,17 +1,21 @@
-"""Follows the metadata log on a broker: committed records in, a new image and what changed out."""
+"""Follows the metadata log on a broker: committed records or a snapshot in, a new image and what changed out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from headrace.base.ids import Uuid
-from headrace.metadata.image import Image, Topic
+from headrace.metadata.image import Image, QuotaEntity, Topic
 from headrace.metadata.state import ClusterState, replay
+from headrace.metadata.transactions import TransactionBuffer
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+# Cells that an image shows as they are; topics are put together from several.
+_SHOWN = ("brokers", "topic_names", "configs", "features", "controllers", "client_quotas", "acls", "scram")
 
 
 class _Watched(dict[K, V]):
@@ -38,6 +42,10 @@ class Changes:
     deleted_topics: tuple[tuple[str, Uuid], ...]
     brokers: tuple[int, ...]
     configs: tuple[tuple[int, str], ...]
+    features: tuple[str, ...] = ()
+    client_quotas: tuple[QuotaEntity, ...] = ()
+    acls: tuple[Uuid, ...] = ()
+    scram: tuple[tuple[str, int], ...] = ()
 
 
 class Publisher(Protocol):
@@ -49,47 +57,92 @@ class MetadataLoader:
     def __init__(self, publishers: Sequence[Publisher]) -> None:
         self._publishers = publishers
         self._state = ClusterState(_Watched)
+        self._transaction = TransactionBuffer()
         self.image = Image()
 
     def apply(self, records: Sequence[Any], last_offset: int, epoch: int, *, more: bool = False) -> None:
-        """Takes committed records and shows the result to every publisher, in their order; with `more` later, with what follows."""
+        """Takes committed records and shows the result to every publisher, in their order; with `more`, and in the middle of a
+        metadata transaction, later, with what follows."""
         for record in records:
-            replay(self._state, record)
+            for counted in self._transaction.admit(record):
+                replay(self._state, counted)
+        if more or self._transaction.is_open:
+            return
+        touched = {name: list(cells.touched) for name, cells in self._cells().items()}
+        self._show(self._next_image(touched, last_offset, epoch), touched)
+
+    @staticmethod
+    def empty_state() -> ClusterState:
+        """To be filled from a snapshot, in slices, and then adopted."""
+        return ClusterState(_Watched)
+
+    def adopt(self, state: ClusterState, last_offset: int, epoch: int, *, more: bool = False) -> None:
+        """A snapshot takes the place of all that was known; publishers are told what is different, with `more` later."""
+        old, self._state, self._transaction = self._state, state, TransactionBuffer()
+        before = {name: cells for name, cells in vars(old).items() if isinstance(cells, _Watched)}
+        touched = {name: _different(before[name], cells) for name, cells in self._cells().items()}
+        for name, cells in self._cells().items():
+            cells.touched = dict.fromkeys([*before[name].touched, *touched[name]])
         if more:
             return
-        old, (new, changes) = self.image, self._next_image(last_offset, epoch)
-        self.image = new
+        touched = {name: list(cells.touched) for name, cells in self._cells().items()}
+        self._show(self._next_image(touched, last_offset, epoch), touched)
+
+    def _cells(self) -> dict[str, _Watched[Any, Any]]:
+        return {name: cells for name, cells in vars(self._state).items() if isinstance(cells, _Watched)}
+
+    def _show(self, new: Image, touched: Mapping[str, Sequence[Any]]) -> None:
+        for cells in self._cells().values():
+            cells.touched.clear()
+        old, self.image = self.image, new
+        ids = _topic_ids(touched)
+        changes = Changes(
+            topics=tuple(name for topic_id in ids if (name := new.topic_names.get(topic_id)) is not None),
+            deleted_topics=tuple(
+                (name, topic_id)
+                for topic_id in ids
+                if topic_id not in new.topic_names and (name := old.topic_names.get(topic_id)) is not None
+            ),
+            brokers=tuple(touched["brokers"]),
+            configs=tuple(touched["configs"]),
+            features=tuple(touched["features"]),
+            client_quotas=tuple(touched["client_quotas"]),
+            acls=tuple(touched["acls"]),
+            scram=tuple(touched["scram"]),
+        )
         for publisher in self._publishers:
             publisher.publish(old, new, changes)
 
-    def _next_image(self, offset: int, epoch: int) -> tuple[Image, Changes]:
-        state, old = self._state, self.image
-        watched: dict[str, _Watched[Any, Any]] = {
-            name: cells for name, cells in vars(state).items() if isinstance(cells, _Watched)
+    def _next_image(self, touched: Mapping[str, Sequence[Any]], offset: int, epoch: int) -> Image:
+        old = self.image
+        shown: dict[str, Any] = {
+            name: dict(cells) if touched[name] else getattr(old, name)
+            for name, cells in self._cells().items()
+            if name in _SHOWN
         }
-        touched = {name: list(cells.touched) for name, cells in watched.items()}
-        for cells in watched.values():
-            cells.touched.clear()
-        ids = dict.fromkeys([*touched["topic_names"], *(topic_id for topic_id, _ in touched["partitions"])])
-        topics, deleted = dict(old.topics), []
+        return Image(offset=offset, epoch=epoch, topics=self._topics(_topic_ids(touched)), **shown)
+
+    def _topics(self, ids: Sequence[Uuid]) -> Mapping[str, Topic]:
+        """Those with these ids are looked at again; all others are as they were."""
+        state, old = self._state, self.image
+        if not ids:
+            return old.topics
+        topics = dict(old.topics)
         for topic_id in ids:
             name = state.topic_names.get(topic_id)
-            if name is None:
-                was = old.topic_names.get(topic_id)
-                if was is not None:
-                    deleted.append((was, topic_id))
-                    if state.topic_ids.get(was) is None:
-                        topics.pop(was, None)
-            else:
+            if name is not None:
                 topics[name] = Topic(name, topic_id, tuple(state.partitions_of(topic_id)))
-        image = Image(
-            offset=offset,
-            epoch=epoch,
-            brokers=dict(watched["brokers"]) if touched["brokers"] else old.brokers,
-            topics=topics if ids else old.topics,
-            topic_names=dict(watched["topic_names"]) if touched["topic_names"] else old.topic_names,
-            configs=dict(watched["configs"]) if touched["configs"] else old.configs,
-            features=dict(watched["features"]) if touched["features"] else old.features,
-        )
-        names = [name for topic_id in ids if (name := state.topic_names.get(topic_id)) is not None]
-        return image, Changes(tuple(names), tuple(deleted), tuple(touched["brokers"]), tuple(touched["configs"]))
+            else:
+                was = old.topic_names.get(topic_id)
+                if was is not None and state.topic_ids.get(was) is None:
+                    topics.pop(was, None)
+        return topics
+
+
+def _topic_ids(touched: Mapping[str, Sequence[Any]]) -> list[Uuid]:
+    return list(dict.fromkeys([*touched["topic_names"], *(topic_id for topic_id, _ in touched["partitions"])]))
+
+
+def _different(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> list[Any]:
+    absent = object()
+    return [key for key in {**before, **after} if before.get(key, absent) != after.get(key, absent)]

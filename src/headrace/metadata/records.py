@@ -1,7 +1,9 @@
-"""Metadata records as values of the metadata log: which version of each is written, and what unknown ones become."""
+"""Metadata records as values of the metadata log: which version of each a level of metadata.version writes, and what unknown
+ones become."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.base.errors import CorruptData
@@ -10,22 +12,40 @@ from headrace.protocol.messages.stored.metadata_brokers import BrokerRegistratio
 from headrace.protocol.messages.stored.metadata_topics import PartitionChangeRecord, PartitionRecord
 from headrace.protocol.stored import decode_framed, encode_framed
 
-# What metadata.version 4.3-IV0 writes; all others have only version 0.
-_VERSIONS: dict[type[Any], int] = {
-    RegisterBrokerRecord: 4,
-    PartitionRecord: 2,
-    PartitionChangeRecord: 2,
-    BrokerRegistrationChangeRecord: 1,
+# Levels of metadata.version at which something changes for the records that we write.
+METADATA_VERSION_MIN, METADATA_VERSION_MAX = 7, 30  # 3.3-IV3, 4.3-IV0
+DIRECTORIES_LEVEL = 17  # 3.7-IV2: replicas have directories
+ELR_LEVEL = 23  # 4.0-IV1: eligible leader replicas
+CORDONED_LEVEL = 30  # 4.3-IV0: log dirs can be cordoned
+
+# Record -> (level from which on, version), the newest first; all other records have only version 0.
+_VERSIONS: dict[type[Any], tuple[tuple[int, int], ...]] = {
+    RegisterBrokerRecord: ((CORDONED_LEVEL, 4), (DIRECTORIES_LEVEL, 3), (8, 2), (0, 1)),
+    PartitionRecord: ((ELR_LEVEL, 2), (DIRECTORIES_LEVEL, 1), (0, 0)),
+    PartitionChangeRecord: ((ELR_LEVEL, 2), (DIRECTORIES_LEVEL, 1), (0, 0)),
+    BrokerRegistrationChangeRecord: ((CORDONED_LEVEL, 3), (DIRECTORIES_LEVEL, 2), (0, 1)),
 }
+_ONLY_VERSION = ((0, 0),)
 
 
-def encode_record(record: Any) -> bytes:
-    return encode_framed(record, _VERSIONS.get(type(record), 0))
+@dataclass(frozen=True, slots=True)
+class UnknownRecord:
+    """A record of a type that a later version brought: kept as the bytes that it is."""
+
+    value: bytes
+
+
+def encode_record(record: Any, metadata_version: int = METADATA_VERSION_MAX) -> bytes:
+    if type(record) is UnknownRecord:
+        return record.value
+    versions = _VERSIONS.get(type(record), _ONLY_VERSION)
+    return encode_framed(record, next(version for level, version in versions if level <= metadata_version))
 
 
 def decode_record(value: bytes) -> Any:
-    """None for a type of record that this version does not know."""
+    """An UnknownRecord for a type that this version does not know."""
     try:
-        return decode_framed(value)[0]
+        record = decode_framed(value)[0]
     except DecodeError as error:
         raise CorruptData(f"a record of the metadata log cannot be read: {error}") from error
+    return UnknownRecord(bytes(value)) if record is None else record

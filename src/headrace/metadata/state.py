@@ -1,39 +1,59 @@
 """The state behind the metadata log, and what each record does to it: written once, for controller and broker alike.
 
-The controller keeps it in tables that can be taken back, a broker in plain dicts. Records that this version does not use
-(ACLs, quotas, tokens) are passed over: they stay in the log.
+The controller keeps it in tables that can be taken back, a broker in plain dicts. Records that nobody here reads yet (quotas,
+tokens, types of a later version) are kept as they are, so that a snapshot loses nothing (metadata.snapshot).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from headrace.base.errors import CorruptData
 from headrace.base.ids import NodeId, Uuid
-from headrace.metadata.image import NO_CONFIG, TOPIC_CONFIG, Broker, Endpoint, Partition
+from headrace.metadata.acls import acl_of
+from headrace.metadata.image import NO_CONFIG, TOPIC_CONFIG, Broker, Endpoint, Partition, QuotaEntity
+from headrace.metadata.records import UnknownRecord
 from headrace.protocol.messages.stored.metadata_brokers import (
     BrokerRegistrationChangeRecord,
     FenceBrokerRecord,
     RegisterBrokerRecord,
+    RegisterControllerRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
-from headrace.protocol.messages.stored.metadata_cluster import ConfigRecord, FeatureLevelRecord, ProducerIdsRecord
+from headrace.protocol.messages.stored.metadata_cluster import (
+    ClientQuotaRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    ProducerIdsRecord,
+)
+from headrace.protocol.messages.stored.metadata_security import (
+    AccessControlEntryRecord,
+    DelegationTokenRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
 from headrace.protocol.messages.stored.metadata_topics import (
+    ClearElrRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
 )
+from headrace.security.acls import Acl
 
 K = TypeVar("K", contravariant=True)
 V = TypeVar("V")
 
 LEADER_UNCHANGED = -2
 NEXT_PRODUCER_ID = "next"
+KRAFT_VERSION = "kraft.version"
+METADATA_VERSION = "metadata.version"
 
 
 class Cells(Protocol[K, V]):
@@ -43,7 +63,10 @@ class Cells(Protocol[K, V]):
     def __getitem__(self, key: K, /) -> V: ...
     def __setitem__(self, key: K, value: V, /) -> None: ...
     def __delitem__(self, key: K, /) -> None: ...
+    def __len__(self) -> int: ...
     def get(self, key: K, /) -> V | None: ...
+    def items(self) -> Iterable[tuple[Any, V]]: ...
+    def values(self) -> Iterable[V]: ...
 
 
 class ClusterState:
@@ -55,7 +78,14 @@ class ClusterState:
         self.partitions: Cells[tuple[Uuid, int], Partition] = cells()
         self.configs: Cells[tuple[int, str], Mapping[str, str]] = cells()
         self.features: Cells[str, int] = cells()
-        self.producer_ids: Cells[str, int] = cells()
+        self.producer_ids: Cells[str, ProducerIdsRecord] = cells()
+        self.controllers: Cells[int, RegisterControllerRecord] = cells()
+        self.client_quotas: Cells[QuotaEntity, Mapping[str, float]] = cells()
+        self.acls: Cells[Uuid, AccessControlEntryRecord] = cells()
+        self.acl_ids: Cells[Acl, Uuid] = cells()  # so that the same is not created twice
+        self.scram: Cells[tuple[str, int], UserScramCredentialRecord] = cells()  # by user and mechanism
+        self.tokens: Cells[str, DelegationTokenRecord] = cells()
+        self.unknown: Cells[int, UnknownRecord] = cells()  # in the order of the log
 
     def partitions_of(self, topic_id: Uuid) -> Iterator[Partition]:
         """In the order of their indexes, which have no gaps."""
@@ -68,7 +98,8 @@ class ClusterState:
         return self.configs.get((resource_type, name)) or NO_CONFIG
 
     def next_producer_id(self) -> int:
-        return self.producer_ids.get(NEXT_PRODUCER_ID) or 0
+        newest = self.producer_ids.get(NEXT_PRODUCER_ID)
+        return 0 if newest is None else newest.next_producer_id
 
 
 def replay(state: ClusterState, record: Any) -> None:
@@ -90,6 +121,7 @@ def _register_broker(state: ClusterState, record: RegisterBrokerRecord) -> None:
         fenced=record.fenced,
         in_controlled_shutdown=record.in_controlled_shutdown,
         log_dirs=tuple(Uuid(directory) for directory in record.log_dirs),
+        cordoned_log_dirs=tuple(Uuid(directory) for directory in record.cordoned_log_dirs or ()),
     )
 
 
@@ -106,6 +138,8 @@ def _change_broker(state: ClusterState, record: BrokerRegistrationChangeRecord) 
         broker = replace(broker, in_controlled_shutdown=True)
     if record.log_dirs:
         broker = replace(broker, log_dirs=tuple(Uuid(directory) for directory in record.log_dirs))
+    if record.cordoned_log_dirs is not None:
+        broker = replace(broker, cordoned_log_dirs=tuple(Uuid(directory) for directory in record.cordoned_log_dirs))
     state.brokers[record.broker_id] = broker
 
 
@@ -201,12 +235,91 @@ def _config(state: ClusterState, record: ConfigRecord) -> None:
         del state.configs[key]
 
 
+def _clear_elr(state: ClusterState, record: ClearElrRecord) -> None:
+    """Of one topic, or of all of them: what min.insync.replicas promised may not hold any more."""
+    if record.topic_name:
+        topic_id = state.topic_ids.get(record.topic_name)
+        if topic_id is None:
+            raise CorruptData(f"a metadata record speaks of topic {record.topic_name}, which does not exist")
+        keys = [(topic_id, index) for index, _ in enumerate(state.partitions_of(topic_id))]
+    else:
+        keys = [key for key, _ in list(state.partitions.items())]
+    for key in keys:
+        partition = state.partitions[key]
+        if partition.elr or partition.last_known_elr:
+            state.partitions[key] = replace(
+                partition, elr=(), last_known_elr=(), partition_epoch=partition.partition_epoch + 1
+            )
+
+
 def _feature(state: ClusterState, record: FeatureLevelRecord) -> None:
-    state.features[record.name] = record.feature_level
+    if record.name == KRAFT_VERSION:
+        return  # the quorum's own, in its control records; a record of it is an old mistake (KAFKA-18979)
+    if record.feature_level or record.name == METADATA_VERSION:
+        state.features[record.name] = record.feature_level
+    elif record.name in state.features:
+        del state.features[record.name]
 
 
 def _producer_ids(state: ClusterState, record: ProducerIdsRecord) -> None:
-    state.producer_ids[NEXT_PRODUCER_ID] = record.next_producer_id
+    state.producer_ids[NEXT_PRODUCER_ID] = record
+
+
+def _controller(state: ClusterState, record: RegisterControllerRecord) -> None:
+    state.controllers[record.controller_id] = record
+
+
+def _entity_type(part: ClientQuotaRecord.EntityData) -> str:
+    return part.entity_type
+
+
+def _client_quota(state: ClusterState, record: ClientQuotaRecord) -> None:
+    entity = tuple((part.entity_type, part.entity_name) for part in sorted(record.entity, key=_entity_type))
+    values = dict(state.client_quotas.get(entity) or {})
+    if record.remove:
+        values.pop(record.key, None)
+    else:
+        values[record.key] = record.value
+    if values:
+        state.client_quotas[entity] = MappingProxyType(values)
+    elif entity in state.client_quotas:
+        del state.client_quotas[entity]
+
+
+def _acl(state: ClusterState, record: AccessControlEntryRecord) -> None:
+    state.acls[Uuid(record.id)] = record
+    state.acl_ids[acl_of(record)] = Uuid(record.id)
+
+
+def _remove_acl(state: ClusterState, record: RemoveAccessControlEntryRecord) -> None:
+    old = state.acls.get(Uuid(record.id))
+    if old is None:
+        return
+    del state.acls[Uuid(record.id)]
+    if state.acl_ids.get(acl_of(old)) == record.id:
+        del state.acl_ids[acl_of(old)]
+
+
+def _scram(state: ClusterState, record: UserScramCredentialRecord) -> None:
+    state.scram[(record.name, record.mechanism)] = record
+
+
+def _remove_scram(state: ClusterState, record: RemoveUserScramCredentialRecord) -> None:
+    if (record.name, record.mechanism) in state.scram:
+        del state.scram[(record.name, record.mechanism)]
+
+
+def _token(state: ClusterState, record: DelegationTokenRecord) -> None:
+    state.tokens[record.token_id] = record
+
+
+def _remove_token(state: ClusterState, record: RemoveDelegationTokenRecord) -> None:
+    if record.token_id in state.tokens:
+        del state.tokens[record.token_id]
+
+
+def _unknown(state: ClusterState, record: UnknownRecord) -> None:
+    state.unknown[len(state.unknown)] = record
 
 
 _EFFECTS: dict[type[Any], Callable[[ClusterState, Any], None]] = {
@@ -222,4 +335,14 @@ _EFFECTS: dict[type[Any], Callable[[ClusterState, Any], None]] = {
     ConfigRecord: _config,
     FeatureLevelRecord: _feature,
     ProducerIdsRecord: _producer_ids,
+    ClearElrRecord: _clear_elr,
+    RegisterControllerRecord: _controller,
+    ClientQuotaRecord: _client_quota,
+    AccessControlEntryRecord: _acl,
+    RemoveAccessControlEntryRecord: _remove_acl,
+    UserScramCredentialRecord: _scram,
+    RemoveUserScramCredentialRecord: _remove_scram,
+    DelegationTokenRecord: _token,
+    RemoveDelegationTokenRecord: _remove_token,
+    UnknownRecord: _unknown,
 }

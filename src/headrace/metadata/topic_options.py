@@ -86,6 +86,9 @@ TOPIC_OPTIONS = OptionTable(
     Option("internal.segment.bytes", Kind.INT, None, "internal/testing override of segment.bytes"),
 )
 
+# For tests of Kafka itself: shown only where they are set.
+INTERNAL_TOPIC_OPTIONS = frozenset({"internal.segment.bytes"})
+
 # Topic option -> broker options that give its default, the strongest first, with the factor of their unit.
 BROKER_DEFAULTS: Mapping[str, tuple[tuple[str, int], ...]] = {
     "cleanup.policy": (("log.cleanup.policy", 1),),

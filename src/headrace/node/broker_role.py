@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 
+from headrace.api.acls import AclsApi
+from headrace.api.alter_configs import AlterConfigsApi
+from headrace.api.client_quotas import ClientQuotasApi
 from headrace.api.cluster import ClusterApi
 from headrace.api.configs import ConfigsApi
 from headrace.api.fetch import FetchApi
+from headrace.api.forwarded import ForwardedApi
+from headrace.api.log_dirs import LogDirsApi
 from headrace.api.metadata import MetadataApi
 from headrace.api.offsets import OffsetsApi
 from headrace.api.produce import ProduceApi
 from headrace.api.produce_single import SingleProduce
 from headrace.api.producers import ProducersApi
+from headrace.api.records import RecordsApi
+from headrace.api.scram import ScramApi
 from headrace.api.table import broker_table
+from headrace.api.topic_pages import TopicPagesApi
 from headrace.api.topics import TopicsApi
 from headrace.api.versions import VersionsApi
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import new_uuid
 from headrace.base.metrics import Metrics
-from headrace.broker.background import Background
+from headrace.base.options import Value
+from headrace.broker.authorization import AclPublisher, find_credential
+from headrace.broker.background import Background, Intervals
 from headrace.broker.controller_channel import LocalChannel
+from headrace.broker.directory_assignments import DirectoryAssignments
+from headrace.broker.dynamic_options import PRODUCER_EXPIRY, DynamicOptions
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.forwarding import Forwarding
 from headrace.broker.observer import MetadataObserver
@@ -32,11 +45,17 @@ from headrace.broker.registration import Registration
 from headrace.broker.topic_creation import TopicCreation
 from headrace.metadata.image import Image
 from headrace.metadata.loader import MetadataLoader
+from headrace.metadata.state import KRAFT_VERSION
 from headrace.node.formatting import SUPPORTED_FEATURES
 from headrace.node.listeners import open_listeners
+from headrace.node.security import SecurityOfListeners, make_authorizer
 from headrace.node.settings import Settings
 from headrace.protocol.apis import ApiKey
+from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from headrace.replication.dir_moves import DirMoves
+from headrace.replication.directories import Directories
 from headrace.replication.replicas import Replicas
+from headrace.server.admission import Authority
 from headrace.server.connection import FrameHandler
 from headrace.server.dispatch import Dispatcher
 from headrace.server.listener import Listener
@@ -53,36 +72,45 @@ class BrokerRole:
     def __init__(
         self,
         settings: Settings,
-        log_dirs: Sequence[LogDir],
+        directories: Directories,
         controller: FrameHandler,
         clock: Clock,
         chance: Random,
         loop: asyncio.AbstractEventLoop,
         metrics: Metrics,
         cluster_id: str,
-        *,
-        clean: bool,
     ) -> None:
         self._settings = settings
         self._loop = loop
         self._metrics = metrics
         self._listeners: list[Listener] = []
         self._tasks: list[asyncio.Task[None]] = []
-        channel = LocalChannel(lambda: controller, f"broker-{settings.node_id}")
+        self._channel = channel = LocalChannel(lambda: controller, f"broker-{settings.node_id}")
+        self._options = DynamicOptions(settings.values, settings.explicit, settings.node_id)
         self.replicas = Replicas(
-            log_dirs,
+            directories,
             settings.node_id,
-            settings.topic_defaults,
+            self._options.topic_defaults,
             settings.number("producer.id.expiration.ms"),
             clock,
             chance,
             loop,
-            clean=clean,
         )
         forwarding = Forwarding(channel)
         self._creation = TopicCreation(forwarding, lambda: self.image, self.replicas.settle)
+        self._authorizer = make_authorizer(settings)
+        authority = None if self._authorizer is None else Authority(self._authorizer)
+        self._security = SecurityOfListeners(
+            settings,
+            clock.now_ms,
+            chance,
+            lambda mechanism, user: find_credential(self.image, mechanism, user),
+            authority,
+        )
+        acls = [] if self._authorizer is None else [AclPublisher(self._authorizer)]
         self._single_produce = SingleProduce(self.replicas, clock, loop, metrics)
-        self._loader = MetadataLoader([self.replicas, self._creation, self._single_produce])
+        # Options BEFORE the replicas that are opened with them.
+        self._loader = MetadataLoader([*acls, self._options, self.replicas, self._creation, self._single_produce])
         self._observer = MetadataObserver(channel, self._loader, settings.node_id, cluster_id)
         self.registration = Registration(
             channel,
@@ -92,19 +120,50 @@ class BrokerRole:
             lambda: settings.endpoints(self.bound_ports),
             SUPPORTED_FEATURES,
             settings.text("broker.rack"),
-            [log_dir.meta.directory_id for log_dir in log_dirs if log_dir.meta is not None],
+            directories,
             lambda: self.image.offset,
             settings.number("broker.heartbeat.interval.ms") / 1000,
+            settings.number("log.dir.failure.timeout.ms") / 1000,
+            self.replicas.stop_node,
         )
-        self._background = Background(
-            self.replicas,
-            loop,
-            metrics,
-            high_watermark_s=settings.number("replica.high.watermark.checkpoint.interval.ms") / 1000,
-            recovery_point_s=settings.number("log.flush.offset.checkpoint.interval.ms") / 1000,
+        self.replicas.on_directory_failed = self.registration.hurry
+        self._assignments = DirectoryAssignments(
+            channel, settings.node_id, self.replicas, lambda: self.registration.broker_epoch
         )
+        self._moves = self._make_moves(directories, clock, chance)
+        self._options.subscribe(self._take_over)
+        self._options.subscribe(lambda values: self._security.take_over(self._options.layers().dynamic))
+        self._background = self._make_background(clock)
         producer_ids = ProducerIds(channel, settings.node_id, lambda: self.registration.broker_epoch)
         self.dispatcher = self._make_dispatcher(forwarding, producer_ids, clock, chance, cluster_id)
+
+    def _make_moves(self, directories: Directories, clock: Clock, chance: Random) -> DirMoves:
+        return DirMoves(
+            self.replicas,
+            directories,
+            clock,
+            chance,
+            self._loop,
+            lambda: self._options.number("replica.alter.log.dirs.io.max.bytes.per.second"),
+        )
+
+    def _make_background(self, clock: Clock) -> Background:
+        settings = self._settings
+        return Background(
+            self.replicas,
+            clock,
+            self._loop,
+            self._metrics,
+            Intervals(
+                high_watermark_ms=settings.number("replica.high.watermark.checkpoint.interval.ms"),
+                recovery_point_ms=settings.number("log.flush.offset.checkpoint.interval.ms"),
+                log_start_ms=settings.number("log.flush.start.offset.checkpoint.interval.ms"),
+                retention_ms=settings.number("log.retention.check.interval.ms"),
+                producer_expiry_ms=settings.number("producer.id.expiration.check.interval.ms"),
+                flush_ms=settings.number("log.flush.scheduler.interval.ms"),
+                first_ms=settings.number("log.initial.task.delay.ms"),
+            ),
+        )
 
     def _make_dispatcher(
         self, forwarding: Forwarding, producer_ids: ProducerIds, clock: Clock, chance: Random, cluster_id: str
@@ -121,7 +180,7 @@ class BrokerRole:
             lambda: float(len(sessions)),
         )
         bytes_out = self._metrics.counter("kafka_server_brokertopicmetrics_bytesout_total", "Bytes of records fetched.")
-        versions = VersionsApi(lambda: table, image, SUPPORTED_FEATURES)
+        self._versions = versions = VersionsApi(lambda: table, image, SUPPORTED_FEATURES)
         table = broker_table(
             versions=versions,
             produce=ProduceApi(self.replicas, image, clock, self._loop, self._metrics),
@@ -133,7 +192,20 @@ class BrokerRole:
             topics=TopicsApi(forwarding, self._creation, deletion_enabled=settings.flag("delete.topic.enable")),
             producers=ProducersApi(producer_ids),
             cluster=ClusterApi(image, settings.node_id, cluster_id),
-            configs=ConfigsApi(image, settings.node_id, settings.values, settings.explicit),
+            configs=ConfigsApi(image, self._options, settings.node_id),
+            alter_configs=AlterConfigsApi(image, self._options, forwarding, settings.node_id),
+            records=RecordsApi(self.replicas, clock),
+            pages=TopicPagesApi(image, settings.number("max.request.partition.size.limit")),
+            log_dirs=LogDirsApi(self.replicas, self.replicas.directories, self._moves, self._loop),
+            quotas=ClientQuotasApi(image),
+            forwarded=ForwardedApi(forwarding, self._creation),
+            acls=AclsApi(lambda: self.image.acls.values(), forwarding, self._creation, self._authorizer),
+            scram=ScramApi(lambda: self.image.scram, forwarding, self._creation),
+        )
+        self._metrics.gauge(
+            "kafka_log_logmanager_offlinelogdirectorycount",
+            "Directories of log.dirs that have failed.",
+            lambda: float(self.replicas.directories.offline_count()),
         )
         self._metrics.gauge(
             "kafka_server_replicamanager_partitioncount",
@@ -141,6 +213,22 @@ class BrokerRole:
             lambda: float(len(self.replicas.all())),
         )
         return Dispatcher(table, versions.unsupported, self._metrics, self._loop, self._single_produce.handle)
+
+    def _take_over(self, values: Mapping[str, Value]) -> None:
+        """Dynamic options that somebody keeps a copy of."""
+        self.replicas.expire_producers_after(self._options.number(PRODUCER_EXPIRY))
+        cordoned = values["cordoned.log.dirs"]
+        if isinstance(cordoned, list) and self.replicas.directories.cordon(cordoned):
+            self.registration.hurry()
+        for listener in self._listeners:
+            listener.settings = replace(listener.settings, connections_max=self._options.number("max.connections"))
+
+    async def _learn_kraft_version(self) -> None:
+        ask = ApiVersionsRequest(client_software_name="headrace", client_software_version="0.1.0")
+        answer: ApiVersionsResponse = await self._channel.request(ask)
+        self._versions.kraft_version = next(
+            (one.max_version_level for one in answer.finalized_features if one.name == KRAFT_VERSION), 0
+        )
 
     @property
     def image(self) -> Image:
@@ -153,9 +241,10 @@ class BrokerRole:
     async def start(self, previous_broker_epoch: int) -> None:
         """Returns when clients are served and every partition that this broker leads is open."""
         self._listeners = await open_listeners(
-            self._settings, self._settings.broker_listeners, self.dispatcher, self._metrics
+            self._settings, self._settings.broker_listeners, self.dispatcher, self._metrics, self._security
         )
         self.dispatcher.warm(WARM)
+        await self._learn_kraft_version()
         await self.registration.register(previous_broker_epoch)
         self._tasks.append(self._loop.create_task(self._observer.run()))
         await self._caught_up()
@@ -164,7 +253,9 @@ class BrokerRole:
         await self._caught_up()
         await self.replicas.settle()
         self._tasks.append(self._loop.create_task(self.registration.run()))
+        self._tasks.append(self._loop.create_task(self._assignments.run()))
         self._background.start()
+        self._moves.clean_up()
         for listener in self._listeners:
             await listener.serve()
 
@@ -175,7 +266,8 @@ class BrokerRole:
         ):
             await asyncio.sleep(CATCH_UP_POLL_S)
 
-    async def stop(self) -> None:
+    async def stop(self) -> list[LogDir]:
+        """The directories that were left clean."""
         for listener in self._listeners:
             listener.stop_accepting()
         try:
@@ -183,14 +275,18 @@ class BrokerRole:
         except (OSError, HeadraceError) as error:
             log.warning("the controller could not be told of the stop: %s", error)
         self._cancel()
+        await self._moves.stop()
         await self._background.stop()
+        await self.replicas.quiet()
         for listener in self._listeners:
             listener.stop()
         await self.replicas.settle()
-        await self._loop.run_in_executor(None, self.replicas.close)
+        await self.replicas.quiet()
+        return await self._loop.run_in_executor(None, self.replicas.close)
 
     def kill(self) -> None:
         self._cancel()
+        self._moves.cancel()
         self._background.cancel()
         for listener in self._listeners:
             listener.stop()

@@ -4,33 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+from headrace.api.acls import ControllerAclsApi
+from headrace.api.cluster import ControllerClusterApi
 from headrace.api.controller import ControllerApi
+from headrace.api.controller_admin import ControllerAdminApi
+from headrace.api.quorum import Endpoints, QuorumApi
+from headrace.api.scram import ControllerScramApi
 from headrace.api.table import controller_table
 from headrace.api.versions import VersionsApi
 from headrace.base.clock import Clock
-from headrace.base.ids import METADATA_TOPIC_ID, TopicPartition
 from headrace.base.metrics import Metrics
+from headrace.base.options import Kind
+from headrace.broker.node_options import NODE_OPTIONS
+from headrace.controller.acls import AclFollower, committed_acls
 from headrace.controller.context import ControllerContext
 from headrace.controller.controller import Controller
 from headrace.metadata.image import Image
+from headrace.metadata.state import KRAFT_VERSION
 from headrace.node.formatting import SUPPORTED_FEATURES, read_bootstrap
 from headrace.node.listeners import open_listeners
+from headrace.node.security import SecurityOfListeners, make_authorizer
 from headrace.node.settings import Settings
 from headrace.quorum.driver import QuorumDriver
 from headrace.quorum.journal import QuorumJournal
-from headrace.quorum.log import MetadataLog
+from headrace.quorum.opening import open_metadata
+from headrace.quorum.snapshotter import SnapshotPolicy, Snapshotter
 from headrace.quorum.store import ElectionStore
+from headrace.quorum.voter_records import check_voters, directory_of
 from headrace.raft.node import RaftNode
 from headrace.raft.voters import Voters
+from headrace.server.admission import Authority
 from headrace.server.dispatch import Dispatcher
 from headrace.server.listener import Listener
 from headrace.statemachine.runtime import Runtime
 from headrace.storage.files import Files
-from headrace.storage.log import Log
-from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import METADATA_PARTITION
 
 log = logging.getLogger(__name__)
@@ -56,49 +67,94 @@ class ControllerRole:
         self._metrics = metrics
         self._listeners: list[Listener] = []
         self._ticker: asyncio.Task[None] | None = None
-        opened = self._open_log(files)
+        directory = f"{settings.metadata_dir}/{METADATA_PARTITION}"
+        self._stored = stored = open_metadata(
+            files,
+            directory,
+            settings.number("metadata.log.segment.bytes"),
+            settings.number("metadata.log.segment.ms"),
+            clock,
+        )
+        check_voters(stored.voters, settings.node_id)
         voters = Voters(frozenset({settings.node_id}))
-        store = ElectionStore(files, opened.directory, voters.ids)
-        raft = RaftNode(settings.node_id, voters, store.load(), opened.log_end)
-        self.driver = QuorumDriver(raft, MetadataLog(opened, clock), store, loop)
+        store = ElectionStore(files, directory, voters.ids)
+        raft = RaftNode(settings.node_id, voters, store.load(), stored.log.end_offset)
+        self.driver = QuorumDriver(raft, stored.log, store, loop, stored.first_control())
         context = ControllerContext(
             cluster_id=cluster_id,
             chance=chance,
-            defaults=settings.topic_defaults,
+            static=settings.static_texts(),
+            settings=settings.values,
+            list_options={
+                name: option.text(option.default) or ""
+                for name, option in NODE_OPTIONS.items()
+                if option.kind is Kind.LIST
+            },
+            supported_features={**SUPPORTED_FEATURES, KRAFT_VERSION: (0, stored.voters.kraft_version)},
+            node_id=settings.node_id,
+            kraft_version=stored.voters.kraft_version,
             num_partitions=settings.number("num.partitions"),
             replication_factor=settings.number("default.replication.factor"),
             session_timeout_ms=settings.number("broker.session.timeout.ms"),
         )
         self._machine = Controller(context, read_bootstrap(files, settings.metadata_dir))
-        self._wire(cluster_id)
-
-    def _open_log(self, files: Files) -> Log:
-        directory = f"{self._settings.metadata_dir}/{METADATA_PARTITION}"
-        opened, report = Log.open(
-            files,
-            directory,
-            TopicPartition(*METADATA_PARTITION),
-            LogConfig(
-                segment_bytes=self._settings.number("metadata.log.segment.bytes"),
-                segment_ms=self._settings.number("metadata.log.segment.ms"),
+        self._authorizer = make_authorizer(settings)
+        self._authority = None if self._authorizer is None else Authority(self._authorizer)
+        self._security = SecurityOfListeners(settings, clock.now_ms, chance, context.find_credential, self._authority)
+        self._snapshotter = Snapshotter(
+            self.driver,
+            stored.snapshots,
+            context.committed_state,
+            lambda: self._stored.voters,
+            SnapshotPolicy(
+                bytes_between=settings.number("metadata.log.max.record.bytes.between.snapshots"),
+                interval_ms=settings.number("metadata.log.max.snapshot.interval.ms"),
+                retention_bytes=settings.number("metadata.max.retention.bytes"),
+                retention_ms=settings.number("metadata.max.retention.ms"),
             ),
-            topic_id=METADATA_TOPIC_ID,
-            now_ms=self._clock.now_ms(),
+            clock,
+            loop,
         )
-        for message in report.messages():
-            log.warning("recovery of the metadata log: %s", message)
-        return opened
+        self._wire(cluster_id)
 
     def _wire(self, cluster_id: str) -> None:
         # The API subscribes to commits BEFORE the journal does: observers are sent a change before its author is answered.
+        context = self._machine.context
+        quorum = QuorumApi(
+            self.driver,
+            self._stored.snapshots,
+            cluster_id,
+            lambda: directory_of(self._stored.voters, self._settings.node_id),
+            self._endpoints,
+            self._clock,
+            self._loop,
+        )
         api = ControllerApi(
-            lambda: self.runtime, self.driver, cluster_id, self._clock, self._loop, lambda: self.dispatcher
+            lambda: self.runtime, self._clock, self._loop, lambda: self.dispatcher, context.state, self._authority
         )
-        self.runtime: Runtime[Any, Any] = Runtime(self._machine, QuorumJournal(self.driver))
+        self.runtime: Runtime[Any, Any] = Runtime(
+            self._machine, QuorumJournal(self.driver, lambda: context.metadata_version)
+        )
+        if self._authorizer is not None:
+            # AFTER the journal: a change is committed in the tables BEFORE the authorizer is told.
+            self._acls = AclFollower(context, self._authorizer)
+            self._machine.on_applied = self._acls.applied
+            self.driver.on_committed(self._acls.committed)
         versions = VersionsApi(
-            lambda: self._table, lambda: Image(features=self._committed_features()), SUPPORTED_FEATURES
+            lambda: self._table,
+            lambda: Image(self.driver.high_watermark - 1, features=self._committed_features()),
+            SUPPORTED_FEATURES,
+            self._stored.voters.kraft_version,
         )
-        self._table = controller_table(versions=versions, controller=api)
+        self._table = controller_table(
+            versions=versions,
+            controller=api,
+            admin=ControllerAdminApi(api.decide),
+            quorum=quorum,
+            cluster=ControllerClusterApi(self._settings.node_id, cluster_id, self._endpoints),
+            acls=ControllerAclsApi(lambda: committed_acls(context).values(), api.decide, self._authorizer),
+            scram=ControllerScramApi(context.committed_scram, api.decide),
+        )
         self.dispatcher = Dispatcher(self._table, versions.unsupported, self._metrics, self._loop)
 
     def _committed_features(self) -> dict[str, int]:
@@ -111,30 +167,56 @@ class ControllerRole:
     async def start(self) -> None:
         """Returns when this node leads the quorum, knows all of the log, and has written what a new cluster begins with."""
         await self.driver.lead()
-        slice_end = self._loop.time() + LOAD_SLICE_S
-        for _ in self.runtime.load(self.driver.log.log.log_start):
-            if self._loop.time() > slice_end:
-                await asyncio.sleep(0)
-                slice_end = self._loop.time() + LOAD_SLICE_S
+        await self._load()
+        if self._authorizer is not None:
+            self._acls.load()
         self.runtime.lead(self._clock.now_ms())
         self._ticker = self._loop.create_task(self._tick())
         self._listeners = await open_listeners(
-            self._settings, self._settings.controller_listeners, self.dispatcher, self._metrics
+            self._settings, self._settings.controller_listeners, self.dispatcher, self._metrics, self._security
         )
         for listener in self._listeners:
             await listener.serve()
+
+    async def _load(self) -> None:
+        """The newest snapshot, and what the log has behind it."""
+        slice_end = self._loop.time() + LOAD_SLICE_S
+        for _ in self._everything():
+            if self._loop.time() > slice_end:
+                await asyncio.sleep(0)
+                slice_end = self._loop.time() + LOAD_SLICE_S
+
+    def _everything(self) -> Iterator[object]:
+        stored = self._stored
+        if stored.newest is not None:
+            for batch in stored.snapshots.read(stored.newest):
+                for record in batch.records:
+                    self._machine.apply(record, stored.newest.end_offset - 1)
+                yield batch
+        yield from self.runtime.load(stored.first_offset)
+
+    def _endpoints(self) -> Endpoints:
+        """How controllers are reached, as far as this node has doors for them."""
+        ports = self.bound_ports
+        return {
+            listener.name: (listener.host or self._settings.host_name, ports.get(listener.name, listener.port))
+            for listener in self._settings.controller_listeners
+        }
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             self.runtime.tick(self._clock.now_ms())
+            self._snapshotter.tick()
 
     async def stop(self) -> None:
         self._end()
+        await self._snapshotter.stop()
         await self.driver.stop()
 
     def kill(self) -> None:
         self._end()
+        self._snapshotter.cancel()
         self.driver.abandon()
 
     def _end(self) -> None:

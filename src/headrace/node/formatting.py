@@ -9,13 +9,12 @@ from typing import Any
 from headrace.base.errors import ConfigError
 from headrace.base.ids import NodeId, new_uuid, uuid_text
 from headrace.metadata.image import BROKER_CONFIG
-from headrace.metadata.records import encode_record
-from headrace.protocol.compiler import codec
-from headrace.protocol.messages.embedded import SnapshotFooterRecord, SnapshotHeaderRecord
+from headrace.metadata.records import METADATA_VERSION_MAX, METADATA_VERSION_MIN
 from headrace.protocol.messages.stored.metadata_cluster import ConfigRecord, FeatureLevelRecord
+from headrace.protocol.messages.stored.metadata_security import UserScramCredentialRecord
 from headrace.quorum.log import decode_metadata
-from headrace.records.builder import BatchBuilder
-from headrace.records.control import ControlRecord, ControlType, build_control_batch
+from headrace.quorum.snapshots import snapshot_batches
+from headrace.security.scram_arguments import ScramUser
 from headrace.storage.checkpoints import MetaProperties
 from headrace.storage.files import Files, read_all, write_atomically
 from headrace.storage.log_dirs import LogDir
@@ -23,9 +22,18 @@ from headrace.storage.log_dirs import LogDir
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
 BOOTSTRAP_BYTES_MAX = 16 << 20
 
-# The levels at which this version writes its records, and the ranges that it can live with.
-FEATURE_LEVELS = {"metadata.version": 30, "eligible.leader.replicas.version": 1}
-SUPPORTED_FEATURES = {"metadata.version": (30, 30), "eligible.leader.replicas.version": (0, 1), "kraft.version": (0, 0)}
+# The levels of a new cluster, and the ranges that this version can live with. Groups and transactions have none here yet, but a
+# directory that Kafka wrote has theirs: they are kept, and say nothing about what is served.
+FEATURE_LEVELS = {"metadata.version": METADATA_VERSION_MAX, "eligible.leader.replicas.version": 1}
+SUPPORTED_FEATURES = {
+    "metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION_MAX),
+    "eligible.leader.replicas.version": (0, 1),
+    "group.version": (0, 1),
+    "kraft.version": (0, 1),
+    "share.version": (0, 1),
+    "streams.version": (0, 1),
+    "transaction.version": (0, 2),
+}
 
 
 def new_cluster_id(chance: Random) -> str:
@@ -33,9 +41,15 @@ def new_cluster_id(chance: Random) -> str:
 
 
 def format_log_dirs(
-    log_dirs: Sequence[LogDir], metadata_dir: str, node_id: NodeId, cluster_id: str, now_ms: int, chance: Random
+    log_dirs: Sequence[LogDir],
+    metadata_dir: str,
+    node_id: NodeId,
+    cluster_id: str,
+    now_ms: int,
+    chance: Random,
+    users: Sequence[ScramUser] = (),
 ) -> None:
-    """Directories that belong to nobody yet become this node's; the others stay as they are."""
+    """Directories that belong to nobody yet become this node's; the others stay as they are. `users` exist from the beginning."""
     for log_dir in log_dirs:
         if log_dir.meta is None:
             if log_dir.contents().partitions:
@@ -43,7 +57,7 @@ def format_log_dirs(
                     f"log.dirs: {log_dir.path} holds logs but no meta.properties: whose they are is unknown"
                 )
             if log_dir.path == metadata_dir:
-                data = encode_bootstrap(bootstrap_records(), now_ms)
+                data = encode_bootstrap([*bootstrap_records(), *map(_scram_record, users)], now_ms)
                 write_atomically(log_dir.files, f"{log_dir.path}/{BOOTSTRAP_FILE}", data)
             log_dir.format(MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=new_uuid(chance)))
 
@@ -56,25 +70,20 @@ def bootstrap_records() -> list[Any]:
     ]
 
 
-def encode_bootstrap(records: Sequence[Any], now_ms: int) -> bytes:
-    """A snapshot of an empty log: header, records, footer."""
-    header = codec(SnapshotHeaderRecord, 0).encode(SnapshotHeaderRecord(version=0, last_contained_log_timestamp=0))
-    footer = codec(SnapshotFooterRecord, 0).encode(SnapshotFooterRecord(version=0))
-    builder = BatchBuilder()
-    for record in records:
-        builder.append(now_ms, None, encode_record(record))
-    return b"".join(
-        (
-            build_control_batch([ControlRecord(ControlType.SNAPSHOT_HEADER, header)], timestamp=now_ms, leader_epoch=0),
-            builder.build(base_offset=1, leader_epoch=0),
-            build_control_batch(
-                [ControlRecord(ControlType.SNAPSHOT_FOOTER, footer)],
-                timestamp=now_ms,
-                base_offset=1 + len(records),
-                leader_epoch=0,
-            ),
-        )
+def _scram_record(user: ScramUser) -> UserScramCredentialRecord:
+    return UserScramCredentialRecord(
+        name=user.name,
+        mechanism=user.mechanism,
+        salt=user.credential.salt,
+        stored_key=user.credential.stored_key,
+        server_key=user.credential.server_key,
+        iterations=user.credential.iterations,
     )
+
+
+def encode_bootstrap(records: Sequence[Any], now_ms: int) -> bytes:
+    """A snapshot of an empty log."""
+    return b"".join(snapshot_batches(records, 0, now_ms, last_timestamp=0))
 
 
 def read_bootstrap(files: Files, metadata_dir: str) -> list[Any]:
@@ -83,4 +92,4 @@ def read_bootstrap(files: Files, metadata_dir: str) -> list[Any]:
     if not files.exists(path):
         return bootstrap_records()
     data = read_all(files, path, BOOTSTRAP_BYTES_MAX)
-    return [record for batch in decode_metadata(data) for record in batch.records if record is not None]
+    return [record for batch in decode_metadata(data) for record in batch.records]

@@ -6,31 +6,42 @@ import asyncio
 from collections.abc import Sequence
 
 from headrace.base.metrics import Metrics
-from headrace.node.settings import ListenerAddress, Settings
+from headrace.node.listener_addresses import ListenerAddress
+from headrace.node.security import SecurityOfListeners
+from headrace.node.settings import Settings
 from headrace.server.connection import FrameHandler
 from headrace.server.listener import Listener, ListenerSettings
 
 
 async def open_listeners(
-    settings: Settings, addresses: Sequence[ListenerAddress], handler: FrameHandler, metrics: Metrics
+    settings: Settings,
+    addresses: Sequence[ListenerAddress],
+    handler: FrameHandler,
+    metrics: Metrics,
+    security: SecurityOfListeners,
 ) -> list[Listener]:
     """Bound, but not served yet: clients are refused until `serve`. If one cannot be bound, none stays."""
     opened: list[Listener] = []
     try:
         for address in addresses:
+            connections_max = settings.for_listener(address.name, "max.connections")
+            assert isinstance(connections_max, int)
             listener = Listener(
                 ListenerSettings(
                     address.name,
                     address.host,
                     address.port,
                     request_bytes_max=settings.number("socket.request.max.bytes"),
-                    connections_max=settings.number("max.connections"),
+                    connections_max=connections_max,
                     idle_s_max=settings.number("connections.max.idle.ms") / 1000,
                     backlog=settings.number("socket.listen.backlog.size"),
+                    send_buffer_bytes=settings.number("socket.send.buffer.bytes"),
+                    receive_buffer_bytes=settings.number("socket.receive.buffer.bytes"),
                 ),
                 handler,
                 metrics,
                 asyncio.get_running_loop(),
+                security.of(address),
             )
             await listener.open()
             opened.append(listener)

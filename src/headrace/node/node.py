@@ -13,10 +13,12 @@ from headrace.base.metrics import Metrics
 from headrace.node.broker_role import BrokerRole
 from headrace.node.controller_role import ControllerRole
 from headrace.node.formatting import format_log_dirs, new_cluster_id
+from headrace.node.security import check_security
 from headrace.node.settings import Settings
 from headrace.observe.http import HttpEndpoint
+from headrace.replication.directories import Directories
 from headrace.storage.files import Files
-from headrace.storage.log_dirs import LogDir, close_log_dirs, open_log_dirs
+from headrace.storage.log_dirs import close_log_dirs, open_living_dirs
 
 log = logging.getLogger(__name__)
 
@@ -33,17 +35,14 @@ class Ports:
 
 
 class Node:
-    def __init__(self, settings: Settings, ports: Ports, log_dirs: list[LogDir]) -> None:
+    def __init__(self, settings: Settings, ports: Ports, directories: Directories) -> None:
         self.settings = settings
         self._ports = ports
-        self._log_dirs = log_dirs
-        meta = log_dirs[0].meta
+        self._directories = directories
+        meta = directories.all()[0].meta
         assert meta is not None
         self.cluster_id = meta.cluster_id
-        # All directories must say so: one that was torn away makes the whole stop unclean.
-        epochs = [log_dir.take_clean_shutdown() for log_dir in log_dirs]
-        self._clean = None not in epochs
-        self._previous_epoch = max((epoch for epoch in epochs if epoch is not None), default=-1) if self._clean else -1
+        self._previous_epoch = self._take_clean_shutdown()
         self.controller: ControllerRole
         self.broker: BrokerRole
         self._roles: list[ControllerRole | BrokerRole] = []  # those that were made, in their order
@@ -53,14 +52,22 @@ class Node:
     @classmethod
     async def start(cls, settings: Settings, ports: Ports) -> Node:
         """Returns when clients are served. ConfigError and CorruptData say why a node cannot be."""
-        log_dirs = open_log_dirs(ports.files, settings.log_dirs, node_id=settings.node_id)
+        check_security(settings)
+        log_dirs, missing = open_living_dirs(
+            ports.files, settings.log_dirs, settings.metadata_dir, node_id=settings.node_id
+        )
         try:
             known = next((log_dir.meta.cluster_id for log_dir in log_dirs if log_dir.meta is not None), None)
             cluster_id = known or new_cluster_id(ports.chance)
             format_log_dirs(
                 log_dirs, settings.metadata_dir, settings.node_id, cluster_id, ports.clock.now_ms(), ports.chance
             )
-            node = cls(settings, ports, log_dirs)
+            cordoned = settings.values["cordoned.log.dirs"]
+            assert isinstance(cordoned, list)
+            directories = Directories(log_dirs, settings.metadata_dir, missing=missing, cordoned=cordoned)
+            for why in directories.missing.values():
+                log.error("%s: its partitions are offline; repair it, or take it out of log.dirs, and start again", why)
+            node = cls(settings, ports, directories)
         except BaseException:
             close_log_dirs(log_dirs)
             raise
@@ -71,6 +78,19 @@ class Node:
             raise
         return node
 
+    def _take_clean_shutdown(self) -> int:
+        """The broker epoch of the last run, if all directories say that it was closed; -1 if one does not."""
+        epochs: list[int | None] = []
+        for log_dir in self._directories.all():
+            try:
+                epochs.append(log_dir.take_clean_shutdown())
+            except OSError as error:
+                if (fatal := self._directories.fail(log_dir, error)) is not None:
+                    raise fatal from error
+                log.error("%s: its partitions are offline; repair it, and start again", log_dir.failure)
+        known = [epoch for epoch in epochs if epoch is not None]
+        return max(known) if known and len(known) == len(epochs) else -1
+
     async def _start(self) -> None:
         settings, ports = self.settings, self._ports
         self.controller = ControllerRole(
@@ -80,14 +100,13 @@ class Node:
         await self.controller.start()
         self.broker = BrokerRole(
             settings,
-            self._log_dirs,
+            self._directories,
             self.controller.dispatcher,
             ports.clock,
             ports.chance,
             ports.loop,
             ports.metrics,
             self.cluster_id,
-            clean=self._clean,
         )
         self._roles.append(self.broker)
         await self.broker.start(self._previous_epoch)
@@ -119,23 +138,28 @@ class Node:
 
     async def failed(self) -> None:
         """Raises when this node can no longer keep its word and must stop."""
-        await asyncio.shield(self.controller.driver.failed)
+        reasons = [self.controller.driver.failed, self.broker.replicas.failed]
+        await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+        for reason in reasons:
+            if reason.done():
+                reason.result()
 
     async def stop(self) -> None:
         """Clean: leadership given up, logs closed and synced, and a marker that says so, written last."""
         if self._http is not None:
             await self._http.stop()
         epoch = self.broker.registration.broker_epoch
-        await self.broker.stop()
+        clean = await self.broker.stop()
         await self.controller.stop()
-        if self.broker.replicas.offline():
-            # What a failed disk holds of them is unknown: the next start has to look.
-            log.warning("partitions are offline: this stop is not marked as clean")
-            close_log_dirs(self._log_dirs)
-            return
-        for log_dir in self._log_dirs:
-            await self._ports.loop.run_in_executor(None, log_dir.mark_clean_shutdown, epoch)
-        close_log_dirs(self._log_dirs)
+        for log_dir in clean:
+            try:
+                await self._ports.loop.run_in_executor(None, log_dir.mark_clean_shutdown, epoch)
+            except OSError as error:
+                log.error("%s cannot be marked as closed: %s; the next start will check its logs", log_dir.path, error)
+        if len(clean) < len(self._directories.all()):
+            # What a failed disk holds is unknown: the next start has to look.
+            log.warning("not all of log.dirs could be closed: those are not marked as clean")
+        close_log_dirs(self._directories.all())
 
     async def kill(self) -> None:
         """As if the process had died: nothing is written, no one is told. For tests."""
@@ -143,4 +167,4 @@ class Node:
             role.kill()
         if self._http is not None:
             await self._http.stop()
-        close_log_dirs(self._log_dirs)
+        close_log_dirs(self._directories.all())

@@ -13,10 +13,12 @@ from functools import partial
 from typing import Any
 
 from headrace.base.errors import HeadraceError
+from headrace.metadata.records import METADATA_VERSION_MAX
 from headrace.quorum.log import MetadataLog
 from headrace.quorum.store import ElectionStore
 from headrace.raft.messages import BecomeLeader, Committed, Effect, Persist, PersistElection
 from headrace.raft.node import RaftNode, Role
+from headrace.records.control import ControlRecord
 from headrace.statemachine.journal import NotLeader
 
 log = logging.getLogger(__name__)
@@ -28,12 +30,19 @@ class QuorumFailed(HeadraceError):
 
 class QuorumDriver:
     def __init__(
-        self, raft: RaftNode, metadata_log: MetadataLog, store: ElectionStore, loop: asyncio.AbstractEventLoop
+        self,
+        raft: RaftNode,
+        metadata_log: MetadataLog,
+        store: ElectionStore,
+        loop: asyncio.AbstractEventLoop,
+        first_control: Sequence[ControlRecord] = (),
     ) -> None:
+        """`first_control` goes into a log that is still empty: the voters that formatting decided on."""
         self.raft = raft
         self.log = metadata_log
         self._store = store
         self._loop = loop
+        self._first_control = first_control
         self._syncing = False
         self._tell_committed: list[Callable[[int], None]] = []
         self._tell_lost: list[Callable[[], None]] = []
@@ -60,11 +69,11 @@ class QuorumDriver:
         self._carry_out(self.raft.campaign())
         await asyncio.shield(self._leading)
 
-    def propose(self, records: Sequence[Any]) -> int:
+    def propose(self, records: Sequence[Any], metadata_version: int = METADATA_VERSION_MAX) -> int:
         """Returns the offset of the last record; committed later, or never."""
         if not self.is_leader:
             raise NotLeader("this node does not lead the metadata quorum")
-        end = self.log.append(records, self.raft.epoch)
+        end = self.log.append(records, self.raft.epoch, metadata_version)
         self._carry_out(self.raft.proposed(end))
         return end - 1
 
@@ -91,7 +100,8 @@ class QuorumDriver:
                 case PersistElection(state):
                     self._in_thread(partial(self._store.save, state), self.raft.election_persisted, state)
                 case BecomeLeader():
-                    end = self.log.append_leader_change(effect, self.raft.node_id)
+                    more = () if self.log.end_offset else self._first_control
+                    end = self.log.append_leader_change(effect, self.raft.node_id, more)
                     log.info("this node leads the metadata quorum in epoch %d", effect.epoch)
                     self._in_thread(partial(self._store.save, self.raft.state), lambda _: [], None)
                     self._carry_out(self.raft.proposed(end))

@@ -10,8 +10,10 @@ from headrace.statemachine.journal import NotLeader
 
 
 class QuorumJournal:
-    def __init__(self, driver: QuorumDriver) -> None:
+    def __init__(self, driver: QuorumDriver, metadata_version: Callable[[], int]) -> None:
+        """`metadata_version`: the level at which records are written, as the newest state has it."""
         self._driver = driver
+        self._metadata_version = metadata_version
 
     def next_offset(self) -> int:
         if not self._driver.is_leader:
@@ -19,7 +21,7 @@ class QuorumJournal:
         return self._driver.log.end_offset
 
     def append(self, records: Sequence[Any]) -> int:
-        return self._driver.propose(records)
+        return self._driver.propose(records, self._metadata_version())
 
     def committed_offset(self) -> int:
         return self._driver.high_watermark - 1

@@ -6,13 +6,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from headrace.base.clock import Clock
-from headrace.metadata.records import decode_record, encode_record
+from headrace.metadata.records import METADATA_VERSION_MAX, decode_record, encode_record
 from headrace.protocol.compiler import codec
 from headrace.protocol.messages.embedded import LeaderChangeMessage
 from headrace.raft.messages import BecomeLeader
 from headrace.records.batch import check_crc, iterate_batches, read_header
 from headrace.records.builder import BatchBuilder
-from headrace.records.control import ControlRecord, ControlType, build_control_batch
+from headrace.records.control import (
+    ControlRecord,
+    ControlType,
+    ParsedControlRecord,
+    build_control_batch,
+    parse_control_batch,
+)
 from headrace.records.record import decode_records
 from headrace.storage.log import Log
 
@@ -25,26 +31,30 @@ class MetadataBatch(NamedTuple):
     last_offset: int
     epoch: int
     records: list[Any]
+    control: list[ParsedControlRecord]
+    size: int
 
 
 class MetadataLog:
     def __init__(self, log: Log, clock: Clock) -> None:
         self.log = log
         self._clock = clock
+        self.bytes_appended = 0  # since it was opened
 
     @property
     def end_offset(self) -> int:
         return self.log.log_end
 
-    def append(self, records: Sequence[Any], epoch: int) -> int:
+    def append(self, records: Sequence[Any], epoch: int, metadata_version: int = METADATA_VERSION_MAX) -> int:
         """One batch, so that all of them are there after a crash or none; returns the new end."""
         now_ms = self._clock.now_ms()
         builder = BatchBuilder()
         for record in records:
-            builder.append(now_ms, None, encode_record(record))
+            builder.append(now_ms, None, encode_record(record, metadata_version))
         return self._write(builder.build(), epoch, now_ms)
 
-    def append_leader_change(self, leader: BecomeLeader, leader_id: int) -> int:
+    def append_leader_change(self, leader: BecomeLeader, leader_id: int, more: Sequence[ControlRecord] = ()) -> int:
+        """`more` stands in the same batch: what a new log must know of its voters."""
         voters = LeaderChangeMessage.Voter
         message = LeaderChangeMessage(
             version=0,
@@ -54,13 +64,14 @@ class MetadataLog:
         )
         now_ms = self._clock.now_ms()
         record = ControlRecord(ControlType.LEADER_CHANGE, codec(LeaderChangeMessage, 0).encode(message))
-        batch = build_control_batch([record], timestamp=now_ms)
+        batch = build_control_batch([record, *more], timestamp=now_ms)
         return self._write(batch, leader.epoch, now_ms)
 
     def _write(self, batch: bytearray, epoch: int, now_ms: int) -> int:
         view = memoryview(batch)
         header = read_header(view)
         self.log.append_as_leader(view, header, epoch, now_ms, check_producer=False)
+        self.bytes_appended += len(view)
         return self.log.log_end
 
     def read_bytes(self, start: int, end: int, max_bytes: int) -> bytes:
@@ -75,13 +86,28 @@ class MetadataLog:
                     yield batch
                     start = batch.last_offset + 1
 
+    def timestamp_of(self, offset: int) -> int:
+        """Of the batch that holds this offset."""
+        return read_header(self.read_bytes(offset, offset + 1, 1)).max_timestamp
+
+    def size_from(self, offset: int) -> int:
+        """Bytes of the log from the batch that holds `offset` on."""
+        size = 0
+        for segment in self.log.segments.from_offset(offset):
+            place = segment.locate(offset) if segment.base_offset < offset else None
+            size += segment.size - (place.position if place is not None else 0)
+        return size
+
 
 def decode_metadata(data: bytes) -> Iterator[MetadataBatch]:
     """Raises CorruptData for anything that the metadata log cannot hold."""
     for position, header in iterate_batches(data):
         check_crc(data, position, header)
+        batch = memoryview(data)[position : position + header.size]
         records: list[Any] = []
-        if not header.is_control:
-            batch = memoryview(data)[position : position + header.size]
+        control: list[ParsedControlRecord] = []
+        if header.is_control:
+            control = parse_control_batch(batch)
+        else:
             records = [decode_record(record.value or b"") for record in decode_records(batch)]
-        yield MetadataBatch(header.last_offset, header.leader_epoch, records)
+        yield MetadataBatch(header.last_offset, header.leader_epoch, records, control, header.size)

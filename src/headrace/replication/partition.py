@@ -5,9 +5,9 @@ The leader is its only in-sync replica for now, so the high watermark follows th
 
 from __future__ import annotations
 
-import errno
+import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NodeId, TopicPartition, Uuid
@@ -15,14 +15,24 @@ from headrace.base.options import LONG_MAX
 from headrace.records.batch import HEADER_BYTES, BatchHeader, pack_header
 from headrace.records.validate_batch import Checked, check_produced_batch, needs_thread
 from headrace.storage.append import AppendInfo
+from headrace.storage.files import DISK_FULL, is_passing
 from headrace.storage.log import FileRange, Log
-from headrace.storage.segment import TimestampedOffset
+from headrace.storage.retention import DELETE_POLICY, enforce
+from headrace.storage.timestamps import TimestampedOffset
+
+if TYPE_CHECKING:
+    from headrace.replication.group_commit import GroupCommit, Synced
+
+logger = logging.getLogger(__name__)  # `log` is the partition's
 
 DECOMPRESSED_BYTES_MAX = 128 * 1024 * 1024  # of one batch; a bomb ends here, not in an empty machine
 DECOMPRESSED_INLINE_MAX = 1024 * 1024  # what the event loop itself unpacks: a millisecond; more goes to a thread
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 AFTER_MAX_MS = LONG_MAX - 10**14  # "any time" as an option, so that now + this still fits an int64
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+
+
+COMPACT_POLICY = "compact"
+ALL_RECORDS = -1  # DeleteRecords: up to the high watermark
 
 
 class ReadPlan(NamedTuple):
@@ -53,6 +63,12 @@ class Partition:
         self.before_max_ms = log.config.message_timestamp_before_max_ms
         self.after_max_ms = min(log.config.message_timestamp_after_max_ms, AFTER_MAX_MS)
         self.offline: str | None = None  # why, once its disk has failed
+        self.waits_for_disk = False  # flush.messages is set: an answer may have to wait, see `flushed`
+        self.commit: GroupCommit | None = None  # given by whoever has an event loop
+        self.on_failure: Callable[[OSError], None] = self._go_offline_alone
+        self._is_refusing = False  # for want of room
+        self._held_from: int | None = None  # the high watermark may not pass it before a sync that is under way
+        self._held_until = 0  # what that sync, or the one after it, must reach
 
     @property
     def is_leader(self) -> bool:
@@ -62,7 +78,8 @@ class Partition:
         """After the log got its options: what an append must not look up every time."""
         config = self.log.config
         self.min_isr = min_isr
-        self.requires_keys = "compact" in config.cleanup_policy
+        self.requires_keys = COMPACT_POLICY in config.cleanup_policy
+        self.waits_for_disk = self.commit is not None and config.flush_messages < LONG_MAX
         self._append_time = config.message_timestamp_type == "LogAppendTime"
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = min(config.message_timestamp_after_max_ms, AFTER_MAX_MS)
@@ -144,29 +161,109 @@ class Partition:
         except OSError as error:
             # As it came: whoever tries again must not find our stamps on it.
             records[:HEADER_BYTES] = pack_header(header)
-            if error.errno in _DISK_FULL:
-                # The log is as it was and can be read; space that is freed will be used again.
-                raise KafkaError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: the disk is full ({error.strerror})"
-                ) from error
-            raise self.fail(error) from error
+            raise self._refusal(error) from error
+        if self._is_refusing:
+            self._is_refusing = False
+            logger.warning("%s takes records again", self.name)
         if not info.duplicate:
+            if self.waits_for_disk:
+                self._hold_back(info.first_offset)
             self.advance()
             if self._watchers:
                 self._wake()
         return info
 
+    def _refusal(self, error: OSError) -> KafkaError:
+        if not is_passing(error):
+            return self.fail(error)
+        # The log is as it was and can be read; space that is freed will be used again.
+        what = "the disk is full" if error.errno in DISK_FULL else "the node is short of descriptors or memory"
+        if not self._is_refusing:
+            self._is_refusing = True  # said once, not to every producer that tries again
+            logger.error("%s takes no records: %s (%s); consumers are served", self.name, what, error.strerror)
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {what} ({error.strerror})")
+
     def fail(self, error: OSError) -> KafkaError:
-        """The disk refused: what it holds of this partition cannot be trusted to grow; the node and other data go on."""
+        """The disk refused: what it holds cannot be trusted to grow. The whole directory goes, the node and other data go on."""
+        self.on_failure(error)
+        if self.offline is None:  # nobody minds directories any more: the node is being closed
+            self._go_offline_alone(error)
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline or "")
+
+    def go_offline(self, why: str) -> None:
         self.leader = -1
-        self.offline = f"{self.name} is offline: {error.strerror or error}"
+        self.offline = f"{self.name} is offline: {why}"
+        if self.commit is not None:
+            self.commit.closed = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
         self._wake()
-        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
+
+    def _go_offline_alone(self, error: OSError) -> None:
+        self.go_offline(error.strerror or str(error))
 
     def advance(self) -> None:
         """High watermark = what every in-sync replica holds; here that is this node alone."""
         if len(self.isr) >= self.min_isr:
-            self.high_watermark = self.log.log_end
+            end = self.log.log_end
+            self.high_watermark = end if self._held_from is None else max(self.high_watermark, self._held_from)
+
+    # --- on disk before it counts
+
+    def _hold_back(self, first_offset: int) -> None:
+        """`flush.messages` are waiting for the disk: until it has them they count as little as if they were not there."""
+        assert self.commit is not None
+        end = self.log.log_end
+        if end - self.commit.planned_end >= self.log.config.flush_messages:
+            if self._held_from is None:
+                self._held_from = first_offset
+            self._held_until = end
+            self.commit.sync()
+
+    @property
+    def is_held(self) -> bool:
+        return self._held_from is not None
+
+    def synced(self) -> None:
+        """The recovery point has moved."""
+        if self._held_from is not None:
+            reached = self.log.recovery_point
+            self._held_from = None if reached >= self._held_until else max(self._held_from, reached)
+            self.advance()
+            self._wake()
+
+    def flushed(self, offset: int) -> Synced | None:
+        """Asked after an append, with its last offset. None: it may be acknowledged now. Else when this is done, unless it
+        brings an error."""
+        if self._held_from is None or offset < self._held_from:
+            return None
+        assert self.commit is not None
+        return self.commit.under_way or self.commit.sync()
+
+    # --- deleting
+
+    def delete_records(self, offset: int, now_ms: int) -> int:
+        """DeleteRecords: nothing below `offset` (or below the high watermark, for ALL_RECORDS) is seen any more. Returns the log
+        start. Whole segments go at once, as far as a moment allows; retention sees to the rest."""
+        self.check_leader()
+        policy = self.log.config.cleanup_policy
+        if COMPACT_POLICY in policy and DELETE_POLICY not in policy:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION, f"{self.name} is compacted, records cannot be deleted by offset"
+            )
+        wanted = self.high_watermark if offset == ALL_RECORDS else offset
+        if not 0 <= wanted <= self.high_watermark:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} of {self.name}, where up to {self.high_watermark} can be deleted",
+            )
+        moved, low_watermark = self.log.advance_log_start(wanted), self.log.log_start
+        if moved:
+            self._wake()
+            try:
+                enforce(self.log, self.high_watermark, now_ms)
+            except OSError as error:
+                if not is_passing(error):
+                    raise self.fail(error) from error
+        return low_watermark  # whatever retention took besides
 
     # --- reading
 

@@ -14,17 +14,20 @@ from random import Random
 
 from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData, ErrorCode, KafkaError
-from headrace.base.ids import NodeId, TopicPartition, new_uuid
+from headrace.base.ids import NodeId, TopicPartition, Uuid
 from headrace.base.options import Value
-from headrace.metadata.image import TOPIC_CONFIG, Image
+from headrace.metadata.image import BROKER_CONFIG, TOPIC_CONFIG, Image
+from headrace.metadata.image import Partition as PartitionState
 from headrace.metadata.loader import Changes
+from headrace.replication.directories import Directories, StorageFailed
+from headrace.replication.group_commit import GroupCommit
+from headrace.replication.local_logs import LocalLogs, Opened
+from headrace.replication.offset_checkpoints import ALL_CHECKPOINTS, write_checkpoint
 from headrace.replication.options import effective_options, log_config
 from headrace.replication.partition import Partition
-from headrace.storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from headrace.storage.log import Log
+from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDir
-from headrace.storage.names import STRAY_DIR_SUFFIX, marked_dir_name
-from headrace.storage.recovery import RecoveryReport
 
 log = logging.getLogger(__name__)
 
@@ -36,54 +39,33 @@ PROGRESS_EVERY_S = 2.0
 class Replicas:
     def __init__(
         self,
-        log_dirs: Sequence[LogDir],
+        directories: Directories,
         node_id: NodeId,
         defaults: Callable[[], Mapping[str, Value]],
         producer_id_expiration_ms: int,
         clock: Clock,
         chance: Random,
         loop: asyncio.AbstractEventLoop,
-        *,
-        clean: bool,
     ) -> None:
-        self._log_dirs = list(log_dirs)
+        self.directories = directories
         self._node_id = node_id
         self._defaults = defaults
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._clock = clock
-        self._chance = chance
         self._loop = loop
-        self._clean = clean
         self._image = Image()
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._todo: dict[TopicPartition, None] = {}
         self._worker: asyncio.Task[None] | None = None
         self._closed = False
-        self._found: dict[TopicPartition, LogDir] = {}  # directories that were there at the start and are not open yet
-        self._broken: dict[
-            TopicPartition, str
-        ] = {}  # directories that could not be opened, and why: offline until a restart
-        self._offsets: dict[str, dict[TopicPartition, int]] = {}
-        self._removals: set[asyncio.Future[None]] = set()
-        self._look_around()
-
-    def _look_around(self) -> None:
-        """What the last run left: whose directories, and how far they were known to be good."""
-        for log_dir in self._log_dirs:
-            contents = log_dir.contents()
-            for path in contents.deleted:
-                log_dir.files.remove(path)
-            for name in contents.partitions:
-                if name in self._found:
-                    log.error(
-                        "%s lies in %s and in %s: the second is not used", name, self._found[name].path, log_dir.path
-                    )
-                    continue
-                self._found[name] = log_dir
-            for checkpoint in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, LOG_START_CHECKPOINT):
-                self._offsets.setdefault(checkpoint, {}).update(log_dir.load_offsets(checkpoint))
-            for damage in log_dir.checkpoint_damage:
-                log.warning("%s; the offsets are worked out from the logs instead", damage)
+        self.failed: asyncio.Future[None] = loop.create_future()  # raises StorageFailed when this node must stop
+        # Replicas that lie elsewhere than metadata says: the topic's id and the directory's. Whoever tells the controller is woken.
+        self.unassigned: dict[TopicPartition, tuple[Uuid, Uuid]] = {}
+        self.on_unassigned: Callable[[], None] = _nobody
+        self.moving: set[TopicPartition] = set()  # to another directory: metadata is told by whoever moves them
+        self.on_directory_failed: Callable[[], None] = _nobody
+        self._logs = LocalLogs(directories, node_id, chance, loop, self.fail_directory)
+        self._logs.look_around()
 
     # --- looking up
 
@@ -93,9 +75,9 @@ class Replicas:
             return partition
         if self._image.partition(topic, index) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        broken = self._broken.get(TopicPartition(topic, index))
+        broken = self._logs.broken.get(TopicPartition(topic, index))
         if broken is not None:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, broken)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, broken.why)
         raise KafkaError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self._node_id} has no open replica of {topic}-{index}"
         )
@@ -103,9 +85,13 @@ class Replicas:
     def all(self) -> list[Partition]:
         return list(self._partitions.values())
 
+    def log_dir_of(self, partition: Partition) -> LogDir:
+        parent = partition.log.directory.rpartition("/")[0]
+        return next(log_dir for log_dir in self.directories.all() if log_dir.path == parent)
+
     def offline(self) -> list[TopicPartition]:
         """Those whose disk failed, now or when they were opened."""
-        return [*self._broken, *(partition.name for partition in self.all() if partition.offline is not None)]
+        return [*self._logs.broken, *(partition.name for partition in self.all() if partition.offline is not None)]
 
     def report_read_error(self, error: OSError | CorruptData) -> None:
         log.error("a request could not be read from the disk: %s; its client was told", error)
@@ -118,12 +104,25 @@ class Replicas:
             for key, partition in list(self._partitions.items()):
                 if key[0] == name and partition.topic_id == topic_id:
                     self._todo[partition.name] = None
-        for name in [*changes.topics, *(name for kind, name in changes.configs if kind == TOPIC_CONFIG)]:
+            for broken in [one for one in self._logs.broken if one.topic == name]:
+                self._logs.forget_broken(broken)
+        changed = [*changes.topics, *(name for kind, name in changes.configs if kind == TOPIC_CONFIG)]
+        if any(kind == BROKER_CONFIG for kind, _ in changes.configs):
+            changed = list(new.topics)  # what a topic does not say itself comes from there
+        for name in changed:
             topic = new.topics.get(name)
             if topic is not None:
                 for index in range(len(topic.partitions)):
                     self._todo[TopicPartition(name, index)] = None
-        if self._todo and self._worker is None:
+        self._work()
+
+    def retry_broken(self) -> None:
+        """What could not be opened for want of room is tried again."""
+        self._todo.update(dict.fromkeys(self._logs.retry_broken()))
+        self._work()
+
+    def _work(self) -> None:
+        if self._todo and self._worker is None and not self._closed:
             self._worker = self._loop.create_task(self._reconcile_all())
 
     async def settle(self) -> None:
@@ -132,15 +131,9 @@ class Replicas:
             await asyncio.shield(self._worker)
 
     async def finish_loading(self) -> None:
-        """After the first image: directories that no topic claims are put aside, where an operator can look at them."""
+        """After the first image."""
         await self.settle()
-        for name, log_dir in self._found.items():
-            stray = f"{log_dir.path}/{marked_dir_name(name, new_uuid(self._chance).hex(), STRAY_DIR_SUFFIX)}"
-            log.warning(
-                "%s belongs to no topic of this cluster; it was renamed to %s", log_dir.partition_path(name), stray
-            )
-            log_dir.files.rename(log_dir.partition_path(name), stray)
-        self._found.clear()
+        self._logs.put_strays_aside()
 
     async def _reconcile_all(self) -> None:
         """Directories are made and opened in a thread: behind a busy disk that can take long, and the loop goes on."""
@@ -154,7 +147,8 @@ class Replicas:
                     del self._todo[name]
                     if self._reconcile(name):
                         to_open.append(name)
-                await self._open(to_open)
+                if to_open:
+                    await self._open(to_open)
                 if self._loop.time() > slice_end:
                     await asyncio.sleep(0)
                     slice_end = self._loop.time() + SLICE_S
@@ -171,151 +165,189 @@ class Replicas:
         if partition is not None and (topic is None or partition.topic_id != topic.id):
             self._delete(partition)
             partition = None
-        if topic is None or name.partition >= len(topic.partitions) or name in self._broken:
+        if topic is None or name.partition >= len(topic.partitions) or name in self._logs.broken:
             return False
         assigned = topic.partitions[name.partition]
         if self._node_id not in assigned.replicas:
             return False
         if partition is None:
             return True
-        options = effective_options(self._defaults(), self._image.config(TOPIC_CONFIG, name.topic))
+        options = self._options(name.topic)
         partition.log.configure(log_config(options, self._producer_id_expiration_ms))
         min_isr = options["min.insync.replicas"]
         assert isinstance(min_isr, int)
         partition.configure(min(min_isr, len(assigned.replicas)))
         partition.lead(assigned.leader, assigned.leader_epoch, assigned.isr)
+        self._compare_directory(partition, assigned)
         return False
 
-    # --- logs
+    def _options(self, topic: str) -> dict[str, Value]:
+        return effective_options(self._defaults(), self._image.config(TOPIC_CONFIG, topic))
 
-    def _opening(self, name: TopicPartition) -> Callable[[], tuple[Log, RecoveryReport]]:
-        """Any thread may call it: everything is looked up here, for the image may be another one by then."""
-        options = effective_options(self._defaults(), self._image.config(TOPIC_CONFIG, name.topic))
-        found = self._found.get(name)
-        log_dir = found or self._roomiest()
-        return partial(
-            Log.open,
-            log_dir.files,
-            log_dir.partition_path(name),
-            name,
-            log_config(options, self._producer_id_expiration_ms),
-            topic_id=self._image.topics[name.topic].id,
-            # Checkpoints speak of what was there at the start, not of a topic that took the name since.
-            recovery_point=self._offsets[RECOVERY_POINT_CHECKPOINT].get(name, 0) if found else 0,
-            log_start=self._offsets[LOG_START_CHECKPOINT].get(name, 0) if found else 0,
-            clean=self._clean,
-            now_ms=self._clock.now_ms(),
-        )
+    def _config(self, topic: str) -> LogConfig:
+        return log_config(self._options(topic), self._producer_id_expiration_ms)
 
-    def _roomiest(self) -> LogDir:
-        """The directory with the fewest partitions, as Kafka chooses."""
-        counts = {log_dir.path: 0 for log_dir in self._log_dirs}
-        if len(counts) > 1:
-            for partition in self._partitions.values():
-                counts[partition.log.directory.rpartition("/")[0]] += 1
-        return min(self._log_dirs, key=lambda log_dir: counts[log_dir.path])
+    def _compare_directory(self, partition: Partition, assigned: PartitionState) -> None:
+        meta = self.log_dir_of(partition).meta
+        assert meta is not None, "only formatted directories are opened"
+        if partition.name in self.moving:
+            return
+        if assigned.directory(self._node_id) == meta.directory_id:
+            self.unassigned.pop(partition.name, None)
+        elif partition.name not in self.unassigned:
+            self.unassigned[partition.name] = (partition.topic_id, meta.directory_id)
+            self.on_unassigned()
 
     async def _open(self, names: Sequence[TopicPartition]) -> None:
-        if not names:
-            return
-        topic_ids = {name: self._image.topics[name.topic].id for name in names}
-        openings = [self._opening(name) for name in names]
-        results = await self._loop.run_in_executor(None, lambda: [_attempt(opening) for opening in openings])
-        for name, result in zip(names, results, strict=True):
-            if not isinstance(result, Exception):
-                self._adopt(name, *result)
-                self._reconcile(name)
-            elif (
-                isinstance(result, KafkaError)
-                and result.code is ErrorCode.INCONSISTENT_TOPIC_ID
-                and name in self._found
-            ):
-                now = self._image.topics.get(name.topic)
-                if now is not None and now.id == topic_ids[name]:
-                    self._set_aside(name)
-                self._todo[name] = None  # the directory may belong to what the name means by now
-            else:
-                log.error("%s cannot be opened and is offline: %r", name, result)
-                if self._found.pop(name, None) is not None:
-                    # What lies there belongs to the topic: neither is it a stray, nor may an empty log take its place.
-                    self._broken[name] = f"{name} is offline: {result}"
+        opened, again = await self._logs.open(names, self._image, self._config, self._clock.now_ms(), self._still)
+        for one in opened:
+            self._adopt(one)
+        self._todo.update(dict.fromkeys(again))
 
-    def _set_aside(self, name: TopicPartition) -> None:
-        """A directory of an older topic of that name, deleted while this node was down."""
-        log_dir = self._found.pop(name)
-        path = f"{log_dir.path}/{marked_dir_name(name, new_uuid(self._chance).hex(), '-delete')}"
-        log_dir.files.rename(log_dir.partition_path(name), path)
-        self._remove_later(log_dir, path)
+    def _still(self, name: TopicPartition, topic_id: Uuid) -> bool:
+        topic = self._image.topics.get(name.topic)
+        return topic is not None and topic.id == topic_id
 
-    def _adopt(self, name: TopicPartition, opened: Log, report: RecoveryReport) -> Partition:
-        found = self._found.pop(name, None)
-        for message in report.messages():
-            log.warning("recovery: %s", message)
-        high_watermark = self._offsets[HIGH_WATERMARK_CHECKPOINT].get(name, 0) if found else 0
+    def _adopt(self, opened: Opened) -> None:
         # The id is the log's own: the topic may have been deleted, and its name used again, while a thread opened it.
-        partition = Partition(name, opened.topic_id, self._node_id, opened, high_watermark)
-        self._partitions[name] = partition
-        return partition
+        partition = Partition(opened.name, opened.log.topic_id, self._node_id, opened.log, opened.high_watermark)
+        partition.commit = GroupCommit(opened.log, self._loop, partition.synced, partition.fail)
+        partition.on_failure = partial(self.fail_directory, opened.log_dir)
+        self._partitions[opened.name] = partition
+        if opened.log_dir.failure is not None:  # it came while the thread was at work
+            self._lose(partition, opened.log_dir.failure)
+        self._reconcile(opened.name)
+
+    def exchange_log(self, partition: Partition, opened: Log, log_dir: LogDir) -> None:
+        """Its records lie in another directory now; the log that it had is for the caller to remove."""
+        assert partition.commit is not None and partition.commit.under_way is None, (
+            "no sync of the old log is under way"
+        )
+        assert opened.log_end == partition.log.log_end, "nothing is left behind"
+        self.directories.holds(self.log_dir_of(partition), -1)
+        self.directories.holds(log_dir)
+        partition.log = opened
+        partition.commit = GroupCommit(opened, self._loop, partition.synced, partition.fail)
+        partition.on_failure = partial(self.fail_directory, log_dir)
+        self._reconcile(partition.name)
+
+    def assigned_directory(self, name: TopicPartition) -> Uuid | None:
+        """Where this node's replica lies, as metadata knows it."""
+        state = self._image.partition(*name)
+        return None if state is None else state.directory(self._node_id)
+
+    def stays(self, partition: Partition) -> None:
+        """It is not moved after all; metadata may believe it is."""
+        self.moving.discard(partition.name)
+        if self._partitions.get(partition.name) is partition:
+            self.unassigned.pop(partition.name, None)
+            self._reconcile(partition.name)
+
+    def expire_producers_after(self, milliseconds: int) -> None:
+        """For what is configured from here on."""
+        self._producer_id_expiration_ms = milliseconds
 
     def _delete(self, partition: Partition) -> None:
-        """Renamed at once, so that the name is free; the files go in a thread."""
         del self._partitions[partition.name]
-        log_dir = next(d for d in self._log_dirs if partition.log.directory.startswith(d.path + "/"))
-        try:
-            path = partition.log.delete_directory(new_uuid(self._chance).hex())
-        except OSError as error:
-            log.error("%s could not be deleted: %s", partition.name, error)
-            return
+        self.unassigned.pop(partition.name, None)
+        assert partition.commit is not None
+        partition.commit.closed = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.name} was deleted")
+        self._logs.delete(partition.log, self.log_dir_of(partition))
         partition.lead(-1, partition.leader_epoch + 1, ())
-        self._remove_later(log_dir, path)
 
-    def _remove_later(self, log_dir: LogDir, path: str) -> None:
-        removal = self._loop.run_in_executor(None, log_dir.files.remove, path)
-        self._removals.add(removal)
-        removal.add_done_callback(self._removals.discard)
+    # --- disks that fail
+
+    def fail_directory(self, log_dir: LogDir, error: OSError) -> None:
+        """Its partitions are offline from here on; the node goes on with the others, if it can."""
+        if log_dir.failure is not None or self._closed:
+            return
+        fatal = self.directories.fail(log_dir, error)
+        assert log_dir.failure is not None
+        lost = [one for one in self.all() if one.offline is None and self.log_dir_of(one) is log_dir]
+        for partition in lost:
+            self._lose(partition, log_dir.failure)
+        if fatal is not None:
+            self.stop_node(fatal)
+            return
+        log.error(
+            "%s: its %d partitions are offline, all others are served; look at the disk, and start this node again",
+            log_dir.failure,
+            len(lost) + self._logs.waiting_in(log_dir),
+        )
+        self.on_directory_failed()
+
+    def _lose(self, partition: Partition, why: str) -> None:
+        partition.go_offline(why)
+        self._logs.in_thread(partition.log.abandon)
+
+    def stop_node(self, fatal: StorageFailed) -> None:
+        """Whoever waits for `failed` hears of it."""
+        log.critical("%s: this node stops; look at the disk, and start it again", fatal)
+        if not self.failed.done():
+            self.failed.set_exception(fatal)
+            self.failed.exception()  # looked at: a node may be stopped before anybody waits for it
 
     # --- checkpoints and the end
 
-    def checkpoint(self) -> Callable[[], None]:
-        """Takes the offsets now; the returned function writes them and may run in a thread."""
-        return self._checkpoint_of([RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT])
+    def checkpoint(self, kinds: Sequence[str] = ALL_CHECKPOINTS) -> Callable[[], list[tuple[LogDir, OSError]]]:
+        """What to write, directory by directory: to be run in a thread. It gives back what could not be written."""
+        log_dirs = self.directories.online()
+        partitions: dict[str, list[Partition]] = {log_dir.path: [] for log_dir in log_dirs}
+        for partition in self._partitions.values():
+            if partition.offline is None:
+                partitions[partition.log.directory.rpartition("/")[0]].append(partition)
+        broken: dict[str, list[TopicPartition]] = {log_dir.path: [] for log_dir in log_dirs}
+        for name, one in self._logs.broken.items():
+            if one.log_dir is not None and one.log_dir.failure is None:
+                broken[one.log_dir.path].append(name)
 
-    def checkpoint_high_watermarks(self) -> Callable[[], None]:
-        return self._checkpoint_of([HIGH_WATERMARK_CHECKPOINT])
-
-    def _checkpoint_of(self, kinds: Sequence[str]) -> Callable[[], None]:
-        writes: list[tuple[LogDir, str, dict[TopicPartition, int]]] = []
-        for log_dir in self._log_dirs:
-            mine = [p for p in self._partitions.values() if p.log.directory.startswith(log_dir.path + "/")]
-            for kind in kinds:
-                offsets = {p.name: _offset_of(p, kind) for p in mine}
-                if kind == LOG_START_CHECKPOINT:
-                    offsets = {
-                        p.name: p.log.log_start for p in mine if p.log.log_start > p.log.segments.first.base_offset
-                    }
-                writes.append((log_dir, kind, offsets))
-
-        def write() -> None:
-            for log_dir, kind, offsets in writes:
-                log_dir.write_offsets(kind, offsets)
+        def write() -> list[tuple[LogDir, OSError]]:
+            failures = []
+            for log_dir in log_dirs:
+                try:
+                    for kind in kinds:
+                        kept = self._logs.stored.of(kind, broken[log_dir.path])
+                        write_checkpoint(log_dir, kind, partitions[log_dir.path], kept)
+                except OSError as error:
+                    failures.append((log_dir, error))
+            return failures
 
         return write
 
-    def rolled(self) -> list[Partition]:
-        """Partitions whose log has begun a segment behind its recovery point: Kafka makes the finished ones durable on roll."""
+    def unsynced(self) -> list[Partition]:
+        """Partitions that want an fsync: a segment is finished (Kafka makes those durable on roll), or producers wait for it."""
         return [
             partition
             for partition in self._partitions.values()
-            if partition.offline is None and partition.log.segments.active.base_offset > partition.log.recovery_point
+            if partition.offline is None
+            and (partition.is_held or partition.log.segments.active.base_offset > partition.log.recovery_point)
         ]
 
-    def close(self) -> None:
-        """Clean: every log closed, every checkpoint written. Blocks for the fsyncs: runs in a thread, with nobody else at work."""
+    async def quiet(self) -> None:
+        """Returns when no fsync is under way and none is asked for."""
+        for partition in self.all():
+            while partition.commit is not None and (under_way := partition.commit.under_way) is not None:
+                await under_way
+
+    def close(self) -> list[LogDir]:
+        """Clean: every log closed, every checkpoint written. Returns the directories of which all of that is true.
+
+        Blocks for the fsyncs: runs in a thread, with nobody else at work.
+        """
         self._closed = True
+        unclean = {broken.log_dir.path for broken in self._logs.broken.values() if broken.log_dir is not None}
         for partition in self._partitions.values():
             if partition.offline is None:
-                partition.log.close()
-        self.checkpoint()()
+                try:
+                    partition.log.close()
+                except OSError as error:
+                    log.error("%s could not be closed: %s; the next start will check it", partition.name, error)
+                    unclean.add(self.log_dir_of(partition).path)
+                    partition.log.abandon()
+        for log_dir, failure in self.checkpoint()():
+            log.error("no checkpoint in %s: %s; the next start will check its logs", log_dir.path, failure)
+            unclean.add(log_dir.path)
+        return [log_dir for log_dir in self.directories.online() if log_dir.path not in unclean]
 
     def abandon(self) -> None:
         """Gives all files up as they are, as a crash would."""
@@ -324,15 +356,5 @@ class Replicas:
             partition.log.abandon()
 
 
-def _attempt(opening: Callable[[], tuple[Log, RecoveryReport]]) -> tuple[Log, RecoveryReport] | Exception:
-    """Whatever is wrong with one log, a broken invariant included, is no reason not to open the others."""
-    try:
-        return opening()
-    except Exception as error:
-        return error
-
-
-def _offset_of(partition: Partition, kind: str) -> int:
-    if kind == RECOVERY_POINT_CHECKPOINT:
-        return partition.log.recovery_point
-    return partition.high_watermark if kind == HIGH_WATERMARK_CHECKPOINT else partition.log.log_start
+def _nobody() -> None:
+    """Nobody listens yet."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
+
+from headrace.base.errors import ConfigError
+
+USER = "User"
 
 
-@dataclass(slots=True, frozen=True)
-class Principal:
-    type: str = "User"
+class Principal(NamedTuple):
+    """A tuple, because it is part of the key of every cached decision."""
+
+    type: str = USER
     name: str = "ANONYMOUS"
 
     def __str__(self) -> str:
@@ -15,3 +20,20 @@ class Principal:
 
 
 ANONYMOUS = Principal()
+EVERYBODY = Principal(USER, "*")
+
+
+def parse_principal(text: str) -> Principal:
+    """ValueError if there is no type before the first colon, or no name behind it."""
+    kind, colon, name = text.partition(":")
+    if not colon or not kind or not name:
+        raise ValueError(f"{text!r} is no principal: it must look like User:name")
+    return Principal(kind, name)
+
+
+def parse_super_users(text: str) -> frozenset[Principal]:
+    """A semicolon stands between two: distinguished names have commas of their own."""
+    try:
+        return frozenset(parse_principal(part.strip()) for part in text.split(";") if part.strip())
+    except ValueError as error:
+        raise ConfigError(f"super.users: {error}; several are parted by semicolons") from error

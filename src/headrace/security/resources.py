@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+
+CLUSTER_NAME = "kafka-cluster"  # the one resource of type CLUSTER
 
 
 class Resource(IntEnum):
@@ -36,8 +39,40 @@ class Operation(IntEnum):
 
 @dataclass(slots=True, frozen=True)
 class Need:
-    """`per_entity`: asked for each topic, group or id that a request names, and each is answered with its own error."""
+    """`per_entity`: not asked for the request as a whole, but by its handler: for each topic, group or id that it names, each being
+    answered with its own error."""
 
     resource: Resource
     operation: Operation
     per_entity: bool = False
+
+
+# What can be done to a resource of each type: the order of Kafka's bit fields of authorized operations is that of the codes.
+OPERATIONS: Mapping[Resource, tuple[Operation, ...]] = {
+    Resource.TOPIC: (
+        Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS,
+    ),
+    Resource.GROUP: (
+        Operation.READ, Operation.DELETE, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS,
+    ),
+    Resource.CLUSTER: (
+        Operation.CREATE, Operation.ALTER, Operation.DESCRIBE, Operation.CLUSTER_ACTION, Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS, Operation.IDEMPOTENT_WRITE,
+    ),
+    Resource.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE, Operation.TWO_PHASE_COMMIT),
+    Resource.DELEGATION_TOKEN: (Operation.DESCRIBE,),
+    Resource.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
+}  # fmt: skip
+
+
+def bit_field(operations: tuple[Operation, ...]) -> int:
+    field = 0
+    for operation in operations:
+        field |= 1 << operation
+    return field
+
+
+ALL_OPERATIONS: Mapping[Resource, int] = {
+    resource: bit_field(operations) for resource, operations in OPERATIONS.items()
+}

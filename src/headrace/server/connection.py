@@ -11,12 +11,15 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.base.errors import HeadraceError
 from headrace.base.metrics import Counter
 from headrace.server.context import Peer
 from headrace.server.outlet import Answer, Outlet
+
+if TYPE_CHECKING:
+    from headrace.server.admission import Authority
 
 log = logging.getLogger(__name__)
 
@@ -82,14 +85,20 @@ class Company:
     together at its end: a client program with many connections is woken once and finds them all.
     """
 
-    __slots__ = ("_answering", "_loop", "bytes_in", "bytes_out", "connections", "refused")
+    __slots__ = ("_answering", "_loop", "authority", "bytes_in", "bytes_out", "connections", "refused")
 
     def __init__(
-        self, bytes_in: Counter, bytes_out: Counter, refused: Counter, loop: asyncio.AbstractEventLoop
+        self,
+        bytes_in: Counter,
+        bytes_out: Counter,
+        refused: Counter,
+        loop: asyncio.AbstractEventLoop,
+        authority: Authority | None = None,
     ) -> None:
         self.bytes_in = bytes_in
         self.bytes_out = bytes_out
         self.refused = refused
+        self.authority = authority  # who says what their peers may do
         self.connections: dict[Connection, None] = {}  # in the order of their coming: a set's order follows addresses
         self._loop = loop
         self._answering: list[Connection] = []
@@ -110,7 +119,8 @@ class Connection(asyncio.BufferedProtocol):
         self._handler = handler
         self._listener = listener
         self._company = company
-        self._frame_max = frame_max
+        # Of one frame; smaller while nobody knows who this is (server.authentication).
+        self.frame_min, self.frame_max = FRAME_MIN, frame_max
         self._transport: asyncio.Transport | None = None
         self._outlet: Outlet | None = None
         self.peer = Peer(listener, "")
@@ -137,7 +147,10 @@ class Connection(asyncio.BufferedProtocol):
         name = transport.get_extra_info("peername")
         own = transport.get_extra_info("sockname")
         self.peer = Peer(
-            self._listener, name[0] if isinstance(name, tuple) else "local", own[1] if isinstance(own, tuple) else 0
+            self._listener,
+            name[0] if isinstance(name, tuple) else "local",
+            own[1] if isinstance(own, tuple) else 0,
+            authority=self._company.authority,
         )
         self._company.connections[self] = None
 
@@ -189,8 +202,10 @@ class Connection(asyncio.BufferedProtocol):
                     self._wanted = 0
                     break
                 (size,) = _SIZE.unpack_from(self._buffer, start)
-                if size > self._frame_max or size < FRAME_MIN:
-                    raise CloseConnection(f"a request of {size} bytes; allowed are {FRAME_MIN} to {self._frame_max}")
+                if size > self.frame_max or size < self.frame_min:
+                    raise CloseConnection(
+                        f"a request of {size} bytes; allowed are {self.frame_min} to {self.frame_max}"
+                    )
                 if received < size + 4:
                     self._wanted = size + 4
                     break

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any
 
-from headrace.base.errors import HeadraceError
+from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.base.metrics import Metrics
 from headrace.protocol.apis import APIS, ApiKey
 from headrace.protocol.compiler import codec
-from headrace.protocol.errors import DecodeError
+from headrace.protocol.errors import DecodeError, EncodeError
 from headrace.protocol.headers import has_flexible_response_header, read_request_header
 from headrace.security.resources import Need
+from headrace.server.admission import REFUSED, Refusal, need_of_whole, refusal_for
 from headrace.server.connection import CloseConnection, Deferred
 from headrace.server.context import Peer, RequestContext
 from headrace.server.outlet import Answer
@@ -31,12 +32,15 @@ _PREFIX_FLEXIBLE = Struct(">iib")  # … and an empty tag section
 
 @dataclass(slots=True, frozen=True)
 class Service:
-    """One line of the API table: which versions are answered, by whom, and what the asker needs to be allowed."""
+    """One line of the API table: which versions are answered, by whom, and what the asker needs to be allowed.
+
+    `refuse` answers whoever may not ask at all, where the answer has no error code for the whole of it."""
 
     key: ApiKey
     versions: tuple[int, int]
     handler: Handler
     need: Need
+    refuse: Refusal | None = None
 
 
 class RequestMetrics:
@@ -71,7 +75,8 @@ class _Route:
     """What one (API, version) needs, resolved once: the codecs are compiled on first use."""
 
     __slots__ = (
-        "decode", "encode", "encode_parts", "flexible", "handler", "name", "requests", "response", "times", "version",
+        "decode", "encode", "encode_parts", "flexible", "handler", "name", "need", "refuse", "requests", "response", "times",
+        "version",
     )  # fmt: skip
 
     def __init__(self, service: Service, version: int, metrics: Metrics) -> None:
@@ -82,6 +87,8 @@ class _Route:
         self.encode_parts = codec(api.response, version).encode_parts if service.key in _WITH_RECORDS else None
         self.flexible = has_flexible_response_header(api.key, version)
         self.handler = service.handler
+        self.need = need_of_whole(service.need)
+        self.refuse = service.refuse or (None if self.need is None else refusal_for(api.response))
         self.version = version
         self.name = "".join(word.title() for word in service.key.name.split("_"))
         counted = RequestMetrics(metrics, self.name, version)
@@ -110,7 +117,7 @@ class Dispatcher:
         unsupported_version: Callable[[int], Any],
         metrics: Metrics,
         loop: asyncio.AbstractEventLoop,
-        produce_shortcut: Callable[[memoryview], Answer | None] | None = None,
+        produce_shortcut: Callable[[Peer, memoryview], Answer | None] | None = None,
     ) -> None:
         """`unsupported_version` answers an ApiVersions request of an unknown version: the one error that clients can read.
         `produce_shortcut` may answer a Produce request from the bare frame, or give None."""
@@ -129,7 +136,7 @@ class Dispatcher:
     def handle(self, peer: Peer, frame: memoryview) -> Answer | Deferred | None:
         # Produce is API 0, and the only one that comes by the ten thousand a second.
         if self.produce_shortcut is not None and not frame[1] and not frame[0]:
-            answer = self.produce_shortcut(frame)
+            answer = self.produce_shortcut(peer, frame)
             if answer is not None:
                 return answer
         began = self._loop.time()
@@ -142,7 +149,11 @@ class Dispatcher:
         except DecodeError as error:
             raise CloseConnection(str(error)) from None
         route.requests.value += 1
-        result = route.handler(RequestContext(peer, version, client_id), request)
+        context = RequestContext(peer, api_key, version, client_id)
+        if route.need is None or peer.authority is None or context.may(route.need.operation, route.need.resource):
+            result = route.handler(context, request)
+        else:
+            return self._refuse(route, correlation_id, request)
         if type(result) is route.response:  # the common case first: an Awaitable is expensive to recognise
             answer = route.frame(correlation_id, result)
             route.times.observe(self._loop.time() - began)
@@ -163,6 +174,16 @@ class Dispatcher:
         route = _Route(service, version, self._metrics)
         self._routes[api_key << 16 | version] = route
         return route
+
+    @staticmethod
+    def _refuse(route: _Route, correlation_id: int, request: Any) -> Answer:
+        assert route.refuse is not None
+        try:
+            return route.frame(correlation_id, route.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, REFUSED))
+        except EncodeError:
+            raise CloseConnection(
+                f"{route.name} {route.version} is not permitted, and has no words to say so"
+            ) from None
 
     def _refuse_version(self, api_key: int, version: int, correlation_id: int) -> Answer:
         if api_key == ApiKey.API_VERSIONS:

@@ -1,19 +1,23 @@
-"""A door of the node: binds an address, makes a Connection for each client, closes idle ones, and stops."""
+"""A door of the node: binds an address, makes a Connection for each client, behind TLS and SASL if it speaks them, and stops."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from dataclasses import dataclass
 
 from headrace.base.errors import ConfigError
 from headrace.base.metrics import Metrics
+from headrace.server.admission import Authority
+from headrace.server.authentication import Authentication, AuthenticationCounters, SaslSettings
 from headrace.server.connection import Company, Connection, FrameHandler
 from headrace.server.plain import PlainServer, is_possible
+from headrace.server.tls import Lobby, Tls
 
 log = logging.getLogger(__name__)
 
-IDLE_SWEEP_S = 10.0
+IDLE_SWEEP_S = 10.0  # also how often certificates are looked at
 
 
 @dataclass(slots=True, frozen=True)
@@ -25,16 +29,36 @@ class ListenerSettings:
     connections_max: int = 2_147_483_647
     idle_s_max: float = 600.0
     backlog: int = 50
+    send_buffer_bytes: int = -1  # -1: the system's choice
+    receive_buffer_bytes: int = -1
+
+
+@dataclass(slots=True, frozen=True)
+class Security:
+    """How a listener knows its clients, and who says what they may do; nothing of it: everybody is anonymous and may do all."""
+
+    tls: Tls | None = None
+    sasl: SaslSettings | None = None
+    authority: Authority | None = None
 
 
 class Listener:
     def __init__(
-        self, settings: ListenerSettings, handler: FrameHandler, metrics: Metrics, loop: asyncio.AbstractEventLoop
+        self,
+        settings: ListenerSettings,
+        handler: FrameHandler,
+        metrics: Metrics,
+        loop: asyncio.AbstractEventLoop,
+        security: Security = Security(),  # noqa: B008 -- it cannot change
     ) -> None:
         self.settings = settings
         self._handler = handler
+        self._loop = loop
+        self._tls = security.tls
+        self._sasl = security.sasl
         self._server: asyncio.Server | PlainServer | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._lobbies: dict[Lobby, None] = {}
         name = settings.name
         self.port = settings.port
         self._company = Company(
@@ -44,7 +68,9 @@ class Listener:
                 "headrace_connections_refused_total", "Connections closed for bad input or a limit.", listener=name
             ),
             loop,
+            security.authority,
         )
+        self._counters = AuthenticationCounters(metrics, name)
         metrics.gauge(
             "kafka_server_socket_server_metrics_connection_count",
             "Open connections.",
@@ -58,7 +84,7 @@ class Listener:
         settings = self.settings
         try:
             # Nobody is answered before `serve`: this node does not know its metadata yet.
-            if is_possible(loop):
+            if self._tls is None and is_possible(loop):
                 self._server = await PlainServer.open(
                     self._accept, settings.host or None, settings.port, settings.backlog, loop
                 )
@@ -73,9 +99,21 @@ class Listener:
                 )
         except OSError as error:
             raise ConfigError(
-                f"listeners: {settings.name} cannot listen on {settings.host or '*'}:{settings.port}: {error.strerror or error}"
+                f"listeners: {settings.name} cannot listen on {settings.host or '*'}, port {settings.port}: {error.strerror or error}"
             ) from error
+        self._size_buffers(self._server)
         self.port = self._server.sockets[0].getsockname()[1]
+
+    def _size_buffers(self, server: asyncio.Server | PlainServer) -> None:
+        """BEFORE it listens: clients' sockets inherit both, and the window of a connection is settled when it opens."""
+        sizes = {
+            socket.SO_SNDBUF: self.settings.send_buffer_bytes,
+            socket.SO_RCVBUF: self.settings.receive_buffer_bytes,
+        }
+        for one in server.sockets:
+            for option, size in sizes.items():
+                if size > 0:
+                    one.setsockopt(socket.SOL_SOCKET, option, size)
 
     async def serve(self) -> None:
         assert self._server is not None, "open comes first"
@@ -83,21 +121,43 @@ class Listener:
         self._sweep(asyncio.get_running_loop())
 
     def _accept(self) -> asyncio.BufferedProtocol:
-        if len(self._company.connections) >= self.settings.connections_max:
+        if len(self._company.connections) + len(self._lobbies) >= self.settings.connections_max:
             self._company.refused.value += 1
             log.warning(
                 "%s: a connection was refused, max.connections=%d is reached",
                 self.settings.name,
-                len(self._company.connections),
+                self.settings.connections_max,
             )
             return _Refusal()
-        return Connection(self._handler, self.settings.name, self._company, self.settings.request_bytes_max)
+        if self._tls is None:
+            return self._connection()
+        lobby = Lobby(self._tls, self._connection, self._leave_lobby, self._loop)
+        self._lobbies[lobby] = None
+        return lobby
+
+    def _connection(self) -> Connection:
+        if self._sasl is None:
+            return Connection(self._handler, self.settings.name, self._company, self.settings.request_bytes_max)
+        gate = Authentication(self._sasl, self._handler, self._counters, self._loop)
+        connection = Connection(gate, self.settings.name, self._company, self.settings.request_bytes_max)
+        gate.guard(connection)
+        return connection
+
+    def _leave_lobby(self, lobby: Lobby, problem: str | None) -> None:
+        self._lobbies.pop(lobby, None)
+        if problem is not None:
+            self._counters.failed.value += 1
+            log.warning("TLS handshake with %s on %s failed: %s", lobby.address, self.settings.name, problem)
+        elif self._sasl is None:
+            self._counters.succeeded.value += 1
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         for connection in list(self._company.connections):
             connection.quiet_sweeps += 1
             if (connection.quiet_sweeps - 1) * IDLE_SWEEP_S >= self.settings.idle_s_max:
                 connection.close()
+        if self._tls is not None:
+            loop.run_in_executor(None, self._tls.look_again)
         self._sweeper = loop.call_later(IDLE_SWEEP_S, self._sweep, loop)
 
     def stop_accepting(self) -> None:
@@ -108,6 +168,8 @@ class Listener:
         self.stop_accepting()
         if self._sweeper is not None:
             self._sweeper.cancel()
+        for lobby in list(self._lobbies):
+            lobby.close()
         for connection in list(self._company.connections):
             connection.close()
 

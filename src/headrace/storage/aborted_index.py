@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from struct import Struct
 from typing import NamedTuple
 
@@ -68,6 +69,21 @@ class AbortedIndex:
 
     def file_to_sync(self) -> File | None:
         return self._open_file() if self.entries() else None
+
+    def follow(self, path: str) -> None:
+        """The directory was renamed."""
+        self.path = path
+        if self._file is not None:
+            self._file.path = path
+
+    def move(self, path: str) -> None:
+        """Renames the file, if there is one."""
+        if self._file is not None:
+            self._file.move(path)
+        else:
+            with suppress(FileNotFoundError):
+                self._files.rename(self.path, path)
+        self.path = path
 
     def close(self) -> None:
         if self._file is not None:

@@ -1,4 +1,4 @@
-"""The small text files: offset checkpoints, leader epochs, `partition.metadata`, `meta.properties`, the clean-shutdown marker.
+"""The small text files: offset checkpoints, leader epochs, `meta.properties`, the clean-shutdown marker.
 
 Each is encoded and parsed as bytes here; errors name the file and the line.
 """
@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from headrace.base.errors import CorruptData
+from headrace.base.errors import ConfigError, CorruptData
 from headrace.base.ids import NodeId, TopicPartition, Uuid, uuid_from_text, uuid_text
+from headrace.base.options import parse_properties
 from headrace.storage.files import Files, read_all, write_atomically
 from headrace.storage.leader_epochs import EpochStart
 
@@ -19,7 +20,6 @@ RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
-PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
@@ -114,46 +114,14 @@ def encode_leader_epochs(entries: Iterable[EpochStart]) -> bytes:
     return f"{CHECKPOINT_VERSION}\n{len(rows)}\n{''.join(rows)}".encode()
 
 
-def read_partition_metadata(files: Files, path: str) -> Uuid | None:
-    """The topic id; None if there is no such file, or an empty one: a crash can leave that."""
-    text = read_text(files, path, PROPERTIES_BYTES_MAX)
-    if not text:
-        return None
-    values: dict[str, str] = {}
-    for line, row in enumerate(text.splitlines(), start=1):
-        name, separator, value = row.partition(": ")
-        if not separator:
-            raise CorruptCheckpoint(f"{path}, line {line}: {row[:80]!r} is not `name: value`")
-        values[name] = value.strip()
-    if values.get("version") != "0":
-        raise CorruptCheckpoint(f"{path}: version is {values.get('version')!r}, not '0'")
-    try:
-        return uuid_from_text(values.get("topic_id", ""))
-    except ValueError as error:
-        raise CorruptCheckpoint(f"{path}: topic_id: {error}") from error
-
-
-def encode_partition_metadata(topic_id: Uuid) -> bytes:
-    return f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode()
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Java's properties, as far as Kafka writes them: comments, `name=value`, a backslash before special characters."""
-    values: dict[str, str] = {}
-    for row in text.splitlines():
-        row = row.strip()
-        if not row or row[0] in "#!":
-            continue
-        name, _, value = row.partition("=")
-        values[name.strip()] = value.strip().replace("\\", "")
-    return values
-
-
 def read_meta_properties(files: Files, path: str) -> MetaProperties | None:
     text = read_text(files, path, PROPERTIES_BYTES_MAX)
     if text is None:
         return None
-    values = parse_properties(text)
+    try:
+        values = parse_properties(text, path)
+    except ConfigError as error:
+        raise CorruptCheckpoint(str(error)) from error
 
     def wanted(name: str) -> str:
         if not values.get(name):

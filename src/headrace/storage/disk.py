@@ -154,6 +154,11 @@ class DiskFile:
         finally:
             self._unpin()
 
+    def move(self, path: str) -> None:
+        with self._lock:  # a reader that has to open it again finds the old name or the new one, and the file under it
+            os.replace(self.path, path)
+            self.path = path
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -270,6 +275,13 @@ class DiskFiles:
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def space(self, path: str) -> tuple[int, int]:
+        found = os.statvfs(path)
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     def sync_dir(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

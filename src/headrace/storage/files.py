@@ -5,11 +5,21 @@ Every method may raise OSError. Nothing is durable before `sync` (contents) and 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
+
+
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+STARVED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+def is_passing(error: OSError) -> bool:
+    """A disk without room, or a process without descriptors or memory: what is stored is sound, and a later try may succeed."""
+    return error.errno in DISK_FULL or error.errno in STARVED
 
 
 class ShortWrite(OSError):
@@ -42,6 +52,9 @@ class File(Protocol):
 
     def sync(self) -> None: ...
 
+    def move(self, path: str) -> None:
+        """Renames it, atomically; whoever holds the file goes on using it."""
+
     def close(self) -> None: ...
 
 
@@ -61,6 +74,12 @@ class Files(Protocol):
         """A file, or a directory with all it holds; no error if it is gone."""
 
     def exists(self, path: str) -> bool: ...
+
+    def modified_ms(self, path: str) -> int:
+        """When the contents last changed, by the clock of the machine."""
+
+    def space(self, path: str) -> tuple[int, int]:
+        """Bytes of the volume that holds it: all of them, and those that can still be used."""
 
     def sync_dir(self, path: str) -> None: ...
 

@@ -9,26 +9,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.base.ids import ZERO_UUID, TopicPartition, Uuid, uuid_text
+from headrace.base.ids import ZERO_UUID, TopicPartition, Uuid
 from headrace.records.batch import CONTROL, LENGTH_OVERHEAD_BYTES, BatchHeader, Buffer, stamp, stamp_append_time
 from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.append import AppendInfo, analyze_follower, replay_batch, stamp_max_timestamp, transaction_marker
-from headrace.storage.checkpoints import (
-    LEADER_EPOCH_CHECKPOINT,
-    PARTITION_METADATA,
-    CorruptCheckpoint,
-    encode_leader_epochs,
-    encode_partition_metadata,
-    read_partition_metadata,
-)
+from headrace.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, encode_leader_epochs
+from headrace.storage.doomed import Doomed, DoomedSegments
 from headrace.storage.files import File, Files
 from headrace.storage.leader_epochs import EpochEnd
 from headrace.storage.log_config import LogConfig
 from headrace.storage.names import DELETE_DIR_SUFFIX, marked_dir_name
+from headrace.storage.partition_metadata import claim_directory
 from headrace.storage.producer_state import CompletedTransaction
 from headrace.storage.recovery import LoadedLog, Loader, RecoveryReport, reload_producers
-from headrace.storage.segment import Segment, TimestampedOffset
-from headrace.storage.sync import SyncPlan, write_unsynced
+from headrace.storage.segment import Segment
+from headrace.storage.sync import SyncPlan
+from headrace.storage.timestamps import TimestampedOffset, find_by_timestamp, find_largest
 
 NO_APPEND_TIME = -1
 SEND_FILE_MIN = 128 * 1024  # below it, reading and writing costs less than a sendfile
@@ -99,6 +95,7 @@ class Log:
         self.snapshots = loaded.snapshots
         self.log_start = loaded.log_start
         self.recovery_point = loaded.recovery_point
+        self.doomed = DoomedSegments()
         self._active = self.segments.active
         self.log_end = self._active.next_offset
         self._epoch = self.epochs.latest
@@ -109,7 +106,7 @@ class Log:
         ]
         # Whether the directory itself has to be synced.
         self._new_names = self.recovery_point < self.log_end or self._active.size == 0
-        self._flushed_at_ms: int | None = None
+        self._unflushed_since_ms: int | None = None
 
     @classmethod
     def open(
@@ -129,27 +126,12 @@ class Log:
         is_new = not files.exists(directory)
         if is_new:
             files.make_dirs(directory)
-        path = f"{directory}/{PARTITION_METADATA}"
-        try:
-            stored = None if is_new else read_partition_metadata(files, path)
-        except CorruptCheckpoint:
-            if clean:
-                raise
-            stored = None  # torn before it was ever synced: as good as none
-        named = stored is None and topic_id != ZERO_UUID
-        if named:
-            write_unsynced(files, path, encode_partition_metadata(topic_id))
-        elif stored is not None and topic_id not in (ZERO_UUID, stored):
-            raise KafkaError(
-                ErrorCode.INCONSISTENT_TOPIC_ID,
-                f"{directory} belongs to topic {uuid_text(stored)}, not to {uuid_text(topic_id)}",
-            )
+        owner, unsynced = claim_directory(files, directory, topic_id, is_new=is_new, clean=clean)
         loader = Loader(files, directory, config, now_ms, clean=clean)
         loaded = loader.create(log_start) if is_new else loader.load(recovery_point, log_start)
-        log = cls(files, directory, topic_partition, config, stored or topic_id, loaded)
-        if named or (stored is not None and not clean):
-            # Also what a run that was killed wrote: nobody knows whether it got round to syncing it.
-            log._unsynced_paths.append(path)
+        log = cls(files, directory, topic_partition, config, owner, loaded)
+        if unsynced is not None:
+            log._unsynced_paths.append(unsynced)
             log._new_names = True
         log.check()
         return log, loader.report
@@ -338,17 +320,11 @@ class Log:
 
     def find_by_timestamp(self, timestamp: int) -> TimestampedOffset | None:
         """The first record whose timestamp is at least `timestamp`."""
-        for segment in self.segments:
-            if segment.max_timestamp >= timestamp and segment.next_offset > self.log_start:
-                found = segment.find_by_timestamp(timestamp, self.log_start)
-                if found is not None:
-                    return found
-        return None
+        return find_by_timestamp(self.segments, timestamp, self.log_start)
 
     def max_timestamp_offset(self) -> TimestampedOffset | None:
         """The first record with the largest timestamp."""
-        newest = max(self.segments, key=lambda segment: segment.max_timestamp)
-        return newest.find_by_timestamp(newest.max_timestamp, self.log_start) if newest.max_timestamp >= 0 else None
+        return find_largest(self.segments, self.log_start)
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """What a reader with read_committed may see up to; the high watermark never goes back between two calls."""
@@ -410,7 +386,7 @@ class Log:
         self._new_names = True
 
     def advance_log_start(self, offset: int) -> bool:
-        """Hides what lies below `offset`; the files go later, by retention. KafkaError OFFSET_OUT_OF_RANGE above the log end."""
+        """Hides what lies below `offset`; the files go by `retention`. KafkaError OFFSET_OUT_OF_RANGE above the log end."""
         if offset > self.log_end:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is above the log end {self.log_end}")
         if offset <= self.log_start:
@@ -420,20 +396,35 @@ class Log:
         self.epochs.truncate_from_start(offset)
         return True
 
+    def delete_oldest(self, count: int, now_ms: int) -> None:
+        """Takes segments out of the log, never the active one. Their files are renamed now and removed later (`doomed`)."""
+        assert 0 < count < len(self.segments), f"{count} of {len(self.segments)} segments of {self.topic_partition}"
+        gone = self.segments.remove_first(count)
+        start = self.segments.first.base_offset
+        self.advance_log_start(start)
+        self._unsynced_segments = [one for one in self._unsynced_segments if one.base_offset >= start]
+        self._new_names = True
+        snapshots = self.snapshots.mark_deleted_below(start)
+        self.doomed.add(Doomed(now_ms + self.config.file_delete_delay_ms, self.files, gone, snapshots))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self.segments)
+
     # Reaching the disk
 
     def write_pending_indexes(self) -> None:
         self._active.write_pending()
 
     def flush_due(self, now_ms: int) -> bool:
-        """By `flush.messages` and `flush.ms`."""
-        unflushed = self.log_end - self.recovery_point
-        if unflushed <= 0:
-            self._flushed_at_ms = now_ms
+        """By `flush.ms`, counted from when something new was first seen here."""
+        if self.log_end == self.recovery_point:
+            self._unflushed_since_ms = None
             return False
-        if self._flushed_at_ms is None:
-            self._flushed_at_ms = now_ms
-        return unflushed >= self.config.flush_messages or now_ms - self._flushed_at_ms >= self.config.flush_ms
+        if self._unflushed_since_ms is None:
+            self._unflushed_since_ms = now_ms
+        return now_ms - self._unflushed_since_ms >= self.config.flush_ms
 
     def pending_sync(self) -> SyncPlan | None:
         """What to sync so that the recovery point may move to the log end; None if nothing is new. One plan at a time."""
@@ -457,11 +448,16 @@ class Log:
         """The plan ran through. BEFORE the recovery point may be checkpointed."""
         if plan.generation == self._generation:
             self.recovery_point = max(self.recovery_point, plan.offset)
-            self._flushed_at_ms = None
+            self._unflushed_since_ms = None
         else:
             # Whatever the plan had not reached when a file went away is left to the next one.
-            self._unsynced_segments = [one for one in self.segments if one is not self._active]
-            self._new_names = self.epochs.dirty = True
+            self.not_synced(plan)
+
+    def not_synced(self, plan: SyncPlan) -> None:
+        """The plan did not run through, and the next one has to do its work."""
+        self._unsynced_segments = [one for one in self.segments if one is not self._active]
+        self._unsynced_paths = [*plan.paths, *self._unsynced_paths]
+        self._new_names = self.epochs.dirty = True
 
     # The end
 
@@ -485,6 +481,14 @@ class Log:
         """Gives the files up as they are: the disk has failed, or they go away."""
         for segment in self.segments:
             segment.close()
+        self.doomed.close()
+
+    def follow(self, directory: str) -> None:
+        """The directory has another name now; nobody else may be at work on the files."""
+        self._unsynced_paths = [directory + path.removeprefix(self.directory) for path in self._unsynced_paths]
+        self.directory, self._new_names = directory, True
+        for follow in (self.snapshots.follow, *(segment.follow for segment in self.segments)):
+            follow(directory)
 
     def delete_directory(self, unique: str) -> str:
         """Renames the directory so that a new one of that name can be made at once; returns the path, to be removed later."""

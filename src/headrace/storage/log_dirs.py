@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import errno
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -50,6 +51,8 @@ class LogDir:
         self.path = path
         self.meta = meta
         self._lock = lock
+        self.was_clean = False  # whether the last run closed every log in it
+        self.failure: str | None = None  # what is wrong, once the disk has failed; nothing in it is touched any more
         self.checkpoint_damage: list[str] = []
 
     @classmethod
@@ -117,6 +120,7 @@ class LogDir:
         """The broker epoch of the last shutdown if it was clean, else None. AFTERWARDS the marker is gone: a crash counts."""
         path = f"{self.path}/{CLEAN_SHUTDOWN}"
         broker_epoch = read_clean_shutdown(self.files, path)
+        self.was_clean = broker_epoch is not None
         if broker_epoch is not None:
             self.files.remove(path)
             self.files.sync_dir(self.path)
@@ -128,20 +132,55 @@ class LogDir:
 
 
 def open_log_dirs(
-    files: Files, paths: Sequence[str], *, node_id: NodeId | None = None, cluster_id: str | None = None
+    files: Files,
+    paths: Sequence[str],
+    *,
+    node_id: NodeId | None = None,
+    cluster_id: str | None = None,
+    on_failure: Callable[[str, OSError], None] | None = None,
 ) -> list[LogDir]:
-    """All directories, locked, and of one node of one cluster; ConfigError says which one does not fit, and then none is held."""
+    """All directories, locked, and of one node of one cluster; ConfigError says which one does not fit, and then none is held.
+
+    With `on_failure` a directory that the disk refuses is told there and left out.
+    """
     if not paths or len(set(paths)) != len(paths):
         raise ConfigError(f"log.dirs: {list(paths)} must name at least one directory, and each once")
     opened: list[LogDir] = []
     try:
         for path in paths:
-            opened.append(LogDir.open(files, path))  # noqa: PERF401 (what is open so far has to be closed on failure)
+            try:
+                opened.append(LogDir.open(files, path))
+            except OSError as error:
+                if on_failure is None:
+                    raise
+                on_failure(path, error)
         _check_identity(opened, node_id, cluster_id)
     except BaseException:
         close_log_dirs(opened)
         raise
     return opened
+
+
+def open_living_dirs(
+    files: Files, paths: Sequence[str], metadata_dir: str, *, node_id: NodeId
+) -> tuple[list[LogDir], dict[str, OSError]]:
+    """For a node that starts: the directories that can be used, and what is wrong with the others. ConfigError if the one with the
+    metadata log is among those: without it there is no node."""
+    failed: dict[str, OSError] = {}
+
+    def note(path: str, error: OSError) -> None:
+        if path == metadata_dir:
+            why = f"metadata.log.dir: {path} cannot be used ({error.strerror or error}): without it this node cannot start"
+            raise ConfigError(why) from error
+        failed[path] = error
+
+    # Made anew, the directory of a disk that is not mounted would take its place; somebody who adds one can make it himself.
+    known = any(files.exists(f"{path}/{META_PROPERTIES}") for path in paths)
+    missing = [path for path in paths if known and not files.exists(path)]
+    for path in missing:
+        note(path, FileNotFoundError(errno.ENOENT, "it does not exist", path))
+    there = [path for path in paths if path not in failed]
+    return open_log_dirs(files, there, node_id=node_id, on_failure=note), failed
 
 
 def close_log_dirs(log_dirs: Iterable[LogDir]) -> None:

@@ -12,8 +12,8 @@ from crc32c import crc32c
 
 from headrace.base.errors import CorruptData
 from headrace.records.batch import SEQUENCE_MAX
-from headrace.storage.files import Files, read_all
-from headrace.storage.names import SNAPSHOT_SUFFIX, offset_of, snapshot_name
+from headrace.storage.files import Files, is_passing, read_all
+from headrace.storage.names import DELETED_SUFFIX, SNAPSHOT_SUFFIX, offset_of, snapshot_name
 from headrace.storage.producer_state import AppendedBatch, ProducerEntry
 from headrace.storage.sync import write_unsynced
 
@@ -84,6 +84,10 @@ class ProducerSnapshots:
     def latest(self) -> int | None:
         return self._offsets[-1] if self._offsets else None
 
+    def follow(self, directory: str) -> None:
+        """The directory was renamed."""
+        self._directory = directory
+
     def path(self, offset: int) -> str:
         return f"{self._directory}/{snapshot_name(offset)}"
 
@@ -112,6 +116,23 @@ class ProducerSnapshots:
         for offset in list(self._offsets):
             if offset <= low or offset > high:
                 self._remove(offset)
+
+    def mark_deleted_below(self, offset: int) -> list[str]:
+        """Those of segments that left the log; renamed if the disk lets us, and given back to be removed with the segments."""
+        gone = [known for known in self._offsets if known < offset]
+        del self._offsets[: len(gone)]
+        return [self._mark_deleted(self.path(known)) for known in gone]
+
+    def _mark_deleted(self, path: str) -> str:
+        try:
+            self._files.rename(path, path + DELETED_SUFFIX)
+        except FileNotFoundError:
+            return path
+        except OSError as error:
+            if not is_passing(error):
+                raise
+            return path
+        return path + DELETED_SUFFIX
 
     def remove_strays(self, base_offsets: Collection[int]) -> None:
         """A snapshot belongs to a segment's start; the one of a clean shutdown, behind the last start, is the exception."""

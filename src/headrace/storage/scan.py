@@ -1,14 +1,22 @@
-"""Walking a `.log` file batch by batch: by headers only, or whole and with their checksums."""
+"""Walking a `.log` file batch by batch: by headers only, or whole and with their checksums. Messages of old formats count as batches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headrace.records.batch import HEADER_BYTES, BatchHeader, CorruptBatch, check_crc, read_header
+from headrace.records.batch import HEADER_BYTES, MAGIC, BatchHeader, CorruptBatch, check_crc, read_header
+from headrace.records.legacy import check_any_crc, read_any_header
 from headrace.storage.files import File
 
 HEADER_SCAN_BYTES = 8 * 1024  # two index intervals: one read finds a batch of a small-batch log
 BATCH_SCAN_BYTES = 1024 * 1024
+
+
+def _header(buffer: bytes, at: int) -> BatchHeader:
+    try:
+        return read_header(buffer, at)
+    except CorruptBatch:  # of an older format, or no batch at all: those are rare, and pay for the look
+        return read_any_header(buffer, at)
 
 
 def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -19,7 +27,7 @@ def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
         if at + HEADER_BYTES > len(buffer):
             start, at = position, 0
             buffer = file.read(position, min(HEADER_SCAN_BYTES, end - position))
-        header = read_header(buffer, at)
+        header = _header(buffer, at)
         if position + header.size > end:
             raise CorruptBatch(f"batch of {header.size} bytes at {position} reaches beyond {end}")
         yield position, header
@@ -34,7 +42,7 @@ def scan_batches(file: File, end: int) -> Iterator[tuple[int, BatchHeader, memor
         at = position - start
         if at + HEADER_BYTES > len(buffer):
             buffer, start, at = file.read(position, min(BATCH_SCAN_BYTES, end - position)), position, 0
-        header = read_header(buffer, at)
+        header = _header(buffer, at)
         if position + header.size > end:
             raise CorruptBatch(f"batch of {header.size} bytes at {position} reaches beyond {end}")
         if at + header.size > len(buffer):
@@ -45,6 +53,6 @@ def scan_batches(file: File, end: int) -> Iterator[tuple[int, BatchHeader, memor
             )
             if len(buffer) < header.size:
                 raise CorruptBatch(f"batch of {header.size} bytes at {position}: only {len(buffer)} can be read")
-        check_crc(buffer, at, header)
+        (check_crc if header.magic == MAGIC else check_any_crc)(buffer, at, header)
         yield position, header, memoryview(buffer)[at : at + header.size]
         position += header.size

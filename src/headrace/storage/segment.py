@@ -15,12 +15,14 @@ from crc32c import crc32c
 
 from headrace.base.errors import CorruptData
 from headrace.records.batch import NO_TIMESTAMP, BatchHeader, Buffer, CorruptBatch
-from headrace.records.record import decode_records
+from headrace.records.legacy import decode_any_records
+from headrace.records.record import Record
 from headrace.storage.aborted_index import AbortedIndex
 from headrace.storage.files import File, Files
 from headrace.storage.log_config import LogConfig
 from headrace.storage.names import (
     ABORTED_INDEX_SUFFIX,
+    DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -30,7 +32,7 @@ from headrace.storage.names import (
 from headrace.storage.offset_index import OffsetIndex
 from headrace.storage.scan import scan_batches, scan_headers
 from headrace.storage.sparse_index import CorruptIndex
-from headrace.storage.time_index import TimeIndex
+from headrace.storage.time_index import TimeIndex, TimestampOffset
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
 TAIL_BATCHES_MAX = 512  # batches whose place is known without a look at the disk; half of them are forgotten at a time
@@ -44,17 +46,12 @@ class BatchPlace(NamedTuple):
     base_offset: int  # or, where offsets are missing in front of it, one of those
 
 
-class TimestampedOffset(NamedTuple):
-    offset: int
-    timestamp: int
-    leader_epoch: int
-
-
 class Segment:
     __slots__ = (
         "_bytes_since_index",
         "_index_full",
         "_index_interval_bytes",
+        "_max_is_proven",
         "_segment_bytes",
         "_tail_last_offsets",
         "_tail_positions",
@@ -90,6 +87,7 @@ class Segment:
         self.aborted_index = AbortedIndex(files, self._path(ABORTED_INDEX_SUFFIX))
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset  # the last offset of the first batch that holds it
+        self._max_is_proven = create  # False: it was taken from the time index, and no batch was asked
         self.first_timestamp: int | None = None  # the largest one of the first batch, once known
         self.created_ms = now_ms
         self._bytes_since_index = 0
@@ -219,14 +217,28 @@ class Segment:
             raise CorruptData(f"{self.file.path}, looking for offset {offset}: {error}") from error
         return None
 
-    def find_by_timestamp(self, timestamp: int, start_offset: int) -> TimestampedOffset | None:
-        """The first record from `start_offset` on whose timestamp is at least `timestamp`."""
-        for position, header in self._scan_indexed(max(self.time_index.lookup(timestamp).offset, start_offset)):
-            if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
-                for record in decode_records(self.file.read(position, header.size)):
-                    if record.timestamp >= timestamp and record.offset >= start_offset:
-                        return TimestampedOffset(record.offset, record.timestamp, header.leader_epoch)
-        return None
+    def prove_max_timestamp(self) -> None:
+        """BEFORE retention or a lookup goes by `max_timestamp`: it may stem from a file in which a bit has flipped."""
+        if not self._max_is_proven:
+            known = TimestampOffset(self.max_timestamp, self.max_timestamp_offset)
+            if self.size and self.max_timestamp != NO_TIMESTAMP and not self.agrees(known):
+                self.rebuild_indexes()
+            self._max_is_proven = True
+
+    def agrees(self, entry: TimestampOffset) -> bool:
+        """Whether the batch at the offset of a time index entry has that timestamp for its largest."""
+        try:
+            for _, header in self.scan_from(entry.offset):
+                return header.max_timestamp == entry.timestamp
+        except CorruptBatch:
+            pass
+        return False
+
+    def records_at(self, position: int, header: BatchHeader) -> Iterator[Record]:
+        return decode_any_records(self.file.read(position, header.size))
+
+    def modified_ms(self) -> int:
+        return self.files.modified_ms(self.file.path)
 
     def scan_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """The batches that hold `offset` or more."""
@@ -280,6 +292,7 @@ class Segment:
         self.next_offset = self.base_offset
         self.first_timestamp = None
         self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
+        self._max_is_proven = False
         self._index_full = self.offset_index.is_full or self.time_index.is_full
         position = self.offset_index.last().position
         self._bytes_since_index = 0
@@ -309,12 +322,19 @@ class Segment:
         self.time_index.check_sealed()
         self._check_indexes()
         self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
+        self._max_is_proven = False
 
     def _check_indexes(self) -> None:
         if self.offset_index.last().position >= max(self.size, 1):
             raise CorruptIndex(f"{self.offset_index.path} points behind the end of its log")
-        if self.size > 0 and len(self.time_index) == 0:
+        if self.size > 0 and len(self.time_index) == 0 and self._begins_with_a_time():
             raise CorruptIndex(f"{self.time_index.path} lacks the entry that every clean end writes")
+
+    def _begins_with_a_time(self) -> bool:
+        try:
+            return next(scan_headers(self.file, 0, self.size))[1].max_timestamp != NO_TIMESTAMP
+        except CorruptBatch:
+            return True
 
     def rebuild_indexes(self) -> None:
         """From the headers of a log that is taken as sound; a sealed segment stays sealed. CorruptData if it is not sound."""
@@ -363,6 +383,7 @@ class Segment:
         self.offset_index.clear()
         self.time_index.clear()
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+        self._max_is_proven = True
         self._bytes_since_index = 0
         self._index_full = False
 
@@ -380,7 +401,21 @@ class Segment:
         for part in (self.file, self.offset_index, self.time_index, self.aborted_index):
             part.close()
 
+    def follow(self, directory: str) -> None:
+        """The directory has another name now."""
+        self.directory = directory
+        self.file.path = self._path(LOG_SUFFIX)
+        self.offset_index.follow(self._path(INDEX_SUFFIX))
+        self.time_index.follow(self._path(TIME_INDEX_SUFFIX))
+        self.aborted_index.follow(self._path(ABORTED_INDEX_SUFFIX))
+
+    def mark_deleted(self) -> None:
+        """Renames the files, so that a start removes them; whoever reads them goes on."""
+        for part in (self.file, self.offset_index, self.time_index, self.aborted_index):
+            part.move(part.path + DELETED_SUFFIX)
+
     def delete(self) -> None:
+        """Whether they were marked or not; any thread may do it once nobody else holds the segment."""
         self.close()
-        for suffix in SEGMENT_SUFFIXES:
-            self.files.remove(self._path(suffix))
+        for part in (self.file, self.offset_index, self.time_index, self.aborted_index):
+            self.files.remove(part.path)

@@ -44,6 +44,12 @@ class Segments:
         del self._bases[slot]
         del self._segments[slot]
 
+    def remove_first(self, count: int) -> list[Segment]:
+        gone = self._segments[:count]
+        del self._bases[:count]
+        del self._segments[:count]
+        return gone
+
     def floor(self, offset: int) -> Segment | None:
         """The segment with the greatest base offset that is at most `offset`."""
         slot = bisect_right(self._bases, offset) - 1

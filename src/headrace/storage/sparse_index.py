@@ -6,8 +6,10 @@ The index of an older segment stays on disk and is searched there: gigabytes of 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_left, bisect_right
+from contextlib import suppress
 from struct import Struct
 from typing import ClassVar
 
@@ -22,7 +24,7 @@ class CorruptIndex(CorruptData):
     """An index that contradicts itself or its log; it can be built again from the log."""
 
 
-class SparseIndex:
+class SparseIndex(ABC):
     """Two ascending columns: `keys`, by which lookups go, and `values`. Offsets are relative to the base offset, as on disk."""
 
     ENTRY: ClassVar[Struct]
@@ -70,9 +72,14 @@ class SparseIndex:
 
     def floor(self, key: int) -> tuple[int, int] | None:
         """The entry with the greatest key that is at most `key`."""
+        slot, entry = self._find(key)
+        return entry if slot >= 0 else None
+
+    def _find(self, key: int) -> tuple[int, tuple[int, int]]:
+        """The same with its number; -1 if there is none."""
         if not self._sealed:
             slot = bisect_right(self._keys, key) - 1
-            return (self._keys[slot], self._values[slot]) if slot >= 0 else None
+            return slot, ((self._keys[slot], self._values[slot]) if slot >= 0 else (0, 0))
         low, high = 0, self._count
         while high - low > SEARCH_BLOCK_ENTRIES:
             middle = (low + high) // 2
@@ -82,7 +89,7 @@ class SparseIndex:
                 high = middle
         entries = self._block(low, high - low)
         slot = bisect_right(entries, key, key=lambda entry: entry[0]) - 1
-        return entries[slot] if slot >= 0 else None
+        return (low + slot, entries[slot]) if slot >= 0 else (-1, (0, 0))
 
     def load(self) -> None:
         """Brings the file into memory, for appending. FileNotFoundError or CorruptIndex: build it again."""
@@ -120,8 +127,9 @@ class SparseIndex:
             ends = [self.entry(0)] if self._count == 1 else [self.entry(0), self.entry(-1)]
             self._check(array(self.KEY_CODE, [key for key, _ in ends]), array("i", [value for _, value in ends]))
 
+    @abstractmethod
     def _check(self, keys: array[int], values: array[int]) -> None:
-        raise NotImplementedError
+        """CorruptIndex unless they ascend, as far as this kind of index has to."""
 
     def seal(self) -> None:
         """The segment is written to no more: the columns go to the file and out of memory."""
@@ -151,6 +159,21 @@ class SparseIndex:
 
     def file_to_sync(self) -> File:
         return self._open_file(create=True)
+
+    def follow(self, path: str) -> None:
+        """The directory was renamed."""
+        self.path = path
+        if self._file is not None:
+            self._file.path = path
+
+    def move(self, path: str) -> None:
+        """Renames the file, if there is one."""
+        if self._file is not None:
+            self._file.move(path)
+        else:
+            with suppress(FileNotFoundError):
+                self._files.rename(self.path, path)
+        self.path = path
 
     def close(self) -> None:
         if self._file is not None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from headrace.storage.files import File, Files, write_atomically
+from headrace.storage.files import DISK_FULL, STARVED, File, Files, write_atomically
+
+
+class Unsynced(OSError):
+    """The disk had no room for a small file, or the process no descriptor: nothing is lost, the plan can be made again later."""
 
 
 def write_unsynced(files: Files, path: str, data: bytes) -> None:
@@ -29,15 +35,17 @@ class SyncPlan(NamedTuple):
     directories: list[str]  # with new names in them
 
     def run(self) -> None:
-        """OSError: nobody knows what is on disk now; never try again, give the directory up."""
+        """Unsynced: make a new plan. Any other OSError: nobody knows what is on disk now; never try again, give the directory up."""
         for file in self.open_files:
             try:
-                file.sync()
-            except ValueError:  # closed in the meantime: its segment is gone, and the plan is worthless
-                return
+                with _again_if(STARVED):
+                    file.sync()
+            except ValueError:  # closed in the meantime: its segment is gone, and nobody needs it on disk
+                continue
         for path in self.paths:
             try:
-                file = self.files.open(path)
+                with _again_if(STARVED):
+                    file = self.files.open(path)
             except FileNotFoundError:
                 continue
             try:
@@ -45,6 +53,18 @@ class SyncPlan(NamedTuple):
             finally:
                 file.close()
         for path, data in self.replacements:
-            write_atomically(self.files, path, data)
+            with _again_if(STARVED | DISK_FULL):
+                write_atomically(self.files, path, data)
         for directory in self.directories:
-            self.files.sync_dir(directory)
+            with _again_if(STARVED):
+                self.files.sync_dir(directory)
+
+
+@contextmanager
+def _again_if(passing: frozenset[int]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in passing:
+            raise Unsynced(error.errno, error.strerror, error.filename) from error
+        raise

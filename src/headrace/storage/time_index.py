@@ -33,11 +33,15 @@ class TimeIndex(SparseIndex):
             self._append(timestamp, offset - self.base_offset)
 
     def lookup(self, timestamp: int) -> TimestampOffset:
-        """The greatest entry at or before `timestamp`; (-1, base offset) if there is none."""
-        found = self.floor(timestamp)
-        if found is None:
+        """The greatest entry at or before `timestamp`; (-1, base offset) if there is none. CorruptIndex if the next contradicts it."""
+        slot, entry = self._find(timestamp)
+        if slot < 0:
             return TimestampOffset(NO_TIMESTAMP, self.base_offset)
-        return TimestampOffset(found[0], self.base_offset + found[1])
+        if slot + 1 < len(self):
+            following = self.entry(slot + 1)
+            if following[0] <= entry[0] or following[1] < entry[1]:
+                raise CorruptIndex(f"{self.path}: entry {following} after {entry}")
+        return TimestampOffset(entry[0], self.base_offset + entry[1])
 
     def last(self) -> TimestampOffset:
         if not len(self):

@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from headrace.testing.cluster import EmbeddedNode
 
 
+KEEP_RECORDS = {"log.retention.ms": "-1"}  # of whatever age: tests write timestamps of any year
+
+
 @pytest.fixture
 def headrace_node() -> Iterator[EmbeddedNode]:
     """A node of its own for this test; its data goes with it."""
     from headrace.testing.cluster import EmbeddedNode
 
-    with EmbeddedNode() as node:
+    with EmbeddedNode(KEEP_RECORDS) as node:
         yield node
 
 
@@ -32,5 +35,5 @@ def headrace_cluster() -> Iterator[EmbeddedNode]:
     """One node for all tests of the session."""
     from headrace.testing.cluster import EmbeddedNode
 
-    with EmbeddedNode() as node:
+    with EmbeddedNode(KEEP_RECORDS) as node:
         yield node

@@ -91,8 +91,9 @@ class NodeProcess:
         return self._process is not None and self._process.poll() is None
 
     def command(self) -> list[str]:
+        address = f"PLAINTEXT://{LOOPBACK}:{self.port}"
         settings = {
-            "listeners": f"PLAINTEXT://{LOOPBACK}:{self.port}",
+            **({} if "listeners" in self._settings else {"listeners": address, "advertised.listeners": address}),
             "log.dirs": str(self.data_dir),
             "headrace.http.listener": "",
             **self._settings,

@@ -2,6 +2,32 @@
 
 from __future__ import annotations
 
-from tools.prove.checks import benchmark, clients, clones, differential, dump_log, kill_nine, schemas, simulation
+from tools.prove.checks import (
+    benchmark,
+    clients,
+    clones,
+    differential,
+    dump_log,
+    kafka_tools,
+    kill_nine,
+    retention,
+    schemas,
+    simulation,
+    suites,
+    swapping,
+)
 
-__all__ = ["benchmark", "clients", "clones", "differential", "dump_log", "kill_nine", "schemas", "simulation"]
+__all__ = [
+    "benchmark",
+    "clients",
+    "clones",
+    "differential",
+    "dump_log",
+    "kafka_tools",
+    "kill_nine",
+    "retention",
+    "schemas",
+    "simulation",
+    "suites",
+    "swapping",
+]

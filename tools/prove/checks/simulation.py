@@ -11,7 +11,7 @@ from tools.prove.registry import check, say
 SIMULATOR = (sys.executable, "-m", "headrace.testing.simulator")
 SEEDS = 500
 SEEDS_A_MUTATION = 200
-MUTATIONS = ("skip-torn-tail-cut", "acknowledge-before-write", "forget-producer-state")
+MUTATIONS = ("skip-torn-tail-cut", "acknowledge-before-write", "acknowledge-before-sync", "forget-producer-state")
 TRACED_SEEDS = (0, 1, 2, 3, 4)
 MANY_S_MAX = 3600.0
 ONE_S_MAX = 120.0
@@ -27,7 +27,8 @@ def simulated_seeds() -> str:
 
 @check(
     "mutations-found",
-    "the simulator finds a skipped torn-tail cut, an acknowledgement before the write and forgotten producer state, each within 200 seeds",
+    "the simulator finds a skipped torn-tail cut, an acknowledgement before the write, one before the fsync, and forgotten producer state,"
+    " each within 200 seeds",
 )
 def mutations_found() -> str:
     found = []

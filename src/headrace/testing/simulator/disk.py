@@ -26,12 +26,13 @@ Fault = Callable[[str, str], OSError | None]
 class _Contents:
     """A file without its names."""
 
-    __slots__ = ("changed_from", "data", "durable", "forgotten")
+    __slots__ = ("changed_from", "data", "durable", "forgotten", "modified_ms")
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.durable = b""
         self.changed_from: int | None = None  # the lowest byte changed since the last sync
+        self.modified_ms = 0
         self.forgotten = False  # a sync failed: the kernel holds the pages for clean, no later sync writes them
 
     def write(self, position: int, data: Buffer) -> None:
@@ -74,6 +75,9 @@ class _Contents:
             hole = chance.randint(first_sector, last_sector) * SECTOR_BYTES
             kept[hole : hole + SECTOR_BYTES] = bytes(SECTOR_BYTES)
         return bytes(kept)
+
+
+SPACE_BYTES = 1 << 40  # what a disk without a capacity says of itself
 
 
 class _Directory:
@@ -141,6 +145,7 @@ class SimulatedFile:
                 raise ShortWrite(errno.ENOSPC, f"{room} of {len(data)} bytes written", self.path)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
         contents.write(position, data)
+        contents.modified_ms = self._files.now_ms()
         self._size = position + len(data)
         return position
 
@@ -174,6 +179,10 @@ class SimulatedFile:
             raise
         contents.sync()
 
+    def move(self, path: str) -> None:
+        self._files.rename(self.path, path)
+        self.path = path
+
     def close(self) -> None:
         self._closed = True
 
@@ -188,6 +197,7 @@ class SimulatedFiles:
         self.capacity: int | None = None
         self.fault: Fault | None = None
         self.uncached_share = UNCACHED_SHARE
+        self.now_ms: Callable[[], int] = lambda: 0  # of the machine; files carry the time of their last change
 
     # --- faults
 
@@ -323,6 +333,14 @@ class SimulatedFiles:
         except OSError:
             return False
         return name in parent.entries
+
+    def modified_ms(self, path: str) -> int:
+        return self._contents(path).modified_ms
+
+    def space(self, path: str) -> tuple[int, int]:
+        self._directory(path)
+        capacity = SPACE_BYTES if self.capacity is None else self.capacity
+        return capacity, max(0, capacity - self.used())
 
     def sync_dir(self, path: str) -> None:
         directory = self._directory(path)

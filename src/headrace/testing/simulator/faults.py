@@ -12,7 +12,7 @@ import os
 from random import Random
 
 from headrace.testing.simulator.loop import SimulatedLoop
-from headrace.testing.simulator.machine import Machine
+from headrace.testing.simulator.machine import SECOND_DATA, Machine
 from headrace.testing.simulator.network import LATENCY_S, Network
 
 FAULTS_MAX = 7
@@ -20,14 +20,12 @@ CALM_S_MAX = 0.9  # between two faults
 CHECK_S = 0.02
 SLOW_LATENCY_S, SLOW_BEFORE_KILL_S = 0.02, 0.15
 DISK_ROOM_MAX = 6_000
-REBUILT = (
-    ".index",
-    ".snapshot",
-)  # a node notices; a wrong time in a time index it cannot notice, and neither can Kafka
+REBUILT = (".index", ".timeindex", ".snapshot")
 METADATA_DIR = "__cluster_metadata-0"
 
 ALWAYS = ("kill", "kill", "kill", "kill_softly", "kill_twice", "stop", "stop", "cut", "cut", "partition", "slow")
 WITHOUT_POWER_LOSS = ("disk_full", "sync_error", "read_error", "flip")
+WITH_TWO_DIRS = ("dir_error", "dir_error", "dir_gone")
 WITH_POWER_LOSS = ("power_loss", "power_loss", "power_loss", "power_loss_twice", "power_loss_after_stop", "disk_full")
 
 
@@ -42,6 +40,8 @@ class Faults:
 
     async def run(self) -> None:
         kinds = ALWAYS + (WITH_POWER_LOSS if self.may_lose_power else WITHOUT_POWER_LOSS)
+        if self._machine.two_dirs and not self.may_lose_power:
+            kinds += WITH_TWO_DIRS
         for _ in range(self._chance.randint(1, FAULTS_MAX)):
             await self._calm()
             kind = self._chance.choice(kinds)
@@ -141,9 +141,29 @@ class Faults:
     async def _read_error(self) -> None:
         await self._trouble(("read",), 0.2)
 
-    async def _trouble(self, operations: tuple[str, ...], share: float) -> None:
+    async def _dir_error(self) -> None:
+        """One of two disks refuses writes: the node has to live on with the other."""
+        await self._trouble(("append", "sync", "sync_dir", "create", "make_dir", "rename"), 1.0, SECOND_DATA)
+
+    async def _dir_gone(self) -> None:
+        """One of two disks is not there when the node starts."""
+        await self._machine.stop()
+        self._machine.kill()
+        self._machine.excuse(True)
+        files = self._machine.files
+        files.rename(SECOND_DATA, "/unmounted")
+        await self._machine.until_up()
+        await asyncio.sleep(self._chance.random())
+        self._machine.kill()
+        if files.exists(SECOND_DATA):
+            self._machine.failures.append(f"{SECOND_DATA} was made anew")
+            files.remove(SECOND_DATA)
+        files.rename("/unmounted", SECOND_DATA)
+        await self._restart_after_trouble()
+
+    async def _trouble(self, operations: tuple[str, ...], share: float, below: str = "/") -> None:
         def refuse(operation: str, path: str) -> OSError | None:
-            if operation in operations and self._chance.random() < share:
+            if operation in operations and path.startswith(below) and self._chance.random() < share:
                 return OSError(errno.EIO, os.strerror(errno.EIO), path)
             return None
 

@@ -13,6 +13,7 @@ from types import ModuleType
 from headrace.broker import background, observer, producer_ids
 from headrace.controller import producer_ids as controller_producer_ids
 from headrace.quorum import log as quorum_log
+from headrace.quorum import snapshots, snapshotter
 from headrace.records import validate_batch
 from headrace.server import connection, outlet
 from headrace.storage import log as storage_log
@@ -21,11 +22,13 @@ from headrace.storage import scan, segment
 SMALL_SHARE = 0.4
 
 SMALL: tuple[tuple[ModuleType, str, float], ...] = (
-    (background, "SYNC_CHECK_S", 0.02),
+    (background, "HOUSEKEEPING_S", 0.02),
     (observer, "FETCH_BYTES", 200),
     (producer_ids, "PREFETCH_WHEN_LEFT", 1),
     (controller_producer_ids, "BLOCK_SIZE", 2),
     (quorum_log, "READ_SLICE_BYTES", 300),
+    (snapshots, "BATCH_BYTES", 200),
+    (snapshotter, "WRITE_BYTES", 300),
     (validate_batch, "THREAD_BYTES_MIN", 100),
     (connection, "ANSWERS_WAITING_MAX", 2),
     (connection, "RECEIVE_BUFFER_MIN", 128),

@@ -16,7 +16,8 @@ from headrace.testing.simulator.loop import Process, SimulatedLoop
 from headrace.testing.simulator.network import Network
 
 HOST, PORT = "node", 9092
-DATA = "/data"
+DATA, SECOND_DATA = "/data", "/data-2"
+DURABLE_ALL = 2**62  # an offset above all others
 EPOCH_MS = 1_700_000_000_000
 BOOT_S_MAX = 60.0
 STOP_S_MAX = 60.0
@@ -42,6 +43,8 @@ class Machine:
         history: History,
         options: Mapping[str, str],
         trace: Callable[[str], None],
+        *,
+        two_dirs: bool = False,
     ) -> None:
         self._loop = loop
         self._network = network
@@ -50,7 +53,7 @@ class Machine:
         self._settings = make_settings(
             {
                 "listeners": f"PLAINTEXT://{HOST}:{PORT}",
-                "log.dirs": DATA,
+                "log.dirs": f"{DATA},{SECOND_DATA}" if two_dirs else DATA,
                 "headrace.http.listener": "",
                 "auto.create.topics.enable": "false",
                 **options,
@@ -58,7 +61,9 @@ class Machine:
             single_node=True,
         )
         self.files = SimulatedFiles(Random(chance.getrandbits(64)), trace)
-        self.files.make_dirs(DATA)
+        self.two_dirs = two_dirs
+        for directory in (DATA, SECOND_DATA):
+            self.files.make_dirs(directory)
         self.files.sync_dir("/")
         self._process: Process | None = None
         self.node: Node | None = None
@@ -66,6 +71,7 @@ class Machine:
         self.failures: list[str] = []  # what no fault excuses
         self.excused = False  # while the disk refuses: a node may then stop, or not come up
         self._excused_boot = 0  # the last run that lived in such a time: it may hear of it later
+        self.flushed: list[tuple[str, int]] = []  # partitions of which everything that was acknowledged is on disk
         self._power_lost = False
         self._durable: dict[tuple[str, int], int] = {}  # up to where logs were known to be on disk when the power went
         self._all_synced = False  # a clean stop has promised so, and nothing ran since
@@ -92,6 +98,7 @@ class Machine:
         self._all_synced = False
         process = self._process = self._loop.new_process(f"run {self.boots}")
         clock = SimulatedClock(self._loop, self._chance.choice((0, 0, -1500, 40_000)))
+        self.files.now_ms = clock.now_ms
         ports = Ports(self.files, clock, Random(self._chance.getrandbits(64)), self._loop)
         node = await self._within(process, Node.start(self._settings, ports), BOOT_S_MAX, "start")
         if node is None:
@@ -170,6 +177,7 @@ class Machine:
         durable = self._recovery_points()
         self._end(silently=True)
         self._durable.update(durable)
+        self._durable.update(dict.fromkeys(self.flushed, DURABLE_ALL))
         self.files.power_loss()
         self._power_lost = self._power_lost or not self._all_synced
         self._history.note("power off", boot=self.boots)

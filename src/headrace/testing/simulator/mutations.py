@@ -81,6 +81,16 @@ def acknowledge_before_write() -> Iterator[None]:
 
 
 @contextmanager
+def acknowledge_before_sync() -> Iterator[None]:
+    """`flush.messages` is taken for a wish: the answer goes out, and records are seen, before the fsync."""
+    with (
+        _replaced(Partition, "flushed", lambda self, offset: None),
+        _replaced(Partition, "_hold_back", lambda self, first_offset: self.commit.sync()),
+    ):
+        yield
+
+
+@contextmanager
 def forget_producer_state() -> Iterator[None]:
     """A log that is opened knows no producer, so it cannot tell a repeat from a new batch."""
     opened = Log.__dict__["open"].__func__
@@ -97,5 +107,6 @@ def forget_producer_state() -> Iterator[None]:
 MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "skip-torn-tail-cut": skip_torn_tail_cut,
     "acknowledge-before-write": acknowledge_before_write,
+    "acknowledge-before-sync": acknowledge_before_sync,
     "forget-producer-state": forget_producer_state,
 }

@@ -36,6 +36,9 @@ class _Socket:
     def getsockname(self) -> tuple[str, int]:
         return self._address
 
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        """The buffers of this network are those of its transports."""
+
 
 class SimulatedServer(asyncio.AbstractServer):
     def __init__(self, network: Network, factory: ProtocolFactory, address: tuple[str, int]) -> None:

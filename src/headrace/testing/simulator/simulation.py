@@ -19,7 +19,8 @@ from headrace.testing.simulator.clients import Client, World
 from headrace.testing.simulator.faults import Faults
 from headrace.testing.simulator.limits import small_limits
 from headrace.testing.simulator.loop import Deadlock, SimulatedLoop, TooManySteps
-from headrace.testing.simulator.machine import HOST, PORT, Machine, SimulatedClock
+from headrace.testing.simulator.machine import DATA, HOST, PORT, SECOND_DATA, Machine, SimulatedClock
+from headrace.testing.simulator.mover import Mover
 from headrace.testing.simulator.network import Network
 from headrace.testing.simulator.workload import TOPIC, make_workload
 
@@ -108,7 +109,18 @@ class Simulation:
             "replica.high.watermark.checkpoint.interval.ms": str(chance.choice((200, 5000))),
             "log.flush.offset.checkpoint.interval.ms": str(chance.choice((300, 1000, 60_000))),
         }
-        self.machine = Machine(self.loop, self.network, self._chance("machine"), self.history, options, trace)
+        metadata = self._chance("metadata")
+        options["metadata.log.max.record.bytes.between.snapshots"] = str(metadata.choice((1, 400, 2_000, 20_971_520)))
+        options["metadata.max.retention.bytes"] = str(metadata.choice((500, 5_000, 104_857_600)))
+        self.machine = Machine(
+            self.loop,
+            self.network,
+            self._chance("machine"),
+            self.history,
+            options,
+            trace,
+            two_dirs=self._chance("directories").random() < 0.4,
+        )
         self.world = World(self.loop, SimulatedClock(self.loop), self.history, (HOST, PORT))
         self.faults = Faults(self.loop, self.network, self.machine, self._chance("faults"))
         self.final_read = FinalRead({})
@@ -125,10 +137,16 @@ class Simulation:
         workload = make_workload(self.world, self._chance("workload"))
         first = Client("first", self.world, self._chance("first"))
         await create_topic(first, TOPIC, workload.partitions, workload.topic_options)
+        if workload.is_flushed:
+            self.machine.flushed = [(TOPIC, index) for index in range(workload.partitions)]
         await first.close()
         checking = self.loop.create_task(self.faults.check_always())
         producing = [self.loop.create_task(producer.run()) for producer in workload.producers]
         others = [self.loop.create_task(client.run()) for client in workload.others]
+        if self.machine.two_dirs:
+            chance = self._chance("mover")
+            mover = Mover("mover", self.world, chance, TOPIC, workload.partitions, [DATA, SECOND_DATA])
+            others.append(self.loop.create_task(mover.run()))
         await self.faults.run()
         await self.faults.heal()
         await self._finish(producing, "producers")

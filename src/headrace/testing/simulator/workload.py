@@ -14,11 +14,13 @@ TOPIC = "t"
 PARTITIONS_MAX = 3
 BATCHES_MAX = 45
 CHURN_TOPICS = 2
+FLUSHED_SHARE = 0.3
 
 
 class Workload(NamedTuple):
     partitions: int
     topic_options: dict[str, str]
+    is_flushed: bool  # what is acknowledged is on disk
     producers: list[IdempotentProducer | PlainProducer]
     others: list[FollowingReader | JumpingReader | OffsetAsker | Operator]
 
@@ -29,6 +31,10 @@ def make_workload(world: World, chance: Random) -> Workload:
         "internal.segment.bytes": str(chance.choice((16_000, 40_000, 1_000_000))),
         "index.interval.bytes": str(chance.choice((0, 300, 4096))),
     }
+
+    is_flushed = chance.random() < FLUSHED_SHARE
+    if is_flushed:
+        options["flush.messages"] = "1"
 
     def child() -> Random:
         return Random(chance.getrandbits(64))
@@ -47,6 +53,7 @@ def make_workload(world: World, chance: Random) -> Workload:
     return Workload(
         partitions,
         options,
+        is_flushed,
         producers,
         [
             *(

@@ -1,0 +1,39 @@
+"""What the kernel knows of a process: its memory, its time; and how many files one may have open."""
+
+from __future__ import annotations
+
+import resource
+import time
+from pathlib import Path
+
+from bench.wire import BenchFailed, CannotRun
+
+_SCHEDULER_CLOCK = 2  # CPUCLOCK_SCHED: to the nanosecond, where /proc/<pid>/stat counts in hundredths of a second
+
+
+def rss_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise BenchFailed(f"process {pid} has no resident memory: it is gone")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of all its threads."""
+    return time.clock_gettime((~pid << 3) | _SCHEDULER_CLOCK)
+
+
+def idle_percent(pid: int, seconds: float) -> float:
+    """Of one core, while nothing is asked of it for so long."""
+    began, before = time.monotonic(), cpu_seconds(pid)
+    time.sleep(seconds)
+    return (cpu_seconds(pid) - before) / (time.monotonic() - began) * 100
+
+
+def allow_open_files(wanted: int) -> None:
+    """For us and the processes that we start from now on; CannotRun if the hard limit is below."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise CannotRun(f"{wanted} files would have to be open, ulimit -n allows {hard}")
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

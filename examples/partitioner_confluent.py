@@ -1,0 +1,40 @@
+"""Choose the partition yourself: what belongs to one region stays together, and the region of a record is in its key."""
+
+from __future__ import annotations
+
+import sys
+from zlib import crc32
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+
+def partition_for(key: str, partitions: int) -> int:
+    """By what stands before the dash: "north-17" and "north-4" go to the same place."""
+    return crc32(key.partition("-")[0].encode()) % partitions
+
+
+def main(bootstrap: str = "localhost:9092", topic: str = "by-region", partitions: int = 4) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+        future.result(30)
+    placed: dict[str, set[int]] = {}
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(40):
+        key = f"{('north', 'south', 'west')[number % 3]}-{number}"
+        producer.produce(
+            topic,
+            key=key,
+            value=b"measured",
+            partition=partition_for(key, partitions),
+            on_delivery=lambda _, message: placed.setdefault(message.key().decode().partition("-")[0], set()).add(
+                message.partition()
+            ),
+        )
+    producer.flush(30)
+    for region, where in sorted(placed.items()):
+        print(f"{region}: partition {', '.join(map(str, sorted(where)))}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])

@@ -1,0 +1,147 @@
+"""DescribeAcls, CreateAcls and DeleteAcls 1–3: seen on every node, changed by the controller. Without an authorizer there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.broker.forwarding import Forwarding
+from headrace.broker.topic_creation import TopicCreation
+from headrace.controller.acls import acl_wanted, filter_wanted
+from headrace.metadata.acls import acl_of
+from headrace.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
+from headrace.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
+from headrace.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from headrace.protocol.messages.stored.metadata_security import AccessControlEntryRecord
+from headrace.security.acls import Acl
+from headrace.security.authorizer import StandardAuthorizer
+from headrace.server.context import RequestContext
+
+Records = Callable[[], Iterable[AccessControlEntryRecord]]
+Decide = Callable[[Any, Callable[[ErrorCode, str], Any]], Awaitable[Any]]
+_DISABLED = "No Authorizer is configured."
+
+
+class AclsApi:
+    """On a broker."""
+
+    def __init__(
+        self, records: Records, forwarding: Forwarding, creation: TopicCreation, authorizer: StandardAuthorizer | None
+    ) -> None:
+        self._records = records
+        self._forwarding = forwarding
+        self._creation = creation
+        self._authorizer = authorizer
+
+    def describe(self, context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
+        return describe_acls(self._records, self._authorizer, request)
+
+    async def create(self, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
+        try:
+            answer: CreateAclsResponse = await self._forwarding.forward(
+                request, context.api_version, context.peer, context.client_id
+            )
+        except (OSError, HeadraceError) as error:
+            return refuse_creations(request, forwarding_code(error), str(error))
+        if self._authorizer is not None:
+            authorizer = self._authorizer
+            made = [
+                acl_wanted(creation)
+                for creation, result in zip(request.creations, answer.results, strict=True)
+                if result.error_code == ErrorCode.NONE
+            ]
+            await self._creation.wait_until(lambda image: all(acl in authorizer for acl in made))
+        return answer
+
+    async def delete(self, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
+        try:
+            answer: DeleteAclsResponse = await self._forwarding.forward(
+                request, context.api_version, context.peer, context.client_id
+            )
+        except (OSError, HeadraceError) as error:
+            return refuse_filters(request, forwarding_code(error), str(error))
+        if self._authorizer is not None:
+            authorizer = self._authorizer
+            gone = [_matched(acl) for result in answer.filter_results for acl in result.matching_acls]
+            await self._creation.wait_until(lambda image: not any(acl in authorizer for acl in gone))
+        return answer
+
+
+class ControllerAclsApi:
+    """On a controller: it decides."""
+
+    def __init__(self, records: Records, decide: Decide, authorizer: StandardAuthorizer | None) -> None:
+        self._records = records
+        self._decide = decide
+        self._authorizer = authorizer
+
+    def describe(self, context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
+        return describe_acls(self._records, self._authorizer, request)
+
+    async def create(self, context: RequestContext, request: CreateAclsRequest) -> Any:
+        if self._authorizer is None:
+            return refuse_creations(request, ErrorCode.SECURITY_DISABLED, _DISABLED)
+        return await self._decide(request, lambda code, text: refuse_creations(request, code, text))
+
+    async def delete(self, context: RequestContext, request: DeleteAclsRequest) -> Any:
+        if self._authorizer is None:
+            return refuse_filters(request, ErrorCode.SECURITY_DISABLED, _DISABLED)
+        return await self._decide(request, lambda code, text: refuse_filters(request, code, text))
+
+
+def describe_acls(
+    records: Records, authorizer: StandardAuthorizer | None, request: DescribeAclsRequest
+) -> DescribeAclsResponse:
+    if authorizer is None:
+        return DescribeAclsResponse(
+            error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker"
+        )
+    wanted = filter_wanted(request)
+    try:
+        wanted.check()
+    except KafkaError as error:
+        return DescribeAclsResponse(error_code=error.code, error_message=error.message)
+    found: dict[tuple[int, str, int], DescribeAclsResponse.DescribeAclsResource] = {}
+    for record in records():
+        acl = acl_of(record)
+        if not wanted.matches(acl):
+            continue
+        key = (acl.resource_type, acl.resource_name, acl.pattern_type)
+        resource = found.get(key)
+        if resource is None:
+            resource = found[key] = DescribeAclsResponse.DescribeAclsResource(
+                resource_type=acl.resource_type, resource_name=acl.resource_name, pattern_type=acl.pattern_type
+            )
+        resource.acls.append(
+            DescribeAclsResponse.AclDescription(
+                principal=acl.principal, host=acl.host, operation=acl.operation, permission_type=acl.permission
+            )
+        )
+    return DescribeAclsResponse(resources=list(found.values()))
+
+
+def refuse_creations(request: CreateAclsRequest, code: ErrorCode, text: str) -> CreateAclsResponse:
+    result = CreateAclsResponse.AclCreationResult
+    return CreateAclsResponse(results=[result(error_code=code, error_message=text) for _ in request.creations])
+
+
+def refuse_filters(request: DeleteAclsRequest, code: ErrorCode, text: str) -> DeleteAclsResponse:
+    result = DeleteAclsResponse.DeleteAclsFilterResult
+    return DeleteAclsResponse(filter_results=[result(error_code=code, error_message=text) for _ in request.filters])
+
+
+def forwarding_code(error: Exception) -> ErrorCode:
+    return error.code if isinstance(error, KafkaError) else ErrorCode.REQUEST_TIMED_OUT
+
+
+def _matched(acl: DeleteAclsResponse.DeleteAclsMatchingAcl) -> Acl:
+    return Acl(
+        acl.resource_type,
+        acl.resource_name,
+        acl.pattern_type,
+        acl.principal,
+        acl.host,
+        acl.operation,
+        acl.permission_type,
+    )

@@ -1,0 +1,86 @@
+"""DescribeClientQuotas 0–1: what quotas the metadata log holds, by user, client id or address; nobody enforces them yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.metadata.image import Image, QuotaEntity
+from headrace.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
+from headrace.server.context import RequestContext
+
+USER, CLIENT_ID, IP = "user", "client-id", "ip"
+EXACT, DEFAULT, ANY = range(3)
+
+Answer = DescribeClientQuotasResponse
+Filter = dict[str, DescribeClientQuotasRequest.ComponentData]
+
+
+class ClientQuotasApi:
+    def __init__(self, image: Callable[[], Image]) -> None:
+        self._image = image
+
+    def describe(self, context: RequestContext, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:
+        try:
+            wanted = _check(request)
+        except KafkaError as error:
+            return Answer(error_code=error.code, error_message=error.message, entries=None)
+        return Answer(
+            entries=[
+                Answer.EntryData(
+                    entity=[Answer.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+                    values=[Answer.ValueData(key=key, value=value) for key, value in quotas.items()],
+                )
+                for entity, quotas in self._image().client_quotas.items()
+                if _matches(wanted, entity, strict=request.strict)
+            ],
+        )
+
+
+def _check(request: DescribeClientQuotasRequest) -> Filter:
+    wanted: Filter = {}
+    for component in request.components:
+        kind = component.entity_type
+        if not kind:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid empty entity type.")
+        if kind in wanted:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Entity type {kind} cannot appear more than once in the filter."
+            )
+        if kind not in (USER, CLIENT_ID, IP):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
+        wanted[kind] = component
+        if component.match_type == EXACT and component.match is None:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "Request specified MATCH_TYPE_EXACT, but set match string to null."
+            )
+        for match_type, name in ((DEFAULT, "DEFAULT"), (ANY, "SPECIFIED")):
+            if component.match_type == match_type and component.match is not None:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Request specified MATCH_TYPE_{name}, but also specified a match string.",
+                )
+        if component.match_type not in (EXACT, DEFAULT, ANY):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown match type {component.match_type}")
+    if IP in wanted and len(wanted) > 1:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "Invalid entity filter component combination. IP filter component should not be used with user or "
+            "clientId filter component.",
+        )
+    return wanted
+
+
+def _matches(wanted: Filter, entity: QuotaEntity, *, strict: bool) -> bool:
+    parts = dict(entity)
+    if strict and len(parts) != len(wanted):
+        return False
+    for kind, component in wanted.items():
+        if kind not in parts:
+            return False
+        name = parts[kind]
+        if component.match_type == EXACT and name != component.match:
+            return False
+        if component.match_type == DEFAULT and name is not None:
+            return False
+    return True

@@ -1,0 +1,96 @@
+"""DescribeLogDirs 1–5: what lies in which directory, and how much room is left there. AlterReplicaLogDirs 1–2: a replica moves."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
+from headrace.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from headrace.replication.dir_moves import DirMoves
+from headrace.replication.directories import Directories
+from headrace.replication.replicas import Replicas
+from headrace.server.context import RequestContext
+from headrace.storage.log_dirs import LogDir
+
+Result = DescribeLogDirsResponse.DescribeLogDirsResult
+Described = DescribeLogDirsResponse.DescribeLogDirsPartition
+Moved = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
+UNKNOWN_BYTES = -1
+
+
+class LogDirsApi:
+    def __init__(
+        self,
+        replicas: Replicas,
+        directories: Directories,
+        moves: DirMoves,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._replicas = replicas
+        self._directories = directories
+        self._moves = moves
+        self._loop = loop
+
+    async def describe(self, context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+        wanted = (
+            None
+            if request.topics is None
+            else {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        )
+        found: dict[str, dict[str, list[Described]]] = {}
+        for partition in self._replicas.all():
+            name = partition.name
+            if partition.offline is None and (wanted is None or tuple(name) in wanted):
+                behind = max(partition.high_watermark - partition.log.log_end, 0)
+                described = Described(
+                    partition_index=name.partition, partition_size=partition.log.size, offset_lag=behind
+                )
+                path = self._replicas.log_dir_of(partition).path
+                found.setdefault(path, {}).setdefault(name.topic, []).append(described)
+        for name, log_dir, future in self._moves.under_way():
+            if wanted is None or tuple(name) in wanted:
+                behind = max(self._replicas.get(*name).log.log_end - future.log_end, 0)
+                described = Described(
+                    partition_index=name.partition,
+                    partition_size=future.size,
+                    offset_lag=behind,
+                    is_future_key=True,
+                )
+                found.setdefault(log_dir.path, {}).setdefault(name.topic, []).append(described)
+        results = [await self._describe(log_dir, found.get(log_dir.path, {})) for log_dir in self._directories.all()]
+        code = ErrorCode.KAFKA_STORAGE_ERROR
+        results += [Result(error_code=code, log_dir=path) for path in self._directories.missing]
+        return DescribeLogDirsResponse(results=results)
+
+    async def _describe(self, log_dir: LogDir, found: dict[str, list[Described]]) -> Result:
+        if log_dir.failure is not None:
+            return Result(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=log_dir.path)
+        try:
+            total, usable = await self._loop.run_in_executor(None, log_dir.files.space, log_dir.path)
+        except OSError:
+            total = usable = UNKNOWN_BYTES
+        topic = DescribeLogDirsResponse.DescribeLogDirsTopic
+        return Result(
+            log_dir=log_dir.path,
+            topics=[topic(name=name, partitions=partitions) for name, partitions in found.items()],
+            total_bytes=total,
+            usable_bytes=usable,
+            is_cordoned=self._directories.is_cordoned(log_dir),
+        )
+
+    def alter(self, context: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+        results: dict[str, list[Moved]] = {}
+        for directory in request.dirs:
+            for topic in directory.topics:
+                for index in topic.partitions:
+                    moved = Moved(partition_index=index)
+                    try:
+                        self._moves.move(topic.name, index, directory.path)
+                    except KafkaError as error:
+                        moved.error_code = error.code
+                    results.setdefault(topic.name, []).append(moved)
+        topic_result = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
+        return AlterReplicaLogDirsResponse(
+            results=[topic_result(topic_name=name, partitions=moved) for name, moved in results.items()]
+        )

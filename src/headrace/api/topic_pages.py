@@ -1,0 +1,106 @@
+"""DescribeTopicPartitions 0: topics in the order of their names, a page of partitions at a time, with the eligible leaders (KIP-966)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from headrace.api.metadata import INTERNAL_TOPICS
+from headrace.base.errors import ErrorCode
+from headrace.controller.topics import is_valid_name
+from headrace.metadata.image import Image, Partition, Topic
+from headrace.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
+from headrace.security.resources import Operation, Resource
+from headrace.server.context import RequestContext
+
+Answer = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+Described = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
+Cursor = DescribeTopicPartitionsResponse.Cursor
+
+
+class TopicPagesApi:
+    def __init__(self, image: Callable[[], Image], partitions_max: int) -> None:
+        self._image = image
+        self._partitions_max = partitions_max
+
+    def describe(
+        self, context: RequestContext, request: DescribeTopicPartitionsRequest
+    ) -> DescribeTopicPartitionsResponse:
+        image = self._image()
+        everything = not request.topics
+        names = sorted(image.topics) if everything else sorted({topic.name for topic in request.topics})
+        cursor = request.cursor
+        if cursor is not None and cursor.partition_index < 0:
+            code = ErrorCode.INVALID_REQUEST
+            return DescribeTopicPartitionsResponse(
+                topics=[Answer(name=name, error_code=code) for name in names if not everything]
+            )
+        if cursor is not None:
+            names = [name for name in names if name >= cursor.topic_name]
+        permitted = context.permitted(Operation.DESCRIBE, Resource.TOPIC, names, quietly=everything)
+        seen = [name for name in names if name in permitted]
+        first = cursor.partition_index if cursor is not None and seen[:1] == [cursor.topic_name] else 0
+        answer = self._page(
+            context, image, seen, first, max(min(request.response_partition_limit, self._partitions_max), 1)
+        )
+        for topic in answer.topics:
+            topic.topic_authorized_operations = context.operations(Resource.TOPIC, topic.name or "")
+        if not everything:
+            answer.topics += [
+                Answer(name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, is_internal=name in INTERNAL_TOPICS)
+                for name in names
+                if name not in permitted
+            ]
+        return answer
+
+    @staticmethod
+    def _page(
+        context: RequestContext, image: Image, names: Sequence[str], first: int, limit: int
+    ) -> DescribeTopicPartitionsResponse:
+        listener = context.peer.listener
+        live = {broker.id: broker for broker in image.live_brokers() if broker.endpoint(listener) is not None}
+        answer = DescribeTopicPartitionsResponse(topics=[])
+        for name in names:
+            if limit == 0:
+                answer.next_cursor = Cursor(topic_name=name, partition_index=0)
+                break
+            topic = image.topics.get(name)
+            if topic is None:
+                bad = not is_valid_name(name)
+                code = ErrorCode.INVALID_TOPIC_EXCEPTION if bad else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                answer.topics.append(Answer(name=name, error_code=code, is_internal=name in INTERNAL_TOPICS))
+            else:
+                end = min(first + limit, len(topic.partitions))
+                answer.topics.append(_topic(topic, range(first, end), live))
+                if end < len(topic.partitions):
+                    answer.next_cursor = Cursor(topic_name=name, partition_index=end)
+                    break
+                limit -= max(end - first, 0)
+            first = 0
+        return answer
+
+
+def _topic(topic: Topic, indexes: range, live: Mapping[int, object]) -> Answer:
+    return Answer(
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[_partition(index, topic.partitions[index], live) for index in indexes],
+    )
+
+
+def _partition(index: int, partition: Partition, live: Mapping[int, object]) -> Described:
+    led = partition.leader in live
+    return Described(
+        error_code=ErrorCode.NONE if led else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=index,
+        leader_id=partition.leader if led else -1,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        eligible_leader_replicas=list(partition.elr),
+        last_known_elr=list(partition.last_known_elr),
+        offline_replicas=[replica for replica in partition.replicas if replica not in live],
+    )

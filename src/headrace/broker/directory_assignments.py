@@ -1,0 +1,72 @@
+"""Tells the controller in which directory a replica lies, where metadata does not know it yet (AssignReplicasToDirs, KIP-858)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from headrace.base.errors import ErrorCode, HeadraceError
+from headrace.base.ids import NodeId, TopicPartition, Uuid
+from headrace.broker.controller_channel import ControllerChannel
+from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
+from headrace.replication.replicas import Replicas
+
+log = logging.getLogger(__name__)
+
+REPLICAS_PER_REQUEST_MAX = 2_000
+RETRY_S = 0.5
+
+
+class DirectoryAssignments:
+    def __init__(
+        self, channel: ControllerChannel, node_id: NodeId, replicas: Replicas, broker_epoch: Callable[[], int]
+    ) -> None:
+        self._channel = channel
+        self._node_id = node_id
+        self._replicas = replicas
+        self._broker_epoch = broker_epoch
+        self._wanted = asyncio.Event()
+        self._told: dict[TopicPartition, tuple[Uuid, Uuid]] = {}  # and not seen in the metadata log yet
+        replicas.on_unassigned = self._wanted.set
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            while untold := self._untold():
+                if not await self._tell(untold):
+                    await asyncio.sleep(RETRY_S)
+
+    def _untold(self) -> dict[TopicPartition, tuple[Uuid, Uuid]]:
+        unassigned = self._replicas.unassigned
+        self._told = {name: place for name, place in self._told.items() if unassigned.get(name) == place}
+        names = [name for name in unassigned if name not in self._told][:REPLICAS_PER_REQUEST_MAX]
+        return {name: unassigned[name] for name in names}
+
+    async def _tell(self, places: dict[TopicPartition, tuple[Uuid, Uuid]]) -> bool:
+        request = AssignReplicasToDirsRequest(broker_id=self._node_id, broker_epoch=self._broker_epoch())
+        topics: dict[tuple[Uuid, Uuid], AssignReplicasToDirsRequest.TopicData] = {}
+        directories: dict[Uuid, AssignReplicasToDirsRequest.DirectoryData] = {}
+        for name, (topic_id, directory_id) in places.items():
+            if directory_id not in directories:
+                directories[directory_id] = AssignReplicasToDirsRequest.DirectoryData(id=directory_id)
+                request.directories.append(directories[directory_id])
+            if (directory_id, topic_id) not in topics:
+                topic = topics[(directory_id, topic_id)] = AssignReplicasToDirsRequest.TopicData(topic_id=topic_id)
+                directories[directory_id].topics.append(topic)
+            topics[(directory_id, topic_id)].partitions.append(
+                AssignReplicasToDirsRequest.PartitionData(partition_index=name.partition)
+            )
+        try:
+            answer: AssignReplicasToDirsResponse = await self._channel.request(request)
+        except (OSError, HeadraceError) as error:
+            log.warning("the controller could not be told where replicas lie: %s", error)
+            return False
+        if answer.error_code != ErrorCode.NONE:
+            log.warning("the controller does not hear where replicas lie: %s", ErrorCode(answer.error_code).name)
+            return False
+        # What it refused is gone or not ours by now: the next image says so.
+        self._told.update(places)
+        return True

@@ -1,0 +1,243 @@
+"""Options of a broker that change while it runs (KIP-226): records of the metadata log, over what its own settings say.
+
+A value for one broker is stronger than one for all of them, and both are stronger than settings. Whoever must act on a change
+subscribes; whoever reads `values` each time needs not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import NodeId
+from headrace.base.options import Value
+from headrace.broker.node_options import NODE_OPTIONS
+from headrace.metadata.image import BROKER_CONFIG, NO_CONFIG, Image
+from headrace.metadata.layers import LISTENER_PREFIX, BrokerLayers, without_listener
+from headrace.metadata.loader import Changes
+from headrace.metadata.option_checks import check_value
+from headrace.metadata.topic_options import BROKER_DEFAULTS, topic_defaults
+
+log = logging.getLogger(__name__)
+
+# Only of a listener: `listener.name.<listener>.<option>`.
+STORES = frozenset(
+    {
+        "ssl.key.password", "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.location",
+        "ssl.keystore.password", "ssl.keystore.type", "ssl.truststore.certificates", "ssl.truststore.location",
+        "ssl.truststore.password", "ssl.truststore.type",
+    }
+)  # fmt: skip
+PER_BROKER = STORES | frozenset(
+    {
+        "cordoned.log.dirs", "listener.security.protocol.map", "listeners", "principal.builder.class",
+        "sasl.enabled.mechanisms", "sasl.jaas.config", "sasl.kerberos.kinit.cmd",
+        "sasl.kerberos.min.time.before.relogin", "sasl.kerberos.principal.to.local.rules",
+        "sasl.kerberos.service.name", "sasl.kerberos.ticket.renew.jitter",
+        "sasl.kerberos.ticket.renew.window.factor", "sasl.login.refresh.buffer.seconds",
+        "sasl.login.refresh.min.period.seconds", "sasl.login.refresh.window.factor",
+        "sasl.login.refresh.window.jitter", "sasl.mechanism.inter.broker.protocol", "ssl.cipher.suites",
+        "ssl.client.auth", "ssl.enabled.protocols", "ssl.endpoint.identification.algorithm",
+        "ssl.engine.factory.class", "ssl.keymanager.algorithm", "ssl.protocol", "ssl.provider",
+        "ssl.secure.random.implementation", "ssl.trustmanager.algorithm",
+    }
+)  # fmt: skip
+THREADS = frozenset(
+    {
+        "background.threads", "log.cleaner.threads", "num.io.threads", "num.network.threads",
+        "num.recovery.threads.per.data.dir", "num.replica.fetchers",
+        "remote.log.manager.copier.thread.pool.size", "remote.log.manager.expiration.thread.pool.size",
+        "remote.log.manager.follower.thread.pool.size", "remote.log.reader.threads",
+    }
+)  # fmt: skip
+# What topics get by default, as far as Kafka lets it change: minutes, hours and the scheduler's interval stay as they are.
+TOPIC_DEFAULTS = frozenset(broker for behind in BROKER_DEFAULTS.values() for broker, _ in behind[:1])
+CONNECTIONS = frozenset(
+    {"max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides", "max.connection.creation.rate"}
+)
+PRODUCER_EXPIRY = "producer.id.expiration.ms"
+_OTHERS = frozenset(
+    {
+        "config.providers", "follower.fetch.last.tiered.offset.enable",
+        "group.consumer.assignment.interval.ms", "group.coordinator.cached.buffer.max.bytes",
+        "group.share.assignment.interval.ms", "group.streams.assignment.interval.ms",
+        "log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.buffer.load.factor", "log.cleaner.io.buffer.size", "log.cleaner.io.max.bytes.per.second",
+        "metric.reporters", "remote.fetch.max.wait.ms", "remote.list.offsets.request.timeout.ms",
+        "remote.log.index.file.cache.total.size.bytes", "remote.log.manager.copy.max.bytes.per.second",
+        "remote.log.manager.fetch.max.bytes.per.second",
+        "share.coordinator.cached.buffer.max.bytes", "transaction.partition.verification.enable",
+    }
+)  # fmt: skip
+# Only ever dynamic: settings know nothing of them.
+RATES = frozenset(
+    {
+        "follower.replication.throttled.rate", "leader.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)  # fmt: skip
+CLUSTER_WIDE = TOPIC_DEFAULTS | CONNECTIONS | THREADS | RATES | _OTHERS | {PRODUCER_EXPIRY}
+DYNAMIC = PER_BROKER | CLUSTER_WIDE
+# Taken over here as soon as they change. All others are kept, for whoever reads them, and a line in the log says so.
+EFFECTIVE = TOPIC_DEFAULTS | {
+    PRODUCER_EXPIRY,
+    "max.connections",
+    "cordoned.log.dirs",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+}
+# Doors cannot be opened or closed on a running node: saying yes would be a lie.
+FIXED = frozenset({"listeners", "listener.security.protocol.map"})
+
+
+class DynamicOptions:
+    def __init__(self, settings: Mapping[str, Value], explicit: frozenset[str], node_id: NodeId) -> None:
+        """`settings` are the node's values, `explicit` the names that its operator set."""
+        self._settings = settings
+        self._node_id = node_id
+        self._static = {
+            name: text
+            for name in sorted(explicit & NODE_OPTIONS.keys())
+            if (text := NODE_OPTIONS[name].text(settings[name])) is not None
+        }
+        self._static.setdefault("broker.id", str(node_id))  # another name of node.id
+        self._defaults = {
+            name: text
+            for name, option in NODE_OPTIONS.items()
+            if name not in RATES and (text := option.text(option.default)) is not None
+        }
+        self._own: Mapping[str, str] = NO_CONFIG
+        self._all: Mapping[str, str] = NO_CONFIG
+        self._tell: list[Callable[[Mapping[str, Value]], None]] = []
+        self.values: Mapping[str, Value] = settings  # in force now
+        self._topic_defaults = topic_defaults(settings)
+
+    def topic_defaults(self) -> Mapping[str, Value]:
+        return self._topic_defaults
+
+    def number(self, name: str) -> int:
+        value = self.values[name]
+        assert isinstance(value, int), f"{name} is {value!r}"
+        return value
+
+    def layers(self) -> BrokerLayers:
+        return BrokerLayers(self._own, self._all, self._static, self._defaults)
+
+    def subscribe(self, tell: Callable[[Mapping[str, Value]], None]) -> None:
+        """Told all values whenever any of them may have changed; and now, if something is set already."""
+        self._tell.append(tell)
+        if self._own or self._all:
+            tell(self.values)
+
+    def publish(self, old: Image, new: Image, changes: Changes) -> None:
+        """A metadata publisher; BEFORE those that read our values."""
+        me = str(self._node_id)
+        if not any(kind == BROKER_CONFIG and name in ("", me) for kind, name in changes.configs):
+            return
+        before = self.values
+        self._own = _usable(new.config(BROKER_CONFIG, me), per_broker=True)
+        self._all = _usable(new.config(BROKER_CONFIG, ""), per_broker=False)
+        values = dict(self._settings)
+        for name, text in {**self._all, **self._own}.items():
+            if name in NODE_OPTIONS:
+                values[name] = NODE_OPTIONS[name].parse(text)
+        self.values = values
+        self._topic_defaults = topic_defaults(values)
+        for name in sorted(values):
+            if values[name] != before.get(name) and name not in EFFECTIVE:
+                log.warning("%s was changed; nothing in this version of Headrace depends on it", name)
+        for tell in self._tell:
+            tell(values)
+
+    # --- what a client may ask for
+
+    def check(self, texts: Mapping[str, str], *, per_broker: bool) -> None:
+        """All dynamic options of one broker, or of all of them, as they would be. In Kafka's order and words."""
+        _refuse(
+            [name for name in texts if name in NODE_OPTIONS and name not in DYNAMIC],
+            "Cannot update these configs dynamically",
+        )
+        _refuse(
+            [name for name in texts if name in STORES],
+            "These security configs can be dynamically updated only per-listener using the listener prefix",
+        )
+        values: dict[str, Value] = {}
+        for name, text in texts.items():
+            option = NODE_OPTIONS.get(_base(name))
+            if option is not None:
+                try:
+                    values[name] = check_value(option, text)
+                except KafkaError as error:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, error.message) from error
+        if not per_broker:
+            _refuse(
+                [name for name in texts if _base(name) in PER_BROKER],
+                "Cannot update these configs at default cluster level, broker id must be specified",
+            )
+        for name in FIXED & values.keys():
+            if values[name] != self._settings.get(name):
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"{name} cannot be changed while this node runs: set it and start again"
+                )
+        self._check_threads(values)
+        self._check_cordoned(values)
+
+    def _check_threads(self, values: Mapping[str, Value]) -> None:
+        for name in sorted(THREADS & values.keys()):
+            now, wanted = self.values[name], values[name]
+            assert isinstance(now, int) and isinstance(wanted, int)
+            if now == wanted:
+                continue
+            why = None
+            if wanted < now / 2:
+                why = f"value should be at least half the current value {now}"
+            elif wanted > now * 2:
+                why = f"value should not be greater than double the current value {now}"
+            if why is not None:
+                complaint = f"Dynamic thread count update validation failed for {name}={wanted}, {why}"
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Invalid value org.apache.kafka.common.config.ConfigException: {complaint} "
+                    "for configuration Invalid dynamic configuration",
+                )
+
+    def _check_cordoned(self, values: Mapping[str, Value]) -> None:
+        wanted = values.get("cordoned.log.dirs")
+        if not isinstance(wanted, list) or wanted == ["*"]:
+            return
+        dirs = self._settings.get("log.dirs") or self._settings.get("log.dir")
+        missing = [path for path in wanted if not isinstance(dirs, list) or path not in dirs]
+        if missing:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "requirement failed: All entries in cordoned.log.dirs must be present in log.dirs or log.dir. "
+                f"Missing entries : {', '.join(missing)}",
+            )
+
+
+def _base(name: str) -> str:
+    return without_listener(name) if name.startswith(LISTENER_PREFIX) else name
+
+
+def _refuse(names: list[str], complaint: str) -> None:
+    if names:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{complaint}: [{', '.join(sorted(names))}]")
+
+
+def _usable(texts: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
+    """Without what may not be set here, whoever wrote it: a broker must start whatever the log says."""
+    usable = {}
+    for name, text in texts.items():
+        option = NODE_OPTIONS.get(_base(name))
+        try:
+            if option is not None:
+                if name in NODE_OPTIONS and name not in DYNAMIC:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "it cannot be changed dynamically")
+                if name in STORES or (not per_broker and _base(name) in PER_BROKER):
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "it cannot be set at this level")
+                check_value(option, text)
+        except KafkaError as error:
+            log.error("the dynamic option %s is not used: %s", name, error.message)
+        else:
+            usable[name] = text
+    return usable

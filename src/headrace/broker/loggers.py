@@ -1,0 +1,63 @@
+"""The loggers of this node as a config resource: which there are, how much each says, and how that is changed while it runs.
+
+Kafka's levels and Python's differ in their names only: TRACE is below DEBUG, FATAL is CRITICAL.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.controller.configs import APPEND, DELETE, SET, SUBTRACT
+
+ROOT = "root"
+LEVELS = {
+    "TRACE": 5,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+}
+_VERBS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
+
+
+def loggers() -> dict[str, str]:
+    """Their names, and the level in force for each."""
+    found = {ROOT: _level_name(logging.getLogger())}
+    for name in sorted(logging.Logger.manager.loggerDict):
+        logger = logging.Logger.manager.loggerDict[name]
+        if isinstance(logger, logging.Logger):
+            found[name] = _level_name(logger)
+    return found
+
+
+def change_level(name: str, operation: int, value: str | None, *, really: bool) -> None:
+    """KafkaError in Kafka's words if there is no such logger or level; without `really` nothing is changed."""
+    if operation in _VERBS:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"{_VERBS[operation]} operation is not allowed for the BROKER_LOGGER resource"
+        )
+    if operation not in (SET, DELETE):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Unknown operation type {operation} is not allowed for the BROKER_LOGGER resource",
+        )
+    if name not in loggers():
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
+    if operation == DELETE and name == ROOT:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Removing the log level of the root logger is not allowed")
+    if operation == SET and (value or "") not in LEVELS:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"Cannot set the log level of {name} to {value} as it is not a supported log level. "
+            f"Valid log levels are {', '.join(sorted(LEVELS))}",
+        )
+    if really:
+        logger = logging.getLogger() if name == ROOT else logging.getLogger(name)
+        logger.setLevel(logging.NOTSET if operation == DELETE else LEVELS[value or ""])
+
+
+def _level_name(logger: logging.Logger) -> str:
+    level = logger.getEffectiveLevel()
+    return next((name for name, number in reversed(LEVELS.items()) if number <= level), "TRACE")

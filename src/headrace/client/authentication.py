@@ -1,0 +1,39 @@
+"""The SASL login of a connection: the mechanism is agreed on, then tokens go to and fro (KIP-43, KIP-152)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.client.frames import UnexpectedAnswer
+from headrace.client.security import Login
+from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+if TYPE_CHECKING:
+    from headrace.client.connection import Connection
+
+HANDSHAKE_VERSION = 1  # before it, tokens went without Kafka's headers
+ROUNDS_MAX = 10
+
+
+async def log_in(connection: Connection, login: Login) -> int:
+    """The milliseconds for which it is good; 0: as long as the connection. KafkaError in the broker's words if it is refused."""
+    agreed: SaslHandshakeResponse = await connection.send(
+        SaslHandshakeRequest(mechanism=login.mechanism), HANDSHAKE_VERSION
+    )
+    if agreed.error_code != ErrorCode.NONE:
+        offered = ", ".join(agreed.mechanisms) or "none"
+        raise KafkaError(ErrorCode(agreed.error_code), f"{login.mechanism} is not offered; the broker has {offered}")
+    exchange = login.start()
+    token: bytes | None = exchange.first()
+    version = connection.version_for(SaslAuthenticateRequest)
+    for _ in range(ROUNDS_MAX):
+        assert token is not None
+        answer: SaslAuthenticateResponse = await connection.send(SaslAuthenticateRequest(auth_bytes=token), version)
+        if answer.error_code != ErrorCode.NONE:
+            raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "")
+        token = exchange.answer(bytes(answer.auth_bytes))
+        if token is None:
+            return answer.session_lifetime_ms
+    raise UnexpectedAnswer(f"{login.mechanism} is not done after {ROUNDS_MAX} rounds")

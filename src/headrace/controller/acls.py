@@ -1,0 +1,155 @@
+"""ACLs: created one by one, each with its own error; deleted by filters, which say what they matched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import Uuid, new_uuid
+from headrace.controller.context import ControllerContext, Tx
+from headrace.metadata.acls import acl_of, record_of
+from headrace.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
+from headrace.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
+from headrace.protocol.messages.describe_acls import DescribeAclsRequest
+from headrace.protocol.messages.stored.metadata_security import (
+    AccessControlEntryRecord,
+    RemoveAccessControlEntryRecord,
+)
+from headrace.security.acls import Acl, AclFilter, check_acl
+from headrace.security.authorizer import StandardAuthorizer
+from headrace.statemachine.undo import Table
+
+# Of one request, so that its records stay one batch of the metadata log.
+CHANGES_PER_REQUEST_MAX = 10_000
+CHARACTERS_PER_REQUEST_MAX = 1 << 20
+
+Created = CreateAclsResponse.AclCreationResult
+Filtered = DeleteAclsResponse.DeleteAclsFilterResult
+
+
+def acl_wanted(creation: CreateAclsRequest.AclCreation) -> Acl:
+    return Acl(
+        creation.resource_type,
+        creation.resource_name,
+        creation.resource_pattern_type,
+        creation.principal,
+        creation.host,
+        creation.operation,
+        creation.permission_type,
+    )
+
+
+def filter_wanted(wanted: DeleteAclsRequest.DeleteAclsFilter | DescribeAclsRequest) -> AclFilter:
+    return AclFilter(
+        wanted.resource_type_filter,
+        wanted.resource_name_filter,
+        wanted.pattern_type_filter,
+        wanted.principal_filter,
+        wanted.host_filter,
+        wanted.operation,
+        wanted.permission_type,
+    )
+
+
+def create(context: ControllerContext, request: CreateAclsRequest, now_ms: int, tx: Tx) -> None:
+    if len(request.creations) > CHANGES_PER_REQUEST_MAX:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"more than {CHANGES_PER_REQUEST_MAX} ACLs in one request")
+    results: list[Created] = []
+    room = CHARACTERS_PER_REQUEST_MAX
+    for creation in request.creations:
+        acl = acl_wanted(creation)
+        try:
+            check_acl(acl)
+            room -= len(acl.resource_name) + len(acl.principal) + len(acl.host)
+            if room < 0:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"more than {CHARACTERS_PER_REQUEST_MAX} characters of names in one request",
+                )
+        except KafkaError as error:
+            results.append(Created(error_code=error.code, error_message=error.message))
+            continue
+        if acl not in context.state.acl_ids:
+            tx.emit(record_of(new_uuid(context.chance), acl))
+        results.append(Created())
+    tx.reply(tx.ticket, CreateAclsResponse(results=results))
+
+
+def delete(context: ControllerContext, request: DeleteAclsRequest, now_ms: int, tx: Tx) -> None:
+    """Every filter sees what was there before the request: an ACL that two of them match stands in both answers."""
+    known = [(acl_id, acl_of(record)) for acl_id, record in context.state.acls.items()]
+    gone: dict[Uuid, None] = {}
+    results: list[Filtered] = []
+    for wanted in request.filters:
+        found = filter_wanted(wanted)
+        try:
+            found.check()
+        except KafkaError as error:
+            results.append(Filtered(error_code=error.code, error_message=error.message))
+            continue
+        matching = [(acl_id, acl) for acl_id, acl in known if found.matches(acl)]
+        gone |= dict.fromkeys(acl_id for acl_id, _ in matching)
+        results.append(Filtered(error_message=None, matching_acls=[_describe(acl) for _, acl in matching]))
+    if len(gone) > CHANGES_PER_REQUEST_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"the filters match {len(gone)} ACLs; at most {CHANGES_PER_REQUEST_MAX} are deleted at once",
+        )
+    for acl_id in gone:
+        tx.emit(RemoveAccessControlEntryRecord(id=acl_id))
+    tx.reply(tx.ticket, DeleteAclsResponse(filter_results=results))
+
+
+def _describe(acl: Acl) -> DeleteAclsResponse.DeleteAclsMatchingAcl:
+    return DeleteAclsResponse.DeleteAclsMatchingAcl(
+        error_message=None,
+        resource_type=acl.resource_type,
+        resource_name=acl.resource_name,
+        pattern_type=acl.pattern_type,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )
+
+
+class AclFollower:
+    """Tells the controller's own authorizer of ACLs, but only of those that are committed."""
+
+    def __init__(self, context: ControllerContext, authorizer: StandardAuthorizer) -> None:
+        self._context = context
+        self._authorizer = authorizer
+        self._touched: list[tuple[int, Uuid]] = []  # with the offset of the record that touched it
+
+    def load(self) -> None:
+        """All that is known, when the controller has read its log."""
+        for acl_id in committed_acls(self._context):
+            self._tell(acl_id)
+
+    def applied(self, record: Any, offset: int) -> None:
+        if isinstance(record, AccessControlEntryRecord | RemoveAccessControlEntryRecord):
+            self._touched.append((offset, Uuid(record.id)))
+
+    def committed(self, offset: int) -> None:
+        if not self._touched:
+            return
+        later = []
+        for at, acl_id in self._touched:
+            if at <= offset:
+                self._tell(acl_id)
+            else:
+                later.append((at, acl_id))
+        self._touched = later
+
+    def _tell(self, acl_id: Uuid) -> None:
+        table = self._context.state.acls
+        assert isinstance(table, Table)
+        record = table.committed(acl_id)
+        self._authorizer.change(acl_id, None if record is None else acl_of(record))
+
+
+def committed_acls(context: ControllerContext) -> dict[Uuid, AccessControlEntryRecord]:
+    """In the order of their ids."""
+    table = context.state.acls
+    assert isinstance(table, Table)
+    return dict(sorted(table.committed_items()))

@@ -1,0 +1,75 @@
+"""In which directory of its broker a replica lies (KIP-858): brokers say so, and an election asks whether the directory is there."""
+
+from __future__ import annotations
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import Uuid
+from headrace.controller import brokers, elections
+from headrace.controller.context import ControllerContext, Tx
+from headrace.metadata.records import DIRECTORIES_LEVEL
+from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
+from headrace.protocol.messages.stored.metadata_topics import PartitionChangeRecord
+
+
+def assign(context: ControllerContext, request: AssignReplicasToDirsRequest, now_ms: int, tx: Tx) -> None:
+    """Every replica stands or falls alone; one in a directory that has failed loses what it led."""
+    if context.metadata_version < DIRECTORIES_LEVEL:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION, f"directories need metadata.version {DIRECTORIES_LEVEL}, it is lower"
+        )
+    broker = context.state.brokers.get(request.broker_id)
+    if broker is None:
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {request.broker_id} is not registered")
+    if broker.epoch != request.broker_epoch:
+        raise KafkaError(
+            ErrorCode.STALE_BROKER_EPOCH, f"broker {broker.id} is at epoch {broker.epoch}, not {request.broker_epoch}"
+        )
+    answer = AssignReplicasToDirsResponse()
+    for directory in request.directories:
+        told = AssignReplicasToDirsResponse.DirectoryData(id=directory.id)
+        for topic in directory.topics:
+            results = AssignReplicasToDirsResponse.TopicData(topic_id=topic.topic_id)
+            for partition in topic.partitions:
+                code = _assign_one(
+                    context, broker.id, Uuid(topic.topic_id), partition.partition_index, Uuid(directory.id), tx
+                )
+                results.partitions.append(
+                    AssignReplicasToDirsResponse.PartitionData(
+                        partition_index=partition.partition_index, error_code=code
+                    )
+                )
+            told.topics.append(results)
+        answer.directories.append(told)
+    tx.reply(tx.ticket, answer)
+
+
+def _assign_one(
+    context: ControllerContext, broker_id: int, topic_id: Uuid, index: int, directory: Uuid, tx: Tx
+) -> ErrorCode:
+    if topic_id not in context.state.topic_names:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    old = context.state.partitions.get((topic_id, index))
+    if old is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if broker_id not in old.replicas:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if old.directory(broker_id) != directory:
+        known = (
+            old.directories if len(old.directories) == len(old.replicas) else (brokers.UNASSIGNED,) * len(old.replicas)
+        )
+        directories = [
+            directory if replica == broker_id else was for replica, was in zip(old.replicas, known, strict=True)
+        ]
+        tx.emit(PartitionChangeRecord(partition_id=index, topic_id=topic_id, directories=directories))
+    new = context.state.partitions[(topic_id, index)]
+    if not brokers.has_directory(context, new, broker_id):
+        change = elections.without_broker(
+            topic_id, index, new, broker_id, brokers.election_rules(context, topic_id, new, without=broker_id)
+        )
+    elif not new.has_leader:
+        change = elections.with_broker(topic_id, index, new, brokers.election_rules(context, topic_id, new))
+    else:
+        change = None
+    if change is not None:
+        tx.emit(change)
+    return ErrorCode.NONE

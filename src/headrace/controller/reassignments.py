@@ -1,0 +1,69 @@
+"""AlterPartitionReassignments: a change of the order of replicas is done at once; replicas that would have to be copied need a
+cluster of several brokers, which this version does not have."""
+
+from __future__ import annotations
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.controller.context import ControllerContext, Tx
+from headrace.controller.topics import check_replicas
+from headrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+from headrace.protocol.messages.stored.metadata_topics import PartitionChangeRecord
+
+Answer = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
+Wanted = AlterPartitionReassignmentsRequest.ReassignablePartition
+
+
+def alter(context: ControllerContext, request: AlterPartitionReassignmentsRequest, now_ms: int, tx: Tx) -> None:
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for wanted in topic.partitions:
+            answer = Answer(partition_index=wanted.partition_index, error_message=None)
+            try:
+                _alter(context, topic.name, wanted, tx, factor_may_change=request.allow_replication_factor_change)
+            except KafkaError as error:
+                answer.error_code, answer.error_message = error.code, error.message or None
+            answers.append(answer)
+        topics.append(
+            AlterPartitionReassignmentsResponse.ReassignableTopicResponse(name=topic.name, partitions=answers)
+        )
+    tx.reply(
+        tx.ticket,
+        AlterPartitionReassignmentsResponse(
+            error_message=None,
+            allow_replication_factor_change=request.allow_replication_factor_change,
+            responses=topics,
+        ),
+    )
+
+
+def _alter(context: ControllerContext, name: str, wanted: Wanted, tx: Tx, *, factor_may_change: bool) -> None:
+    topic_id = context.state.topic_ids.get(name)
+    if topic_id is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
+    partition = context.state.partitions.get((topic_id, wanted.partition_index))
+    if partition is None:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{wanted.partition_index}."
+        )
+    if wanted.replicas is None:
+        raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    check_replicas(context, wanted.replicas, None)
+    if not factor_may_change and len(wanted.replicas) != len(partition.replicas):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor is changed from {len(partition.replicas)} to {len(wanted.replicas)}",
+        )
+    if sorted(wanted.replicas) != sorted(partition.replicas):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "this version of Headrace does not copy replicas between brokers"
+        )
+    if tuple(wanted.replicas) != partition.replicas:
+        tx.emit(
+            PartitionChangeRecord(
+                partition_id=wanted.partition_index, topic_id=topic_id, replicas=list(wanted.replicas)
+            )
+        )

@@ -1,0 +1,40 @@
+"""Metadata transactions (KIP-868): records between a Begin and an End count together, those before an Abort not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.base.errors import CorruptData
+from headrace.protocol.messages.stored.metadata_cluster import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+)
+
+
+class TransactionBuffer:
+    def __init__(self) -> None:
+        self._held: list[Any] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._held is not None
+
+    def admit(self, record: Any) -> Sequence[Any]:
+        """What counts now that this record has come; CorruptData where the brackets do not match."""
+        kind = type(record)
+        if kind is BeginTransactionRecord:
+            if self._held is not None:
+                raise CorruptData("a metadata transaction begins inside another")
+            self._held = []
+            return ()
+        if kind is EndTransactionRecord or kind is AbortTransactionRecord:
+            if self._held is None:
+                raise CorruptData("a metadata transaction ends that did not begin")
+            held, self._held = self._held, None
+            return held if kind is EndTransactionRecord else ()
+        if self._held is None:
+            return (record,)
+        self._held.append(record)
+        return ()

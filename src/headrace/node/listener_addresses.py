@@ -1,0 +1,89 @@
+"""`listeners` and what belongs to it: addresses (IPv6 too), the protocol of each name, who may be told which address."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.base.errors import ConfigError
+from headrace.base.options import Value
+
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+EVERYWHERE = ("0.0.0.0", "::")
+_PORT_MAX = 65535
+_ADDRESS = re.compile(
+    r"(?P<name>[A-Za-z0-9_-]+)://(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<host>[\w.-]*)):(?P<port>[0-9]{1,5})\Z",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerAddress:
+    name: str
+    host: str  # empty: all interfaces
+    port: int  # 0: any free one
+
+
+def host_and_port(host: str, port: int) -> str:
+    """As it is written down: an IPv6 address stands in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_addresses(option: str, texts: Sequence[str]) -> tuple[ListenerAddress, ...]:
+    """ConfigError if one is none, or if a name stands there twice."""
+    found = tuple(_parse(option, text) for text in texts)
+    names = [address.name for address in found]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"{option}: each name may stand there once, got {','.join(names)}")
+    return found
+
+
+def _parse(option: str, text: str) -> ListenerAddress:
+    match = _ADDRESS.match(text)
+    if match is None or int(match["port"]) > _PORT_MAX:
+        raise ConfigError(
+            f"{option}: {text!r} is not of the form NAME://host:port with a port up to {_PORT_MAX};"
+            " an IPv6 address stands in brackets: NAME://[::1]:9092"
+        )
+    return ListenerAddress(match["name"].upper(), match["six"] or match["host"] or "", int(match["port"]))
+
+
+def check_advertised(
+    advertised: Sequence[ListenerAddress], names: Sequence[str], *, explicit: bool
+) -> tuple[ListenerAddress, ...]:
+    for address in advertised:
+        if address.name not in names:
+            raise ConfigError(f"advertised.listeners: {address.name} is not among listeners ({','.join(names)})")
+        if address.host in EVERYWHERE:
+            what = "advertised.listeners" if explicit else "advertised.listeners is not set, and listeners"
+            raise ConfigError(
+                f"{what} says {address.host} for {address.name}, to which nobody can connect:"
+                f" write advertised.listeners={address.name}://<a name of this machine>:{address.port}"
+            )
+    return tuple(advertised)
+
+
+def protocols_of(
+    values: Mapping[str, Value], names: Sequence[str], controller_names: Sequence[str], *, explicit: bool
+) -> dict[str, str]:
+    """By listener name. As in Kafka, a controller's listener needs no entry as long as nobody wrote a map."""
+    given = values["listener.security.protocol.map"]
+    assert isinstance(given, str)
+    mapped: dict[str, str] = {}
+    for pair in given.split(","):
+        name, _, protocol = pair.strip().partition(":")
+        mapped[name.upper()] = protocol.upper()
+        if not name or protocol.upper() not in SECURITY_PROTOCOLS:
+            raise ConfigError(
+                f"listener.security.protocol.map: {pair.strip()!r} is not of the form NAME:PROTOCOL with a protocol"
+                f" of {', '.join(SECURITY_PROTOCOLS)}"
+            )
+    if not explicit:
+        mapped |= {name: mapped.get(name, "PLAINTEXT") for name in controller_names}
+    for name in names:
+        if name not in mapped:
+            raise ConfigError(
+                f"listeners: {name} has no protocol; add {name}:PLAINTEXT (or another) to listener.security.protocol.map"
+            )
+    return {name: mapped[name] for name in names}

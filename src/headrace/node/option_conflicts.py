@@ -1,0 +1,67 @@
+"""Options that contradict each other or this version: some combinations cannot be, others only do not do what they seem to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from headrace.base.errors import ConfigError
+from headrace.base.options import Value
+
+# The strongest first: a weaker name counts only while no stronger one is set.
+SYNONYMS = (
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.dirs", "log.dir"),
+)
+_RETENTION = SYNONYMS[0]
+_AT_MOST = (
+    ("replica.fetch.wait.max.ms", "replica.socket.timeout.ms"),
+    ("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"),
+)
+
+
+def check_conflicts(values: Mapping[str, Value], explicit: Collection[str]) -> None:
+    """ConfigError names both sides."""
+    for name in _RETENTION:
+        if values[name] == 0:
+            raise ConfigError(f"{name}=0 is not allowed: it must be -1 (for ever) or at least 1")
+    if values["log.roll.ms"] == 0:
+        raise ConfigError("log.roll.ms=0 is not allowed: it must be at least 1")
+    for low, high in (*_AT_MOST, *_bounds(values)):
+        if _number(values, low) > _number(values, high):
+            raise ConfigError(f"{low}={values[low]} must not be more than {high}={values[high]}")
+    delay, idle = "connection.failed.authentication.delay.ms", "connections.max.idle.ms"
+    if 0 <= _number(values, idle) <= _number(values, delay):
+        raise ConfigError(f"{delay}={values[delay]} must be less than {idle}={values[idle]}")
+    if {"inter.broker.listener.name", "security.inter.broker.protocol"} <= set(explicit):
+        raise ConfigError("inter.broker.listener.name and security.inter.broker.protocol: only one of them may be set")
+
+
+def surprises(values: Mapping[str, Value], explicit: Collection[str]) -> Iterator[str]:
+    """What its operator should know, one line each."""
+    for names in SYNONYMS:
+        given = [name for name in names if name in explicit]
+        for name in given[1:]:
+            yield f"{name} has no effect, because {given[0]} is set too"
+    for name in ("default.replication.factor", "min.insync.replicas"):
+        if _number(values, name) > 1:
+            yield f"{name}={values[name]}: this version runs one node, on which no topic has a second replica"
+    policy = values["log.cleanup.policy"]
+    if isinstance(policy, list) and "compact" in policy:
+        yield "log.cleanup.policy: this version compacts no logs; what is to be compacted only grows"
+    beat, session = "broker.heartbeat.interval.ms", "broker.session.timeout.ms"
+    if _number(values, beat) * 2 > _number(values, session):
+        yield f"{beat}={values[beat]}: a broker that misses one heartbeat is fenced by {session}={values[session]}"
+
+
+def _bounds(values: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
+    """The pairs of names that bound what a group may ask for."""
+    for name in values:
+        if name.startswith("group.") and ".min." in name and (most := name.replace(".min.", ".max.")) in values:
+            yield name, most
+
+
+def _number(values: Mapping[str, Value], name: str) -> float:
+    value = values[name]
+    return value if isinstance(value, int | float) else float("nan")

@@ -1,0 +1,265 @@
+"""Replicas that move to another directory of their broker (KIP-113): copied beside the log while it is used, then exchanged.
+
+The copy is `<topic>-<partition>.<unique>-future` in the target directory. When it has nearly everything it is made durable, the metadata
+log is told where the replica will lie, the rest is copied in the turn of the event loop that gives the copy the log's name, and only then
+the old one goes: whoever finds both after a crash believes the metadata log. A move that a stop cut off is forgotten: the copy is
+removed, and the replica stays where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import TypeVar
+
+from headrace.base.clock import Clock
+from headrace.base.errors import CorruptData, ErrorCode, HeadraceError, KafkaError
+from headrace.base.ids import TopicPartition, new_uuid
+from headrace.replication.directories import Directories
+from headrace.replication.partition import Partition
+from headrace.replication.replicas import Replicas
+from headrace.storage.files import is_passing
+from headrace.storage.log import Log
+from headrace.storage.log_dirs import LogDir
+from headrace.storage.names import FUTURE_DIR_SUFFIX, marked_dir_name
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+COPY_BYTES = 256 << 10  # by one turn of the event loop
+REST_BYTES = 64 << 10  # what may be left for the turn that exchanges the logs …
+ANNOUNCED_POLL_S = 0.01
+ROUNDS_MAX = 50  # … unless producers are so fast that it never gets less
+
+
+class Superseded(HeadraceError):
+    """The partition is gone, or shall go elsewhere."""
+
+
+@dataclass(slots=True)
+class _Move:
+    log_dir: LogDir
+    task: asyncio.Task[None] | None = None
+    future: Log | None = None
+
+
+class DirMoves:
+    def __init__(
+        self,
+        replicas: Replicas,
+        directories: Directories,
+        clock: Clock,
+        chance: Random,
+        loop: asyncio.AbstractEventLoop,
+        bytes_per_second: Callable[[], int],
+    ) -> None:
+        self._replicas = replicas
+        self._directories = directories
+        self._clock = clock
+        self._chance = chance
+        self._loop = loop
+        self._bytes_per_second = bytes_per_second
+        self._moves: dict[TopicPartition, _Move] = {}
+        self._finishing: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._leftovers = [
+            (log_dir, f"{log_dir.path}/{name}")
+            for log_dir in directories.online()
+            for name in log_dir.files.list_dir(log_dir.path)
+            if name.endswith(FUTURE_DIR_SUFFIX)
+        ]
+
+    def move(self, topic: str, index: int, path: str) -> None:
+        """Starts it. KafkaError as Kafka has it: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, or why there is no such replica."""
+        if path in self._directories.missing:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._directories.missing[path])
+        log_dir = next((one for one in self._directories.all() if one.path == path), None)
+        if log_dir is None:
+            raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is none of log.dirs")
+        if log_dir.failure is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log_dir.failure)
+        partition = self._replicas.get(topic, index)
+        if partition.offline is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, partition.offline)
+        under_way = self._moves.get(partition.name)
+        if under_way is not None:
+            if under_way.log_dir is log_dir:
+                return
+            self._give_up(partition.name)
+        if self._replicas.log_dir_of(partition) is not log_dir:
+            move = self._moves[partition.name] = _Move(log_dir)
+            move.task = self._loop.create_task(self._run(partition, move))
+
+    def under_way(self) -> list[tuple[TopicPartition, LogDir, Log]]:
+        return [(name, move.log_dir, move.future) for name, move in self._moves.items() if move.future is not None]
+
+    def clean_up(self) -> None:
+        """Removes copies that an earlier run did not finish."""
+        for log_dir, path in self._leftovers:
+            log.warning("%s is a move that did not end: it is removed, and the replica stays where it is", path)
+            self._loop.run_in_executor(None, log_dir.files.remove, path)
+        self._leftovers = []
+
+    def cancel(self) -> None:
+        for task in [*self._tasks(), *self._finishing.values()]:
+            task.cancel()
+
+    async def stop(self) -> None:
+        """Gives up what is being copied; what is exchanged is brought to its end."""
+        for task in self._tasks():
+            task.cancel()
+        await asyncio.gather(*self._tasks(), return_exceptions=True)
+        await asyncio.gather(*self._finishing.values(), return_exceptions=True)
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [move.task for move in self._moves.values() if move.task is not None]
+
+    def _give_up(self, name: TopicPartition) -> None:
+        move = self._moves.pop(name)
+        if move.task is not None:
+            move.task.cancel()
+
+    async def _run(self, partition: Partition, move: _Move) -> None:
+        path = f"{move.log_dir.path}/{marked_dir_name(partition.name, new_uuid(self._chance).hex(), FUTURE_DIR_SUFFIX)}"
+        opening = partial(
+            Log.open,
+            move.log_dir.files,
+            path,
+            partition.name,
+            partition.log.config,
+            topic_id=partition.topic_id,
+            log_start=partition.log.log_start,
+            now_ms=self._clock.now_ms(),
+        )
+        try:
+            await self._until_free(partition, move)
+            future, _ = await self._in_thread(opening)
+            move.future = future
+            await self._copy(partition, move, future)
+            await self._announce(partition, move)
+            await self._copy(partition, move, future)
+            old = self._exchange(partition, move, future)
+        except OSError as error:
+            log.error("%s could not be moved to %s: %s", partition.name, move.log_dir.path, error)
+            if not is_passing(error):
+                self._replicas.fail_directory(move.log_dir, error)
+        except (HeadraceError, CorruptData, ValueError) as error:
+            log.error("%s was not moved to %s: %s", partition.name, move.log_dir.path, error)
+        else:
+            log.info("%s lies in %s now", partition.name, move.log_dir.path)
+            self._finishing[partition.name] = self._loop.create_task(self._finish(partition, old))
+            return
+        finally:
+            if self._moves.get(partition.name) is move:
+                del self._moves[partition.name]
+            if move.future is not None and partition.log is not move.future:
+                move.future.abandon()
+                self._replicas.stays(partition)
+        if move.log_dir.failure is None:
+            await self._in_thread(partial(move.log_dir.files.remove, path))
+
+    async def _until_free(self, partition: Partition, move: _Move) -> None:
+        """What an earlier move left there has to be gone first."""
+        finishing = self._finishing.get(partition.name)
+        if finishing is not None:
+            await asyncio.shield(finishing)
+        path = move.log_dir.partition_path(partition.name)
+        if move.log_dir.files.exists(path):
+            raise Superseded(f"{path} exists, and nobody knows what it holds")
+
+    async def _copy(self, partition: Partition, move: _Move, future: Log) -> None:
+        """Until little is missing, and all of the copy is on disk."""
+        for _ in range(ROUNDS_MAX):
+            while future.log_end < partition.log.log_end:
+                size = await self._copy_some(partition, future, COPY_BYTES)
+                await asyncio.sleep(size / max(self._bytes_per_second(), 1))
+            plan = future.pending_sync()
+            if plan is not None:
+                await self._in_thread(plan.run)
+                future.synced(plan)
+            self._check(partition, move)
+            assert partition.commit is not None
+            if partition.commit.under_way is not None:
+                await asyncio.shield(partition.commit.under_way)
+            elif _missing_bytes(partition.log, future) <= REST_BYTES:
+                return
+        while partition.commit is not None and (under_way := partition.commit.under_way) is not None:
+            await asyncio.shield(under_way)
+
+    async def _announce(self, partition: Partition, move: _Move) -> None:
+        """Returns when the metadata log says so; a cluster that is too old to know directories needs not be told."""
+        name, meta = partition.name, move.log_dir.meta
+        assert meta is not None, "only formatted directories are opened"
+        if self._replicas.assigned_directory(name) is None:
+            return
+        self._replicas.moving.add(name)
+        self._replicas.unassigned[name] = (partition.topic_id, meta.directory_id)
+        self._replicas.on_unassigned()
+        while self._replicas.assigned_directory(name) != meta.directory_id:
+            await asyncio.sleep(ANNOUNCED_POLL_S)
+            self._check(partition, move)
+        self._replicas.unassigned.pop(name, None)
+
+    async def _copy_some(self, partition: Partition, future: Log, max_bytes: int) -> int:
+        if future.log_end < partition.log.log_start:  # retention was faster
+            future.truncate_fully_and_start_at(partition.log.log_start, self._clock.now_ms())
+        data = await self._in_thread(partition.log.read(future.log_end, max_bytes).range.read)
+        future.append_as_follower(data, self._clock.now_ms())
+        return len(data)
+
+    def _check(self, partition: Partition, move: _Move) -> None:
+        if partition.offline is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, partition.offline)
+        if partition not in self._replicas.all() or self._moves.get(partition.name) is not move:
+            raise Superseded(f"{partition.name} was deleted, or is to go elsewhere")
+
+    def _exchange(self, partition: Partition, move: _Move, future: Log) -> Log:
+        """In one turn: nobody appends to the old log any more when the last of it is copied."""
+        self._check(partition, move)
+        old, now_ms = partition.log, self._clock.now_ms()
+        while future.log_end < old.log_end:
+            future.append_as_follower(old.read(future.log_end, COPY_BYTES).range.read(), now_ms)
+        future.advance_log_start(old.log_start)
+        if old.epochs.latest > future.epochs.latest:
+            future.assign_epoch(old.epochs.latest, old.log_end)
+        behind = partition.waits_for_disk or future.recovery_point < old.recovery_point
+        if behind and (plan := future.pending_sync()) is not None:
+            plan.run()  # what was on disk stays on disk
+            future.synced(plan)
+        # The new name first: a crash between the two finds the replica twice, and never not at all.
+        path = move.log_dir.partition_path(partition.name)
+        future.files.rename(future.directory, path)
+        future.follow(path)
+        self._replicas.moving.discard(partition.name)
+        self._replicas.exchange_log(partition, future, move.log_dir)
+        return old
+
+    async def _finish(self, partition: Partition, old: Log) -> None:
+        assert partition.commit is not None
+        try:
+            await asyncio.shield(partition.commit.sync())
+            if partition.offline is not None:
+                return  # what is on the other disk is unknown: nothing is removed
+            path = await self._in_thread(partial(old.delete_directory, new_uuid(self._chance).hex()))
+            await self._in_thread(partial(old.files.remove, path))
+        except OSError as error:
+            log.error("%s is not needed any more and could not be removed: %s", old.directory, error)
+        finally:
+            del self._finishing[partition.name]
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await self._loop.run_in_executor(None, work)
+
+
+def _missing_bytes(log: Log, future: Log) -> int:
+    if future.log_end >= log.log_end:
+        return 0
+    segment = log.segments.floor(future.log_end)
+    place = None if segment is None else segment.locate(future.log_end)
+    if segment is None or place is None or segment is not log.segments.active:
+        return REST_BYTES + 1
+    return segment.size - place.position

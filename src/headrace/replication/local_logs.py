@@ -1,0 +1,304 @@
+"""The logs that lie in this node's directories: found at the start, opened in a thread, put aside when nobody owns them.
+
+What cannot be opened is broken: it belongs to its topic all the same, so neither is it a stray, nor may an empty log take its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+from typing import Any, NamedTuple
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import NodeId, TopicPartition, Uuid, new_uuid
+from headrace.base.options import LONG_MAX
+from headrace.metadata.image import Image
+from headrace.replication.directories import Directories
+from headrace.replication.offset_checkpoints import StoredOffsets
+from headrace.storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from headrace.storage.files import Files, is_passing
+from headrace.storage.log import Log
+from headrace.storage.log_config import LogConfig
+from headrace.storage.log_dirs import LogDir
+from headrace.storage.names import DELETE_DIR_SUFFIX, STRAY_DIR_SUFFIX, marked_dir_name
+from headrace.storage.recovery import RecoveryReport
+
+log = logging.getLogger(__name__)
+
+
+OpenedLog = tuple[Log, RecoveryReport]
+
+
+class Broken(NamedTuple):
+    """Offline until a restart, or until there is room again."""
+
+    why: str
+    log_dir: LogDir | None  # where its records lie, if they could be found
+    passes: bool = False
+
+
+class Opened(NamedTuple):
+    name: TopicPartition
+    log: Log
+    log_dir: LogDir
+    high_watermark: int
+
+
+class LocalLogs:
+    def __init__(
+        self,
+        directories: Directories,
+        node_id: NodeId,
+        chance: Random,
+        loop: asyncio.AbstractEventLoop,
+        on_failure: Callable[[LogDir, OSError], None],
+    ) -> None:
+        self.directories = directories
+        self._node_id = node_id
+        self._chance = chance
+        self._loop = loop
+        self._on_failure = on_failure
+        self._found: dict[TopicPartition, LogDir] = {}  # were there at the start, and are not open yet
+        self._twins: dict[TopicPartition, LogDir] = {}  # of those: where they lie besides, after a move that was cut off
+        self._loaded = False  # the image of the start is followed: what comes now is new
+        self._in_threads: dict[asyncio.Future[None], None] = {}
+        self.stored = StoredOffsets()
+        self.broken: dict[TopicPartition, Broken] = {}
+
+    # --- at the start
+
+    def look_around(self) -> None:
+        """What the last run left: whose directories, and how far they were known to be good."""
+        for log_dir in self.directories.online():
+            try:
+                self._look_into(log_dir)
+            except OSError as error:
+                self._on_failure(log_dir, error)
+
+    def _look_into(self, log_dir: LogDir) -> None:
+        contents = log_dir.contents()
+        for path in contents.deleted:
+            self.in_thread(log_dir.files.remove, path)
+        self.stored.load(log_dir)
+        for damage in log_dir.checkpoint_damage:
+            log.warning("%s; the offsets are worked out from the logs instead", damage)
+        for name in contents.partitions:
+            if name in self._found:
+                self._twins[name] = log_dir
+            else:
+                self._found[name] = log_dir
+                self.directories.holds(log_dir)
+
+    def put_strays_aside(self) -> None:
+        """Directories that no topic of the first image claims stay where an operator can look at them."""
+        for name, log_dir in [*self._found.items(), *self._twins.items()]:
+            log.warning("%s belongs to no topic of this cluster", log_dir.partition_path(name))
+            self._put_aside(name, log_dir)
+        for log_dir in self._found.values():
+            self.directories.holds(log_dir, -1)
+        self._found.clear()
+        self._twins.clear()
+        self._loaded = True
+
+    def _put_aside(self, name: TopicPartition, log_dir: LogDir) -> None:
+        path = log_dir.partition_path(name)
+        stray = f"{log_dir.path}/{marked_dir_name(name, new_uuid(self._chance).hex(), STRAY_DIR_SUFFIX)}"
+        try:
+            log_dir.files.rename(path, stray)
+        except OSError as error:
+            log.error("%s cannot be renamed: %s", path, error)
+        else:
+            log.warning("%s was renamed to %s", path, stray)
+
+    def waiting_in(self, log_dir: LogDir) -> int:
+        """Logs that are not open yet."""
+        return sum(found is log_dir for found in self._found.values())
+
+    # --- opening
+
+    async def open(
+        self,
+        names: Sequence[TopicPartition],
+        image: Image,
+        config: Callable[[str], LogConfig],
+        now_ms: int,
+        still: Callable[[TopicPartition, Uuid], bool],
+    ) -> tuple[list[Opened], list[TopicPartition]]:
+        """Those that are open now, and those that are to be looked at again. `still` says afterwards whether a name means the same."""
+        placed = [(name, log_dir) for name in names if (log_dir := self._place(name, image)) is not None]
+        if not placed:
+            return [], []
+        openings = [
+            self._opening(name, log_dir, image.topics[name.topic].id, config(name.topic), now_ms)
+            for name, log_dir in placed
+        ]
+        results = await self._loop.run_in_executor(None, lambda: [_attempt(opening) for opening in openings])
+        opened: list[Opened] = []
+        again: list[TopicPartition] = []
+        for (name, log_dir), result in zip(placed, results, strict=True):
+            if not isinstance(result, Exception):
+                opened.append(self._take(name, log_dir, *result))
+            elif (
+                isinstance(result, KafkaError)
+                and result.code is ErrorCode.INCONSISTENT_TOPIC_ID
+                and name in self._found
+            ):
+                if still(name, image.topics[name.topic].id):
+                    self.set_aside(name, self._found.pop(name))
+                again.append(name)  # the directory may belong to what the name means by now
+            elif not self._note(name, log_dir, result):
+                again.append(name)
+        return opened, again
+
+    def _place(self, name: TopicPartition, image: Image) -> LogDir | None:
+        """Where it lies, or where a new one goes; None if that cannot be used."""
+        self._choose_twin(name, image)
+        found = self._found.get(name)
+        try:
+            if found is None:
+                state = image.topics[name.topic].partitions[name.partition]
+                log_dir = self.directories.place(name, state, self._node_id, is_new=self._loaded)
+                self.directories.holds(log_dir)
+                return log_dir
+            if found.failure is None:
+                return found
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name} is offline: {found.failure}")
+        except KafkaError as error:
+            self._break(name, Broken(error.message, self._found.pop(name, None)))
+            return None
+
+    def _choose_twin(self, name: TopicPartition, image: Image) -> None:
+        """A replica that lies in two directories was about to move: metadata was told of the new place before it was used."""
+        twin = self._twins.pop(name, None)
+        found = self._found.get(name)
+        if twin is None or found is None:
+            return
+        wanted = image.topics[name.topic].partitions[name.partition].directory(self._node_id)
+        if twin.meta is not None and twin.meta.directory_id == wanted:
+            self._found[name], twin = twin, found
+            self.directories.holds(self._found[name])
+            self.directories.holds(twin, -1)
+        log.warning("%s lies in two directories: the one in %s is put aside", name, twin.path)
+        self._put_aside(name, twin)
+
+    def _opening(
+        self, name: TopicPartition, log_dir: LogDir, topic_id: Uuid, config: LogConfig, now_ms: int
+    ) -> Callable[[], OpenedLog]:
+        """Any thread may call it: everything is looked up here."""
+        found = name in self._found
+        return partial(
+            _open,
+            log_dir.files,
+            log_dir.partition_path(name),
+            name,
+            config,
+            topic_id=topic_id,
+            # Checkpoints speak of what was there at the start, not of a topic that took the name since.
+            recovery_point=self.stored.get(RECOVERY_POINT_CHECKPOINT, name) if found else 0,
+            log_start=self.stored.get(LOG_START_CHECKPOINT, name) if found else 0,
+            clean=log_dir.was_clean,
+            now_ms=now_ms,
+        )
+
+    def _take(self, name: TopicPartition, log_dir: LogDir, opened: Log, report: RecoveryReport) -> Opened:
+        for message in report.messages():
+            log.warning("recovery: %s", message)
+        was_there = self._found.pop(name, None) is not None
+        return Opened(
+            name, opened, log_dir, self.stored.get(HIGH_WATERMARK_CHECKPOINT, name) if was_there else opened.log_start
+        )
+
+    def _note(self, name: TopicPartition, log_dir: LogDir, error: Exception) -> bool:
+        """What could not be opened is broken; False if it can be tried in another directory."""
+        was_there = self._found.pop(name, None) is not None
+        if not was_there:
+            self.directories.holds(log_dir, -1)
+        if isinstance(error, OSError) and is_passing(error):
+            where = log_dir if was_there else None
+            self._break(name, Broken(f"{name} is offline: {error.strerror}", where, passes=True))
+        elif isinstance(error, OSError) and not was_there:
+            # Where not even an empty log can be made, nothing can be written.
+            self._on_failure(log_dir, error)
+            return False
+        else:
+            self._break(name, Broken(f"{name} is offline: {error}", log_dir))
+        return True
+
+    def _break(self, name: TopicPartition, broken: Broken) -> None:
+        self.broken[name] = broken
+        log.error("%s", broken.why)
+
+    def retry_broken(self) -> list[TopicPartition]:
+        """Those for which there was no room are to be looked at again."""
+        names = [name for name, broken in self.broken.items() if broken.passes]
+        for name in names:
+            log_dir = self.broken.pop(name).log_dir
+            if log_dir is not None:
+                self._found[name] = log_dir
+        return names
+
+    # --- the end of a log
+
+    def forget_broken(self, name: TopicPartition) -> None:
+        """Its topic is deleted."""
+        log_dir = self.broken.pop(name).log_dir
+        if log_dir is not None and log_dir.failure is None:
+            self.set_aside(name, log_dir)
+
+    def set_aside(self, name: TopicPartition, log_dir: LogDir) -> None:
+        """A directory of a topic that is no more; the name may be used again already."""
+        path = f"{log_dir.path}/{marked_dir_name(name, new_uuid(self._chance).hex(), DELETE_DIR_SUFFIX)}"
+        self.directories.holds(log_dir, -1)
+        try:
+            log_dir.files.rename(log_dir.partition_path(name), path)
+        except OSError as error:
+            log.error("%s could not be deleted: %s", name, error)
+        else:
+            self.in_thread(log_dir.files.remove, path)
+
+    def delete(self, opened: Log, log_dir: LogDir) -> None:
+        """Renamed at once, so that the name is free; the files go in a thread."""
+        self.directories.holds(log_dir, -1)
+        if log_dir.failure is not None:
+            return
+        try:
+            path = opened.delete_directory(new_uuid(self._chance).hex())
+        except OSError as error:
+            log.error("%s could not be deleted: %s", opened.topic_partition, error)
+        else:
+            self.in_thread(log_dir.files.remove, path)
+
+    def in_thread(self, work: Callable[..., None], *args: str) -> None:
+        """Without anybody waiting for it; an error is told and no more."""
+
+        def done(future: asyncio.Future[None]) -> None:
+            self._in_threads.pop(future, None)
+            error = None if future.cancelled() else future.exception()
+            if error is not None:
+                log.error("%s could not be removed: %s", " ".join(args), error)
+
+        future = self._loop.run_in_executor(None, work, *args)
+        self._in_threads[future] = None
+        future.add_done_callback(done)
+
+
+def _open(files: Files, directory: str, name: TopicPartition, config: LogConfig, **options: Any) -> OpenedLog:
+    opened, report = Log.open(files, directory, name, config, **options)
+    if config.flush_messages < LONG_MAX and opened.log_end > opened.recovery_point:
+        # What a killed run wrote may be in the page cache only; nobody must read it there, and nobody knows what was acknowledged.
+        plan = opened.pending_sync()
+        if plan is not None:
+            plan.run()
+            opened.synced(plan)
+    return opened, report
+
+
+def _attempt(opening: Callable[[], OpenedLog]) -> OpenedLog | Exception:
+    """Whatever is wrong with one log, a broken invariant included, is no reason not to open the others."""
+    try:
+        return opening()
+    except Exception as error:
+        return error

@@ -1,0 +1,49 @@
+"""The offset checkpoints of all partitions: read once at the start, written for each directory while the node runs.
+
+The log starts are written BEFORE the recovery points: a recovery point may stand where it is only because the log starts there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace.base.ids import TopicPartition
+from headrace.replication.partition import Partition
+from headrace.storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from headrace.storage.log_dirs import LogDir
+
+ALL_CHECKPOINTS = (LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
+
+
+class StoredOffsets:
+    """What the last run left."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[str, dict[TopicPartition, int]] = {kind: {} for kind in ALL_CHECKPOINTS}
+
+    def load(self, log_dir: LogDir) -> None:
+        for kind in ALL_CHECKPOINTS:
+            self._offsets[kind].update(log_dir.load_offsets(kind))
+
+    def get(self, kind: str, name: TopicPartition) -> int:
+        return self._offsets[kind].get(name, 0)
+
+    def of(self, kind: str, names: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        stored = self._offsets[kind]
+        return {name: stored[name] for name in names if name in stored}
+
+
+def write_checkpoint(
+    log_dir: LogDir, kind: str, partitions: Sequence[Partition], kept: Mapping[TopicPartition, int]
+) -> None:
+    """In a thread: of ten thousand partitions even the reading takes long. `kept` is of logs that could not be opened."""
+    offsets = dict(kept)
+    for partition in partitions:
+        log = partition.log
+        if kind == RECOVERY_POINT_CHECKPOINT:
+            offsets[partition.name] = log.recovery_point
+        elif kind == HIGH_WATERMARK_CHECKPOINT:
+            offsets[partition.name] = partition.high_watermark
+        elif log.log_start > log.segments.first.base_offset:
+            offsets[partition.name] = log.log_start
+    log_dir.write_offsets(kind, offsets)

@@ -1,0 +1,31 @@
+"""Names of cipher suites: Java and the standards say TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, OpenSSL says ECDHE-RSA-AES256-GCM-SHA384."""
+
+from __future__ import annotations
+
+# All that there are of TLS 1.3, in the standards' names; OpenSSL uses the same.
+TLS_1_3 = ("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256")
+_CIPHERS = {
+    "AES_128_GCM": "AES128-GCM",
+    "AES_256_GCM": "AES256-GCM",
+    "AES_128_CCM": "AES128-CCM",
+    "AES_256_CCM": "AES256-CCM",
+    "AES_128_CBC": "AES128",
+    "AES_256_CBC": "AES256",
+    "CHACHA20_POLY1305": "CHACHA20-POLY1305",
+}
+_WITHOUT_HASH = ("CHACHA20_POLY1305", "AES_128_CCM", "AES_256_CCM")
+
+
+def openssl_name(suite: str) -> str:
+    """OpenSSL's name of a suite of TLS 1.2; ValueError for one that is unknown. OpenSSL's own names stay as they are."""
+    if not suite.startswith("TLS_"):
+        return suite
+    exchange, with_, rest = suite.removeprefix("TLS_").partition("_WITH_")
+    for name, short in _CIPHERS.items():
+        if with_ and rest.startswith(name):
+            digest = rest.removeprefix(name).strip("_")
+            parts = ["" if exchange == "RSA" else exchange.replace("_", "-"), short]
+            if name not in _WITHOUT_HASH:
+                parts.append(digest)
+            return "-".join(part for part in parts if part)
+    raise ValueError(f"{suite} is no cipher suite that is known here")

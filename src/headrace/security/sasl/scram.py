@@ -1,0 +1,123 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802), the server's side, without channel binding.
+
+Neither side ever sends the password: the client proves that it can derive the stored key, the server that it has it. Somebody unknown gets
+a challenge like everybody else, with a salt that is always the same for a name, and fails where a wrong password fails.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headrace.security.credentials import ITERATIONS_MIN, SALT_BYTES, ScramCredential, ScramMechanism
+from headrace.security.sasl.exchange import Challenge, Failure, Step, Success
+
+if TYPE_CHECKING:
+    from random import Random
+
+NONCE_BITS = 160
+CLIENT_NONCE_CHARACTERS_MAX = 1024
+_FIRST = re.compile(
+    r"(?P<header>(?P<flag>[nyp])(?:=(?P<binding>[^,]*))?,(?:a=(?P<authorization>[^,]*))?,)"
+    r"(?P<bare>n=(?P<user>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?P<extensions>(?:,[a-zA-Z]+=[^,]+)*))"
+)
+_FINAL = re.compile(
+    r"(?P<bare>c=(?P<header>[a-zA-Z0-9+/=]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,[a-zA-Z]+=[^,]+)*),p=(?P<proof>[a-zA-Z0-9+/=]+)"
+)
+
+Lookup = Callable[[ScramMechanism, str], ScramCredential | None]
+
+
+class ScramExchange:
+    def __init__(self, mechanism: ScramMechanism, lookup: Lookup, secret: bytes, chance: Random) -> None:
+        """`secret`: of this node, for the salts of those who do not exist."""
+        self._mechanism = mechanism
+        self._lookup = lookup
+        self._secret = secret
+        self._nonce = f"{chance.getrandbits(NONCE_BITS):x}"
+        self._user = ""
+        self._known = False
+        self._credential: ScramCredential | None = None
+        self._header = b""
+        self._said = ""  # both first messages, which the proof signs
+
+    def step(self, token: bytes) -> Step:
+        try:
+            text = token.decode()
+        except UnicodeDecodeError:
+            return Failure("a SCRAM message must be UTF-8")
+        return self._first(text) if self._credential is None else self._final(text, self._credential)
+
+    def _first(self, text: str) -> Step:
+        found = _FIRST.fullmatch(text)
+        if found is None or len(found["nonce"]) > CLIENT_NONCE_CHARACTERS_MAX:
+            return Failure("this is no first message of SCRAM")
+        if found["flag"] == "p":
+            return Failure("the client insists on channel binding, which Kafka does not have")
+        user = _unescape(found["user"])
+        authorization = _unescape(found["authorization"] or "")
+        if user is None or authorization is None:
+            return Failure("the user name of a SCRAM message is not escaped as it must be")
+        if "tokenauth=true" in found["extensions"].split(","):
+            return Failure("the client has a delegation token, which this version does not know")
+        if authorization and authorization != user:
+            return Failure(
+                "the authorization id differs from the user name",
+                "Authentication failed: Client requested an authorization id that is different from username",
+            )
+        known = self._lookup(self._mechanism, user)
+        self._user, self._known = user, known is not None
+        self._credential = credential = known if known is not None else self._nobody(user)
+        self._nonce = found["nonce"] + self._nonce
+        self._header = found["header"].encode()
+        answer = f"r={self._nonce},s={_encode(credential.salt)},i={credential.iterations}"
+        self._said = f"{found['bare']},{answer}"
+        return Challenge(answer.encode())
+
+    def _final(self, text: str, credential: ScramCredential) -> Step:
+        found = _FINAL.fullmatch(text)
+        if found is None:
+            return Failure("this is no final message of SCRAM")
+        proof, header = _decode(found["proof"]), _decode(found["header"])
+        if proof is None or header is None or len(proof) != len(credential.stored_key):
+            return Failure("the final message of SCRAM has no proof of the right size")
+        digest = self._mechanism.digest
+        signed = f"{self._said},{found['bare']}".encode()
+        signature = hmac.digest(credential.stored_key, signed, digest)
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        proven = hmac.compare_digest(hashlib.new(digest, client_key).digest(), credential.stored_key)
+        # Kafka's own client repeats "n,," even where it named an authorization id.
+        same = hmac.compare_digest(found["nonce"].encode(), self._nonce.encode()) and header in (self._header, b"n,,")
+        if not (proven and same and self._known):
+            return Failure(f"wrong user name or password for {self._user[:100]!r}")
+        return Success(self._user, b"v=" + _encode(hmac.digest(credential.server_key, signed, digest)).encode())
+
+    def _nobody(self, user: str) -> ScramCredential:
+        """No password leads to a stored key that is itself a hash of our secret."""
+        salt = hmac.digest(self._secret, b"salt" + user.encode(), "sha512")[:SALT_BYTES]
+        key = hmac.digest(self._secret, b"key" + user.encode(), self._mechanism.digest)
+        return ScramCredential(salt, key, key, ITERATIONS_MIN)
+
+
+def _unescape(text: str) -> str | None:
+    """A comma is =2C and an equals sign =3D; any other use of = is an error."""
+    parts = re.split(r"(=2C|=3D)", text)
+    if any("=" in part for part in parts[::2]):
+        return None
+    return "".join({"=2C": ",", "=3D": "="}.get(part, part) for part in parts)
+
+
+def _encode(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _decode(text: str) -> bytes | None:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None

@@ -1,0 +1,96 @@
+"""Who is let in to what: asks the authorizer, and writes down what it said (logger `kafka.authorizer.logger`, in Kafka's words).
+
+What a request needs as a whole is asked for before its handler sees it; what it needs for each topic or group it names, the handler asks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from headrace.base.errors import ErrorCode
+from headrace.protocol.apis import ApiKey
+from headrace.security.authorizer import Rule, StandardAuthorizer
+from headrace.security.resources import Need, Operation, Resource
+from headrace.server.context import Peer, RequestContext
+
+audit = logging.getLogger("kafka.authorizer.logger")
+
+Refusal = Callable[[Any, ErrorCode, str], Any]
+
+REFUSED = "Cluster authorization failed."
+_RESOURCE_NAMES = {
+    Resource.TOPIC: "Topic",
+    Resource.GROUP: "Group",
+    Resource.CLUSTER: "Cluster",
+    Resource.TRANSACTIONAL_ID: "TransactionalId",
+    Resource.DELEGATION_TOKEN: "DelegationToken",
+    Resource.USER: "User",
+}
+
+
+class Authority:
+    def __init__(self, authorizer: StandardAuthorizer) -> None:
+        self.authorizer = authorizer
+
+    def allows(
+        self, context: RequestContext, operation: Operation, resource: Resource, name: str, *, quietly: bool = False
+    ) -> bool:
+        peer = context.peer
+        rule = self.authorizer.decide(peer.principal, peer.address, operation, resource, name)
+        if rule.allowed:
+            if audit.isEnabledFor(logging.DEBUG):
+                _report(logging.DEBUG, context, operation, resource, name, rule)
+        elif not quietly:
+            _report(logging.INFO, context, operation, resource, name, rule)
+        return rule.allowed
+
+    def allows_any(self, context: RequestContext, operation: Operation, resource: Resource) -> bool:
+        peer = context.peer
+        rule = self.authorizer.decide_any(peer.principal, peer.address, operation, resource)
+        if not rule.allowed:
+            _report(logging.INFO, context, operation, resource, "*", rule)
+        return rule.allowed
+
+    def passes_write(self, peer: Peer, topic: str) -> bool:
+        """For the short way of Produce: yes only if there is nothing to report either."""
+        rule = self.authorizer.decide(peer.principal, peer.address, Operation.WRITE, Resource.TOPIC, topic)
+        return rule.allowed and not audit.isEnabledFor(logging.DEBUG)
+
+    def operations(self, context: RequestContext, resource: Resource, name: str) -> int:
+        return self.authorizer.operations(context.peer.principal, context.peer.address, resource, name)
+
+
+def _report(
+    level: int, context: RequestContext, operation: Operation, resource: Resource, name: str, rule: Rule
+) -> None:
+    audit.log(
+        level,
+        "Principal = %s is %s operation = %s from host = %s on resource = %s:LITERAL:%s for request = %s"
+        " with resourceRefCount = 1 based on rule %s",
+        context.peer.principal,
+        "Allowed" if rule.allowed else "Denied",
+        operation.name,
+        context.peer.address,
+        _RESOURCE_NAMES[resource],
+        name,
+        "".join(word.title() for word in ApiKey(context.api_key).name.split("_")),
+        rule.text,
+    )
+
+
+def need_of_whole(need: Need) -> Need | None:
+    """What is asked for before the handler is; None if nothing is, or the handler asks for each thing by itself."""
+    return None if need.per_entity or need.resource is Resource.NONE else need
+
+
+def refusal_for(response: Any) -> Refusal:
+    """For an answer that has one error code for all of it; the others bring their own (Service.refuse)."""
+    fields = response.__struct_fields__
+    assert "error_code" in fields, (
+        f"{response.__name__} has no error code of its own: its Service must say how it is refused"
+    )
+    if "error_message" in fields:
+        return lambda request, code, text: response(error_code=code, error_message=text)
+    return lambda request, code, text: response(error_code=code)

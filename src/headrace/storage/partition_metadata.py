@@ -1,0 +1,62 @@
+"""`partition.metadata`: which topic a log's directory belongs to. Names can be used again, ids cannot."""
+
+from __future__ import annotations
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import ZERO_UUID, Uuid, uuid_from_text, uuid_text
+from headrace.storage.checkpoints import PROPERTIES_BYTES_MAX, CorruptCheckpoint, read_text
+from headrace.storage.files import Files
+from headrace.storage.sync import write_unsynced
+
+PARTITION_METADATA = "partition.metadata"
+
+
+def claim_directory(
+    files: Files, directory: str, topic_id: Uuid, *, is_new: bool, clean: bool
+) -> tuple[Uuid, str | None]:
+    """Whose directory it is, now if nobody's before, and the path that has still to be synced, if any.
+
+    KafkaError INCONSISTENT_TOPIC_ID if it belongs to another topic of that name.
+    """
+    path = f"{directory}/{PARTITION_METADATA}"
+    try:
+        stored = None if is_new else read_partition_metadata(files, path)
+    except CorruptCheckpoint:
+        if clean:
+            raise
+        stored = None  # torn before it was ever synced: as good as none
+    if stored is None:
+        if topic_id == ZERO_UUID:
+            return ZERO_UUID, None
+        write_unsynced(files, path, encode_partition_metadata(topic_id))
+        return topic_id, path
+    if topic_id not in (ZERO_UUID, stored):
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_TOPIC_ID,
+            f"{directory} belongs to topic {uuid_text(stored)}, not to {uuid_text(topic_id)}",
+        )
+    # Also what a run that was killed wrote: nobody knows whether it got round to syncing it.
+    return stored, None if clean else path
+
+
+def read_partition_metadata(files: Files, path: str) -> Uuid | None:
+    """The topic id; None if there is no such file, or an empty one: a crash can leave that."""
+    text = read_text(files, path, PROPERTIES_BYTES_MAX)
+    if not text:
+        return None
+    values: dict[str, str] = {}
+    for line, row in enumerate(text.splitlines(), start=1):
+        name, separator, value = row.partition(": ")
+        if not separator:
+            raise CorruptCheckpoint(f"{path}, line {line}: {row[:80]!r} is not `name: value`")
+        values[name] = value.strip()
+    if values.get("version") != "0":
+        raise CorruptCheckpoint(f"{path}: version is {values.get('version')!r}, not '0'")
+    try:
+        return uuid_from_text(values.get("topic_id", ""))
+    except ValueError as error:
+        raise CorruptCheckpoint(f"{path}: topic_id: {error}") from error
+
+
+def encode_partition_metadata(topic_id: Uuid) -> bytes:
+    return f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode()

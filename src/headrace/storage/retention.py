@@ -1,0 +1,87 @@
+"""What a log need not keep: what lies below its start, what is more than `retention.bytes`, what is older than `retention.ms`.
+
+Whole segments go, from the oldest on, and only what every in-sync replica has. The active one is rolled first if even it has to go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from headrace.base.errors import CorruptData
+from headrace.storage.files import is_passing
+from headrace.storage.log import Log
+from headrace.storage.segment import Segment
+
+SEGMENTS_AT_ONCE = 16  # renamed in one go: a millisecond
+DELETE_POLICY = "delete"
+
+Goes = Callable[[Segment, Segment | None], bool]  # the segment and the one that follows it
+
+
+def enforce(log: Log, high_watermark: int, now_ms: int) -> str | None:
+    """Takes some segments out of the log and says which and why; None if nothing has to go. Call it until then."""
+    for reason, goes in _rules(log, now_ms):
+        count = _oldest(log, high_watermark, goes)
+        if count == len(log.segments):
+            try:
+                log.roll(now_ms)
+            except OSError as error:
+                if not is_passing(error):
+                    raise
+                count -= 1  # a full disk has no room for a new segment before the old ones are gone
+        if count:
+            first = log.segments.first.base_offset
+            log.delete_oldest(count, now_ms)
+            return (
+                f"{log.topic_partition}: offsets {first} to {log.segments.first.base_offset - 1} are deleted: {reason}"
+            )
+    return None
+
+
+def _rules(log: Log, now_ms: int) -> list[tuple[str, Goes]]:
+    config = log.config
+    rules: list[tuple[str, Goes]] = [(f"the log starts at {log.log_start}", _is_below(log.log_start))]
+    if DELETE_POLICY in config.cleanup_policy:
+        if config.retention_bytes >= 0 and log.size >= config.retention_bytes:
+            rules.append((f"retention.bytes={config.retention_bytes}", _is_too_much(log.size - config.retention_bytes)))
+        if config.retention_ms >= 0:
+            rules.append((f"retention.ms={config.retention_ms}", _is_too_old(now_ms - config.retention_ms)))
+    return rules
+
+
+def _oldest(log: Log, high_watermark: int, goes: Goes) -> int:
+    count = 0
+    for segment in log.segments:
+        following = log.segments.following(segment)
+        end = log.log_end if following is None else following.base_offset
+        is_empty = following is None and segment.size == 0
+        if count == SEGMENTS_AT_ONCE or end > high_watermark or is_empty or not goes(segment, following):
+            break
+        count += 1
+    return count
+
+
+def _is_below(log_start: int) -> Goes:
+    return lambda segment, following: following is not None and following.base_offset <= log_start
+
+
+def _is_too_much(excess: int) -> Goes:
+    left = excess
+
+    def goes(segment: Segment, following: Segment | None) -> bool:
+        nonlocal left
+        left -= segment.size
+        return left >= 0
+
+    return goes
+
+
+def _is_too_old(before_ms: int) -> Goes:
+    def goes(segment: Segment, following: Segment | None) -> bool:
+        with suppress(CorruptData):  # damaged or not, it grows old
+            segment.prove_max_timestamp()
+        newest = segment.max_timestamp if segment.max_timestamp >= 0 else segment.modified_ms()
+        return newest < before_ms
+
+    return goes

@@ -1,0 +1,264 @@
+"""What administrators ask of a running node, over its socket: what is answered, and what changes on it."""
+
+import pytest
+from admin_client import BROKER, DELETE, GROUP, LOGGER, METRICS, SET, TOPIC, Admin
+
+from headrace.base.errors import ErrorCode
+from headrace.protocol.apis import APIS, ApiKey
+from headrace.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest
+from headrace.protocol.messages.api_versions import ApiVersionsRequest
+from headrace.protocol.messages.create_partitions import CreatePartitionsRequest
+from headrace.protocol.messages.delete_records import DeleteRecordsRequest
+from headrace.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
+from headrace.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+from headrace.protocol.messages.describe_producers import DescribeProducersRequest
+from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest
+from headrace.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
+from headrace.protocol.messages.list_config_resources import ListConfigResourcesRequest
+from headrace.protocol.messages.list_offsets import ListOffsetsRequest
+from headrace.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from headrace.testing.cluster import EmbeddedNode
+
+
+@pytest.fixture(scope="module")
+def node():
+    with EmbeddedNode() as running:
+        yield running
+
+
+@pytest.fixture
+def admin(node):
+    return Admin(node.port)
+
+
+def test_every_version_that_is_listed_is_answered(node, admin):
+    """With the request's defaults: whatever is wrong with them, an answer comes and the connection stays."""
+    listed = {api.api_key: api for api in admin.ask(ApiVersionsRequest(), 0).api_keys}
+    assert {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}.isdisjoint(listed)  # nobody would receive it
+    for key in sorted(listed.keys() - {ApiKey.PRODUCE, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}):
+        api = APIS[ApiKey(key)]
+        for version in range(listed[key].min_version, listed[key].max_version + 1):
+            request = (
+                ApiVersionsRequest(client_software_name="a", client_software_version="1")
+                if key == ApiKey.API_VERSIONS
+                else api.request()
+            )
+            assert type(admin.ask(request, version)) is api.response, f"{api.key.name} {version}"
+
+
+def end(admin, topic, index=0):
+    wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=-1)
+    topics = [ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])]
+    return admin.ask(ListOffsetsRequest(replica_id=-1, topics=topics)).topics[0].partitions[0].offset
+
+
+def delete_records(admin, topic, index, offset):
+    wanted = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=index, offset=offset)
+    topics = [DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[wanted])]
+    answer = admin.ask(DeleteRecordsRequest(topics=topics, timeout_ms=1000)).topics[0].partitions[0]
+    return ErrorCode(answer.error_code), answer.low_watermark
+
+
+def test_records_are_deleted_up_to_an_offset(admin):
+    admin.create("deleted")
+    admin.produce("deleted", 0, b"a", b"b", b"c")
+    assert delete_records(admin, "deleted", 0, 2) == (ErrorCode.NONE, 2)
+    assert delete_records(admin, "deleted", 0, 1) == (ErrorCode.NONE, 2)
+    assert delete_records(admin, "deleted", 0, 4) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    assert delete_records(admin, "deleted", 0, -1) == (ErrorCode.NONE, 3) and end(admin, "deleted") == 3
+    assert delete_records(admin, "deleted", 9, 0) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+
+
+def test_where_epochs_end(admin):
+    admin.create("epochs")
+    admin.produce("epochs", 0, b"a", b"b")
+
+    def ask(epoch, current=-1, index=0):
+        wanted = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
+            partition=index, current_leader_epoch=current, leader_epoch=epoch
+        )
+        topics = [OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic="epochs", partitions=[wanted])]
+        answer = admin.ask(OffsetForLeaderEpochRequest(topics=topics)).topics[0].partitions[0]
+        return ErrorCode(answer.error_code), answer.leader_epoch, answer.end_offset
+
+    assert ask(0) == (ErrorCode.NONE, 0, 2)
+    assert ask(7) == (ErrorCode.NONE, -1, -1)
+    assert ask(0, current=5) == (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1)
+    assert ask(0, index=4) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+
+
+def test_who_writes_to_a_partition(admin):
+    admin.create("written")
+    assert admin.produce("written", 0, b"a", b"b", producer=(4000, 3, 0)).error_code == 0
+    wanted = DescribeProducersRequest.TopicRequest(name="written", partition_indexes=[0, 5])
+    known, unknown = admin.ask(DescribeProducersRequest(topics=[wanted])).topics[0].partitions
+    [state] = known.active_producers
+    assert (state.producer_id, state.producer_epoch, state.last_sequence, state.current_txn_start_offset) == (
+        4000,
+        3,
+        1,
+        -1,
+    )
+    assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_topics_are_described_a_page_at_a_time(admin):
+    for name, partitions in (("page-a", 2), ("page-b", 4), ("page-c", 1)):
+        admin.create(name, partitions)
+    names = [
+        DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in ("page-c", "page-a", "page-b", "page-x")
+    ]
+    pages, cursor = [], None
+    while True:
+        request = DescribeTopicPartitionsRequest(topics=names, response_partition_limit=3)
+        if cursor is not None:
+            request.cursor = DescribeTopicPartitionsRequest.Cursor(
+                topic_name=cursor.topic_name, partition_index=cursor.partition_index
+            )
+        answer = admin.ask(request)
+        pages.append([(topic.name, [one.partition_index for one in topic.partitions]) for topic in answer.topics])
+        cursor = answer.next_cursor
+        if cursor is None:
+            break
+    assert pages == [
+        [("page-a", [0, 1]), ("page-b", [0])],
+        [("page-b", [1, 2, 3])],
+        [("page-c", [0]), ("page-x", [])],
+    ]
+
+
+def test_new_partitions_are_there_when_the_answer_is(admin):
+    admin.create("grown")
+    wanted = CreatePartitionsRequest.CreatePartitionsTopic(name="grown", count=3, assignments=None)
+    assert admin.ask(CreatePartitionsRequest(topics=[wanted], timeout_ms=5000)).results[0].error_code == 0
+    assert admin.produce("grown", 2, b"a").error_code == 0
+
+
+def test_options_of_a_topic_take_effect_at_once(admin):
+    admin.create("tuned")
+    assert admin.alter(TOPIC, "tuned", ("max.message.bytes", SET, "100")) == (0, None)
+    assert admin.produce("tuned", 0, b"x" * 200).error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert admin.alter(TOPIC, "tuned", ("max.message.bytes", DELETE, None)) == (0, None)
+    assert admin.produce("tuned", 0, b"x" * 200).error_code == 0
+
+
+def test_options_of_brokers_take_effect_at_once_and_after_a_restart():
+    with EmbeddedNode() as node:
+        admin = Admin(node.port)
+        admin.create("small")
+        assert admin.alter(BROKER, "", ("message.max.bytes", SET, "300")) == (0, None)
+        assert admin.produce("small", 0, b"x" * 400).error_code == ErrorCode.MESSAGE_TOO_LARGE
+        assert admin.alter(BROKER, "1", ("message.max.bytes", SET, "600")) == (0, None)
+        assert admin.produce("small", 0, b"x" * 400).error_code == 0
+        node.restart()
+        assert admin.produce("small", 0, b"x" * 700).error_code == ErrorCode.MESSAGE_TOO_LARGE
+        shown = admin.describe(TOPIC, "small", "max.message.bytes")["max.message.bytes"]
+        assert (shown.value, shown.config_source) == ("600", 2)
+        assert [(one.name, one.value, one.source) for one in shown.synonyms] == [
+            ("message.max.bytes", "600", 2),
+            ("message.max.bytes", "300", 3),
+            ("message.max.bytes", "1048588", 5),
+        ]
+
+
+def test_secrets_are_never_shown(admin):
+    name = "listener.name.plaintext.ssl.keystore.password"
+    assert admin.alter(BROKER, "1", (name, SET, "hunter2")) == (0, None)
+    shown = admin.describe(BROKER, "1", name)[name]
+    assert shown.is_sensitive and shown.value is None and [one.value for one in shown.synonyms] == [None]
+    assert admin.alter(BROKER, "1", (name, DELETE, None)) == (0, None)
+
+
+def test_what_only_the_broker_can_judge_is_judged_by_it(admin):
+    code, text = admin.alter(BROKER, "1", ("num.partitions", SET, "3"))
+    assert code == ErrorCode.INVALID_REQUEST and text == "Cannot update these configs dynamically: [num.partitions]"
+    assert admin.alter(BROKER, "7", ("log.retention.ms", SET, "3"))[0] == ErrorCode.INVALID_REQUEST
+    assert admin.alter(LOGGER, "1", ("headrace.api", SET, "DEBUG"))[0] in (0, ErrorCode.INVALID_CONFIG)
+    assert admin.describe(LOGGER, "1", "root")["root"].config_source == 6
+
+
+def test_resources_that_have_options_are_listed(admin):
+    admin.create("listed")
+    admin.alter(METRICS, "m", ("interval.ms", SET, "1000"))
+    admin.alter(GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"))
+    listed = {
+        (one.resource_type, one.resource_name) for one in admin.ask(ListConfigResourcesRequest()).config_resources
+    }
+    assert {(TOPIC, "listed"), (BROKER, "1"), (LOGGER, "1"), (METRICS, "m"), (GROUP, "g")} <= listed
+    assert [one.resource_name for one in admin.ask(ListConfigResourcesRequest(), 0).config_resources] == ["m"]
+    assert admin.ask(ListConfigResourcesRequest(resource_types=[3])).error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert admin.describe(METRICS, "m")["interval.ms"].config_source == 7
+    assert admin.describe(GROUP, "g")["consumer.session.timeout.ms"].config_source == 8
+
+
+def test_the_quorum_and_what_nobody_coordinates_or_limits(admin):
+    partition = DescribeQuorumRequest.PartitionData(partition_index=0)
+    topics = [DescribeQuorumRequest.TopicData(topic_name="__cluster_metadata", partitions=[partition])]
+    for version in (0, 1, 2):
+        found = admin.ask(DescribeQuorumRequest(topics=topics), version).topics[0].partitions[0]
+        assert found.leader_id == 1 and found.high_watermark > 0 and found.current_voters[0].replica_id == 1
+    assert admin.ask(DescribeClientQuotasRequest()).entries == []
+    for version in range(7):
+        answer = admin.ask(
+            FindCoordinatorRequest(key="g") if version < 4 else FindCoordinatorRequest(coordinator_keys=["g", "h"]),
+            version,
+        )
+        codes = [answer.error_code] if version < 4 else [one.error_code for one in answer.coordinators]
+        assert set(codes) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+
+
+def sizes(admin):
+    found = {}
+    for directory in admin.ask(DescribeLogDirsRequest(topics=None)).results:
+        assert directory.error_code == 0 and directory.total_bytes > directory.usable_bytes > 0
+        for topic in directory.topics:
+            for one in topic.partitions:
+                found[(topic.name, one.partition_index, one.is_future_key)] = (directory.log_dir, one.partition_size)
+    return found
+
+
+def move(admin, path, topic, index=0):
+    wanted = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name=topic, partitions=[index])
+    dirs = [AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=path, topics=[wanted])]
+    return ErrorCode(admin.ask(AlterReplicaLogDirsRequest(dirs=dirs)).results[0].partitions[0].error_code)
+
+
+def test_a_replica_moves_to_another_directory_and_loses_nothing(tmp_path):
+    dirs = [str(tmp_path / name) for name in ("a", "b")]
+    with EmbeddedNode({"log.dirs": ",".join(dirs)}, data_dir=tmp_path) as node:
+        admin = Admin(node.port)
+        admin.create("moved", retention_ms="-1")
+        for number in range(20):
+            assert admin.produce("moved", 0, b"x" * 5000, producer=(7, 0, number)).error_code == 0
+        was, size = sizes(admin)[("moved", 0, False)]
+        [target] = [path for path in dirs if path != was]
+        assert move(admin, was, "moved") is ErrorCode.NONE
+        assert move(admin, "/nowhere", "moved") is ErrorCode.LOG_DIR_NOT_FOUND
+        assert move(admin, target, "moved", 9) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert move(admin, target, "moved") is ErrorCode.NONE
+        while sizes(admin)[("moved", 0, False)][0] == was:
+            pass
+        assert sizes(admin)[("moved", 0, False)] == (target, size)
+        assert admin.produce("moved", 0, b"x" * 5000, producer=(7, 0, 19)).base_offset == 19  # it knows its producers
+        assert admin.produce("moved", 0, b"y", producer=(7, 0, 20)).base_offset == 20
+        node.restart()
+        assert end(admin, "moved") == 21 and sizes(admin)[("moved", 0, False)][0] == target
+
+
+def test_snapshots_are_taken_and_the_next_start_begins_with_the_newest(tmp_path):
+    settings = {"metadata.log.max.record.bytes.between.snapshots": "1"}
+    with EmbeddedNode(settings, data_dir=tmp_path) as node:
+        admin = Admin(node.port)
+        admin.create("kept", retention_ms="12345")
+        admin.alter(BROKER, "", ("log.segment.bytes", SET, "2000000"))
+        directory = tmp_path / "__cluster_metadata-0"
+        while not list(directory.glob("*.checkpoint")):
+            pass
+        node.restart()
+        assert admin.describe(TOPIC, "kept", "retention.ms")["retention.ms"].value == "12345"
+        assert admin.describe(TOPIC, "kept", "segment.bytes")["segment.bytes"].value == "2000000"
+        admin.create("more")
+        node.kill()
+        node.start()
+        assert admin.produce("more", 0, b"a").error_code == 0 and admin.produce("kept", 0, b"a").error_code == 0

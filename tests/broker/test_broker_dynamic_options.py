@@ -1,0 +1,138 @@
+"""Dynamic options of a broker: whose value wins, what may be changed and what Kafka says of the rest, who is told."""
+
+import pytest
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import NodeId
+from headrace.broker.dynamic_options import DynamicOptions
+from headrace.broker.loggers import change_level, loggers
+from headrace.broker.node_options import NODE_OPTIONS
+from headrace.controller.configs import APPEND, DELETE, SET
+from headrace.metadata.image import BROKER_CONFIG
+from headrace.metadata.layers import Layer, Source
+from headrace.metadata.loader import MetadataLoader
+from headrace.protocol.messages.stored.metadata_cluster import ConfigRecord
+
+SETTINGS = {name: option.default for name, option in NODE_OPTIONS.items()} | {"log.dirs": ["/a", "/b"], "node.id": 1}
+
+
+class Stage:
+    def __init__(self, **explicit):
+        given = {name.replace("_", "."): value for name, value in explicit.items()}
+        self.options = DynamicOptions({**SETTINGS, **given}, frozenset(given), NodeId(1))
+        self.loader = MetadataLoader([self.options])
+        self.offset = 0
+
+    def set(self, broker, name, value):
+        self.offset += 1
+        record = ConfigRecord(resource_type=BROKER_CONFIG, resource_name=broker, name=name, value=value)
+        self.loader.apply([record], self.offset, 1)
+
+
+def test_one_broker_is_stronger_than_all_of_them_and_both_than_settings():
+    stage = Stage(message_max_bytes=7)
+    assert stage.options.topic_defaults()["max.message.bytes"] == 7
+    for broker, value, wins in (("", "8", 8), ("1", "9", 9), ("2", "10", 9), ("1", None, 8), ("", None, 7)):
+        stage.set(broker, "message.max.bytes", value)
+        assert stage.options.values["message.max.bytes"] == wins
+        assert stage.options.topic_defaults()["max.message.bytes"] == wins
+
+
+def test_layers_are_shown_in_their_order_and_weaker_names_only_behind_the_one_that_is_asked_for():
+    stage = Stage(log_retention_hours=1)
+    assert stage.options.layers().of("log.retention.ms") == []
+    stage.set("", "log.retention.ms", "5")
+    stage.set("1", "log.retention.ms", "6")
+    assert stage.options.layers().of("log.retention.ms") == [
+        Layer("log.retention.ms", "6", Source.DYNAMIC_BROKER),
+        Layer("log.retention.ms", "5", Source.DYNAMIC_DEFAULT),
+        Layer("log.retention.hours", "1", Source.STATIC),
+        Layer("log.retention.hours", "168", Source.DEFAULT),
+    ]
+    assert stage.options.layers().of_topic("retention.ms") == stage.options.layers().of("log.retention.ms")
+    assert stage.options.layers().topic_default("retention.ms") == Layer("log.retention.ms", "6", Source.DYNAMIC_BROKER)
+    hours = Stage(log_retention_hours=2).options.layers().topic_default("retention.ms")
+    assert hours == Layer("log.retention.hours", "7200000", Source.STATIC)
+
+
+def test_whoever_asked_is_told_and_only_of_this_broker():
+    stage, told = Stage(), []
+    stage.options.subscribe(lambda values: told.append(values["max.connections"]))
+    stage.set("2", "max.connections", "5")
+    assert told == []
+    stage.set("1", "max.connections", "5")
+    stage.set("", "max.connections", "6")
+    assert told == [5, 5]
+
+
+def test_what_nobody_may_have_written_is_not_used_and_the_broker_starts_all_the_same(caplog):
+    stage = Stage()
+    stage.set("1", "num.partitions", "5")
+    stage.set("1", "message.max.bytes", "many")
+    stage.set("", "listeners", "PLAINTEXT://:1")
+    stage.set("1", "ssl.keystore.location", "/x")
+    assert stage.options.values == {**SETTINGS, "num.partitions": 1}
+    for name in ("num.partitions", "message.max.bytes", "listeners", "ssl.keystore.location"):
+        assert f"the dynamic option {name} is not used" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("texts", "per_broker", "words"),
+    [
+        (
+            {"num.partitions": "3", "node.id": "4"},
+            True,
+            "Cannot update these configs dynamically: [node.id, num.partitions]",
+        ),
+        ({"ssl.keystore.location": "/x"}, True, "only per-listener using the listener prefix: [ssl.keystore.location]"),
+        (
+            {"log.retention.ms": "a"},
+            False,
+            "Invalid value a for configuration log.retention.ms: Not a number of type LONG",
+        ),
+        ({"message.max.bytes": "-1"}, False, "Value must be at least 0"),
+        ({"cordoned.log.dirs": "*"}, False, "broker id must be specified: [cordoned.log.dirs]"),
+        ({"listener.name.x.ssl.keystore.location": "/x"}, False, "broker id must be specified"),
+        ({"listeners": "PLAINTEXT://:1"}, True, "listeners cannot be changed while this node runs"),
+        ({"num.io.threads": "100"}, False, "not be greater than double the current value 8"),
+        ({"num.io.threads": "2"}, False, "at least half the current value 8"),
+        ({"cordoned.log.dirs": "/c"}, True, "Missing entries : /c"),
+    ],
+)
+def test_what_a_client_may_not_set(texts, per_broker, words):
+    with pytest.raises(KafkaError) as caught:
+        Stage().options.check(texts, per_broker=per_broker)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST and words in caught.value.message
+
+
+def test_what_a_client_may_set():
+    options = Stage().options
+    options.check({"log.retention.ms": "5", "num.io.threads": "9", "unknown.to.us": "x"}, per_broker=False)
+    options.check({"cordoned.log.dirs": "/a", "listener.name.x.ssl.keystore.location": "/x"}, per_broker=True)
+
+
+def test_loggers_can_be_turned_up_and_back():
+    name = "headrace.broker.dynamic_options"
+    assert name in loggers()
+    change_level(name, SET, "TRACE", really=False)
+    assert loggers()[name] != "TRACE"
+    change_level(name, SET, "TRACE", really=True)
+    assert loggers()[name] == "TRACE"
+    change_level(name, DELETE, None, really=True)
+    assert loggers()[name] == loggers()["root"]
+
+
+@pytest.mark.parametrize(
+    ("name", "operation", "value", "code"),
+    [
+        ("no.such", SET, "INFO", ErrorCode.INVALID_CONFIG),
+        ("root", SET, "LOUD", ErrorCode.INVALID_CONFIG),
+        ("root", APPEND, "INFO", ErrorCode.INVALID_REQUEST),
+        ("root", DELETE, None, ErrorCode.INVALID_REQUEST),
+        ("root", 9, None, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_levels_that_cannot_be_set(name, operation, value, code):
+    with pytest.raises(KafkaError) as caught:
+        change_level(name, operation, value, really=True)
+    assert caught.value.code is code

@@ -1,0 +1,46 @@
+"""Every example runs as its page says, on a node of its own, and says what it should."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+pytestmark = pytest.mark.clients
+SAYS = {
+    "admin": r"(?s)retention\.ms=86400000.*\n3 partitions, the first one holds offsets 4 to 9\nadministered(-too)? is gone",
+    "partitioner": r"north: partition \d\nsouth: partition \d\nwest: partition \d",
+    "producer": "100 of 100 acknowledged",
+}
+
+
+def run(example, node, *arguments):
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / example), node.bootstrap, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("client", ["confluent", "aiokafka"])
+@pytest.mark.parametrize("kind", SAYS)
+def test_an_example_does_what_it_says(headrace_node, kind, client):
+    assert re.search(SAYS[kind], run(f"{kind}_{client}.py", headrace_node))
+
+
+@pytest.mark.parametrize("client", ["confluent", "aiokafka"])
+def test_the_consumers_read_what_both_producers_wrote(headrace_node, client):
+    for producer in ("confluent", "aiokafka"):
+        run(f"producer_{producer}.py", headrace_node, f"read-by-{client}")
+    said = run(f"consumer_{client}.py", headrace_node, f"read-by-{client}")
+    assert said.count("b'greeting 99'") == 2 and said.endswith("200 records\n")
+
+
+def test_every_example_is_in_the_table():
+    page = (EXAMPLES / "README.md").read_text()
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(re.findall(r"`(\w+\.py)`", page))

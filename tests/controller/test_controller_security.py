@@ -1,0 +1,236 @@
+"""ACLs and SCRAM credentials as decisions: records, answers, and what the controller's own authorizer is told, and when."""
+
+import random
+
+import pytest
+
+from headrace.base.errors import ErrorCode
+from headrace.controller import acls, credentials
+from headrace.controller.acls import AclFollower, committed_acls
+from headrace.controller.context import ControllerContext
+from headrace.controller.controller import Controller
+from headrace.metadata.acls import acl_of
+from headrace.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
+from headrace.protocol.messages.create_acls import CreateAclsRequest
+from headrace.protocol.messages.delete_acls import DeleteAclsRequest
+from headrace.protocol.messages.stored.metadata_security import (
+    AccessControlEntryRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
+from headrace.security.acls import Acl, Permission
+from headrace.security.authorizer import StandardAuthorizer
+from headrace.security.credentials import ScramMechanism, credential_from_salted, salted_password
+from headrace.security.principals import Principal
+from headrace.security.resources import Operation, Resource
+from headrace.statemachine.runtime import Runtime
+
+Creation = CreateAclsRequest.AclCreation
+Filter = DeleteAclsRequest.DeleteAclsFilter
+Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
+Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion
+ALICE = Principal("User", "alice")
+SALT = b"0123456789abcdef"
+
+
+class Journal:
+    """Commits when told, or at once."""
+
+    def __init__(self, *, at_once=True):
+        self.records, self.told, self.at_once, self.committed = [], [], at_once, -1
+
+    def next_offset(self):
+        return len(self.records)
+
+    def append(self, records):
+        self.records += records
+        if self.at_once:
+            self.commit()
+        return len(self.records) - 1
+
+    def commit(self):
+        self.committed = len(self.records) - 1
+        for tell in self.told:
+            tell(self.committed)
+
+    def committed_offset(self):
+        return self.committed
+
+    def read(self, start):
+        yield start, self.records[start:]
+
+    def on_committed(self, tell):
+        self.told.append(tell)
+
+    def on_lost(self, tell):
+        pass
+
+
+class Stage:
+    def __init__(self, *, at_once=True):
+        self.journal = Journal(at_once=at_once)
+        self.context = ControllerContext("cluster", random.Random(5))
+        machine = Controller(self.context, [])
+        self.runtime = Runtime(machine, self.journal)
+        self.authorizer = StandardAuthorizer(frozenset(), allow_if_no_acl=False)
+        follower = AclFollower(self.context, self.authorizer)
+        machine.on_applied = follower.applied
+        self.journal.on_committed(follower.committed)
+        self.runtime.lead(0)
+
+    def ask(self, request):
+        told = []
+        self.runtime.submit(request, 0, lambda answer, error: told.append((answer, error)))
+        if not told:
+            return None
+        ((answer, error),) = told
+        if error is not None:
+            raise error
+        return answer
+
+    def create(self, *creations):
+        return self.ask(CreateAclsRequest(creations=list(creations)))
+
+    def delete(self, *filters):
+        return self.ask(DeleteAclsRequest(filters=list(filters)))
+
+    def alter(self, upsertions=(), deletions=()):
+        request = AlterUserScramCredentialsRequest(upsertions=list(upsertions), deletions=list(deletions))
+        return {result.user: result.error_code for result in self.ask(request).results}
+
+    def reads(self, topic):
+        return self.authorizer.decide(ALICE, "::1", Operation.READ, Resource.TOPIC, topic).allowed
+
+
+def creation(name="orders", operation=Operation.READ, **changes):
+    fields = {
+        "resource_type": Resource.TOPIC, "resource_name": name, "principal": "User:alice", "host": "*",
+        "operation": operation, "permission_type": Permission.ALLOW, **changes,
+    }  # fmt: skip
+    return Creation(**fields)
+
+
+def wanted(**wishes):
+    fields = {
+        "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1, "principal_filter": None,
+        "host_filter": None, "operation": 1, "permission_type": 1, **wishes,
+    }  # fmt: skip
+    return Filter(**fields)
+
+
+def test_each_acl_is_created_once_and_answered_for_itself():
+    stage = Stage()
+    answer = stage.create(creation(), creation(), creation(""), creation("other"))
+    assert [result.error_code for result in answer.results] == [0, 0, ErrorCode.INVALID_REQUEST, 0]
+    assert [type(record) for record in stage.journal.records] == [AccessControlEntryRecord] * 2
+    assert acl_of(stage.journal.records[0]) == Acl(2, "orders", 3, "User:alice", "*", 3, 3)
+    assert stage.journal.records[0].id != stage.journal.records[1].id
+    stage.create(creation())
+    assert len(stage.journal.records) == 2
+    assert {record.resource_name for record in committed_acls(stage.context).values()} == {"orders", "other"}
+
+
+def test_filters_say_what_they_matched_and_see_the_same_acls():
+    stage = Stage()
+    stage.create(creation("a"), creation("b"), creation("b", Operation.WRITE))
+    answer = stage.delete(wanted(resource_name_filter="b"), wanted(operation=Operation.READ), wanted(operation=99))
+    assert [len(result.matching_acls) for result in answer.filter_results] == [2, 2, 0]
+    assert [result.error_code for result in answer.filter_results] == [0, 0, ErrorCode.INVALID_REQUEST]
+    removed = [record for record in stage.journal.records if isinstance(record, RemoveAccessControlEntryRecord)]
+    assert len(removed) == 3 and not committed_acls(stage.context)
+    assert stage.create(creation("a")).results[0].error_code == 0
+    assert len(committed_acls(stage.context)) == 1, "what was removed can be created again"
+
+
+def test_limits_of_one_request(monkeypatch):
+    monkeypatch.setattr(acls, "CHANGES_PER_REQUEST_MAX", 2)
+    stage = Stage()
+    with pytest.raises(Exception, match="more than 2 ACLs"):
+        stage.create(*(creation(str(number)) for number in range(3)))
+    stage.create(creation("a"), creation("b"))
+    stage.create(creation("c"))
+    with pytest.raises(Exception, match="at most 2"):
+        stage.delete(wanted())
+    assert len(committed_acls(stage.context)) == 3
+    monkeypatch.setattr(acls, "CHARACTERS_PER_REQUEST_MAX", 20)
+    answer = stage.create(creation("d"), creation("e" * 50))
+    assert [result.error_code for result in answer.results] == [0, ErrorCode.INVALID_REQUEST]
+
+
+def test_the_authorizer_hears_of_an_acl_when_it_is_committed_and_not_before():
+    stage = Stage(at_once=False)
+    assert stage.create(creation()) is None
+    assert stage.context.state.acls.items() and not stage.reads("orders")
+    stage.journal.commit()
+    assert stage.reads("orders")
+    stage.delete(wanted())
+    assert stage.reads("orders")
+    stage.journal.commit()
+    assert not stage.reads("orders")
+
+
+def test_a_controller_that_starts_tells_its_authorizer_what_was_committed():
+    stage = Stage()
+    stage.create(creation())
+    authorizer = StandardAuthorizer(frozenset(), allow_if_no_acl=False)
+    AclFollower(stage.context, authorizer).load()
+    assert authorizer.decide(ALICE, "::1", Operation.READ, Resource.TOPIC, "orders").allowed
+
+
+# --- SCRAM credentials
+
+
+def upsertion(name, mechanism=ScramMechanism.SHA_256, iterations=4096, password="secret"):
+    salted = salted_password(ScramMechanism.SHA_256, password, SALT, iterations)
+    return Upsertion(name=name, mechanism=mechanism, iterations=iterations, salt=SALT, salted_password=salted)
+
+
+def test_a_credential_is_written_as_keys_and_never_as_what_the_client_sent():
+    stage = Stage()
+    change = upsertion("alice")
+    assert stage.alter([change]) == {"alice": 0}
+    (record,) = stage.journal.records
+    assert isinstance(record, UserScramCredentialRecord)
+    expected = credential_from_salted(ScramMechanism.SHA_256, change.salted_password, SALT, 4096)
+    assert stage.context.find_credential(ScramMechanism.SHA_256, "alice") == expected
+    assert change.salted_password not in (record.stored_key, record.server_key)
+    assert stage.context.find_credential(ScramMechanism.SHA_512, "alice") is None
+
+
+def test_every_user_is_answered_for_itself():
+    stage = Stage()
+    codes = stage.alter(
+        [
+            upsertion("good"), upsertion("few", iterations=4095), upsertion("many", iterations=16385), upsertion(""),
+            upsertion("odd", mechanism=0), upsertion("twice"), upsertion("twice", mechanism=ScramMechanism.SHA_512),
+        ],
+        [Deletion(name="nobody", mechanism=1), Deletion(name="worse", mechanism=7)],
+    )  # fmt: skip
+    assert codes == {
+        "good": 0,
+        "few": ErrorCode.UNACCEPTABLE_CREDENTIAL,
+        "many": ErrorCode.UNACCEPTABLE_CREDENTIAL,
+        "": ErrorCode.UNACCEPTABLE_CREDENTIAL,
+        "odd": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+        "twice": ErrorCode.DUPLICATE_RESOURCE,
+        "nobody": ErrorCode.RESOURCE_NOT_FOUND,
+        "worse": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+    }
+    assert len(stage.journal.records) == 1
+
+
+def test_a_credential_goes_and_comes_again():
+    stage = Stage()
+    stage.alter([upsertion("alice")])
+    assert stage.alter([], [Deletion(name="alice", mechanism=1)]) == {"alice": 0}
+    assert isinstance(stage.journal.records[-1], RemoveUserScramCredentialRecord)
+    assert stage.context.find_credential(ScramMechanism.SHA_256, "alice") is None
+    assert stage.alter([upsertion("alice", password="new")]) == {"alice": 0}
+
+
+def test_the_size_of_a_request_is_bounded(monkeypatch):
+    monkeypatch.setattr(credentials, "BYTES_PER_REQUEST_MAX", 30)
+    stage = Stage()
+    with pytest.raises(Exception, match="more than 30 bytes"):
+        stage.alter([upsertion("a" * 20)])

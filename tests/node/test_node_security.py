@@ -1,0 +1,265 @@
+"""Security settings: what is refused by name, what is only warned about, what one listener has for itself; and doors of a real node."""
+
+import asyncio
+import logging
+import random
+import socket
+from struct import pack
+
+import pytest
+
+from headrace.base.errors import ConfigError, ErrorCode
+from headrace.client.connection import Connection
+from headrace.client.frames import decode_response, encode_request
+from headrace.node.security import SecurityOfListeners, check_security, make_authorizer, tls_settings
+from headrace.node.settings import make_settings
+from headrace.protocol.messages.create_topics import CreateTopicsRequest
+from headrace.protocol.messages.describe_configs import DescribeConfigsRequest
+from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from headrace.security.principals import Principal
+from headrace.security.resources import Operation, Resource
+from headrace.testing.cluster import LOOPBACK, EmbeddedNode
+
+STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="geheim";'
+TLS = {"listeners": "SSL://:9092", "ssl.keystore.type": "PEM", "ssl.keystore.location": "/nowhere.pem"}
+SASL = {"listeners": "SASL_PLAINTEXT://:9092"}
+
+
+def settings(given):
+    return make_settings(given, single_node=True)
+
+
+def securities(given):
+    made = settings(given)
+    check_security(made)
+    maker = SecurityOfListeners(made, lambda: 0, random.Random(1), lambda mechanism, user: None, None)
+    return {address.name: maker.of(address) for address in made.broker_listeners}
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({**TLS, "ssl.keystore.type": "JKS"}, r"ssl\.keystore\.type=JKS .*ssl\.keystore\.type=PEM"),
+        ({"listeners": "SSL://:9092", "ssl.keystore.location": "x.jks"}, r"JKS"),
+        ({**TLS, "ssl.keystore.type": "PKCS12"}, r"ssl\.keystore\.type=PKCS12"),
+        ({**TLS, "ssl.truststore.location": "x.jks"}, r"ssl\.truststore\.type=JKS"),
+        ({**TLS, "ssl.keystore.password": "geheim"}, r"ssl\.keystore\.password"),
+        ({**TLS}, r"ssl\.keystore\.location=/nowhere\.pem"),
+        ({"listeners": "SSL://:9092", "ssl.keystore.type": "PEM"}, r"certificate and its private key"),
+        ({**TLS, "ssl.client.auth": "required"}, r"ssl\.client\.auth=required .*ssl\.truststore"),
+        ({**TLS, "ssl.cipher.suites": "TLS_NONSENSE"}, r"ssl\.cipher\.suites"),
+        ({**TLS, "ssl.enabled.protocols": "TLSv1.2", "ssl.cipher.suites": "TLS_AES_128_GCM_SHA256"}, "no version of TLS"),
+        ({**TLS, "ssl.principal.mapping.rules": "RULE:x"}, r"ssl\.principal\.mapping\.rules"),
+        ({**TLS, "ssl.engine.factory.class": "x.Y"}, r"ssl\.engine\.factory\.class"),
+        (SASL, r"GSSAPI is not supported"),
+        ({**SASL, "sasl.enabled.mechanisms": "OAUTHBEARER"}, r"OAUTHBEARER is not supported"),
+        ({**SASL, "sasl.enabled.mechanisms": "PLAIN"}, r"listener\.name\.sasl_plaintext\.plain\.sasl\.jaas\.config"),
+        (
+            {**SASL, "sasl.enabled.mechanisms": "PLAIN", "listener.name.sasl_plaintext.plain.sasl.jaas.config": "x.Y required;"},
+            "PlainLoginModule",
+        ),
+        (
+            {
+                **SASL,
+                "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+                "listener.name.sasl_plaintext.scram-sha-256.sasl.server.callback.handler.class": "x.Y",
+            },
+            r"sasl\.server\.callback\.handler\.class",
+        ),
+        ({"principal.builder.class": "x.Y"}, r"principal\.builder\.class"),
+        ({"delegation.token.secret.key": "geheim"}, r"delegation\.token\.secret\.key"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_had_is_refused_by_name(given, named):
+    with pytest.raises(ConfigError, match=named) as error:
+        securities(given)
+    assert "geheim" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"listeners": "EXTERNAL://:9092"}, r"listener\.security\.protocol\.map"),
+        ({"listener.security.protocol.map": "PLAINTEXT:QUIC"}, r"listener\.security\.protocol\.map"),
+        ({**TLS, "ssl.client.auth": "maybe"}, r"ssl\.client\.auth"),
+        ({**TLS, "ssl.enabled.protocols": "SSLv3"}, r"ssl\.enabled\.protocols"),
+        ({**TLS, "listener.name.ssl.ssl.client.auth": "maybe"}, r"ssl\.client\.auth"),
+    ],
+)
+def test_values_that_mean_nothing(given, named):
+    with pytest.raises(ConfigError, match=named):
+        settings(given)
+
+
+def test_authorizers():
+    assert make_authorizer(settings({})) is None
+    with pytest.raises(ConfigError, match=r"x\.Y is not supported; write org\.apache"):
+        make_authorizer(settings({"authorizer.class.name": "x.Y"}))
+    with pytest.raises(ConfigError, match=r"super\.users"):
+        make_authorizer(settings({"authorizer.class.name": STANDARD, "super.users": "alice"}))
+    given = {"authorizer.class.name": STANDARD, "super.users": "User:a;User:CN=b,O=c"}
+    made = make_authorizer(settings(given))
+    for name, allowed in (("a", True), ("CN=b,O=c", True), ("b", False)):
+        rule = made.decide(Principal("User", name), "::1", Operation.ALTER, Resource.CLUSTER, "kafka-cluster")
+        assert rule.allowed is allowed
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"super.users": "User:a"}, "super.users has no effect"),
+        ({"sasl.jaas.config": PLAIN}, "sasl.jaas.config has no effect"),
+        ({"ssl.provider": "x"}, "ssl.provider has no effect"),
+        ({"listener.name.other.ssl.keystore.type": "PEM"}, "there is no listener other"),
+        ({"listener.name.plaintext.num.partitions": "3"}, "listener.name.plaintext.num.partitions is no known option"),
+    ],
+)
+def test_what_changes_nothing_is_said(given, named, caplog):
+    made = settings(given)
+    check_security(made)
+    make_authorizer(made)
+    assert named in caplog.text and "geheim" not in caplog.text
+
+
+def test_a_listener_has_its_own_options():
+    made = settings(
+        {
+            "listeners": "A://:1,B://:2",
+            "listener.security.protocol.map": "A:SSL,B:SASL_SSL",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": "/all.pem",
+            "listener.name.b.ssl.keystore.location": "/b.pem",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": "/trusted.pem",
+            "ssl.client.auth": "required",
+            "ssl.cipher.suites": "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+        }
+    )
+    a, b = tls_settings(made, "A"), tls_settings(made, "B")
+    assert (a.keystore, a.client_auth, b.keystore, b.client_auth) == ("/all.pem", "required", "/b.pem", "none")
+    assert (a.protocols, a.ciphers) == (("TLSv1.2",), ("ECDHE-RSA-AES256-GCM-SHA384",))
+    assert [endpoint.security_protocol for endpoint in made.endpoints({})] == [1, 3]
+
+
+def test_sessions_by_mechanism():
+    given = {
+        **SASL,
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": PLAIN,
+        "connections.max.reauth.ms": "5000",
+        "listener.name.sasl_plaintext.plain.connections.max.reauth.ms": "1000",
+    }
+    sasl = securities(given)["SASL_PLAINTEXT"].sasl
+    assert sasl.session_s == {"PLAIN": 1.0, "SCRAM-SHA-256": 5.0}
+
+
+# --- a real node
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    given = {
+        "listeners": f"PLAINTEXT://{LOOPBACK}:0,SASL_PLAINTEXT://{LOOPBACK}:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": PLAIN,
+        "sasl.server.max.receive.size": "1000",
+        "authorizer.class.name": STANDARD,
+        "super.users": "User:ANONYMOUS",
+        "ssl.key.password": "geheim",
+    }
+    with EmbeddedNode(given) as node:
+        yield node
+
+
+class Door:
+    def __init__(self, node):
+        self.socket = socket.create_connection((LOOPBACK, node.node.ports["SASL_PLAINTEXT"]), 10)
+
+    def send(self, data):
+        self.socket.sendall(data)
+
+    def ask(self, message, version):
+        self.send(b"".join(encode_request(message, version, 1, "test")))
+        size = int.from_bytes(self.receive(4), "big")
+        return decode_response(message.facts.api_key, version, 1, memoryview(self.receive(size)))
+
+    def receive(self, size):
+        data = b""
+        while len(data) < size:
+            more = self.socket.recv(size - len(data))
+            assert more, "closed"
+            data += more
+        return data
+
+    def is_closed(self):
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+def test_an_oversized_token_ends_the_connection_before_it_is_read(guarded):
+    door = Door(guarded)
+    door.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+    door.send(pack(">i", 1001))
+    assert door.is_closed()
+    door = Door(guarded)
+    door.send(pack(">i", 100_000_000))
+    assert door.is_closed()
+
+
+def test_a_failure_is_answered_and_then_the_door_is_shut(guarded, caplog):
+    door = Door(guarded)
+    door.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+    with caplog.at_level(logging.WARNING):
+        answer = door.ask(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong"), 2)
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED and door.is_closed()
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("headrace")]
+    assert len(lines) == 1 and "alice" in lines[0] and "wrong user" in lines[0]
+
+
+def test_who_is_known_may_send_more_but_only_what_its_rights_allow(guarded, caplog):
+    door = Door(guarded)
+    door.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+    assert door.ask(SaslAuthenticateRequest(auth_bytes=b"\0alice\0geheim"), 2).error_code == ErrorCode.NONE
+    topic = CreateTopicsRequest.CreatableTopic
+    names = [f"{'x' * 100}-{number}" for number in range(20)]
+    with caplog.at_level(logging.INFO, "kafka.authorizer.logger"):
+        answer = door.ask(CreateTopicsRequest(topics=[topic(name=n, num_partitions=1) for n in names]), 7)
+    assert {result.error_code for result in answer.topics} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    audit = [record.getMessage() for record in caplog.records if record.name == "kafka.authorizer.logger"]
+    assert (
+        f"Principal = User:alice is Denied operation = CREATE from host = 127.0.0.1 on resource = Topic:LITERAL:{names[0]}"
+        " for request = CreateTopics with resourceRefCount = 1 based on rule DefaultDeny"
+    ) in audit
+
+
+def test_secrets_are_not_described(guarded):
+    async def run():
+        connection = await Connection.connect(LOOPBACK, guarded.port)
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=4, resource_name="1", configuration_keys=None
+        )
+        answer = await connection.request(
+            DescribeConfigsRequest(resources=[resource], include_synonyms=True, include_documentation=True), version=4
+        )
+        await connection.close()
+        return answer
+
+    answer = asyncio.run(run())
+    assert answer.results[0].configs and "geheim" not in str(answer)
+
+
+def test_what_was_allowed_can_be_audited_too(guarded, caplog):
+    async def run():
+        connection = await Connection.connect(LOOPBACK, guarded.port)
+        topic = CreateTopicsRequest.CreatableTopic(name="audited", num_partitions=1, replication_factor=1)
+        await connection.request(CreateTopicsRequest(topics=[topic], validate_only=True), version=7)
+        await connection.close()
+
+    with caplog.at_level(logging.DEBUG, "kafka.authorizer.logger"):
+        asyncio.run(run())
+    assert "Principal = User:ANONYMOUS is Allowed operation = CREATE" in caplog.text
+    assert "based on rule SuperUser" in caplog.text

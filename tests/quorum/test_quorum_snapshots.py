@@ -1,0 +1,270 @@
+"""Snapshots on disk: whole or not there, taken by size and by time, and the log that they cover goes when it may."""
+
+import asyncio
+
+import pytest
+
+from headrace.base.errors import ConfigError, CorruptData
+from headrace.base.ids import NodeId
+from headrace.metadata.snapshot import snapshot_records
+from headrace.metadata.state import ClusterState, replay
+from headrace.protocol.compiler import codec
+from headrace.protocol.messages.embedded import KRaftVersionRecord, VotersRecord
+from headrace.protocol.messages.stored.metadata_cluster import ConfigRecord, FeatureLevelRecord
+from headrace.quorum import snapshotter as snapshotter_module
+from headrace.quorum.driver import QuorumDriver
+from headrace.quorum.opening import open_metadata
+from headrace.quorum.snapshots import SnapshotFiles, SnapshotId, snapshot_batches, snapshot_timestamp
+from headrace.quorum.snapshotter import SnapshotPolicy, Snapshotter
+from headrace.quorum.store import ElectionStore
+from headrace.quorum.voter_records import VoterRecords, check_voters, directory_of
+from headrace.raft.node import RaftNode
+from headrace.raft.voters import Voters
+from headrace.records.control import ControlType, ParsedControlRecord
+from headrace.storage.disk import DiskFiles
+
+ONE = frozenset({NodeId(1)})
+
+
+class Clock:
+    now = 1_000_000
+
+    def now_ms(self):
+        return self.now
+
+
+def records(count):
+    return [
+        ConfigRecord(resource_type=2, resource_name=f"t{i}", name="retention.ms", value="1" * 50) for i in range(count)
+    ]
+
+
+def batches(found, control=()):
+    return snapshot_batches(found, 3, 7, last_timestamp=5, control=control)
+
+
+def test_a_snapshot_is_read_as_it_was_written_whatever_its_size(tmp_path):
+    files = SnapshotFiles(DiskFiles(), str(tmp_path))
+    for count in (0, 1, 3000):
+        snapshot = SnapshotId(count + 1, 3)
+        files.write(snapshot, batches(records(count)))
+        files.check(snapshot)
+        found = [record for batch in files.read(snapshot) for record in batch.records]
+        assert found == records(count) and snapshot_timestamp(files, snapshot) == 5
+        assert files.size(snapshot) == (tmp_path / snapshot.file_name).stat().st_size
+    assert files.newest == SnapshotId(3001, 3) and files.newest.file_name == f"{3001:020d}-{3:010d}.checkpoint"
+    assert SnapshotFiles(DiskFiles(), str(tmp_path)).ids == files.ids
+
+
+def test_names_that_are_no_snapshots():
+    for name in (
+        "1-1.checkpoint",
+        f"{5:020d}-{1:010d}.checkpoint.part",
+        f"{5:020d}-{'x' * 10}.checkpoint",
+        "bootstrap",
+    ):
+        assert SnapshotId.parse(name) is None
+    assert SnapshotId.parse(SnapshotId(5, 1).file_name) == SnapshotId(5, 1)
+
+
+def test_what_was_not_finished_is_swept_and_never_has_a_name(tmp_path):
+    files = SnapshotFiles(DiskFiles(), str(tmp_path))
+    part = files.begin(SnapshotId(9, 1))
+    part.append(b"x")
+    assert [path.name.endswith(".part") for path in tmp_path.iterdir()] == [True]
+    assert SnapshotFiles(DiskFiles(), str(tmp_path)).ids == [] and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "no footer", "no header"])
+def test_damage_is_found(tmp_path, damage):
+    files, snapshot = SnapshotFiles(DiskFiles(), str(tmp_path)), SnapshotId(9, 1)
+    files.write(snapshot, batches(records(2000)))
+    path = tmp_path / snapshot.file_name
+    whole = path.read_bytes()
+    parts = list(batches(records(2000)))
+    path.write_bytes(
+        {
+            "cut": whole[:-10],
+            "flip": whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:],
+            "no footer": b"".join(parts[:-1]),
+            "no header": b"".join(parts[1:]),
+        }[damage]
+    )
+    with pytest.raises(CorruptData):
+        files.check(snapshot)
+    with pytest.raises(CorruptData):
+        list(files.read(snapshot))
+
+
+def test_a_start_takes_the_newest_that_is_whole_and_goes_on_behind_it(tmp_path):
+    disk, directory = DiskFiles(), str(tmp_path / "m")
+    disk.make_dirs(directory)
+    files = SnapshotFiles(disk, directory)
+    files.write(SnapshotId(4, 1), batches(records(1)))
+    files.write(SnapshotId(8, 2), batches(records(2)))
+    (tmp_path / "m" / SnapshotId(8, 2).file_name).write_bytes(b"garbage")
+    stored = open_metadata(disk, directory, 1 << 20, 1 << 40, Clock())
+    assert stored.newest == SnapshotId(4, 1) and stored.first_offset == 4
+    assert stored.log.end_offset == 4 and stored.log.log.log_start == 4
+    stored.log.log.close()
+    (tmp_path / "m" / SnapshotId(4, 1).file_name).unlink()
+    with pytest.raises(CorruptData, match="begins at offset 4"):
+        open_metadata(disk, directory, 1 << 20, 1 << 40, Clock())
+
+
+def control(kind, message):
+    return ParsedControlRecord(0, 0, kind, codec(type(message), 0).encode(message))
+
+
+def test_voters_are_kept_and_must_be_this_node():
+    voter = VotersRecord.Voter(voter_id=1, voter_directory_id=b"d" * 16)
+    found = VoterRecords().after(
+        [
+            control(ControlType.KRAFT_VERSION, KRaftVersionRecord(kraft_version=1)),
+            control(ControlType.KRAFT_VOTERS, VotersRecord(voters=[voter])),
+        ]
+    )
+    assert found.kraft_version == 1 and directory_of(found, 1) == b"d" * 16
+    assert VoterRecords().after(ParsedControlRecord(0, 0, one.type, one.value) for one in found.control()) == found
+    check_voters(found, 1)
+    with pytest.raises(ConfigError, match="quorum of one"):
+        check_voters(found, 2)
+    with pytest.raises(CorruptData):
+        found.after([ParsedControlRecord(0, 0, ControlType.KRAFT_VOTERS, b"\xff")])
+
+
+class Stage:
+    """A quorum of one with a state of its own, as the controller role puts it together."""
+
+    def __init__(self, directory, loop, clock, **policy):
+        self.clock, self.files = clock, DiskFiles()
+        self.stored = open_metadata(self.files, str(directory), 20_000, 1 << 40, clock)
+        store = ElectionStore(self.files, str(directory), ONE)
+        raft = RaftNode(NodeId(1), Voters(ONE), store.load(), self.stored.log.end_offset)
+        self.driver = QuorumDriver(raft, self.stored.log, store, loop)
+        self.state = ClusterState(dict)
+        if self.stored.newest is not None:
+            for batch in self.stored.snapshots.read(self.stored.newest):
+                for record in batch.records:
+                    replay(self.state, record)
+        for batch in self.stored.log.read(self.stored.first_offset, self.stored.log.end_offset):
+            for record in batch.records:
+                replay(self.state, record)
+        self.snapshotter = Snapshotter(
+            self.driver,
+            self.stored.snapshots,
+            lambda: self.state,
+            lambda: self.stored.voters,
+            SnapshotPolicy(
+                **{"bytes_between": 1 << 40, "interval_ms": 0, "retention_bytes": -1, "retention_ms": -1, **policy}
+            ),
+            clock,
+            loop,
+        )
+
+    async def write(self, found):
+        for record in found:
+            replay(self.state, record)
+        end = self.driver.propose(found) + 1
+        while self.driver.high_watermark < end:
+            await asyncio.sleep(0.001)
+
+    async def tick(self):
+        self.snapshotter.tick()
+        while self.snapshotter._work is not None:
+            await asyncio.sleep(0.001)
+
+    async def close(self):
+        await self.snapshotter.stop()
+        await self.driver.stop()
+
+
+def test_by_size_and_by_time_and_not_without_anything_new(tmp_path):
+    async def run():
+        loop, clock = asyncio.get_running_loop(), Clock()
+        stage = Stage(tmp_path / "m", loop, clock, bytes_between=5_000, interval_ms=60_000)
+        await stage.driver.lead()
+        await stage.tick()
+        assert stage.stored.snapshots.ids == []
+        await stage.write(records(100))
+        await stage.tick()
+        assert stage.stored.snapshots.ids == [SnapshotId(101, 1)]
+        await stage.write([FeatureLevelRecord(name="metadata.version", feature_level=30)])
+        await stage.tick()
+        assert len(stage.stored.snapshots.ids) == 1
+        clock.now += 60_000
+        await stage.tick()
+        assert stage.stored.snapshots.ids[-1] == SnapshotId(102, 1)
+        clock.now += 60_000
+        await stage.tick()
+        assert len(stage.stored.snapshots.ids) == 2
+        await stage.close()
+        again = Stage(tmp_path / "m", loop, clock)
+        assert again.stored.newest == SnapshotId(102, 1)
+        assert list(snapshot_records(again.state)) == list(snapshot_records(stage.state))
+        again.stored.log.log.close()
+
+    asyncio.run(run())
+
+
+def test_old_snapshots_and_the_log_below_them_go_when_there_is_too_much(tmp_path, monkeypatch):
+    monkeypatch.setattr(snapshotter_module, "CLEAN_INTERVAL_MS", 0)
+
+    async def run():
+        loop, clock = asyncio.get_running_loop(), Clock()
+        stage = Stage(tmp_path / "m", loop, clock, bytes_between=15_000, retention_bytes=30_000)
+        await stage.driver.lead()
+        for _ in range(8):
+            await stage.write(records(100))
+            await stage.tick()
+        log = stage.stored.log.log
+        assert stage.stored.snapshots.ids[0].end_offset == log.log_start > 0
+        assert log.segments.first.base_offset > 0
+        await stage.close()
+        again = Stage(tmp_path / "m", loop, clock)
+        assert list(snapshot_records(again.state)) == list(snapshot_records(stage.state))
+        again.stored.log.log.close()
+
+    asyncio.run(run())
+
+
+def test_by_age_only_what_is_old_goes_and_one_always_stays(tmp_path):
+    async def run():
+        loop, clock = asyncio.get_running_loop(), Clock()
+        stage = Stage(tmp_path / "m", loop, clock, interval_ms=1, retention_ms=1_000)
+        await stage.driver.lead()
+        for _ in range(3):
+            clock.now += 600
+            await stage.write(records(1))
+            await stage.tick()
+        assert [one.end_offset for one in stage.stored.snapshots.ids] == [3, 4]
+        clock.now += 100_000
+        await stage.tick()
+        assert [one.end_offset for one in stage.stored.snapshots.ids] == [4]
+        assert stage.stored.log.log.log_start == 4
+        await stage.close()
+
+    asyncio.run(run())
+
+
+def test_a_snapshot_that_fails_leaves_the_node_alone_and_is_tried_again(tmp_path, caplog):
+    async def run():
+        loop, clock = asyncio.get_running_loop(), Clock()
+        stage = Stage(tmp_path / "m", loop, clock, bytes_between=1)
+        await stage.driver.lead()
+        begin = stage.stored.snapshots.begin
+
+        def refuse(snapshot):
+            raise OSError(28, "No space left on device")
+
+        stage.stored.snapshots.begin = refuse
+        await stage.write(records(1))
+        await stage.tick()
+        assert "No space left" in caplog.text and stage.stored.snapshots.ids == []
+        stage.stored.snapshots.begin = begin
+        await stage.write(records(1))
+        await stage.tick()
+        assert stage.stored.snapshots.ids == [SnapshotId(3, 1)]
+        await stage.close()
+
+    asyncio.run(run())

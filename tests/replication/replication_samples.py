@@ -1,0 +1,46 @@
+"""Partitions on a simulated disk, for the tests of this package."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from headrace.base.ids import NodeId, TopicPartition, Uuid
+from headrace.records.batch import read_header
+from headrace.records.builder import build_batch
+from headrace.records.record import Record
+from headrace.replication.group_commit import GroupCommit
+from headrace.replication.partition import Partition
+from headrace.storage.append import AppendInfo
+from headrace.storage.log import Log
+from headrace.storage.log_config import LogConfig
+from headrace.testing.simulator.disk import SimulatedFiles
+from headrace.testing.simulator.loop import SimulatedLoop
+
+NOW_MS = 1_700_000_000_000
+NODE = NodeId(1)
+NAME = TopicPartition("t", 0)
+TOPIC_ID = Uuid(b"t" * 16)
+
+
+def make_files() -> SimulatedFiles:
+    files = SimulatedFiles(Random(0))
+    files.make_dirs("/data")
+    files.sync_dir("/")
+    return files
+
+
+def make_partition(files: SimulatedFiles, loop: SimulatedLoop | None = None, **options: Any) -> Partition:
+    """Led by this node, with a group commit if there is a loop for it."""
+    log, _ = Log.open(files, "/data/t-0", NAME, LogConfig(**options), topic_id=TOPIC_ID, now_ms=NOW_MS)
+    partition = Partition(NAME, TOPIC_ID, NODE, log, 0)
+    if loop is not None:
+        partition.commit = GroupCommit(log, loop, partition.synced, partition.fail)
+    partition.configure(1)
+    partition.lead(NODE, 0, (NODE,))
+    return partition
+
+
+def append(partition: Partition, count: int = 1, **options: Any) -> AppendInfo:
+    batch = build_batch([Record(0, NOW_MS, b"k", b"v" * 20)] * count, **options)
+    return partition.append(memoryview(batch), read_header(batch), NOW_MS, NOW_MS)

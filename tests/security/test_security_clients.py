@@ -1,0 +1,308 @@
+"""Real clients through every door: TLS with and without a certificate, SCRAM and PLAIN over TLS, ACLs that let in and keep out."""
+
+import asyncio
+import ssl
+from functools import cached_property
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from pem_files import Authority, needs_openssl
+
+from headrace.testing.cluster import LOOPBACK, EmbeddedNode
+
+pytestmark = [
+    needs_openssl,
+    pytest.mark.clients,
+    # kafka-python loads its schemas in a way that Python 3.11 finds old.
+    pytest.mark.filterwarnings(r"ignore:\w+ is deprecated. Use files\(\) instead:DeprecationWarning"),
+]
+WAIT_S = 20
+QUIET = 0  # librdkafka would write to standard error of what the tests do on purpose
+GROUP = "asked-for-by-every-consumer"
+USERS = {"scram-256": "SCRAM-SHA-256", "scram-512": "SCRAM-SHA-512", "bob": "PLAIN"}
+PASSWORD = 's,e=c"ret'
+ALICE = "User:CN=alice,O=Example"
+
+
+class Doors:
+    def __init__(self, node, authority, alice):
+        self.node, self.authority, self.alice = node, authority, alice
+
+    def at(self, listener):
+        return f"{LOOPBACK}:{self.node.node.ports[listener]}"
+
+    def ssl(self, identity=None):
+        given = {
+            "bootstrap.servers": self.at("SSL"),
+            "security.protocol": "SSL",
+            "log_level": QUIET,
+            "ssl.ca.location": str(self.authority.certificate),
+        }
+        if identity is not None:
+            given |= {"ssl.key.location": str(identity[0]), "ssl.certificate.location": str(identity[1])}
+        return given
+
+    def sasl(self, user, password=PASSWORD, mechanism=None):
+        return {
+            "bootstrap.servers": self.at("SASL_SSL"),
+            "security.protocol": "SASL_SSL",
+            "log_level": QUIET,
+            "sasl.mechanism": mechanism or USERS.get(user, "PLAIN"),
+            "sasl.username": user,
+            "sasl.password": password,
+            "ssl.ca.location": str(self.authority.certificate),
+        }
+
+    @cached_property
+    def admin(self):
+        return AdminClient(self.sasl("admin"))
+
+
+def wait(futures):
+    return {key: future.result(WAIT_S) for key, future in futures.items()}
+
+
+def permit(
+    doors,
+    principal,
+    operation,
+    name,
+    kind=ResourceType.TOPIC,
+    pattern=ResourcePatternType.LITERAL,
+    permission=AclPermissionType.ALLOW,
+):
+    binding = AclBinding(kind, name, pattern, principal, "*", operation, permission)
+    wait(doors.admin.create_acls([binding]))
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("pem")
+    authority = Authority(directory)
+    _, _, store = authority.issue("server", "/CN=localhost")
+    escaped = PASSWORD.replace('"', '\\"')
+    settings = {
+        "listeners": ",".join(f"{name}://{LOOPBACK}:0" for name in ("PLAINTEXT", "SSL", "SASL_SSL")),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(store),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority.certificate),
+        "ssl.client.auth": "requested",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": (
+            "org.apache.kafka.common.security.plain.PlainLoginModule required"
+            f' user_admin="{escaped}" user_bob="{escaped}";'
+        ),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:admin",
+    }
+    with EmbeddedNode(settings) as node:
+        doors = Doors(node, authority, authority.issue("alice", "/O=Example/CN=alice"))
+        for name, mechanism in (
+            ("scram-256", ScramMechanism.SCRAM_SHA_256),
+            ("scram-512", ScramMechanism.SCRAM_SHA_512),
+        ):
+            change = UserScramCredentialUpsertion(name, ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
+            wait(doors.admin.alter_user_scram_credentials([change]))
+        permit(doors, "User:*", AclOperation.DESCRIBE, GROUP, ResourceType.GROUP)
+        yield doors
+        del doors.admin  # or it would look for the node when that has gone
+
+
+def new_topic(doors, name):
+    wait(doors.admin.create_topics([NewTopic(name, 1, 1)]))
+    return name
+
+
+def exchange(config, topic, value):
+    """Writes one record and reads it back; KafkaException if either is refused."""
+    failed = []
+    producer = Producer({**config, "message.timeout.ms": WAIT_S * 1000})
+    producer.produce(topic, value, on_delivery=lambda error, message: failed.append(error))
+    producer.flush(WAIT_S)
+    if failed[0] is not None:
+        raise KafkaException(failed[0])
+    consumer = Consumer({**config, "group.id": GROUP, "enable.auto.commit": False})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        message = consumer.poll(WAIT_S)
+        assert message is not None, "nothing came"
+        if message.error() is not None:
+            raise KafkaException(message.error())
+        return message.value()
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("user", list(USERS))
+def test_librdkafka_over_sasl_and_tls(doors, user):
+    topic = new_topic(doors, f"sasl-{user}")
+    for operation in (AclOperation.READ, AclOperation.WRITE):
+        permit(doors, f"User:{user}", operation, topic)
+    assert exchange(doors.sasl(user), topic, user.encode()) == user.encode()
+
+
+def test_librdkafka_with_a_certificate(doors):
+    topic = new_topic(doors, "mutual")
+    permit(doors, ALICE, AclOperation.ALL, topic)
+    assert exchange(doors.ssl(doors.alice), topic, b"alice") == b"alice"
+    with pytest.raises(KafkaException) as refused:
+        exchange(doors.ssl(), topic, b"anonymous")
+    assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+def client_context(doors, identity=None):
+    context = ssl.create_default_context(cafile=str(doors.authority.certificate))
+    if identity is not None:
+        context.load_cert_chain(str(identity[1]), str(identity[0]))
+    return context
+
+
+@pytest.mark.parametrize("user", list(USERS))
+def test_aiokafka_over_sasl_and_tls(doors, user):
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+    from aiokafka import TopicPartition as Partition
+
+    topic = new_topic(doors, f"aiokafka-{user}")
+    permit(doors, f"User:{user}", AclOperation.ALL, topic)
+    config = {
+        "bootstrap_servers": doors.at("SASL_SSL"), "security_protocol": "SASL_SSL", "sasl_mechanism": USERS[user],
+        "sasl_plain_username": user, "sasl_plain_password": PASSWORD, "ssl_context": client_context(doors),
+    }  # fmt: skip
+
+    async def run():
+        async with AIOKafkaProducer(**config) as producer:
+            await producer.send_and_wait(topic, b"value")
+        async with AIOKafkaConsumer(**config, auto_offset_reset="earliest") as consumer:
+            consumer.assign([Partition(topic, 0)])
+            return (await asyncio.wait_for(consumer.getone(), WAIT_S)).value
+
+    assert asyncio.run(run()) == b"value"
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", None])
+def test_kafka_python_over_sasl_or_with_a_certificate(doors, mechanism):
+    from kafka import KafkaConsumer, KafkaProducer
+    from kafka import TopicPartition as Partition
+
+    if mechanism is None:
+        principal = ALICE
+        config = {
+            "bootstrap_servers": doors.at("SSL"),
+            "security_protocol": "SSL",
+            "ssl_context": client_context(doors, doors.alice),
+        }
+    else:
+        user = f"scram-{mechanism[-3:]}"
+        principal = f"User:{user}"
+        config = {
+            "bootstrap_servers": doors.at("SASL_SSL"), "security_protocol": "SASL_SSL", "sasl_mechanism": mechanism,
+            "sasl_plain_username": user, "sasl_plain_password": PASSWORD, "ssl_context": client_context(doors),
+        }  # fmt: skip
+    topic = new_topic(doors, f"kafka-python-{mechanism}")
+    permit(doors, principal, AclOperation.ALL, topic)
+    producer = KafkaProducer(**config)
+    producer.send(topic, b"value").get(WAIT_S)
+    producer.close()
+    consumer = KafkaConsumer(**config, auto_offset_reset="earliest", consumer_timeout_ms=WAIT_S * 1000)
+    consumer.assign([Partition(topic, 0)])
+    assert next(consumer).value == b"value"
+    consumer.close()
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "mechanism"),
+    [("scram-256", "wrong", None), ("nobody", PASSWORD, "SCRAM-SHA-256"), ("bob", "wrong", None),
+     ("scram-256", PASSWORD, "SCRAM-SHA-512")],
+)  # fmt: skip
+def test_wrong_credentials_fail_fast(doors, user, password, mechanism):
+    errors = []
+    producer = Producer({**doors.sasl(user, password, mechanism), "error_cb": errors.append})
+    while not errors:
+        producer.poll(0.05)
+    assert errors[0].code() == KafkaError._AUTHENTICATION
+    assert "invalid" in str(errors[0]).lower()
+
+
+def test_a_topic_that_one_may_not_see_is_not_there(doors):
+    new_topic(doors, "seen")
+    new_topic(doors, "hidden")
+    permit(doors, "User:bob", AclOperation.DESCRIBE, "seen")
+    bob = AdminClient(doors.sasl("bob"))
+    assert "seen" in bob.list_topics(timeout=WAIT_S).topics
+    assert "hidden" not in bob.list_topics(timeout=WAIT_S).topics
+    for name in ("hidden", "never-made"):  # asked for by name, both are the same to bob
+        (found,) = bob.list_topics(name, timeout=WAIT_S).topics.values()
+        assert found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_deny_beats_allow_and_prefixes_hold_for_what_comes_later(doors):
+    permit(doors, "User:bob", AclOperation.ALL, "team-", pattern=ResourcePatternType.PREFIXED)
+    permit(doors, "User:bob", AclOperation.WRITE, "team-secret", permission=AclPermissionType.DENY)
+    bob = AdminClient(doors.sasl("bob"))
+    wait(bob.create_topics([NewTopic("team-a", 1, 1), NewTopic("team-secret", 1, 1)]))
+    assert exchange(doors.sasl("bob"), "team-a", b"x") == b"x"
+    with pytest.raises(KafkaException) as refused:
+        exchange(doors.sasl("bob"), "team-secret", b"x")
+    assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    for name in ("Team-a", "teams", "other"):
+        with pytest.raises(KafkaException) as refused:
+            wait(bob.create_topics([NewTopic(name, 1, 1)]))
+        assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_only_who_may_alter_the_cluster_changes_acls_and_users(doors):
+    bob = AdminClient(doors.sasl("bob"))
+    binding = AclBinding(
+        ResourceType.TOPIC, "*", ResourcePatternType.LITERAL, "User:bob", "*", AclOperation.ALL, AclPermissionType.ALLOW
+    )
+    everything = AclBindingFilter(
+        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    change = UserScramCredentialUpsertion("bob", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), b"x")
+    attempts = [
+        lambda: wait(bob.create_acls([binding])),
+        lambda: wait(bob.delete_acls([everything])),
+        lambda: wait(bob.alter_user_scram_credentials([change])),
+    ]
+    for attempt in attempts:
+        with pytest.raises(KafkaException) as refused:
+            attempt()
+        assert refused.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
+    assert bob.describe_acls(everything).result(WAIT_S) == [], (
+        "librdkafka does not pass the error on, but nothing is shown"
+    )
+
+
+def test_acls_are_listed_and_removed(doors):
+    permit(doors, "User:carol", AclOperation.READ, "listed")
+    admin = doors.admin
+    carols = AclBindingFilter(
+        ResourceType.ANY, None, ResourcePatternType.ANY, "User:carol", None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    (found,) = admin.describe_acls(carols).result(WAIT_S)
+    assert (found.name, found.operation, found.host) == ("listed", AclOperation.READ, "*")
+    (removed,) = wait(admin.delete_acls([carols])).values()
+    assert [acl.name for acl in removed] == ["listed"]
+    assert admin.describe_acls(carols).result(WAIT_S) == []
+
+
+def test_users_are_described_without_their_secrets(doors):
+    (info,) = wait(doors.admin.describe_user_scram_credentials(["scram-512"]))["scram-512"].scram_credential_infos
+    assert (info.mechanism, info.iterations) == (ScramMechanism.SCRAM_SHA_512, 4096)
+    with pytest.raises(KafkaException) as unknown:
+        wait(doors.admin.describe_user_scram_credentials(["nobody"]))
+    assert unknown.value.args[0].code() == KafkaError.RESOURCE_NOT_FOUND

@@ -1,0 +1,361 @@
+"""TLS listeners over real sockets: certificates of both sides, bad and expired ones, garbage, and new files on a running listener."""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+
+import pytest
+from pem_files import Authority, needs_openssl, openssl
+
+from headrace.base.errors import ConfigError
+from headrace.base.metrics import Metrics
+from headrace.client.connection import Connection
+from headrace.client.frames import decode_response, encode_request
+from headrace.protocol.apis import ApiKey
+from headrace.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from headrace.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from headrace.security.principal_mapping import principal_mapping
+from headrace.security.resources import Need, Operation, Resource
+from headrace.server import tls as tls_module
+from headrace.server.dispatch import Dispatcher, Service
+from headrace.server.listener import Listener, ListenerSettings, Security
+from headrace.server.tls import Tls, TlsSettings
+from headrace.testing.cluster import LOOPBACK, EmbeddedNode
+
+pytestmark = needs_openssl
+NOW_MS = 4_000_000_000_000  # far away: only the tests of expiry ask
+WHO = Service(
+    ApiKey.DESCRIBE_CLUSTER,
+    (0, 2),
+    lambda context, request: DescribeClusterResponse(cluster_id=str(context.peer.principal)),
+    Need(Resource.NONE, Operation.NONE),
+)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def server(authority):
+    return authority.issue("server", "/CN=localhost")
+
+
+@pytest.fixture(scope="module")
+def alice(authority):
+    return authority.issue("alice", "/O=Example/OU=Sales/CN=alice")
+
+
+def tls_of(server, authority, now_ms=0, **options):
+    _, _, store = server
+    return Tls(
+        TlsSettings("SSL", keystore=str(store), truststore=str(authority.certificate), **options), lambda: now_ms
+    )
+
+
+@contextlib.asynccontextmanager
+async def listening(tls):
+    metrics = Metrics()
+    loop = asyncio.get_running_loop()
+    dispatcher = Dispatcher({WHO.key: WHO}, lambda version: b"", metrics, loop)
+    listener = Listener(ListenerSettings("SSL", "127.0.0.1", 0), dispatcher, metrics, loop, Security(tls))
+    await listener.open()
+    await listener.serve()
+    listener.failed = listener._counters.failed
+    try:
+        yield listener
+    finally:
+        listener.stop()
+        await asyncio.sleep(0)
+
+
+def trusting(authority, identity=None, version=None):
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    if identity is not None:
+        key, certificate, _ = identity
+        context.load_cert_chain(str(certificate), str(key))
+    if version is not None:
+        context.minimum_version = context.maximum_version = version
+    return context
+
+
+async def who(port, context):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
+    try:
+        writer.write(b"".join(encode_request(DescribeClusterRequest(), 2, 1, "test")))
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        frame = await reader.readexactly(size)
+        return decode_response(ApiKey.DESCRIBE_CLUSTER, 2, 1, memoryview(frame)).cluster_id
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def refused(listener, port, context):
+    before = listener.failed.value
+    with pytest.raises((OSError, asyncio.IncompleteReadError)):
+        await who(port, context)
+    while listener.failed.value == before:
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_client_without_a_certificate_is_anonymous(server, authority, version):
+    async def run():
+        async with listening(tls_of(server, authority)) as listener:
+            assert await who(listener.port, trusting(authority, version=version)) == "User:ANONYMOUS"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("client_auth", ["requested", "required"])
+def test_a_certificate_says_who_it_is(server, authority, alice, client_auth):
+    async def run():
+        async with listening(tls_of(server, authority, client_auth=client_auth)) as listener:
+            assert await who(listener.port, trusting(authority, alice)) == "User:CN=alice,OU=Sales,O=Example"
+
+    asyncio.run(run())
+
+
+def test_a_mapped_name_and_one_that_no_rule_fits(server, authority, alice):
+    async def run():
+        for rules, name in (("RULE:^CN=(.*?),.*$/$1/U", "User:ALICE"), ("RULE:^CN=bob$/x/", None)):
+            tls = tls_of(server, authority, client_auth="required", map_name=principal_mapping(rules))
+            async with listening(tls) as listener:
+                if name is not None:
+                    assert await who(listener.port, trusting(authority, alice)) == name
+                else:
+                    await refused(listener, listener.port, trusting(authority, alice))
+
+    asyncio.run(run())
+
+
+def test_whom_a_listener_refuses(server, authority, tmp_path, caplog):
+    expired = authority.issue("expired", "/CN=late", days=-1)
+    stranger = Authority(tmp_path, "stranger").issue("mallory", "/CN=alice")
+
+    async def run():
+        async with listening(tls_of(server, authority, client_auth="required")) as listener:
+            for identity in (None, expired, stranger):
+                caplog.clear()
+                await refused(listener, listener.port, trusting(authority, identity))
+                (line,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+                assert "127.0.0.1" in line.getMessage() and line.exc_info is None
+            assert await who(listener.port, trusting(authority, authority.issue("good", "/CN=good"))) == "User:CN=good"
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+
+
+def test_a_client_refuses_a_server_whose_certificate_expired(authority, caplog):
+    late = authority.issue("late", "/CN=localhost", days=-1)
+
+    async def run():
+        async with listening(tls_of(late, authority, now_ms=NOW_MS)) as listener:
+            with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
+                await who(listener.port, trusting(authority))
+            while not listener.failed.value:
+                await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert any("has expired; clients will refuse it" in record.getMessage() for record in caplog.records)
+
+
+def test_who_speaks_something_else_is_shown_the_door(server, authority, caplog):
+    async def run():
+        async with listening(tls_of(server, authority)) as listener:
+            for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x10" + bytes(16), bytes(range(256)) * 100, b""):
+                before = listener.failed.value
+                reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+                writer.write(garbage)
+                if not garbage:
+                    writer.close()
+                with contextlib.suppress(OSError):
+                    await reader.read()
+                while listener.failed.value == before:
+                    await asyncio.sleep(0)
+                writer.close()
+            assert await who(listener.port, trusting(authority)) == "User:ANONYMOUS"
+
+    asyncio.run(run())
+    assert not any(record.exc_info for record in caplog.records)
+
+
+def test_a_handshake_does_not_take_for_ever(server, authority, monkeypatch):
+    monkeypatch.setattr(tls_module, "HANDSHAKE_S_MAX", 0.05)
+
+    async def run():
+        async with listening(tls_of(server, authority)) as listener:
+            reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+            assert await reader.read() == b""
+            while not listener.failed.value:
+                await asyncio.sleep(0)
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_new_files_count_for_the_next_client_and_bad_ones_do_not(authority, tmp_path, caplog):
+    async def run():
+        _, _, store = authority.issue("rotating", "/CN=localhost")
+        old_text = store.read_text()
+        tls = Tls(TlsSettings("SSL", keystore=str(store)), lambda: 0)
+        async with listening(tls) as listener:
+            old = await serial(listener.port, authority)
+            tls.look_again()
+            assert await serial(listener.port, authority) == old
+            other_key, other_certificate, _ = authority.issue("other", "/CN=localhost")
+            for bad in (
+                "",
+                "nonsense",
+                old_text.split("-----BEGIN PRIVATE")[0],
+                other_certificate.read_text() + old_text[old_text.index("-----BEGIN PRIVATE") :],
+            ):
+                store.write_text(bad)
+                caplog.clear()
+                for _ in range(3):
+                    tls.look_again()
+                assert len(caplog.records) == 1, "what is wrong is said once"
+                assert await serial(listener.port, authority) == old
+            store.unlink()
+            caplog.clear()
+            for _ in range(3):
+                tls.look_again()
+            assert len(caplog.records) == 1
+            store.write_text(other_certificate.read_text() + other_key.read_text())
+            tls.look_again()
+            assert await serial(listener.port, authority) != old
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(run())
+
+
+async def serial(port, authority):
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting(authority), server_hostname="localhost")
+    try:
+        return writer.get_extra_info("peercert")["serialNumber"]
+    finally:
+        writer.close()
+
+
+def test_an_expired_new_certificate_does_not_replace_a_good_one(authority, caplog):
+    _, _, store = authority.issue("replaced", "/CN=localhost")
+    tls = Tls(TlsSettings("SSL", keystore=str(store)), lambda: 0)
+    context = tls.context
+    tls._now_ms = lambda: NOW_MS
+    _, _, late = authority.issue("too-late", "/CN=localhost")
+    store.write_text(late.read_text())
+    tls.look_again()
+    assert tls.context is context and "expired" in caplog.text
+
+
+def test_texts_instead_of_files_even_on_one_line(server, authority):
+    key, certificate, _ = server
+    joined = {
+        name: path.read_text().replace("\n", " ") for name, path in (("key", key), ("certificate_chain", certificate))
+    }
+
+    async def run():
+        tls = Tls(TlsSettings("SSL", **joined), lambda: 0)
+        async with listening(tls) as listener:
+            assert await who(listener.port, trusting(authority)) == "User:ANONYMOUS"
+
+    asyncio.run(run())
+
+
+def test_an_encrypted_key_needs_its_password(authority):
+    _, _, store = authority.issue("locked", "/CN=localhost", password="geheim")
+    assert "ENCRYPTED PRIVATE KEY" in store.read_text()
+    Tls(TlsSettings("SSL", keystore=str(store), key_password="geheim"), lambda: 0)
+    for password in (None, "wrong"):
+        with pytest.raises(ConfigError) as error:
+            Tls(TlsSettings("SSL", keystore=str(store), key_password=password), lambda: 0)
+        assert "geheim" not in str(error.value) and "wrong" not in str(error.value)
+
+
+def test_only_the_protocols_and_suites_that_were_asked_for(server, authority):
+    async def run():
+        settings = {"protocols": ("TLSv1.2",), "ciphers": ("ECDHE-ECDSA-AES256-GCM-SHA384",)}
+        async with listening(tls_of(server, authority, **settings)) as listener:
+            context = trusting(authority)
+            _, writer = await asyncio.open_connection(
+                "127.0.0.1", listener.port, ssl=context, server_hostname="localhost"
+            )
+            assert writer.get_extra_info("cipher")[:2] == ("ECDHE-ECDSA-AES256-GCM-SHA384", "TLSv1.2")
+            writer.close()
+            await refused(listener, listener.port, trusting(authority, version=ssl.TLSVersion.TLSv1_3))
+            context.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256")
+            await refused(listener, listener.port, context)
+
+    asyncio.run(run())
+
+
+def test_many_requests_at_once_and_a_large_answer(server, authority):
+    """What a client sends with the end of its handshake is not lost, and what comes in pieces is put together."""
+
+    async def run():
+        async with listening(tls_of(server, authority)) as listener:
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", listener.port, ssl=trusting(authority), server_hostname="localhost"
+            )
+            for number in range(2000):
+                writer.write(b"".join(encode_request(DescribeClusterRequest(), 2, number, "x" * 100)))
+            for number in range(2000):
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                assert int.from_bytes((await reader.readexactly(size))[:4], "big") == number
+            writer.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("missing", ["absent.pem", "."])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, missing):
+    with pytest.raises(ConfigError, match=r"ssl\.keystore\.location="):
+        Tls(TlsSettings("SSL", keystore=str(tmp_path / missing)), lambda: 0)
+
+
+def test_a_java_keystore_is_no_pem_file(server, tmp_path):
+    _, _, store = server
+    binary = tmp_path / "store.p12"
+    openssl("pkcs12", "-export", "-in", store, "-out", binary, "-passout", "pass:x")
+    with pytest.raises(ConfigError):
+        Tls(TlsSettings("SSL", keystore=str(binary)), lambda: 0)
+
+
+def test_a_running_broker_is_given_another_keystore(authority, caplog):
+    """As Kafka's operators do it: kafka-configs --alter --entity-type brokers --add-config listener.name.ssl.ssl.keystore.location=…"""
+    _, _, first = authority.issue("before", "/CN=localhost")
+    _, _, second = authority.issue("after", "/CN=localhost")
+    given = {
+        "listeners": f"PLAINTEXT://{LOOPBACK}:0,SSL://{LOOPBACK}:0",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(first),
+    }
+
+    async def alter(node, path):
+        config = IncrementalAlterConfigsRequest.AlterableConfig(
+            name="listener.name.ssl.ssl.keystore.location", value=str(path)
+        )
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=4, resource_name="1", configs=[config]
+        )
+        connection = await Connection.connect(LOOPBACK, node.port)
+        answer = await connection.request(IncrementalAlterConfigsRequest(resources=[resource]), version=1)
+        assert answer.responses[0].error_code == 0
+        while node.node.broker.image.config(4, "1").get(config.name) != str(path):
+            await asyncio.sleep(0.01)
+        await connection.close()
+
+    async def run(node):
+        port = node.node.ports["SSL"]
+        old = await serial(port, authority)
+        await alter(node, "/nowhere.pem")
+        assert await serial(port, authority) == old and "SSL keeps its certificate" in caplog.text
+        await alter(node, second)
+        assert await serial(port, authority) != old
+
+    with EmbeddedNode(given) as node:
+        asyncio.run(run(node))

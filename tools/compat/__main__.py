@@ -1,0 +1,30 @@
+"""`python -m tools.compat [SUITE …] [--publish]`: runs the suites on both sides and prints, or writes to docs, how they compare."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tools.compat.report import publish, text
+from tools.compat.sides import SUITES, compare
+from tools.compat.suite import NotHere
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.compat", description=__doc__)
+    parser.add_argument("suite", nargs="*", choices=[*SUITES, []], help="all of them unless named")
+    parser.add_argument("--publish", action="store_true", help="write docs/compatibility.md")
+    options = parser.parse_args()
+    verdicts = []
+    for name in options.suite or SUITES:
+        try:
+            verdicts.append(compare(SUITES[name]))
+        except NotHere as reason:
+            print(f"{name} was skipped: {reason}")
+    print(text(verdicts))
+    if options.publish:
+        publish(verdicts)
+    return 1 if any(verdict.lost for verdict in verdicts) else 0
+
+
+sys.exit(main())

@@ -1,0 +1,136 @@
+"""kafka-python's integration tests, from its source distribution on PyPI.
+
+The distribution lacks two files of the `test` package, which start brokers: with a broker given from outside a stand-in is enough.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Collection
+from pathlib import Path
+
+from tools.compat.suite import FAILED, PASSED, SKIPPED, NotHere, Outcomes, Suite
+from tools.prove.registry import WORK, say
+
+VERSION = "3.0.12"
+HOME = WORK / "compat" / "kafka-python"
+SOURCE = HOME / f"kafka_python-{VERSION}"
+PACKAGES = HOME / "packages"
+RUN_S_MAX = 1500.0
+TEST_S_MAX = 40
+FETCH_S_MAX = 300.0
+FILES = ("test_admin_integration.py", "test_producer_integration.py", "test_consumer_integration.py")
+STAND_IN = '''"""Brokers are somebody else's here."""
+
+
+class ExternalService:
+    def __init__(self, host, port):
+        self.host, self.port = host, port
+
+    def open(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class SpawnedService:
+    def __init__(self, *args, **kwargs):
+        raise RuntimeError("this run has its broker from outside")
+'''
+
+
+def prepare() -> None:
+    if not SOURCE.is_dir():
+        HOME.mkdir(parents=True, exist_ok=True)
+        _pip(
+            "download",
+            "--no-deps",
+            "--no-build-isolation",
+            "--no-binary",
+            "kafka-python",
+            "-d",
+            str(HOME),
+            f"kafka-python=={VERSION}",
+        )
+        with tarfile.open(HOME / f"kafka_python-{VERSION}.tar.gz") as archive:
+            archive.extractall(HOME, filter="data")
+    (SOURCE / "test" / "__init__.py").touch()
+    (SOURCE / "test" / "service.py").write_text(STAND_IN)
+    if not (PACKAGES / "pytest_mock").is_dir():
+        _pip("install", "--target", str(PACKAGES), "--no-deps", "pytest-mock")
+
+
+def _pip(*arguments: str) -> None:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=FETCH_S_MAX,
+        )
+    except subprocess.TimeoutExpired:
+        raise NotHere(f"kafka-python's tests could not be fetched within {FETCH_S_MAX:.0f} s") from None
+    if done.returncode != 0:
+        raise NotHere(f"kafka-python's tests could not be fetched: {done.stderr[-400:]}")
+
+
+def run(bootstrap: str, whose: str, without: Collection[str]) -> Outcomes:
+    report = HOME / f"{whose}.xml"
+    report.unlink(missing_ok=True)
+    say(f"kafka-python's tests against {whose}")
+    command = [
+        sys.executable, "-m", "pytest", "-q", "-p", "pytest_mock", "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:headrace",
+        "-W", "ignore", "--timeout", str(TEST_S_MAX), "--timeout-method=signal", f"--junitxml={report}",
+        *(f"test/integration/{file}" for file in FILES), *(f"--deselect={_address(test)}" for test in sorted(without)),
+    ]  # fmt: skip
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(SOURCE), str(PACKAGES))),
+        "KAFKA_VERSION": "4.0.0",
+        "KAFKA_URI": f"kafka://{bootstrap}",
+        "KAFKA_ROOT": str(SOURCE),
+    }
+    with (HOME / f"{whose}.log").open("wb") as log:
+        subprocess.run(command, cwd=SOURCE, env=environment, stdout=log, stderr=log, timeout=RUN_S_MAX, check=False)
+    return read_report(report)
+
+
+def _address(test: str) -> str:
+    module, _, name = test.partition("::")
+    return f"test/integration/{module}.py::{name}"
+
+
+def read_report(report: Path) -> Outcomes:
+    outcomes: Outcomes = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+        bad = case.find("failure") is not None or case.find("error") is not None
+        outcomes[name] = FAILED if bad else SKIPPED if case.find("skipped") is not None else PASSED
+    return outcomes
+
+
+_GROUPS, _TRANSACTIONS = "consumer groups", "transactions"
+LATER = {
+    "test_admin_integration::test_delete_groups": _GROUPS,
+    "test_admin_integration::test_delete_groups_with_errors": _GROUPS,
+    "test_admin_integration::test_describe_group_exists": _GROUPS,
+    "test_consumer_integration::test_heartbeat_thread": _GROUPS,
+    "test_consumer_integration::test_kafka_consumer__offset_commit_resume": _GROUPS,
+    "test_consumer_integration::test_kafka_consumer_max_bytes_one_msg": _GROUPS,
+    "test_producer_integration::test_transactional_producer_messages": _TRANSACTIONS,
+    "test_producer_integration::test_transactional_producer_offsets": _TRANSACTIONS,
+}
+
+SUITE = Suite(
+    "kafka-python",
+    VERSION,
+    prepare,
+    run,
+    {"num.partitions": "4", "auto.create.topics.enable": "true"},
+    LATER,
+)

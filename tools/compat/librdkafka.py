@@ -1,0 +1,96 @@
+"""librdkafka's own tests, from the sources inside the npm package of node-rdkafka, built here.
+
+Those that need no broker of their own (no emulated network, no mock cluster) and, until groups are there, no group and no transaction.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from tools.compat.suite import FAILED, PASSED, NotHere, Outcomes, Suite
+from tools.prove.registry import WORK, say
+
+PACKAGE = "node-rdkafka@3.6.1"
+VERSION = "2.12"
+HOME = WORK / "compat" / "librdkafka"
+SOURCE = HOME / "package" / "deps" / "librdkafka"
+RUNNER = SOURCE / "tests" / "test-runner"
+FETCH_S_MAX = 300.0
+BUILD_S_MAX = 1800.0
+TEST_S_MAX = 240.0
+# By number. The test runner says of itself which of them are slow; -Q makes those quick.
+TESTS = (
+    "0001", "0002", "0003", "0005", "0007", "0008", "0011", "0012", "0013", "0014", "0015", "0016", "0017", "0020", "0021", "0031",
+    "0034", "0035", "0036", "0038", "0039", "0041", "0044", "0048", "0051", "0052", "0053", "0054", "0057", "0059", "0063", "0065",
+    "0067", "0070", "0073", "0085", "0086", "0090", "0092", "0110", "0112", "0114", "0123", "0125", "0127",
+)  # fmt: skip
+
+
+def prepare() -> None:
+    if os.access(RUNNER, os.X_OK):
+        return
+    for program in ("npm", "gcc", "g++", "make"):
+        if shutil.which(program) is None:
+            raise NotHere(f"librdkafka's tests need {program}, which is not on the path")
+    HOME.mkdir(parents=True, exist_ok=True)
+    if not SOURCE.is_dir():
+        say("fetching librdkafka's sources")
+        _do(("npm", "pack", "--silent", PACKAGE), HOME, FETCH_S_MAX)
+        archive = next(HOME.glob("node-rdkafka-*.tgz"))
+        _do(("tar", "xzf", archive.name), HOME, FETCH_S_MAX)
+    say("building librdkafka and its tests: some minutes, once")
+    for command in (("./configure",), ("make", "libs"), ("make", "-C", "tests", "build")):
+        _do(command, SOURCE, BUILD_S_MAX)
+
+
+def _do(command: Sequence[str], where: Path, seconds: float) -> None:
+    try:
+        done = subprocess.run(command, cwd=where, capture_output=True, text=True, errors="replace", timeout=seconds)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotHere(f"{' '.join(command)}: {error}") from error
+    if done.returncode != 0:
+        raise NotHere(f"{' '.join(command)} ended with {done.returncode}: {(done.stdout + done.stderr)[-400:]}")
+
+
+def run(bootstrap: str, whose: str, without: Collection[str]) -> Outcomes:
+    configuration = HOME / f"{whose}.conf"
+    configuration.write_text(f"metadata.broker.list={bootstrap}\ntest.timeout.multiplier=3\n")
+    outcomes: Outcomes = {}
+    for number in TESTS:
+        if number in without:
+            continue
+        say(f"librdkafka's test {number} against {whose}")
+        outcomes[number] = PASSED if _passes(number, configuration, HOME / f"{whose}-{number}.log") else FAILED
+    return outcomes
+
+
+def _passes(number: str, configuration: Path, log: Path) -> bool:
+    environment = {
+        **os.environ,
+        "TESTS": number,
+        "RDKAFKA_TEST_CONF": str(configuration),
+        "LD_LIBRARY_PATH": f"{SOURCE / 'src'}:{SOURCE / 'src-cpp'}",
+    }
+    command = ("./test-runner", "-Q", "-p1", "-L", "-E", "-V", "4.0.0")
+    with log.open("wb") as output:
+        try:
+            done = subprocess.run(
+                command, cwd=RUNNER.parent, env=environment, stdout=output, stderr=output, timeout=TEST_S_MAX
+            )
+        except subprocess.TimeoutExpired:
+            return False
+    return done.returncode == 0
+
+
+SUITE = Suite(
+    "librdkafka",
+    VERSION,
+    prepare,
+    run,
+    {"num.partitions": "4", "auto.create.topics.enable": "true"},
+    dict.fromkeys(("0014", "0020", "0051", "0067", "0090", "0125"), "committed offsets"),
+)

@@ -1,0 +1,23 @@
+"""Both sides of a comparison: one suite, a real Kafka and a Headrace with the same settings, one after the other."""
+
+from __future__ import annotations
+
+from headrace.testing.peers import KafkaPeer, available
+from headrace.testing.processes import NodeProcess
+from tools.compat import kafka_python, librdkafka
+from tools.compat.suite import NotHere, Suite, Verdict
+
+SUITES: dict[str, Suite] = {suite.name: suite for suite in (kafka_python.SUITE, librdkafka.SUITE)}
+
+
+def compare(suite: Suite) -> Verdict:
+    reason = available()
+    if reason is not None:
+        raise NotHere(reason)
+    suite.prepare()
+    with KafkaPeer(suite.settings) as kafka:
+        expected = suite.run(kafka.bootstrap, "Kafka", ())
+    with NodeProcess(suite.settings) as node:
+        got = suite.run(node.bootstrap, "Headrace", suite.later.keys())
+        assert node.is_running, f"the node did not survive {suite.name}; its log: {node.log_text()[-2000:]}"
+    return Verdict(suite, expected, got)

@@ -1,0 +1,50 @@
+"""What a suite is, and what came of it on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+
+Outcomes = dict[str, str]  # by the name of the test
+
+
+class NotHere(Exception):
+    """The suite cannot be had or built on this machine; the text says what is missing."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    name: str
+    version: str
+    prepare: Callable[[], None]  # fetches and builds; NotHere if that cannot be done
+    run: Callable[[str, str, Collection[str]], Outcomes]  # bootstrap address, whose it is, and which tests to leave out
+    settings: Mapping[str, str]  # what both servers are started with
+    later: Mapping[str, str] = field(default_factory=dict)  # tests that need what is not built yet, and what that is
+
+
+@dataclass(frozen=True)
+class Verdict:
+    suite: Suite
+    kafka: Outcomes
+    headrace: Outcomes
+
+    @property
+    def counted(self) -> list[str]:
+        """What real Kafka passes on this machine, without what waits for a later step."""
+        return [test for test, outcome in self.kafka.items() if outcome == PASSED and test not in self.suite.later]
+
+    @property
+    def lost(self) -> list[str]:
+        return [test for test in self.counted if self.headrace.get(test) != PASSED]
+
+    @property
+    def passed(self) -> int:
+        return len(self.counted) - len(self.lost)
+
+    @property
+    def figure(self) -> str:
+        later = sum(1 for test, outcome in self.kafka.items() if outcome == PASSED and test in self.suite.later)
+        text = f"{self.suite.name} {self.suite.version}: {self.passed} of {len(self.counted)} that Kafka passes"
+        return f"{text}, {later} wait for later steps" if later else text

@@ -1,0 +1,23 @@
+"""What ages away, and configs that change under way."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from headrace.testing.peers import available
+from tools.prove.registry import NotRun, check
+
+
+@check(
+    "retention-and-reload",
+    "retention by time, size and log start, rolling and changed configs take effect on a running node, seen through Kafka's tools",
+)
+def retention_and_reload() -> str:
+    reason = available()
+    if reason is not None:
+        raise NotRun(reason)
+    from tools.prove.retention import watch
+
+    with tempfile.TemporaryDirectory(prefix="headrace-retention-") as directory:
+        return watch(Path(directory))

@@ -1,0 +1,29 @@
+"""Test suites of others: what Kafka passes on this machine, we pass."""
+
+from __future__ import annotations
+
+from tools.compat.sides import SUITES, compare
+from tools.compat.suite import NotHere
+from tools.prove.registry import NotRun, check
+
+
+def _suite(name: str) -> str:
+    try:
+        verdict = compare(SUITES[name])
+    except NotHere as reason:
+        raise NotRun(str(reason)) from reason
+    assert not verdict.lost, f"{verdict.figure}; lost: {', '.join(verdict.lost)}"
+    return verdict.figure
+
+
+@check(
+    "kafka-python-suite",
+    "kafka-python's integration tests (admin, producer, consumer without group): all that real Kafka passes",
+)
+def kafka_python_suite() -> str:
+    return _suite("kafka-python")
+
+
+@check("librdkafka-suite", "librdkafka's tests that need no group or transaction: all that real Kafka passes")
+def librdkafka_suite() -> str:
+    return _suite("librdkafka")

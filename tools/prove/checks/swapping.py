@@ -1,0 +1,23 @@
+"""One directory, two servers."""
+
+from __future__ import annotations
+
+import random
+
+from headrace.testing.peers import available
+from tools.prove.registry import NotRun, check
+
+TURNS = 5
+
+
+@check(
+    "swap-the-binary",
+    "Kafka opens a directory that Headrace wrote, Headrace the one Kafka then wrote, and again: every record, config and offset is there",
+)
+def swap_the_binary() -> str:
+    reason = available()
+    if reason is not None:
+        raise NotRun(reason)
+    from tools.prove.swapping import swap
+
+    return swap(TURNS, random.randrange(10**6))

@@ -1,0 +1,225 @@
+"""Kafka's own command-line tools, asked the same of a real Kafka and of us: what they print must be the same.
+
+One script, run against both; what cannot be equal (ports, ids, times, where the data lies) is replaced by its name before comparing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.testing.peers import KafkaPeer, tool
+from headrace.testing.processes import LOOPBACK, NodeProcess, free_port
+from tools.prove.registry import NotRun, say
+
+PASSWORD = "secret"
+JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+_UUID = re.compile(r"\b[A-Za-z0-9_-]{22}\b")
+_TIME = re.compile(r"\b1[0-9]{12}\b")
+_ADDRESS = re.compile(rf"(localhost|{re.escape(LOOPBACK)}):[0-9]+")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of a tool. `door` is the listener; `forget` is what may differ in its output besides."""
+
+    tool: str
+    arguments: tuple[str, ...]
+    input: str = ""
+    door: str = "PLAINTEXT"
+    forget: tuple[str, ...] = ()
+    keep: str = ""  # only lines that match are compared
+    unordered: bool = False
+
+    def __str__(self) -> str:
+        return f"kafka-{self.tool} {' '.join(self.arguments)}"
+
+
+def step(
+    text: str,
+    input: str = "",
+    door: str = "PLAINTEXT",
+    forget: Sequence[str] = (),
+    keep: str = "",
+    unordered: bool = False,
+) -> Step:
+    name, *arguments = text.split()
+    return Step(name, tuple(arguments), input, door, tuple(forget), keep, unordered)
+
+
+NUMBERS = (r"[0-9]+",)
+# APIs that wait for groups, transactions, tokens, quotas, share groups, several voters.
+LATER = "Group|OffsetCommit|OffsetFetch|OffsetDelete|Heartbeat|Txn|Transactions|DelegationToken|Share|RaftVoter|AlterClientQuotas"
+SCRIPT = (
+    step("topics --create --topic first --partitions 3 --replication-factor 1 --config retention.ms=1000000"),
+    step("topics --create --topic first --partitions 3"),
+    step("topics --create --topic wide --partitions 1 --replication-factor 2"),
+    step("topics --create --topic bad/name --partitions 1"),
+    step("topics --create --topic bad-config --config retention.ms=soon"),
+    step("topics --create --topic unknown-config --config no.such.option=1"),
+    step("topics --list"),
+    step("topics --describe"),
+    step("topics --describe --topic absent"),
+    step("topics --alter --topic first --partitions 5"),
+    step("topics --alter --topic first --partitions 2"),
+    step("topics --describe --topic first"),
+    step("console-producer --topic first --reader-property parse.key=true --reader-property key.separator=:", "a:1\nb:2\nc:3\nd:4\n"),
+    step("console-consumer --topic first --partition 4 --offset earliest --timeout-ms 4000 --formatter-property print.key=true",
+         keep="^(?!Processed)"),
+    step("get-offsets --topic first"),
+    step("get-offsets --topic first --time earliest"),
+    step("get-offsets --topic first --time max-timestamp"),
+    step("get-offsets --topic absent"),
+    step("configs --describe --entity-type topics --entity-name first"),
+    step("configs --alter --entity-type topics --entity-name first --add-config retention.ms=2000000,cleanup.policy=[compact,delete]"),
+    step("configs --alter --entity-type topics --entity-name first --add-config segment.bytes=1"),
+    step("configs --alter --entity-type topics --entity-name first --delete-config retention.ms"),
+    step("configs --alter --entity-type topics --entity-name absent --add-config retention.ms=1"),
+    step("configs --describe --entity-type topics --entity-name first"),
+    step("configs --describe --entity-type topics --entity-name first --all",
+         keep="retention|cleanup|compression|message|segment|flush|index|min|unclean"),
+    step("configs --alter --entity-type brokers --entity-name 1 --add-config log.retention.ms=700000000"),
+    step("configs --alter --entity-type brokers --entity-name 1 --add-config log.dirs=/elsewhere"),
+    step("configs --alter --entity-type brokers --entity-default --add-config message.max.bytes=900000"),
+    step("configs --describe --entity-type brokers --entity-name 1"),
+    step("configs --describe --entity-type brokers --entity-default"),
+    step("configs --describe --entity-type topics --entity-name first --all", keep="retention.ms|max.message.bytes"),
+    step("delete-records --offset-json-file {deletion}"),
+    step("get-offsets --topic first --time earliest"),
+    step("log-dirs --describe --topic-list first --broker-list 1"),
+    step("metadata-quorum describe --status", forget=NUMBERS, keep="LeaderId|Voters|Observers|Lag:"),
+    step("metadata-quorum describe --replication", forget=NUMBERS),
+    step("features describe", forget=("Epoch: [0-9]+",), keep="metadata.version|eligible"),
+    step("cluster cluster-id"),
+    step("broker-api-versions", keep=f"^(?!.*({LATER}))"),
+    step("transactions describe-producers --topic first --partition 0", forget=NUMBERS),
+    step("leader-election --election-type PREFERRED --topic first --partition 0"),
+    step("reassign-partitions --list"),
+    step("acls --add --allow-principal User:alice --operation Read --operation Describe --topic first"),
+    step("acls --add --deny-principal User:mallory --operation All --topic fir --resource-pattern-type prefixed --deny-host 10.0.0.1"),
+    step("acls --list", unordered=True),
+    step("acls --list --topic first --resource-pattern-type match", unordered=True),
+    step("acls --remove --force --allow-principal User:alice --operation Read --topic first"),
+    step("acls --list --topic first"),
+    step("configs --alter --entity-type users --entity-name carol --add-config SCRAM-SHA-256=[iterations=4096,password=secret]"),
+    step("configs --describe --entity-type users --entity-name carol"),
+    step("topics --create --topic over-tls --partitions 1", door="SSL"),
+    step("console-producer --topic over-tls", "one\ntwo\n", door="SSL"),
+    step("console-consumer --topic over-tls --partition 0 --offset earliest --max-messages 2 --timeout-ms 8000", door="SSL"),
+    step("console-producer --topic over-tls", "three\n", door="SASL_SSL"),
+    step("console-consumer --topic over-tls --partition 0 --offset earliest --max-messages 3 --timeout-ms 8000", door="SASL_SSL"),
+    step("topics --delete --topic over-tls", door="SASL_SSL"),
+    step("topics --delete --topic absent"),
+    step("topics --list"),
+)  # fmt: skip
+
+
+class Security:
+    """Certificates by openssl, and the settings of both servers and of the tools for each door."""
+
+    def __init__(self, directory: Path) -> None:
+        if shutil.which("openssl") is None:
+            raise NotRun("openssl makes the certificates, and it is not installed")
+        self._directory = directory
+        self._store, self._trusted = directory / "store.pem", directory / "trusted.pem"
+        key = directory / "key.pem"
+        done = subprocess.run(
+            [
+                "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                "-keyout", str(key), "-out", str(self._trusted), "-subj", "/CN=localhost",
+                "-addext", f"subjectAltName=DNS:localhost,IP:{LOOPBACK}",
+            ],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        self._store.write_text(self._trusted.read_text() + key.read_text())
+        self.ports = {name: free_port() for name in ("PLAINTEXT", "SSL", "SASL_SSL", "CONTROLLER")}
+
+    def settings(self) -> dict[str, str]:
+        names = ("PLAINTEXT", "SSL", "SASL_SSL", "CONTROLLER")
+        listeners = {name: f"{name}://{LOOPBACK}:{self.ports[name]}" for name in names}
+        return {
+            "listeners": ",".join(listeners.values()),
+            "advertised.listeners": ",".join(listeners[name] for name in names[:3]),
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": f"1@{LOOPBACK}:{self.ports['CONTROLLER']}",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self._store),
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_ssl.plain.sasl.jaas.config": f'{JAAS} user_bob="{PASSWORD}";',
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS;User:bob",
+            "num.partitions": "1",
+        }
+
+    def client(self, door: str) -> list[str]:
+        if door == "PLAINTEXT":
+            return []
+        given = {"security.protocol": door, "ssl.truststore.type": "PEM", "ssl.truststore.location": str(self._trusted)}
+        if door == "SASL_SSL":
+            given |= {"sasl.mechanism": "PLAIN", "sasl.jaas.config": f'{JAAS} username="bob" password="{PASSWORD}";'}
+        file = self._directory / f"{door}.properties"
+        file.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+        return ["--command-config", str(file)]
+
+
+def play(security: Security, who: str, data_dir: Path, directory: Path) -> list[str]:
+    deletion = directory / "deletion.json"
+    deletion.write_text(json.dumps({"version": 1, "partitions": [{"topic": "first", "partition": 4, "offset": 1}]}))
+    outputs = []
+    for number, one in enumerate(SCRIPT):
+        if number % 10 == 0:
+            say(f"{who}: {number} of {len(SCRIPT)} calls of Kafka's tools")
+        arguments = [argument.replace("{deletion}", str(deletion)) for argument in one.arguments]
+        where = ["--bootstrap-server", f"{LOOPBACK}:{security.ports[one.door]}", *security.client(one.door)]
+        # Those with verbs want the server in front of them or behind, each its own way.
+        front = one.tool in ("metadata-quorum", "features", "transactions")
+        call = [*where, *arguments] if front else [*arguments, *where]
+        done = tool(one.tool, *call, input=one.input.encode())
+        text = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
+        outputs.append(normal(text, one, data_dir, directory) + f"\nexit {done.returncode}")
+    return outputs
+
+
+def normal(text: str, one: Step, data_dir: Path, directory: Path) -> str:
+    text = text.replace(str(data_dir), "DATA").replace(str(directory), "WORK")
+    for pattern, name in ((_ADDRESS, "ADDRESS"), (_UUID, "ID"), (_TIME, "TIME")):
+        text = pattern.sub(name, text)
+    for forgotten in one.forget:
+        text = re.sub(forgotten, "N", text)
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip() and not _is_noise(line)]
+    if one.keep:
+        lines = [line for line in lines if re.search(one.keep, line)]
+    return "\n".join(sorted(lines) if one.unordered else lines)
+
+
+def _is_noise(line: str) -> bool:
+    """Stack traces and dated log lines: where in Java it was noticed, and when."""
+    return (
+        line.lstrip().startswith(("at ", "... ", "Caused by"))
+        or re.match(r"\[?[0-9]{4}-[0-9]{2}-[0-9]{2}", line) is not None
+    )
+
+
+def both(differences: Callable[[str], None]) -> int:
+    """Plays the script on both sides and reports every difference; returns how many calls were compared."""
+    with tempfile.TemporaryDirectory(prefix="headrace-tools-") as name:
+        directory = Path(name)
+        played: dict[str, list[str]] = {}
+        for who in ("Kafka", "Headrace"):
+            security = Security(directory)
+            server = (KafkaPeer if who == "Kafka" else NodeProcess)(security.settings(), directory=directory / who)
+            server.port = security.ports["PLAINTEXT"]
+            with server:
+                played[who] = play(security, who, server.data_dir, directory)
+        for one, theirs, ours in zip(SCRIPT, played["Kafka"], played["Headrace"], strict=True):
+            if theirs != ours:
+                differences(f"{one}\n  Kafka:    {theirs!r}\n  Headrace: {ours!r}")
+    return len(SCRIPT)

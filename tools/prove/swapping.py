@@ -1,0 +1,188 @@
+"""Swap the binary, keep the data: one data directory, served by Headrace and by Apache Kafka in turn; each finds all that was there."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from headrace.testing.peers import KafkaPeer
+from headrace.testing.processes import NodeProcess
+from tools.prove.registry import say
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+RECORDS = 60  # a codec, topic and turn
+WAIT_S = 30.0
+TEN_YEARS_MS = 315_360_000_000
+TOPIC_CONFIGS = {"retention.ms": str(TEN_YEARS_MS), "segment.bytes": "1048576", "max.message.bytes": "900000"}
+
+Record = tuple[int, int, bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]
+
+
+@dataclass
+class Contents:
+    """What a client can see of a cluster: by topic its partitions, own configs and records."""
+
+    partitions: dict[str, int] = field(default_factory=dict)
+    configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    broker_configs: dict[str, str] = field(default_factory=dict)
+    log_starts: dict[tuple[str, int], int] = field(default_factory=dict)
+    records: dict[str, list[Record]] = field(default_factory=dict)
+
+    def count(self) -> int:
+        return sum(map(len, self.records.values()))
+
+
+def done(futures: dict[Any, Any]) -> dict[Any, Any]:
+    return {key: future.result(WAIT_S) for key, future in futures.items()}
+
+
+def look(bootstrap: str) -> Contents:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    found = Contents()
+    topics = {
+        name: topic for name, topic in admin.list_topics(timeout=WAIT_S).topics.items() if not name.startswith("__")
+    }
+    found.partitions = {name: len(topic.partitions) for name, topic in sorted(topics.items())}
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in found.partitions]
+    for resource, entries in done(admin.describe_configs(resources)).items() if resources else ():
+        found.configs[resource.name] = _own(entries, ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    broker = done(admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]))
+    for entries in broker.values():
+        found.broker_configs = _own(entries, ConfigSource.DYNAMIC_BROKER_CONFIG)
+        found.broker_configs |= _own(entries, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        for name, count in found.partitions.items():
+            found.records[name] = []
+            for partition in range(count):
+                low, high = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=WAIT_S)
+                found.log_starts[name, partition] = low
+                found.records[name] += _read(consumer, name, partition, low, high)
+    finally:
+        consumer.close()
+    return found
+
+
+def _own(entries: dict[str, Any], source: ConfigSource) -> dict[str, str]:
+    return {name: entry.value for name, entry in sorted(entries.items()) if entry.source == source.value}
+
+
+def _read(consumer: Consumer, topic: str, partition: int, low: int, high: int) -> list[Record]:
+    records: list[Record] = []
+    consumer.assign([TopicPartition(topic, partition, low)])
+    while True:
+        message: Message | None = consumer.poll(WAIT_S)
+        assert message is not None, f"{topic}-{partition} gave nothing for {WAIT_S:.0f} s at {low} to {high}"
+        if message.error() is not None:
+            assert message.error().code() == -191, f"{topic}-{partition}: {message.error()}"  # the end of the partition
+            break
+        headers = tuple((name, value) for name, value in message.headers() or ())
+        records.append((partition, message.offset(), message.key(), message.value(), message.timestamp()[1], headers))
+    consumer.unassign()
+    assert not records or records[-1][1] < high
+    return records
+
+
+def write(bootstrap: str, turn: int, chance: random.Random) -> None:
+    """A new topic, one more partition and a changed config of an old one, records of all kinds in both, some deleted."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    done(
+        admin.create_topics(
+            [NewTopic(f"turn-{turn}", 3, 1, config=TOPIC_CONFIGS | {"retention.bytes": str(10**9 + turn)})]
+        )
+    )
+    topics = [f"turn-{turn}"]
+    if turn:
+        old = f"turn-{turn - 1}"
+        topics.append(old)
+        done(admin.create_partitions([NewPartitions(old, 3 + turn)]))
+        _alter(admin, ResourceType.TOPIC, old, "retention.ms", str(TEN_YEARS_MS + turn))
+        _alter(admin, ResourceType.BROKER, "1", "log.cleaner.threads", str(1 + turn % 2))
+        done(admin.delete_records([TopicPartition(old, 0, 5)]))
+    for number, codec in enumerate(CODECS):
+        idempotent = number % 2 == 0
+        producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "compression.type": codec,
+                "enable.idempotence": idempotent,
+                "linger.ms": 5,
+            }
+        )
+        for topic in topics:
+            for _ in range(RECORDS):
+                producer.produce(
+                    topic,
+                    value=chance.choice([None, b"", chance.randbytes(chance.randrange(1, 800))]),
+                    key=chance.choice([None, b"", chance.randbytes(8)]),
+                    headers=chance.choice([None, [("a", b"1"), ("a", None)]]),
+                    timestamp=1_700_000_000_000 + chance.randrange(10**9),
+                    on_delivery=_delivered,
+                )
+        assert producer.flush(WAIT_S) == 0
+
+
+def _alter(admin: AdminClient, kind: ResourceType, name: str, option: str, value: str) -> None:
+    entry = ConfigEntry(option, value, incremental_operation=AlterConfigOpType.SET)
+    done(admin.incremental_alter_configs([ConfigResource(kind, name, incremental_configs=[entry])]))
+
+
+def _delivered(error: Any, _: Message) -> None:
+    assert error is None, f"a record was not acknowledged: {error}"
+
+
+def compare(before: Contents, after: Contents, who: str) -> None:
+    for part in ("partitions", "configs", "broker_configs", "log_starts"):
+        old, new = getattr(before, part), getattr(after, part)
+        assert old == new, f"{who} shows other {part}: {old} became {new}"
+    for topic, records in before.records.items():
+        got = after.records[topic]
+        wrong = next((pair for pair in zip(records, got, strict=False) if pair[0] != pair[1]), None)
+        assert wrong is None and len(got) == len(records), (
+            f"{who} gives {len(got)} of {len(records)} records of {topic}: {wrong}"
+        )
+
+
+def swap(turns: int, seed: int) -> str:
+    """Headrace begins; every turn the other one opens the directory, is asked for all of it, and writes more."""
+    chance = random.Random(seed)
+    before = Contents()
+    with tempfile.TemporaryDirectory(prefix="headrace-swap-") as directory:
+        for turn in range(turns):
+            server = (NodeProcess, KafkaPeer)[turn % 2](directory=Path(directory))
+            who = f"{('Headrace', 'Kafka')[turn % 2]} in turn {turn}"
+            say(f"{who}: {before.count()} records to be found")
+            server.start()
+            try:
+                if turn:
+                    compare(before, look(server.bootstrap), who)
+                write(server.bootstrap, turn, chance)
+                before = look(server.bootstrap)
+            except BaseException:
+                say(f"the log of {who} ends with: {server.log_text()[-3000:]}")
+                server.close()
+                raise
+            server.terminate() if isinstance(server, NodeProcess) else server.stop()
+    return f"{turns} turns, {before.count()} records, {len(before.partitions)} topics, seed {seed}"
