@@ -87,7 +87,7 @@ class ProduceApi:
                         records = records[: header.size]
                     partition.admit(acks)
                     admitted = partition
-                    if unusual:
+                    if unusual or partition.compresses:
                         compressed = _check_compressed(partition, records, header, now_ms)
                         if compressed is None:
                             pending.append((answer, partition, records, header))
@@ -160,6 +160,8 @@ class ProduceApi:
         now_ms: int,
         unflushed: list[tuple[PartitionResponse, Synced]],
     ) -> None:
+        if checked.converted is not None:
+            records, header = checked.converted
         info = partition.append(records, header, checked.max_timestamp, now_ms)
         answer.base_offset = info.first_offset
         answer.log_append_time_ms = info.log_append_time

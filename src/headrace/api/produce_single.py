@@ -81,8 +81,10 @@ class SingleProduce:
             else:
                 entry = self._by_id.get(key) or self._learn_id(key)
             partition = entry.partition
-            if partition.waits_for_disk or (
-                peer.authority is not None and not peer.authority.passes_write(peer, partition.name.topic)
+            if (
+                partition.waits_for_disk
+                or partition.compresses
+                or (peer.authority is not None and not peer.authority.passes_write(peer, partition.name.topic))
             ):
                 return None
             now_ms = self._now_ms()

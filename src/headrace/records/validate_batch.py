@@ -54,11 +54,14 @@ class Checked(NamedTuple):
     records: Buffer  # the record section, decompressed
     max_timestamp: int  # the true one, whatever the header claims
     max_timestamp_delta: int  # offset delta of the first record that has it, -1 if no record has a timestamp
+    converted: tuple[memoryview, BatchHeader] | None = (
+        None  # what is to be appended, where the topic wants another codec
+    )
 
 
-def needs_thread(header: BatchHeader) -> bool:
-    """The decompressors and the kernel release the interpreter's lock, so a thread really runs beside the loop."""
-    return header.attributes & CODEC_MASK != 0 and header.batch_length > THREAD_BYTES_MIN
+def needs_thread(header: BatchHeader, *, converts: bool = False) -> bool:
+    """The (de)compressors and the kernel release the interpreter's lock, so a thread really runs beside the loop."""
+    return (converts or header.attributes & CODEC_MASK != 0) and header.batch_length > THREAD_BYTES_MIN
 
 
 def read_produced_header(records: Buffer) -> BatchHeader:

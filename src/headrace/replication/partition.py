@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NodeId, TopicPartition, Uuid
 from headrace.base.options import LONG_MAX
-from headrace.records.batch import HEADER_BYTES, BatchHeader, pack_header
+from headrace.records.batch import CODEC_MASK, HEADER_BYTES, BatchHeader, pack_header
+from headrace.records.compression import Codec
+from headrace.records.recompress import TARGETS, recompress
 from headrace.records.validate_batch import Checked, check_produced_batch, needs_thread
 from headrace.storage.append import AppendInfo
 from headrace.storage.files import DISK_FULL, is_passing
@@ -60,6 +62,8 @@ class Partition:
         self._watchers: dict[Callable[[], None], None] = {}
         self.requires_keys = False
         self._append_time = False
+        self._codec: Codec | None = None  # compression.type, unless it is the producer's choice
+        self.compresses = False  # what comes without compression too
         self.before_max_ms = log.config.message_timestamp_before_max_ms
         self.after_max_ms = min(log.config.message_timestamp_after_max_ms, AFTER_MAX_MS)
         self.offline: str | None = None  # why, once its disk has failed
@@ -81,6 +85,8 @@ class Partition:
         self.requires_keys = COMPACT_POLICY in config.cleanup_policy
         self.waits_for_disk = self.commit is not None and config.flush_messages < LONG_MAX
         self._append_time = config.message_timestamp_type == "LogAppendTime"
+        self._codec = TARGETS[config.compression_type]
+        self.compresses = self._codec is not None and self._codec != Codec.NONE
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = min(config.message_timestamp_after_max_ms, AFTER_MAX_MS)
 
@@ -130,7 +136,7 @@ class Partition:
                 f"the batch has {header.size} bytes, max.message.bytes is {config.max_message_bytes}",
             )
         timestamp_min, timestamp_max = self.timestamp_bounds(now_ms)
-        return check_produced_batch(
+        checked = check_produced_batch(
             records,
             header,
             max_decompressed_bytes=decompressed_max,
@@ -138,14 +144,31 @@ class Partition:
             timestamp_min=timestamp_min,
             timestamp_max=timestamp_max,
         )
+        return checked if self._codec is None else self._convert(checked, header, self._codec)
+
+    def _convert(self, checked: Checked, header: BatchHeader, codec: Codec) -> Checked:
+        if header.attributes & CODEC_MASK == codec:
+            return checked
+        config = self.log.config
+        levels = {
+            Codec.GZIP: config.compression_gzip_level,
+            Codec.LZ4: config.compression_lz4_level,
+            Codec.ZSTD: config.compression_zstd_level,
+        }
+        converted = recompress(header, checked.records, codec, levels.get(codec))
+        if converted[1].size > config.max_message_bytes:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"the batch has {converted[1].size} bytes as {config.compression_type}, max.message.bytes is {config.max_message_bytes}",
+            )
+        return checked._replace(converted=converted)
 
     def timestamp_bounds(self, now_ms: int) -> tuple[int, int]:
         """What a record's own time may be."""
         return now_ms - self.before_max_ms, now_ms + self.after_max_ms
 
-    @staticmethod
-    def needs_thread(header: BatchHeader) -> bool:
-        return needs_thread(header)
+    def needs_thread(self, header: BatchHeader) -> bool:
+        return needs_thread(header, converts=self.compresses)
 
     def append(self, records: memoryview, header: BatchHeader, max_timestamp: int, now_ms: int) -> AppendInfo:
         """Stamps the batch and writes it. KafkaError KAFKA_STORAGE_ERROR: nothing was appended."""

@@ -10,6 +10,10 @@ DAY_MS = 86_400_000
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     cleanup_policy: tuple[str, ...] = ("delete",)
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
     delete_retention_ms: int = DAY_MS
     file_delete_delay_ms: int = 60_000
     flush_messages: int = LONG_MAX

@@ -1,0 +1,43 @@
+"""compression.type against real Kafka: whatever the producer chose, the same batches lie in the log in the same codec."""
+
+import re
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.records.recompress import TARGETS
+from headrace.testing.peers import KafkaPeer, require_kafka, tool
+from headrace.testing.processes import NodeProcess
+
+SOURCES = ("none", "gzip", "snappy", "lz4", "zstd")
+WAIT_S = 30
+
+
+def stored(server):
+    """By topic the number of records and the codec of each batch, as Kafka's dump-log tells them."""
+    admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
+    topics = [NewTopic(f"as-{target}", 1, 1, config={"compression.type": target}) for target in TARGETS]
+    for future in admin.create_topics(topics).values():
+        future.result(WAIT_S)
+    for source in SOURCES:
+        producer = Producer(
+            {"bootstrap.servers": server.bootstrap, "compression.type": source, "linger.ms": 200, "log_level": 0}
+        )
+        for topic in topics:
+            for number in range(40):
+                producer.produce(topic.topic, b"v" * 300, key=b"k%d" % number)
+        assert producer.flush(WAIT_S) == 0
+    files = [str(server.data_dir / f"as-{target}-0" / "00000000000000000000.log") for target in TARGETS]
+    said = tool("dump-log", "--files", ",".join(files)).stdout.decode()
+    found = [re.findall(r"count: (\d+).*?compresscodec: (\w+)", part) for part in said.split("Dumping ")[1:]]
+    return dict(zip(TARGETS, found, strict=True))
+
+
+def test_the_log_holds_what_kafkas_log_holds():
+    require_kafka()
+    with NodeProcess() as node:
+        ours = stored(node)
+    with KafkaPeer() as kafka:
+        theirs = stored(kafka)
+    assert ours == theirs
+    assert ours["producer"] == [("40", source) for source in SOURCES]
