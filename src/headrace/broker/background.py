@@ -80,12 +80,15 @@ class Background:
             (intervals.recovery_point_ms / 1000, lambda: self._checkpoint(ALL_CHECKPOINTS)),
             (intervals.log_start_ms / 1000, lambda: self._checkpoint([LOG_START_CHECKPOINT])),
             (intervals.retention_ms / 1000, lambda: self._for_each(self._delete_old)),
-            (intervals.producer_expiry_ms / 1000, lambda: self._for_each(self._expire_producers)),
             (flush_s, lambda: self._for_each(self._flush_if_due)),
             (HOUSEKEEPING_S, self._keep_house),
         ]
         for every_s, work in rounds:
             self._tasks.append(self._loop.create_task(self._repeat(every_s, min(first_s, every_s), work)))
+        # As in Kafka not before a whole interval: a producer that writes old timestamps has that long to send a batch again.
+        expiry_s = intervals.producer_expiry_ms / 1000
+        expire = self._repeat(expiry_s, expiry_s, lambda: self._for_each(self._expire_producers))
+        self._tasks.append(self._loop.create_task(expire))
         self._tasks.append(self._loop.create_task(self._measure_lag()))
 
     def cancel(self) -> None:
