@@ -186,7 +186,7 @@ def test_a_directory_that_fails_takes_its_partitions_and_no_others(operation: st
         assert {world.directory("u", index) for index in range(6)} == {"/a", "/c"}
         assert [log_dir.path for log_dir, _ in world.replicas.checkpoint()()] == []
         world.files.fault = None
-        assert [log_dir.path for log_dir in world.replicas.close()] == ["/a", "/c"]
+        assert [log_dir.path for log_dir in await world.replicas.close()] == ["/a", "/c"]
 
     run(world, main)
 
@@ -220,7 +220,7 @@ def written(files: SimulatedFiles) -> dict[int, str]:
             append(world.replicas.get("t", index), 4)
             world.replicas.get("t", index).delete_records(2, NOW_MS)
             places[index] = world.directory("t", index)
-        for log_dir in world.replicas.close():
+        for log_dir in await world.replicas.close():
             log_dir.mark_clean_shutdown(1)
 
     run(world, main)
@@ -247,7 +247,7 @@ def test_a_directory_that_is_missing_at_the_start_keeps_its_partitions_offline_a
         world.publish(known, topic("u", 2))  # but new topics are made
         await world.replicas.settle()
         assert world.code("u") is ErrorCode.NONE
-        world.replicas.close()
+        await world.replicas.close()
 
     run(world, without)
     files.rename("/unmounted", "/c")
@@ -297,7 +297,7 @@ def test_a_log_that_cannot_be_opened_keeps_its_checkpoints_and_its_directory_is_
         assert world.code("t", lost) is ErrorCode.KAFKA_STORAGE_ERROR
         assert [world.code("t", index) for index in range(3) if index != lost] == [ErrorCode.NONE] * 2
         world.files.fault = None
-        assert [log_dir.path for log_dir in world.replicas.close()] == ["/a", "/c"]
+        assert [log_dir.path for log_dir in await world.replicas.close()] == ["/a", "/c"]
         assert world.directories.all()[1].load_offsets(LOG_START_CHECKPOINT) == {TopicPartition("t", lost): 2}
 
     run(world, main)

@@ -189,15 +189,20 @@ def play(security: Security, who: str, data_dir: Path, directory: Path) -> list[
 
 
 def normal(text: str, one: Step, data_dir: Path, directory: Path) -> str:
-    text = text.replace(str(data_dir), "DATA").replace(str(directory), "WORK")
-    for pattern, name in ((_ADDRESS, "ADDRESS"), (_UUID, "ID"), (_TIME, "TIME")):
-        text = pattern.sub(name, text)
-    for forgotten in one.forget:
-        text = re.sub(forgotten, "N", text)
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip() and not _is_noise(line)]
     if one.keep:
         lines = [line for line in lines if re.search(one.keep, line)]
+    lines = [_without_chance(line, one, data_dir, directory) for line in lines]
     return "\n".join(sorted(lines) if one.unordered else lines)
+
+
+def _without_chance(line: str, one: Step, data_dir: Path, directory: Path) -> str:
+    line = line.replace(str(data_dir), "DATA").replace(str(directory), "WORK")
+    for pattern, name in ((_ADDRESS, "ADDRESS"), (_UUID, "ID"), (_TIME, "TIME")):
+        line = pattern.sub(name, line)
+    for forgotten in one.forget:
+        line = re.sub(forgotten, "N", line)
+    return line
 
 
 def _is_noise(line: str) -> bool:

@@ -282,7 +282,7 @@ class BrokerRole:
             listener.stop()
         await self.replicas.settle()
         await self.replicas.quiet()
-        return await self._loop.run_in_executor(None, self.replicas.close)
+        return await self.replicas.close()
 
     def kill(self) -> None:
         self._cancel()

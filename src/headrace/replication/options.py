@@ -11,7 +11,12 @@ from headrace.base.options import Value
 from headrace.metadata.topic_options import TOPIC_OPTIONS
 from headrace.storage.log_config import LogConfig
 
-_FIELDS = {name.replace(".", "_"): name for name in TOPIC_OPTIONS}
+# Once: to ask msgspec for the fields takes a millisecond, and there may be ten thousand logs to open.
+_FIELDS = [
+    (field.name, name)
+    for field in msgspec.structs.fields(LogConfig)
+    if (name := field.name.replace("_", ".")) in TOPIC_OPTIONS
+]
 
 
 def effective_options(defaults: Mapping[str, Value], own: Mapping[str, str]) -> dict[str, Value]:
@@ -27,11 +32,9 @@ def effective_options(defaults: Mapping[str, Value], own: Mapping[str, str]) -> 
 
 def log_config(options: Mapping[str, Value], producer_id_expiration_ms: int) -> LogConfig:
     values: dict[str, object] = {"producer_id_expiration_ms": producer_id_expiration_ms}
-    for field in msgspec.structs.fields(LogConfig):
-        name = _FIELDS.get(field.name)
-        if name is not None:
-            value = options[name]
-            values[field.name] = tuple(value) if isinstance(value, list) else value
+    for field, name in _FIELDS:
+        value = options[name]
+        values[field] = tuple(value) if isinstance(value, list) else value
     internal = options.get("internal.segment.bytes")
     if internal is not None:
         values["segment_bytes"] = internal

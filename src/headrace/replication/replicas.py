@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 SLICE_S = 0.004
 OPENED_AT_ONCE = 16  # by one call of a thread
+CLOSING_THREADS = 8
 PROGRESS_EVERY_S = 2.0
 
 
@@ -329,22 +330,19 @@ class Replicas:
             while partition.commit is not None and (under_way := partition.commit.under_way) is not None:
                 await under_way
 
-    def close(self) -> list[LogDir]:
-        """Clean: every log closed, every checkpoint written. Returns the directories of which all of that is true.
-
-        Blocks for the fsyncs: runs in a thread, with nobody else at work.
-        """
+    async def close(self) -> list[LogDir]:
+        """Clean: every log closed, every checkpoint written. Returns the directories of which all of that is true."""
         self._closed = True
         unclean = {broken.log_dir.path for broken in self._logs.broken.values() if broken.log_dir is not None}
-        for partition in self._partitions.values():
-            if partition.offline is None:
-                try:
-                    partition.log.close()
-                except OSError as error:
-                    log.error("%s could not be closed: %s; the next start will check it", partition.name, error)
-                    unclean.add(self.log_dir_of(partition).path)
-                    partition.log.abandon()
-        for log_dir, failure in self.checkpoint()():
+        partitions = [partition for partition in self._partitions.values() if partition.offline is None]
+        # Many fsyncs side by side cost the disk little more than one.
+        shares = [partitions[number::CLOSING_THREADS] for number in range(CLOSING_THREADS)]
+        closing = [self._loop.run_in_executor(None, _close_logs, share) for share in shares if share]
+        for failures in await asyncio.gather(*closing):
+            for partition, error in failures:
+                log.error("%s could not be closed: %s; the next start will check it", partition.name, error)
+                unclean.add(self.log_dir_of(partition).path)
+        for log_dir, failure in await self._loop.run_in_executor(None, self.checkpoint()):
             log.error("no checkpoint in %s: %s; the next start will check its logs", log_dir.path, failure)
             unclean.add(log_dir.path)
         return [log_dir for log_dir in self.directories.online() if log_dir.path not in unclean]
@@ -354,6 +352,18 @@ class Replicas:
         self._closed = True
         for partition in self._partitions.values():
             partition.log.abandon()
+
+
+def _close_logs(partitions: Sequence[Partition]) -> list[tuple[Partition, OSError]]:
+    """In a thread, for it blocks for the fsyncs. Those that could not be closed are given up as they are."""
+    failures = []
+    for partition in partitions:
+        try:
+            partition.log.close()
+        except OSError as error:
+            failures.append((partition, error))
+            partition.log.abandon()
+    return failures
 
 
 def _nobody() -> None:
