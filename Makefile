@@ -52,9 +52,12 @@ prove: setup
 bench: setup
 	@$(BIN)/python -m bench $(ONLY)
 
-# Checks against Kafka's own schemas and tools, fetched from Maven Central.
+# Against Kafka's own schemas and tools and other people's test suites, fetched from Maven Central, PyPI and npm; writes docs/compatibility.md.
 compat: setup
-	@$(BIN)/python -m tools.prove clients-read-each-other dump-log-finds-nothing-wrong differential schemas-equal-kafkas
+	@bash tools/system-packages
+	@$(BIN)/python -m tools.prove clients-read-each-other dump-log-finds-nothing-wrong differential schemas-equal-kafkas kafka-tools-agree \
+		swap-the-binary kafka-python-suite librdkafka-suite
+	@$(BIN)/python -m tools.compat --last --publish
 
 # Long runs: thousands of simulated seeds, coverage-guided fuzzing.
 soak: setup

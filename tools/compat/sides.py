@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from headrace.testing.peers import KafkaPeer, available
 from headrace.testing.processes import NodeProcess
 from tools.compat import kafka_python, librdkafka
 from tools.compat.suite import NotHere, Suite, Verdict
+from tools.prove.registry import WORK
 
 SUITES: dict[str, Suite] = {suite.name: suite for suite in (kafka_python.SUITE, librdkafka.SUITE)}
 
@@ -20,4 +24,19 @@ def compare(suite: Suite) -> Verdict:
     with NodeProcess(suite.settings) as node:
         got = suite.run(node.bootstrap, "Headrace", suite.later.keys())
         assert node.is_running, f"the node did not survive {suite.name}; its log: {node.log_text()[-2000:]}"
-    return Verdict(suite, expected, got)
+    verdict = Verdict(suite, expected, got)
+    _kept(suite).write_text(json.dumps({"kafka": expected, "headrace": got}))
+    return verdict
+
+
+def last(suite: Suite) -> Verdict:
+    """Of the last comparison made in this checkout; NotHere if there was none."""
+    try:
+        kept = json.loads(_kept(suite).read_text())
+    except FileNotFoundError:
+        raise NotHere(f"{suite.name} was not run here yet") from None
+    return Verdict(suite, kept["kafka"], kept["headrace"])
+
+
+def _kept(suite: Suite) -> Path:
+    return WORK / "compat" / f"{suite.name}.json"
