@@ -45,7 +45,7 @@ fmt: setup
 
 # The promises of docs/promises.md, each by its named check; ONLY=name runs one.
 prove: setup
-	@bash tools/system-packages
+	@bash tools/system-packages kcat openssl npm g++ make
 	@$(BIN)/python -m tools.prove $(ONLY)
 
 # Ratios against a real Apache Kafka on the same machine in the same run; keep the machine quiet.
@@ -54,7 +54,7 @@ bench: setup
 
 # Against Kafka's own schemas and tools and other people's test suites, fetched from Maven Central, PyPI and npm; writes docs/compatibility.md.
 compat: setup
-	@bash tools/system-packages
+	@bash tools/system-packages kcat openssl npm g++ make
 	@$(BIN)/python -m tools.prove clients-read-each-other dump-log-finds-nothing-wrong differential schemas-equal-kafkas kafka-tools-agree \
 		swap-the-binary kafka-python-suite librdkafka-suite
 	@$(BIN)/python -m tools.compat --last --publish
