@@ -364,3 +364,19 @@ def test_options_of_a_topic_reach_its_running_log() -> None:
         assert not partition.waits_for_disk and partition.log.config.retention_ms == 604_800_000
 
     run(world, main)
+
+
+def test_what_metadata_expects_in_a_living_directory_may_lie_in_a_missing_one() -> None:
+    """Seed 226: metadata had heard of a move's new place, the node died before the log was there, and the old place was gone."""
+    files = make_disk()
+    files.remove("/b")
+    world = World(files)
+
+    async def main() -> None:
+        await world.start(topic("moved", 1, IDS["/a"]))
+        assert world.code("moved") is ErrorCode.KAFKA_STORAGE_ERROR and not files.exists("/a/moved-0")
+        world.publish(topic("moved", 1, IDS["/a"]), topic("new", 1, IDS["/a"]))
+        await world.replicas.settle()
+        assert world.directory("new") == "/a"
+
+    run(world, main)

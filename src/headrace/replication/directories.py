@@ -82,12 +82,15 @@ class Directories:
         """The directory for a log that is nowhere yet. KafkaError KAFKA_STORAGE_ERROR if it should be somewhere, and is not."""
         wanted = state.directory(node_id)
         known = next((d for d in self._log_dirs if d.meta is not None and d.meta.directory_id == wanted), None)
+        # Where it is not known, it may lie in one that cannot be looked into.
+        gone = next(iter([*self.missing.values(), *(d.failure for d in self._log_dirs if d.failure)]), None)
         if known is not None:
             if known.failure is not None:
                 raise _offline(name, known.failure)
+            if gone is not None and not is_new:
+                # A move that was cut off: metadata hears of the new place BEFORE the log is there.
+                raise _offline(name, f"{gone}, and it does not lie in {known.path}, where it should")
             return known
-        # Where it is not known, it may lie in one that cannot be looked into.
-        gone = next(iter([*self.missing.values(), *(d.failure for d in self._log_dirs if d.failure)]), None)
         if wanted in (None, UNASSIGNED, MIGRATING):
             if gone is not None and not is_new:
                 raise _offline(name, gone)
