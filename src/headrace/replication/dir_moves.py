@@ -234,6 +234,8 @@ class DirMoves:
         path = move.log_dir.partition_path(partition.name)
         future.files.rename(future.directory, path)
         future.follow(path)
+        # Until the new name itself is on disk (`_finish` sees to that), a power failure brings the old log back.
+        future.recovery_point = max(future.log_start, min(future.recovery_point, old.recovery_point))
         self._replicas.moving.discard(partition.name)
         self._replicas.exchange_log(partition, future, move.log_dir)
         return old
