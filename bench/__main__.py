@@ -18,8 +18,7 @@ from bench.native import ROOT, WORK
 from bench.plot import draw
 from bench.publish import PAGE, PLOT, Run, utc_now, write_json, write_page
 from bench.report import make_rows, print_table, verdict
-from bench.runner import Runner, contestants
-from bench.wire import BenchFailed
+from bench.runner import Results, Runner, contestants
 
 ROUNDS = 3
 SECONDS = 3.0
@@ -59,9 +58,6 @@ def main(words: Sequence[str]) -> int:
     started = utc_now()
     try:
         results = runner.run(lines)
-    except BenchFailed as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
     finally:
         held.close()
         shutil.rmtree(data, ignore_errors=True)
@@ -70,19 +66,29 @@ def main(words: Sequence[str]) -> int:
         "seconds a round": f"{given.seconds:g}",
         "bytes a round at most": f"{options.bytes_max / 1e9:.1f} GB",
         "load generator": generator_name(),
+        **_tls(results),
     }
     command = " ".join(["python -m bench", *words])
     run = Run(started, command, machine.facts(WORK), settings, results, make_rows(lines, results))
     print_table(run.rows, Console())
     print(verdict(run.rows))
     print(f"all rounds: {write_json(run, WORK).relative_to(ROOT)}")
-    if given.publish:
+    if given.publish and not results.failed:
         draw(run.rows, PLOT)
         write_page(run)
         print(f"published: {PAGE.relative_to(ROOT)}, {PLOT.relative_to(ROOT)}")
     else:
         draw(run.rows, WORK / PLOT.name)
-    return 0
+    for name, reason in results.failed.items():
+        print(f"bench: {name} failed{', nothing is published' if given.publish else ''}: {reason}", file=sys.stderr)
+    return 1 if results.failed else 0
+
+
+def _tls(results: Results) -> dict[str, str]:
+    """What was spoken, as the load generators saw it; one thing, or the comparison would be none."""
+    measured = (one for by_name in results.rounds.values() for rounds in by_name.values() for one in rounds)
+    spoken = {str(one.detail["tls"]) for one in measured if one.detail.get("tls")}
+    return {"TLS": " and ".join(sorted(spoken))} if spoken else {}
 
 
 if __name__ == "__main__":

@@ -109,6 +109,13 @@ class _KafkaWithTls(KafkaPeer):
         return made
 
 
+def stop_cleanly(process: Process) -> None:
+    if isinstance(process, NodeProcess):
+        process.terminate()
+    else:
+        process.stop()
+
+
 class Broker:
     """A server that is started when it is first needed and then kept, as warm as it gets, until `close`."""
 

@@ -38,6 +38,11 @@ class Options:
     filler_bytes_max: int = 40 * 10**9  # written by the line `loop`
     loop_topics: int = 10
     loop_partitions: int = 1000
+    connections: int = 1000  # of the lines about many of them
+    idle_seconds: float = 6.0  # so long nothing is asked: both look after their checkpoints at least every 5 s
+    open_partitions: int = 4  # of the line `open-50g`
+    open_segments: int = 12  # sealed ones, for each of them
+    open_active_bytes: int = 256 * 1024 * 1024  # in the segment behind those, of each
 
     @property
     def span(self) -> Span:

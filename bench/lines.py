@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bench.connections import ActiveConnections, IdleConnections
 from bench.contestants import KAFKA
 from bench.fetch import Fetch
 from bench.frames import records_that_fit
 from bench.line import KIB, Figure, Line
 from bench.loop_lag import LoopLag
+from bench.opening import OpenLarge
+from bench.partitions import ManyPartitions
 from bench.produce import Memory, Produce
 from bench.start import Start
 from headrace.records.compression import Codec
@@ -66,6 +69,12 @@ def all_lines() -> dict[str, Line]:
     four = Produce(
         "produce-64k-4x4", "produce 64 KB batches, 4 connections × 4 partitions", throughput, records_64k, KIB, 4, 4
     )
+    message_50 = Produce(
+        "message-50",
+        "one message of 100 B, 50 connections",
+        (Figure("requests_per_s", "requests/s", True, goal=1.2), CPU_US_PER_REQUEST),
+        1, 100, 50, 10, in_flight=1,
+    )  # fmt: skip
     lines: list[Line] = [
         Produce(
             "produce-64k",
@@ -97,16 +106,15 @@ def all_lines() -> dict[str, Line]:
             ),
             1, 100, 1, 1, in_flight=1,
         ),
-        Produce(
-            "message-50",
-            "one message of 100 B, 50 connections",
-            (Figure("requests_per_s", "requests/s", True, goal=1.2), CPU_US_PER_REQUEST),
-            1, 100, 50, 10, in_flight=1,
-        ),
+        message_50,
         Memory(four),
         *_compressed(records_64k),
         *_encrypted(records_64k),
+        ActiveConnections(message_50),
         Start(),
+        IdleConnections(),
+        ManyPartitions(),
+        OpenLarge(),
         LoopLag(),
     ]  # fmt: skip
     return {line.name: line for line in lines}

@@ -11,8 +11,9 @@ from bench.contestants import Broker, Contestant
 from bench.frames import make_batch, records_that_fit
 from bench.line import IN_FLIGHT, KIB, Figure, Measured, Options
 from bench.load import Running, Span
+from bench.partitions import create_and_wait
 from bench.produce import produce_load
-from bench.wire import BenchFailed, Wire, create_topic, wait_until_served
+from bench.wire import BenchFailed
 from headrace.testing.processes import LOOPBACK
 
 METRIC = "headrace_loop_lag_seconds"
@@ -56,7 +57,8 @@ class LoopLag:
         ]
         try:
             time.sleep(options.seconds)
-            create_s = _create_partitions(contestant, topic, options)
+            names = [f"{topic}-many-{number}" for number in range(options.loop_topics)]
+            create_s = create_and_wait(contestant.port, names, options.loop_partitions)
             time.sleep(options.seconds)
         finally:
             for load in loads:
@@ -78,18 +80,6 @@ class LoopLag:
                 "partitions": options.loop_topics * options.loop_partitions,
             },
         )
-
-
-def _create_partitions(contestant: Broker, topic: str, options: Options) -> float:
-    """Seconds until all of them are served; the requests are answered long before."""
-    began = time.monotonic()
-    names = [f"{topic}-many-{number}" for number in range(options.loop_topics)]
-    with Wire(contestant.port) as wire:
-        for name in names:
-            create_topic(wire, name, options.loop_partitions)
-        for name in names:
-            wait_until_served(wire, name, options.loop_partitions)
-    return time.monotonic() - began
 
 
 def quantile(cumulative: dict[float, float], share: float) -> float:

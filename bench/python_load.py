@@ -1,4 +1,5 @@
-"""load.c in Python, for machines without a C compiler (or, for TLS, without OpenSSL's headers): same arguments, same checks, same line of JSON; a heavier client."""
+"""load.c in Python, for machines without a C compiler or, for TLS, the headers of OpenSSL: same arguments, same checks, same line of
+JSON; a heavier client."""
 
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ from headrace.testing.processes import LOOPBACK
 
 RECEIVE_BYTES = 256 * 1024
 STALL_S = 20.0
+CONNECTS_AT_ONCE = 16
+CONNECT_PAUSE_S = 0.003  # a listen queue of 50 that overflows costs a second each time
 WARM_PART = 5  # the warm-up takes at most a fifth of requests_max
 _INT32 = struct.Struct(">i")
 _UINT32 = struct.Struct(">I")
@@ -81,7 +84,11 @@ class _Load:
         self.last_answer = time.monotonic()
         self.selector = selectors.DefaultSelector()
         tls = _client_context(arguments.tls) if arguments.tls else None
-        self.connections = [_Connection(arguments.port, frames, tls) for frames in _read_frames(arguments.frames)]
+        self.connections = []
+        for number, frames in enumerate(_read_frames(arguments.frames), start=1):
+            self.connections.append(_Connection(arguments.port, frames, tls))
+            if number % CONNECTS_AT_ONCE == 0:
+                time.sleep(CONNECT_PAUSE_S)
         for connection in self.connections:
             self.selector.register(connection.socket, selectors.EVENT_READ, connection)
 

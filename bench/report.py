@@ -29,7 +29,8 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        return None if self.theirs is None else self.ours / self.theirs
+        """None where there is nothing to divide by: nobody, or a figure of zero."""
+        return self.ours / self.theirs if self.theirs else None
 
     @property
     def met(self) -> bool | None:

@@ -13,10 +13,11 @@ from bench.certificate import make_certificate
 from bench.contestants import CEILING, HEADRACE, KAFKA, Broker, Ceiling, Contestant, spawn_headrace, spawn_kafka
 from bench.frames import make_batch
 from bench.line import Line, Measured, Options
-from bench.load import Span, run_load
-from bench.produce import produce_load
-from bench.wire import CannotRun
+from bench.load import Span
+from bench.produce import produce_load, run_through
+from bench.wire import BenchFailed, CannotRun
 from headrace.testing import peers
+from headrace.testing.processes import ProcessFailed
 
 WARM_CONNECTIONS = 10
 WARM_BATCH_RECORDS = 60
@@ -28,7 +29,8 @@ class Results:
     """By line and contestant, the rounds that count."""
 
     rounds: dict[str, dict[str, list[Measured]]] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)  # contestants that could not take part and lines that could not run
+    skipped: dict[str, str] = field(default_factory=dict)  # contestants and lines that could not take part, and why
+    failed: dict[str, str] = field(default_factory=dict)  # lines that were begun, and what went wrong
 
     def add(self, line: str, contestant: str, measured: Measured) -> None:
         self.rounds.setdefault(line, {}).setdefault(contestant, []).append(measured)
@@ -59,6 +61,7 @@ class Runner:
         self._options = options
         self._rounds = rounds
         self._tell = tell
+        self._warm_by_tls: set[int] = set()  # processes that have seen much of it
         self.results = Results()
 
     def run(self, lines: Sequence[Line]) -> Results:
@@ -70,6 +73,11 @@ class Runner:
                     self._tell(f"{line.name} is left out: {reason}")
                     self.results.rounds.pop(line.name, None)
                     self.results.skipped[line.name] = str(reason)
+                except (BenchFailed, ProcessFailed) as error:
+                    self._tell(f"{line.name} failed: {error}")
+                    self.results.rounds.pop(line.name, None)
+                    self.results.failed[line.name] = str(error)
+                    self._close_all()  # who knows what is left in them
         finally:
             self._close_all()
         return self.results
@@ -79,11 +87,16 @@ class Runner:
             self._close_all()
         taking_part = [one for one in self._taking_part if one.name in (HEADRACE, *line.against)]
         warm_rounds = 1 if line.warm_round else 0
-        for number in range(warm_rounds + self._rounds):
+        rounds = min(self._rounds, getattr(line, "rounds_max", self._rounds))
+        for number in range(warm_rounds + rounds):
             counts = number >= warm_rounds
             for contestant in taking_part:
                 if not line.alone and isinstance(contestant, Broker) and not contestant.is_running:
                     self._warm(contestant)
+                if getattr(line, "tls", False) and contestant.pid not in self._warm_by_tls:
+                    assert isinstance(contestant, Broker)
+                    self._warm(contestant, tls=True)
+                    self._warm_by_tls.add(contestant.pid)
                 os.sync()  # what others left to be written is not this one's burden
                 began = time.monotonic()
                 measured = line.measure(contestant, f"{line.name}-{number:02}", self._options)
@@ -93,15 +106,14 @@ class Runner:
                 what = f"round {number - warm_rounds + 1}" if counts else "warm-up"
                 self._tell(f"{line.name} {what} {contestant.name}: {figures} ({time.monotonic() - began:.1f} s)")
 
-    def _warm(self, broker: Broker) -> None:
+    def _warm(self, broker: Broker, *, tls: bool = False) -> None:
         """Small and large requests before anything is measured: the JVM compiles what it sees often."""
         topic = "warm-up"
         for records, value_bytes in ((1, 100), (WARM_BATCH_RECORDS, 1024)):
             broker.open_topic(topic, 1)
             load = produce_load(topic, [make_batch(records, value_bytes)] * WARM_CONNECTIONS, 1, 1)
-            run_load(
-                load, broker.port, broker.pid, Span(self._options.seconds * WARM_ROUNDS, 0.0, self._options.bytes_max)
-            )
+            span = Span(self._options.seconds * WARM_ROUNDS, 0.0, self._options.bytes_max)
+            run_through(broker, load, span, tls=tls)
             broker.drop_topic(topic)
 
     def _close_all(self) -> None:

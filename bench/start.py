@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.contestants import KAFKA, Broker, Contestant
-from bench.frames import ACKS, PRODUCE_VERSION, make_batch
+from bench.contestants import KAFKA, Broker, Contestant, stop_cleanly
 from bench.line import Figure, Measured, Options
-from bench.wire import READY_S_MAX, BenchFailed, Wire, has_leaders
-from headrace.base.errors import ErrorCode, HeadraceError
-from headrace.protocol.messages.produce import ProduceRequest
-
-PROBE_S = 0.005
+from bench.probe import start_to_first_record
 
 
 @dataclass(frozen=True)
@@ -47,54 +39,15 @@ def _format(contestant: Broker, directory: Path) -> None:
     process = contestant.spawn(directory.absolute())
     try:
         process.start()
+        stop_cleanly(process)
     finally:
         process.close()
 
 
 def _start(contestant: Broker, directory: Path, topic: str) -> float:
     process = contestant.spawn(directory.absolute())
-    probe = _FirstRecord(process.port, topic)
-    began = time.monotonic()
-    probe.start()
     try:
-        process.start()
-        probe.join(READY_S_MAX)
+        return start_to_first_record(process, topic, create=True).seconds
     finally:
-        probe.give_up = True
-        process.kill()  # which also ends a wait for an answer
+        process.kill()
         process.close()
-        probe.join()
-    if probe.acknowledged_at is None:
-        raise BenchFailed(f"{contestant.name} acknowledged nothing within {READY_S_MAX:.0f} s")
-    return probe.acknowledged_at - began
-
-
-class _FirstRecord(threading.Thread):
-    """What a producer does that waits for its broker: connect, ask for the topic (which creates it), send."""
-
-    def __init__(self, port: int, topic: str) -> None:
-        super().__init__(daemon=True)
-        self._port = port
-        self._topic = topic
-        self.give_up = False
-        self.acknowledged_at: float | None = None
-
-    def run(self) -> None:
-        while not self.give_up:
-            with contextlib.suppress(OSError, HeadraceError), Wire(self._port) as wire:
-                self._produce(wire)
-                return
-            time.sleep(PROBE_S)
-
-    def _produce(self, wire: Wire) -> None:
-        while not self.give_up and not has_leaders(wire, self._topic, create=True):
-            time.sleep(PROBE_S)
-        batch = memoryview(make_batch(1, 100).data)
-        data = ProduceRequest.PartitionProduceData(index=0, records=batch)
-        topic = ProduceRequest.TopicProduceData(name=self._topic, partition_data=[data])
-        while not self.give_up:
-            answer = wire.ask(ProduceRequest(acks=ACKS, timeout_ms=30_000, topic_data=[topic]), PRODUCE_VERSION)
-            if answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE:
-                self.acknowledged_at = time.monotonic()
-                return
-            time.sleep(PROBE_S)

@@ -32,6 +32,8 @@ REFUSALS = {
 }
 # As in Kafka: what must be answered before anybody is known, and what shows nothing but the brokers that a client needs to know.
 OPEN = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+# … or what the asker is to measure of itself.
+OPEN |= {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
 BROKERS_ONLY = {ApiKey.DESCRIBE_CLUSTER}
 SILENT = {(ApiKey.DESCRIBE_LOG_DIRS, 1)}  # too old to have a word for it: an empty answer
 

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.base.errors import ConfigError
-from headrace.base.options import Kind, Option, OptionTable, parse_properties
+from headrace.base.options import Kind, Option, OptionTable, parse_properties, unused
 
 PORT = Option("port", Kind.INT, 9092, "a port", at_least=1, at_most=65535)
 ROLES = Option("roles", Kind.LIST, [], "roles", one_of=("broker", "controller"))
@@ -28,9 +28,14 @@ def test_text_becomes_a_value_and_back(option, text, value):
     [
         (PORT, "0", "1 to 65535"),
         (PORT, "many", "1 to 65535"),
-        (ROLES, "broker,king", "one of broker, controller"),
+        (ROLES, "broker,king", "a list of any of broker, controller"),
         (Option("flag", Kind.BOOLEAN, False, ""), "yes", "true or false"),
         (Option("long", Kind.LONG, 0, ""), str(2**63), "9223372036854775807"),
+        (Option("level", Kind.INT, -1, "", at_least=-1, at_most=9, never=(0,)), "0", "from -1 to 9, but not 0"),
+        (Option("number", Kind.INT, 0, ""), "1_000", "a number from"),
+        (Option("number", Kind.INT, 0, ""), "9" * 5000, "a number from"),
+        (Option("ratio", Kind.DOUBLE, 0.5, "", at_least=0), "nan", "a number of at least 0"),
+        (Option("ratio", Kind.DOUBLE, 0.5, ""), "1e400", "a number"),
     ],
 )
 def test_a_bad_value_is_named_with_what_is_allowed(option, text, said):
@@ -43,6 +48,25 @@ def test_a_secret_is_not_repeated():
     with pytest.raises(ConfigError) as caught:
         Option("password", Kind.PASSWORD, None, "", one_of=("x",)).parse("hunter2")
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.5, "0.5"),
+        (0.0, "0.0"),
+        (1.7976931348623157e308, "1.7976931348623157E308"),
+        (1e7, "1.0E7"),
+        (-1.5e-4, "-1.5E-4"),
+    ],
+)
+def test_doubles_as_java_writes_them(value, text):
+    assert Option("ratio", Kind.DOUBLE, 0.5, "").text(value) == text
+
+
+def test_options_that_nothing_depends_on_say_why():
+    assert [(one.name, one.unused) for one in unused("why", PORT, ROLES)] == [("port", "why"), ("roles", "why")]
+    assert PORT.unused is None
 
 
 def test_an_unknown_name_gets_the_nearest_known_one():

@@ -59,6 +59,12 @@ def test_without_kafka_there_is_no_verdict_about_it() -> None:
     assert [(row.ratio, row.met) for row in make_rows(some_lines(), only_ours)] == [(None, None), (None, None)]
 
 
+def test_nothing_is_divided_by_a_figure_of_zero() -> None:
+    row = Row("idle-1000", "idle", all_lines()["idle-1000"].figures[0], 3.0, KAFKA, 0.0, 1.0)
+    assert (row.ratio, row.met) == (None, None)
+    assert row.cells()[4:] == ("0.0", "–", "≤ 1 ×", "–")
+
+
 def test_only_the_marked_part_of_the_page_changes(tmp_path: Path) -> None:
     page = tmp_path / "performance.md"
     page.write_text(f"# Above\n{BEGIN}\nold\n{END}\n## Below\n")

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from struct import Struct
 
 import pytest
-from bench.contestants import CEILING, HEADRACE, Broker, Ceiling, spawn_headrace
+from bench.certificate import make_certificate
+from bench.contestants import CEILING, HEADRACE, Broker, Ceiling, Contestant, spawn_headrace
 from bench.frames import make_batch
-from bench.line import Options
+from bench.line import Figure, Measured, Options
 from bench.lines import all_lines
 from bench.load import Load, Span, run_load
-from bench.produce import Produce, produce_load
+from bench.produce import Produce, produce_load, run_through
 from bench.runner import Runner, contestants
-from bench.wire import BenchFailed, Wire
+from bench.wire import BenchFailed, CannotRun, Wire
 
 from bench import native
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest
+from headrace.records.batch import CRC_START, HEADER_BYTES, checksum
+from headrace.records.compression import Codec
 
 LATEST = -1
 REQUESTS = 40
+CRC = Struct(">I")
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
 needs_compiler = pytest.mark.skipif(native.compiler() is None, reason="no C compiler")
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker(HEADRACE, tmp_path_factory.mktemp("bench") / "node", spawn_headrace)
+    directory = tmp_path_factory.mktemp("bench")
+    broker = Broker(HEADRACE, directory / "node", spawn_headrace, make_certificate(directory))
     yield broker
     broker.close()
 
@@ -36,7 +45,7 @@ def generator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     if request.param == "C" and native.compiler() is None:
         pytest.skip("no C compiler")
     if request.param == "Python":
-        monkeypatch.setattr("bench.load._generator", lambda: [sys.executable, "-m", "bench.python_load"])
+        monkeypatch.setattr("bench.load._generator", lambda *, tls: [sys.executable, "-m", "bench.python_load"])
     return str(request.param)
 
 
@@ -56,12 +65,18 @@ def test_every_line_is_answered_without_an_error(tmp_path: Path) -> None:
         fetch_bytes=20_000_000,
         filler_bytes_max=100_000_000,
         loop_partitions=5,
+        connections=20,
+        idle_seconds=0.1,
+        open_partitions=2,
+        open_segments=2,
+        open_active_bytes=1_000_000,
     )
     taking_part, skipped = contestants(tmp_path, with_kafka=False)
     told: list[str] = []
     lines = list(all_lines().values())
     results = Runner(taking_part, options, 1, told.append).run(lines)
     assert "Kafka" in skipped
+    assert not results.failed
     for line in lines:
         rounds = results.rounds[line.name]
         expected = {HEADRACE} | ({CEILING} & set(line.against) - set(skipped))
@@ -142,3 +157,60 @@ def test_the_ceiling_writes_what_it_acknowledges(tmp_path: Path) -> None:
     last = written[-batch.size :]
     assert int.from_bytes(last[:8], "big") == (REQUESTS - 1) * 60
     assert last[16:] == batch.data[16:]
+
+
+@needs_openssl
+def test_the_load_speaks_tls_and_checks_who_answers(broker: Broker, generator: str, tmp_path: Path) -> None:
+    topic = f"encrypted-{generator}"
+    broker.open_topic(topic, 1)
+    batch = make_batch(60, 1024)
+    load = produce_load(topic, [batch] * 2, 1, 3)
+    outcome = run_through(broker, load, Span(30.0, 0.0, REQUESTS * batch.size), tls=True)
+    assert outcome.all_responses == REQUESTS
+    assert outcome.tls == "TLSv1.3 TLS_AES_256_GCM_SHA384"
+    assert end_offset(broker.wire, topic) == 60 * REQUESTS
+    other = make_certificate(tmp_path)
+    assert other is not None
+    with pytest.raises(BenchFailed, match="broke off"):
+        run_load(replace(load, tls=other.public), broker.tls.port, broker.pid, Span(1.0))
+
+
+def test_compressed_batches_are_validated(broker: Broker) -> None:
+    broker.open_topic("compressed", 1)
+    good = make_batch(20, 1024, codec=Codec.ZSTD)
+    assert good.size < good.plain_size / 2
+    run_load(produce_load("compressed", [good], 1, 1), broker.port, broker.pid, Span(30.0, 0.0, 3 * good.plain_size))
+    assert end_offset(broker.wire, "compressed") == 60
+    garbage = bytearray(good.data)
+    garbage[HEADER_BYTES + 20 :] = bytes(len(garbage) - HEADER_BYTES - 20)
+    CRC.pack_into(garbage, CRC_START - CRC.size, checksum(garbage, 0, len(garbage)))
+    load = produce_load("compressed", [replace(good, data=bytes(garbage))], 1, 1)
+    with pytest.raises(BenchFailed):
+        run_load(replace(load, response_max=1000), broker.port, broker.pid, Span(30.0, 0.0, good.plain_size))
+    assert end_offset(broker.wire, "compressed") == 60
+
+
+def test_a_line_that_fails_costs_only_itself(tmp_path: Path) -> None:
+    taking_part, _ = contestants(tmp_path, with_kafka=False)
+    options = Options(seconds=0.1, work=tmp_path, bytes_max=10_000_000)
+    sound = all_lines()["produce-64k"]
+    assert isinstance(sound, Produce)
+    lines = [Hopeless("broken", BenchFailed("no answer")), Hopeless("elsewhere", CannotRun("no openssl")), sound]
+    results = Runner(taking_part, options, 1, lambda text: None).run(lines)
+    assert results.failed == {"broken": "no answer"}
+    assert results.skipped == {"elsewhere": "no openssl"}
+    assert results.rounds.keys() == {"produce-64k"}
+
+
+@dataclass(frozen=True)
+class Hopeless:
+    name: str
+    problem: BenchFailed
+    title: str = ""
+    figures: tuple[Figure, ...] = ()
+    against: tuple[str, ...] = ()
+    alone: bool = True
+    warm_round: bool = False
+
+    def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
+        raise self.problem

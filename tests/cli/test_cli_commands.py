@@ -1,27 +1,13 @@
 """The command line against a real node: what it prints, and that mistakes end in one clear line and exit code 1."""
 
 import json
+import subprocess
+import sys
 
 import pytest
-from typer.testing import CliRunner
+from tests.cli.command_line import CommandLine
 
-from headrace.base.errors import HeadraceError
-from headrace.cli.app import app
-
-
-@pytest.fixture
-def headrace(headrace_cluster):
-    def run(*arguments, stdin=None, fails=False):
-        with_bootstrap = arguments[0] not in ("dump-log", "format")
-        extra = ["-b", headrace_cluster.bootstrap] if with_bootstrap else []
-        result = CliRunner().invoke(app, [*arguments, *extra], input=stdin)
-        if fails:
-            assert result.exit_code != 0
-            return str(result.exception) if isinstance(result.exception, HeadraceError) else result.output
-        assert result.exit_code == 0, result.output + str(result.exception)
-        return result.stdout
-
-    return run
+from headrace.cli.app import COMMANDS
 
 
 def test_topics_from_birth_to_death(headrace):
@@ -30,13 +16,29 @@ def test_topics_from_birth_to_death(headrace):
     )
     assert "TOPIC_ALREADY_EXISTS" in headrace("topics", "create", "cli-life", fails=True)
     assert "exists already" in headrace("topics", "create", "cli-life", "--if-not-exists")
-    described = json.loads(headrace("topics", "describe", "cli-life", "--json"))
+    (described,) = json.loads(headrace("topics", "describe", "cli-life", "--json"))
     assert len(described["partitions"]) == 3 and described["options"] == {"retention.ms": "5"}
     assert "cli-life" in headrace("topics", "list") and "retention.ms=5" in headrace("topics", "describe", "cli-life")
     assert any(topic["name"] == "cli-life" for topic in json.loads(headrace("topics", "list", "--json")))
+    headrace("topics", "alter", "--topic", "cli-life", "--partitions", "5")
+    assert "INVALID_PARTITIONS" in headrace("topics", "alter", "cli-life", "--partitions", "4", fails=True)
+    assert len(json.loads(headrace("topics", "describe", "cli-l.*", "--json"))[0]["partitions"]) == 5
+    assert headrace("topics", "describe", "cli-life", "--unavailable-partitions") == ""
     headrace("topics", "delete", "cli-life")
     assert "UNKNOWN_TOPIC_OR_PARTITION" in headrace("topics", "delete", "cli-life", fails=True)
+    assert "no topic" in headrace("topics", "delete", "cli-life", "--if-exists")
     assert "cli-life" not in headrace("topics", "list")
+
+
+def test_several_topics_at_once_and_one_that_cannot_be(headrace):
+    said = headrace("topics", "create", "cli-many-1", "no/such", "cli-many-2", fails=True)
+    assert "created topic cli-many-1" in said and "INVALID_TOPIC_EXCEPTION" in said and "cli-many-2" in said
+    assert "could create" in headrace("topics", "create", "cli-many-3", "--validate-only")
+    headrace("topics", "create", "cli-many-4", "--replica-assignment", "1,1")
+    names = [topic["name"] for topic in json.loads(headrace("topics", "list", "cli-many.*", "--json"))]
+    assert names == ["cli-many-1", "cli-many-2", "cli-many-4"]
+    headrace("topics", "delete", "cli-many-[0-9]")
+    assert json.loads(headrace("topics", "list", "cli-many.*", "--json")) == []
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -61,28 +63,71 @@ def test_lines_go_in_and_come_out(headrace, codec):
         (("topics", "create", "no/such"), "INVALID_TOPIC_EXCEPTION"),
         (("topics", "create", "x", "--config", "oops"), "name=value"),
         (("topics", "create", "x", "--config", "no.such=1"), "no.such"),
+        (("topics", "create", "x", "--replica-assignment", "a"), "1:2,2:3"),
+        (("topics", "create", "x", "--replica-assignment", "1", "--partitions", "2"), "leave the counts out"),
+        (("topics", "create"), "which topic"),
+        (("topics", "describe", "("), "neither a name nor a pattern"),
+        (("topics", "describe", "there-is-no-such"), "UNKNOWN_TOPIC_OR_PARTITION"),
         (("produce", "x", "-z", "rar"), "rar"),
         (("produce", "x", "--acks", "7"), "acks"),
         (("consume", "cli-none", "-o", "yesterday"), "yesterday"),
         (("consume", "cli-none", "-f", "xml"), "xml"),
         (("consume", "there-is-no-such"), "UNKNOWN_TOPIC_OR_PARTITION"),
+        (("offsets", "get", "there-is-no-such"), "UNKNOWN_TOPIC_OR_PARTITION"),
+        (("offsets", "get", "--time", "yesterday"), "2026-07-01T12:00:00Z"),
+        (("offsets", "get", "--partitions", "1-x"), "0,2,4-7"),
+        (("records", "delete"), "--offset-json-file"),
+        (("records", "delete", "--topic", "nope", "--before-offset", "1"), "UNKNOWN_TOPIC_OR_PARTITION"),
+        (("log-dirs", "describe", "--broker-list", "9"), "BROKER_NOT_AVAILABLE"),
+        (("log-dirs", "describe", "--broker-list", "x"), "numbers"),
+        (("configs", "describe"), "--entity-type"),
+        (("configs", "describe", "--entity-type", "planets"), "topics, brokers"),
+        (("configs", "describe", "--topic", "nope-nope"), "UNKNOWN_TOPIC_OR_PARTITION"),
+        (("configs", "describe", "--broker", "one"), "number"),
+        (("configs", "describe", "--entity-name", "x"), "--entity-type must say"),
+        (("configs", "describe", "--topic", "a", "--broker", "1"), "one thing at a time"),
+        (("configs", "alter", "--topic", "a"), "nothing to change"),
+        (("configs", "alter", "--entity-type", "topics", "--add-config", "a=1"), "--entity-name"),
+        (("configs", "alter", "--topic", "a", "--add-config", "a=[1"), "bracket"),
+        (("configs", "alter", "--topic", "a", "--add-config", "oops"), "name=value"),
+        (("acls", "add", "--topic", "x"), "--allow-principal"),
+        (("acls", "add", "--allow-principal", "User:a"), "of what"),
+        (("acls", "add", "--allow-principal", "User:a", "--topic", "x", "--operation", "Fly"), "idempotent_write"),
+        (("acls", "add", "--allow-principal", "User:a", "--topic", "x", "--consumer"), "--group"),
+        (("acls", "list", "--resource-pattern-type", "odd"), "prefixed"),
+        (("users", "add", "x", "--password", "geheim", "--iterations", "5"), "4096"),
+        (("users", "add", "x", "--password", "geheim", "--mechanism", "MD5"), "SCRAM-SHA-512"),
+        (("users", "remove", "nobody-at-all"), "RESOURCE_NOT_FOUND"),
+        (("users", "list", "nobody-at-all"), "RESOURCE_NOT_FOUND"),
+        (("topics", "list", "--command-config", "/nowhere"), "--command-config"),
     ],
 )
 def test_mistakes_are_named(headrace, arguments, said):
-    assert said in headrace(*arguments, stdin="", fails=True)
+    complaint = headrace(*arguments, stdin="", fails=True)
+    assert said in complaint and "geheim" not in complaint
 
 
-def test_dump_log_shows_and_checks(headrace, headrace_cluster, tmp_path):
-    headrace("produce", "cli-dump", stdin="one\ntwo\n")
-    directory = headrace_cluster.data_dir / "cli-dump-0"
-    shown = headrace("dump-log", "--print-data-log", str(directory / "00000000000000000000.log"))
-    assert "count: 2" in shown and "value: one" in shown and "value: two" in shown
-    metadata = headrace_cluster.data_dir / "__cluster_metadata-0" / "00000000000000000000.log"
-    assert "TopicRecord(name='cli-dump'" in headrace("dump-log", "--cluster-metadata-decoder", str(metadata))
-    damaged = tmp_path / "00000000000000000000.log"
-    damaged.write_bytes((directory / damaged.name).read_bytes()[:-1] + b"!")
-    assert "WRONG" in headrace("dump-log", str(damaged), fails=True)
-    assert "WRONG" in headrace("dump-log", str(tmp_path / "missing.index"), fails=True)
+def test_nobody_there_is_one_line():
+    assert "cannot connect to localhost:1" in CommandLine("localhost:1")("topics", "list", fails=True)
+    assert "host:port" in CommandLine("localhost")("topics", "list", fails=True)
+
+
+def test_every_command_has_a_module_and_help():
+    for name in COMMANDS:
+        assert "Usage" in CommandLine()(name, "--help")
+    listed = CommandLine()("--help")
+    assert all(name in listed for name in COMMANDS)
+
+
+def test_the_program_itself_never_shows_a_traceback(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", "from headrace.cli.main import main; main()", "topics", "list", "-b", "localhost:1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1 and done.stdout == "" and done.stderr.startswith("headrace: cannot connect")
+    assert done.stderr.count("\n") == 1
 
 
 def test_format_once(headrace, tmp_path):
@@ -92,5 +137,6 @@ def test_format_once(headrace, tmp_path):
     assert "formatted already" in headrace("format", "-c", setting, fails=True)
     assert cluster in headrace("format", "-c", setting, "--ignore-formatted")
     assert "not a UUID" in headrace("format", "-c", setting, "-t", "?", fails=True)
+    assert "no.such" in headrace("format", "-c", setting, "-c", "no.such=1", "--strict", fails=True)
     assert f"cluster.id={cluster}" in (tmp_path / "data" / "meta.properties").read_text()
     assert (tmp_path / "data" / "bootstrap.checkpoint").stat().st_size > 100

@@ -112,7 +112,7 @@ def test_authorizers():
         ({"super.users": "User:a"}, "super.users has no effect"),
         ({"sasl.jaas.config": PLAIN}, "sasl.jaas.config has no effect"),
         ({"ssl.provider": "x"}, "ssl.provider has no effect"),
-        ({"listener.name.other.ssl.keystore.type": "PEM"}, "there is no listener other"),
+        ({"listener.name.other.ssl.keystore.type": "PEM"}, "there is no listener OTHER"),
         ({"listener.name.plaintext.num.partitions": "3"}, "listener.name.plaintext.num.partitions is no known option"),
     ],
 )

@@ -1,11 +1,14 @@
-"""server.properties in Kafka's names: a file written for Kafka's combined node starts ours; what cannot be is named."""
+"""server.properties in Kafka's names: a file written for Kafka's combined node starts ours; what cannot be, or does nothing, is named."""
 
 import logging
 
 import pytest
 
 from headrace.base.errors import ConfigError
-from headrace.node.settings import make_settings, read_settings
+from headrace.base.options import Kind
+from headrace.node.listener_addresses import ListenerAddress, host_and_port
+from headrace.node.setting_sources import option_name, variable_name
+from headrace.node.settings import ALL_OPTIONS, make_settings, read_settings
 
 KAFKAS_OWN = """
 process.roles=broker,controller
@@ -27,6 +30,13 @@ log.retention.hours=168
 log.segment.bytes=1073741824
 log.retention.check.interval.ms=300000
 """
+
+
+def warnings_of(caplog, *flags, environment=None, strict=False):
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        read_settings(None, flags, environment, strict=strict)
+    return caplog.messages
 
 
 def test_kafkas_own_file_for_a_combined_node(tmp_path, caplog):
@@ -54,25 +64,178 @@ def test_without_a_file_there_is_a_single_node_on_localhost():
     [
         ("process.roles=broker", "process.roles"),
         ("node.id=one", "node.id"),
+        ("broker.id=7", "node.id must be set|two names of one thing"),
         ("listeners=PLAINTEXT:9092", "listeners"),
+        ("listeners=PLAINTEXT://::1:9092", r"\[::1\]"),
+        ("listeners=PLAINTEXT://localhost:70000", "65535"),
         ("listeners=PLAINTEXT://a:1,PLAINTEXT://b:2", "once"),
         ("listeners=EXTERNAL://localhost:9092", "listener.security.protocol.map"),
-        ("controller.listener.names=NOWHERE", "not among listeners"),
+        ("listeners=PLAINTEXT://0.0.0.0:9092", "advertised.listeners is not set"),
+        ("listener.security.protocol.map=PLAINTEXT:TLS", "SASL_SSL"),
         ("controller.quorum.voters=1@a:1,2@b:2", "quorum of one"),
         ("advertised.listeners=OTHER://a:1", "OTHER"),
+        ("advertised.listeners=PLAINTEXT://[::]:9092", "nobody can connect"),
+        ("inter.broker.listener.name=OTHER", "one of the listeners of the broker"),
+        ("log.dirs=a,b,a", "once"),
+        ("metadata.log.dir=elsewhere", "one of log.dirs"),
         ("num.partitions=0.5", "num.partitions"),
+        ("log.retention.hours=0", "-1"),
+        ("replica.fetch.wait.max.ms=40000", "replica.socket.timeout.ms"),
+        ("group.consumer.min.session.timeout.ms=70000", "group.consumer.max.session.timeout.ms"),
+        ("connections.max.idle.ms=50", "connection.failed.authentication.delay.ms"),
+        ("remote.log.storage.system.enable=true", "tiered storage"),
+        ("config.providers=file", "HEADRACE_"),
         ("nonsense", "name=value"),
     ],
 )
 def test_a_setting_that_cannot_be_is_named(setting, said):
+    flags = [setting, "node.id=1"] if setting.startswith("broker.id") else [setting]
     with pytest.raises(ConfigError, match=said):
-        read_settings(None, [setting])
+        read_settings(None, flags)
 
 
-def test_an_unknown_name_is_a_warning_with_the_nearest_known_one(caplog):
-    with caplog.at_level(logging.WARNING):
-        read_settings(None, ["log.retention.hour=1"])
-    assert "did you mean log.retention.hours" in caplog.text
+def test_a_bad_value_is_told_with_where_it_stands():
+    with pytest.raises(ConfigError, match=r"num\.partitions='x' is not allowed.*\(HEADRACE_NUM_PARTITIONS\)"):
+        read_settings(None, [], {"HEADRACE_NUM_PARTITIONS": "x"})
+
+
+def test_an_unknown_name_is_one_warning_with_the_nearest_known_one(caplog):
+    said = warnings_of(caplog, "log.retention.hour=1")
+    assert said == ["log.retention.hour (-c) is no known option (did you mean log.retention.hours?); it is not used"]
+    with pytest.raises(ConfigError, match=r"log\.retention\.hour .*did you mean log\.retention\.hours"):
+        warnings_of(caplog, "log.retention.hour=1", strict=True)
+    with pytest.raises(
+        ConfigError, match=r"listener\.name\.plaintext\.ssl\.keystor\.location .*ssl\.keystore\.location"
+    ):
+        warnings_of(caplog, "listener.name.plaintext.ssl.keystor.location=x", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("flag", "named"),
+    [
+        ("num.network.threads=8", "num.network.threads has no effect: one event loop"),
+        ("group.max.size=5", "group.max.size has no effect"),
+        ("quota.producer.default=1024", "producer_byte_rate"),
+        ("zookeeper.connect=localhost:2181", "process.roles"),
+        ("log.message.format.version=2.8", "format v2"),
+        ("default.replication.factor=3", "default.replication.factor=3"),
+        ("log.cleanup.policy=compact", "log.cleanup.policy"),
+        ("broker.heartbeat.interval.ms=8000", "broker.session.timeout.ms"),
+        ("controller.listener.names=NOWHERE,CONTROLLER", "write NOWHERE://localhost:9093"),
+        ("ssl.provider=x", "ssl.provider has no effect"),
+    ],
+)
+def test_what_changes_nothing_is_said_once(caplog, flag, named):
+    said = warnings_of(caplog, flag)
+    assert len(said) == 1 and named in said[0]
+
+
+def test_every_option_that_nothing_depends_on_says_so_when_it_is_changed(caplog):
+    """Walks the whole table: whatever has no effect is one warning if it is set to anything but what holds anyway."""
+    others = {
+        Kind.BOOLEAN: lambda o: str(not o.default).lower(),
+        Kind.LIST: lambda o: ",".join(o.one_of[:1] or ["other"]),
+    }
+    for option in ALL_OPTIONS.values():
+        if option.unused is None or option.name == "inter.broker.listener.name":
+            continue
+        if option.kind in (Kind.INT, Kind.LONG, Kind.SHORT):
+            low = int(option.at_least or 0)
+            text = next(str(n) for n in range(low, low + 9) if n not in (option.default, *option.anyway))
+        elif option.kind is Kind.DOUBLE:
+            text = "0.25"
+        else:
+            text = others.get(option.kind, lambda o: next(t for t in (*o.one_of, "other") if t != o.default))(option)
+        if option.parse(text) in option.anyway:
+            continue
+        try:
+            said = warnings_of(caplog, f"{option.name}={text}")
+        except ConfigError as error:  # it contradicts another option, by name
+            assert option.name in str(error)
+            continue
+        assert [line for line in said if line.startswith(f"{option.name} has no effect")] != [], option.name
+        if option.default is not None:
+            assert warnings_of(caplog, f"{option.name}={option.text(option.default)}") == []
+
+
+def test_every_option_is_documented_and_bounded():
+    for option in ALL_OPTIONS.values():
+        assert len(option.meaning) > 3 and "\n" not in option.meaning and option.allowed
+        if option.default is not None:
+            assert option.parse(option.text(option.default)) == option.default
+
+
+def test_flags_are_stronger_than_the_environment_and_that_than_the_file(tmp_path, caplog):
+    file = tmp_path / "server.properties"
+    file.write_text(KAFKAS_OWN + "num.partitions=2\nlog.segment.bytes=2000000\nqueued.max.requests=500\n")
+    environment = {
+        "HEADRACE_NUM_PARTITIONS": "3",
+        "HEADRACE_LOG_SEGMENT_BYTES": "3000000",
+        "HEADRACE_HTTP_LISTENER": "localhost:1",
+        "HEADRACE_LISTENER_NAME_PLAINTEXT_SSL_KEYSTORE_TYPE": "PEM",
+        "KAFKA_NUM_PARTITIONS": "7",
+        "HEADRACE_SEED": "1",
+    }
+    settings = read_settings(file, ["num.partitions=4"], environment)
+    assert settings.number("num.partitions") == 4 and settings.number("log.segment.bytes") == 3_000_000
+    assert settings.text("headrace.http.listener") == "localhost:1"
+    assert settings.listener_values == {"listener.name.plaintext.ssl.keystore.type": "PEM"}
+    assert settings.origins["num.partitions"] == "-c"
+    assert settings.origins["log.segment.bytes"] == "HEADRACE_LOG_SEGMENT_BYTES"
+    assert settings.origins["node.id"] == str(file)
+
+
+@pytest.mark.parametrize(
+    ("variable", "name"),
+    [
+        ("HEADRACE_LOG_DIRS", "log.dirs"),
+        ("HEADRACE_LISTENER_NAME_SASL__SSL_SCRAM___SHA___512_SASL_JAAS_CONFIG",
+         "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config"),
+        ("HEADRACE_KAFKA_LIBS", None),
+        ("PATH", None),
+        ("HEADRACE_", None),
+    ],
+)  # fmt: skip
+def test_names_in_the_environment(variable, name):
+    assert option_name(variable) == name
+    if name is not None:
+        assert variable_name(name) == variable
+
+
+def test_every_option_has_its_own_name_in_the_environment():
+    for name in ALL_OPTIONS:
+        assert option_name(variable_name(name)) in (name, name.removeprefix("headrace."))
+
+
+def test_synonyms_by_kafkas_precedence(caplog):
+    settings = read_settings(None, ["log.retention.hours=1", "log.retention.minutes=2", "log.roll.hours=3"])
+    assert settings.topic_defaults()["retention.ms"] == 120_000
+    assert settings.topic_defaults()["segment.ms"] == 3 * 3_600_000
+    assert "log.retention.hours has no effect, because log.retention.minutes is set too" in caplog.messages
+    assert (
+        read_settings(None, ["log.retention.ms=-1", "log.retention.minutes=2"]).topic_defaults()["retention.ms"] == -1
+    )
+    assert read_settings(None, ["broker.id=7"]).node_id == 7
+
+
+def test_ipv6_addresses_stand_in_brackets():
+    settings = read_settings(
+        None,
+        [
+            "listeners=PLAINTEXT://[::1]:9092,SECOND://127.0.0.1:9094",
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SECOND:PLAINTEXT",
+            "advertised.listeners=PLAINTEXT://[fe80::1%eth0]:9092,SECOND://broker.example:19094",
+        ],
+    )
+    assert settings.broker_listeners == (
+        ListenerAddress("PLAINTEXT", "::1", 9092),
+        ListenerAddress("SECOND", "127.0.0.1", 9094),
+    )
+    assert [(one.host, one.port) for one in settings.endpoints({})] == [
+        ("fe80::1%eth0", 9092),
+        ("broker.example", 19094),
+    ]
+    assert host_and_port("::1", 9092) == "[::1]:9092" and host_and_port("a", 1) == "a:1"
 
 
 def test_a_file_that_is_none(tmp_path):

@@ -1,6 +1,7 @@
 """compression.type against real Kafka: whatever the producer chose, the same batches lie in the log in the same codec."""
 
 import re
+from collections import Counter
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -14,7 +15,7 @@ WAIT_S = 30
 
 
 def stored(server):
-    """By topic the number of records and the codec of each batch, as Kafka's dump-log tells them."""
+    """By topic how many records lie in each codec, as Kafka's dump-log tells it."""
     admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
     topics = [NewTopic(f"as-{target}", 1, 1, config={"compression.type": target}) for target in TARGETS]
     for future in admin.create_topics(topics).values():
@@ -29,8 +30,12 @@ def stored(server):
         assert producer.flush(WAIT_S) == 0
     files = [str(server.data_dir / f"as-{target}-0" / "00000000000000000000.log") for target in TARGETS]
     said = tool("dump-log", "--files", ",".join(files)).stdout.decode()
-    found = [re.findall(r"count: (\d+).*?compresscodec: (\w+)", part) for part in said.split("Dumping ")[1:]]
-    return dict(zip(TARGETS, found, strict=True))
+    found = {}
+    for target, part in zip(TARGETS, said.split("Dumping ")[1:], strict=True):
+        counts = found[target] = Counter()
+        for count, codec in re.findall(r"count: (\d+).*?compresscodec: (\w+)", part):
+            counts[codec] += int(count)
+    return found
 
 
 def test_the_log_holds_what_kafkas_log_holds():
@@ -40,4 +45,4 @@ def test_the_log_holds_what_kafkas_log_holds():
     with KafkaPeer() as kafka:
         theirs = stored(kafka)
     assert ours == theirs
-    assert ours["producer"] == [("40", source) for source in SOURCES]
+    assert ours["producer"] == dict.fromkeys(SOURCES, 40) and ours["zstd"] == {"zstd": 200}

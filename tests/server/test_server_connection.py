@@ -11,6 +11,7 @@ from headrace.base.metrics import Counter
 from headrace.server.connection import (
     ANSWERS_WAITING_MAX,
     GATHER_CONNECTIONS_MIN,
+    RECEIVE_BUFFER_UNPROVEN_MAX,
     CloseConnection,
     Company,
     Connection,
@@ -219,3 +220,22 @@ def test_a_large_answer_leaves_in_pieces_and_waits_for_the_client():
     for _ in range(10):
         stage.connection.resume_writing()
     assert stage.answers() == [body]
+
+
+def test_an_announced_size_alone_gets_no_memory():
+    stage = Stage(frame_max=100_000_000)
+    stage.receive(pack(">i", 99_000_000) + b"." * 100)
+    assert len(stage.connection.get_buffer(-1)) <= RECEIVE_BUFFER_UNPROVEN_MAX
+    body = b"." * 5_000_000
+    stage = Stage(frame_max=100_000_000)
+    stage.receive(framed(body, body, b"1......."))
+    assert stage.seen == [body, body, b"1......."]
+
+
+def test_who_sends_large_frames_is_read_in_large_pieces():
+    stage = Stage(frame_max=100_000_000)
+    body = b"." * 1_000_000
+    for _ in range(4):
+        stage.receive(framed(body))
+    stage.receive(framed(body, body, body, body, body))
+    assert len(stage.seen) == 9 and len(stage.connection._buffer) >= 5 * len(body)

@@ -24,6 +24,7 @@ from headrace.api.quorum import QuorumApi
 from headrace.api.records import RecordsApi
 from headrace.api.refusals import refuse
 from headrace.api.scram import ControllerScramApi, ScramApi, refuse_alteration, refuse_description
+from headrace.api.telemetry import TelemetryApi
 from headrace.api.topic_pages import TopicPagesApi
 from headrace.api.topics import TopicsApi
 from headrace.api.versions import VersionsApi
@@ -68,6 +69,7 @@ def broker_table(
     forwarded: ForwardedApi,
     acls: AclsApi,
     scram: ScramApi,
+    telemetry: TelemetryApi,
 ) -> dict[ApiKey, Service]:
     return _table(
         Service(ApiKey.PRODUCE, (3, 13), produce.handle, _topic(Operation.WRITE)),
@@ -113,6 +115,9 @@ def broker_table(
         Service(ApiKey.DELETE_ACLS, (1, 3), acls.delete, ALTER_CLUSTER_FORWARDED),
         Service(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), scram.describe, DESCRIBE_CLUSTER, refuse_description),
         Service(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, (0, 0), scram.alter, ALTER_CLUSTER_FORWARDED),
+        # Like Kafka's: whoever may connect may say how it fares.
+        Service(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, (0, 0), telemetry.get_subscriptions, NOTHING),
+        Service(ApiKey.PUSH_TELEMETRY, (0, 0), telemetry.push, NOTHING),
     )
 
 

@@ -68,6 +68,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self._families: dict[str, Family] = {}
+        # What somebody else measured, in Prometheus' words already, in pieces.
+        self.texts: list[Callable[[], Iterator[bytes]]] = []
 
     def __iter__(self) -> Iterator[Family]:
         return iter(list(self._families.values()))

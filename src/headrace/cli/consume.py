@@ -6,10 +6,14 @@ import asyncio
 import base64
 import json
 import sys
+from typing import Annotated
+
+import typer
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import TopicPartition
-from headrace.cli.bootstrap import with_cluster
+from headrace.cli.options import Bootstrap, CommandConfig, verb
+from headrace.cli.target import Target, with_cluster
 from headrace.client.cluster import Cluster
 from headrace.client.consumer import EARLIEST, LATEST, Consumer
 from headrace.records.record import Record
@@ -17,9 +21,21 @@ from headrace.records.record import Record
 FORMATS = ("value", "key-value", "json")
 
 
-def run(
-    bootstrap: str, topic: str, partition: int | None, offset: str, count: int | None, exit_at_end: bool, format: str
+app = verb()
+
+
+@app.command()
+def consume(
+    topic: str,
+    partition: Annotated[int | None, typer.Option("-p", "--partition", help="else all")] = None,
+    offset: Annotated[str, typer.Option("-o", "--offset", help="earliest, latest, or a number")] = "earliest",
+    max_messages: Annotated[int | None, typer.Option("-n", "--max-messages")] = None,
+    exit_at_end: Annotated[bool, typer.Option("-e", "--exit", help="stop at the end of all partitions")] = False,
+    format: Annotated[str, typer.Option("-f", "--format", help="value, key-value or json")] = "value",
+    bootstrap_server: Bootstrap = None,
+    command_config: CommandConfig = None,
 ) -> None:
+    """Print records as they come."""
     if format not in FORMATS:
         raise ConfigError(f"--format {format!r}: expected {', '.join(FORMATS)}")
     if offset not in ("earliest", "latest") and not offset.isdigit():
@@ -31,17 +47,14 @@ def run(
             if partition not in partitions:
                 raise ConfigError(f"--partition {partition}: {topic} has partitions 0 to {len(partitions) - 1}")
             partitions = [partition]
-        left = [count if count is not None else sys.maxsize]
+        left = [max_messages if max_messages is not None else sys.maxsize]
         consumer = Consumer(cluster)
         tails = [
             _follow(consumer, TopicPartition(topic, index), offset, left, exit_at_end, format) for index in partitions
         ]
         await asyncio.gather(*tails)
 
-    try:
-        with_cluster(bootstrap, work)
-    except (KeyboardInterrupt, BrokenPipeError):
-        sys.stderr.close()  # whoever read us has gone
+    with_cluster(Target(bootstrap_server, command_config), work)
 
 
 async def _follow(

@@ -1,148 +1,164 @@
-"""`headrace dump-log`: what stands in the files of a data directory, and whether it can be right. Exit code 1 if anything is wrong."""
+"""`headrace dump-log`: what stands in the files of a data directory, in Kafka's words, and whether it can be right."""
 
 from __future__ import annotations
 
+import json as jsonlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from struct import Struct
-from typing import Any
+from typing import Annotated, Any
 
-from headrace.base.errors import CorruptData
-from headrace.metadata.records import decode_record
-from headrace.records.batch import MAGIC, BatchHeader, CorruptBatch, peek_size_and_magic
-from headrace.records.control import parse_control_batch
-from headrace.records.legacy import check_any_crc, decode_any_records, read_any_header
-from headrace.storage.producer_snapshots import decode_snapshot
+import typer
 
-READ_BYTES = 8 << 20
-_PEEK_BYTES = 17  # enough to know size and format
-_OFFSET_ENTRY = Struct(">ii")
-_TIME_ENTRY = Struct(">qi")
-_ABORTED_ENTRY = Struct(">hqqqq")
+from headrace.base.errors import ConfigError, CorruptData
+from headrace.cli.dump_batches import Line, dump_batches
+from headrace.cli.dump_indexes import dump_index, dump_snapshot
+from headrace.cli.dump_values import DECODERS, WITHOUT_COLON, Decoder, as_metadata, as_text
+from headrace.cli.options import verb
+from headrace.cli.output import Progress, progress
+from headrace.storage.names import parse_partition_dir
+
+LOGS = (".log", ".checkpoint")
+INDEXES = (".index", ".timeindex", ".txnindex")
+SNAPSHOTS = (".snapshot",)
+KNOWN = (*LOGS, *INDEXES, *SNAPSHOTS)
+
+app = verb()
 
 
-def run(files: list[Path], *, deep: bool, data: bool, metadata: bool) -> None:
-    wrong = 0
-    for path in files:
-        print(f"Dumping {path}")
-        try:
-            if path.suffix in (".log", ".checkpoint"):
-                lines = _batches(path, deep, data, metadata)
-            elif path.suffix == ".snapshot":
-                lines = _snapshot(path)
-            elif path.suffix in (".index", ".timeindex", ".txnindex"):
-                lines = _index(path)
-            else:
-                raise CorruptData(
-                    "not a file of a log: expected .log .index .timeindex .txnindex .snapshot .checkpoint"
-                )
-            for line in lines:
-                print(line)
-        except (CorruptData, OSError) as error:
-            wrong += 1
-            print(f"WRONG {path}: {error}")
-    if wrong:
+@app.command()
+def dump_log(
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="FILE…", help="files, or directories of partitions")
+    ] = None,
+    more_files: Annotated[
+        str | None, typer.Option("--files", metavar="A,B", help="the same, with commas between")
+    ] = None,
+    deep_iteration: Annotated[
+        bool, typer.Option("--deep-iteration", "--deep", help="show the records, not only the batches")
+    ] = False,
+    print_data: Annotated[
+        bool, typer.Option("--print-data-log", help="show keys and values too; of internal topics what they mean")
+    ] = False,
+    cluster_metadata: Annotated[
+        bool, typer.Option("--cluster-metadata-decoder", help="values are metadata records")
+    ] = False,
+    offsets: Annotated[bool, typer.Option("--offsets-decoder", help="… of __consumer_offsets")] = False,
+    transactions: Annotated[bool, typer.Option("--transaction-log-decoder", help="… of __transaction_state")] = False,
+    share_state: Annotated[bool, typer.Option("--share-group-state-decoder", help="… of __share_group_state")] = False,
+    skip_record_metadata: Annotated[
+        bool, typer.Option("--skip-record-metadata", help="of records only keys and values")
+    ] = False,
+    verify_only: Annotated[
+        bool,
+        typer.Option("--verify-index-only", "--index-sanity-check", "--verify-only", help="print only what is wrong"),
+    ] = False,
+    max_bytes: Annotated[int | None, typer.Option(help="look only at so many bytes of each log", min=1)] = None,
+    json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
+) -> None:
+    """Print and check files of a data directory: .log, .index, .timeindex, .txnindex, .snapshot, .checkpoint.
+
+    Exit code 1 if anything is wrong."""
+    chosen = {
+        "__cluster_metadata": cluster_metadata,
+        "__consumer_offsets": offsets,
+        "__transaction_state": transactions,
+        "__share_group_state": share_state,
+    }
+    decoder = next((DECODERS[name] for name, wanted in chosen.items() if wanted), None)
+    paths = _expand([*(files or []), *(Path(text) for text in (more_files or "").split(",") if text)])
+    shower = _Shower(json, quiet=verify_only, bare=skip_record_metadata)
+    logs = [path for path in paths if path.suffix in LOGS and path.exists()]
+    with progress("bytes", sum(path.stat().st_size for path in logs)) as done:
+        for path in paths:
+            data = print_data or decoder is not None
+            decode = (decoder or _decoder_of(path)) if data else None
+            shower.file(path, _lines(path, data or deep_iteration, decode, max_bytes, done))
+    if shower.wrong:
         sys.exit(1)
 
 
-def read_batches(path: Path) -> Iterator[tuple[int, BatchHeader, bytes]]:
-    """Positions, headers and bytes of all batches, and of messages of the formats before them; CorruptData at the first that is none."""
-    with path.open("rb") as file:
-        position, rest = 0, b""
-        while more := file.read(READ_BYTES):
-            rest += more
-            start = 0
-            while len(rest) - start >= _PEEK_BYTES:
-                if peek_size_and_magic(rest, start)[0] > len(rest) - start:
-                    break
-                header = read_any_header(rest, start)
-                check_any_crc(rest, start, header)
-                yield position, header, rest[start : start + header.size]
-                start += header.size
-                position += header.size
-            rest = rest[start:]
-    if rest:
-        raise CorruptBatch(f"{len(rest)} bytes at position {position} are no whole batch")
+def _expand(paths: list[Path]) -> list[Path]:
+    if not paths:
+        raise ConfigError("which files? Give them, or the directory of a partition")
+    found: list[Path] = []
+    for path in paths:
+        found += sorted(one for one in path.iterdir() if one.suffix in KNOWN) if path.is_dir() else [path]
+    return found
 
 
-def _batches(path: Path, deep: bool, data: bool, metadata: bool) -> Iterator[str]:
-    expected = -1
-    for position, header, batch in read_batches(path):
-        first, count = header.base_offset, header.record_count
-        if header.magic < MAGIC:  # a wrapper says neither where it begins nor how many it holds
-            inner = list(decode_any_records(batch))
-            first, count = inner[0].offset, len(inner)
-        yield (
-            f"baseOffset: {first} lastOffset: {header.last_offset} count: {count} "
-            f"baseSequence: {header.base_sequence} producerId: {header.producer_id} producerEpoch: {header.producer_epoch} "
-            f"partitionLeaderEpoch: {header.leader_epoch} isTransactional: {header.is_transactional} "
-            f"isControl: {header.is_control} position: {position} maxTimestamp: {header.max_timestamp} size: {header.size} "
-            f"magic: {header.magic} codec: {header.codec} crc: {header.crc}"
-        )
-        if first < expected:
-            raise CorruptBatch(
-                f"batch at {position} begins at offset {first}, the one before it ended at {expected - 1}"
-            )
-        expected = header.next_offset
-        if deep:
-            yield from _records(header, batch, data, metadata)
+def _decoder_of(path: Path) -> Decoder:
+    """What the directory says of its records."""
+    if path.suffix == ".checkpoint":
+        return as_metadata
+    partition = parse_partition_dir(path.resolve().parent.name)
+    return DECODERS.get(partition.topic, as_text) if partition is not None else as_text
 
 
-def _records(header: BatchHeader, batch: bytes, data: bool, metadata: bool) -> Iterator[str]:
-    if header.is_control:
-        for control in parse_control_batch(batch):
-            yield f"| offset: {control.offset} control type: {control.type} value: {control.value.hex()}"
-        return
-    for record in decode_any_records(batch):
-        line = f"| offset: {record.offset} timestamp: {record.timestamp}"
-        line += f" keySize: {-1 if record.key is None else len(record.key)}"
-        line += f" valueSize: {-1 if record.value is None else len(record.value)}"
-        if record.headers:
-            line += f" headers: {[name for name, _ in record.headers]}"
-        if metadata:
-            line += f" {decode_record(record.value or b'')!r}"
-        elif data:
-            line += f" key: {_shown(record.key)} value: {_shown(record.value)}"
-        yield line
-
-
-def _shown(value: bytes | None) -> Any:
-    if value is None:
-        return None
+def _lines(path: Path, deep: bool, decode: Decoder | None, max_bytes: int | None, done: Progress) -> Iterator[Line]:
     try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.hex()
-
-
-def _index(path: Path) -> Iterator[str]:
-    """Entries must ascend; zeros at the end are the room that a broker had set aside when it died."""
-    raw, base = path.read_bytes(), int(path.stem)
-    entry = {".index": _OFFSET_ENTRY, ".timeindex": _TIME_ENTRY, ".txnindex": _ABORTED_ENTRY}[path.suffix]
-    if len(raw) % entry.size:
-        raise CorruptData(f"{len(raw)} bytes are no multiple of the {entry.size} of an entry")
-    last: tuple[int, ...] = ()
-    for at in range(0, len(raw), entry.size):
-        found = entry.unpack_from(raw, at)
-        if at and not any(found):
-            return
-        if path.suffix == ".txnindex":
-            yield "version: {} producerId: {} firstOffset: {} lastOffset: {} lastStableOffset: {}".format(*found)
-            continue
-        if last and found <= last:
-            raise CorruptData(f"entry {at // entry.size} {found} does not follow {last}")
-        last = found
-        if path.suffix == ".index":
-            yield f"offset: {base + found[0]} position: {found[1]}"
+        if path.suffix in LOGS:
+            yield from dump_batches(path, deep, decode, max_bytes, done)
+        elif path.suffix in INDEXES:
+            yield from dump_index(path)
+        elif path.suffix in SNAPSHOTS:
+            yield from dump_snapshot(path)
         else:
-            yield f"timestamp: {found[0]} offset: {base + found[1]}"
+            raise CorruptData(f"not a file of a log: expected {' '.join(KNOWN)}")
+    except (CorruptData, OSError) as error:
+        yield Line("problem", {"problem": str(error)})
 
 
-def _snapshot(path: Path) -> Iterator[str]:
-    for entry in decode_snapshot(path.read_bytes()):
-        yield (
-            f"producerId: {entry.producer_id} producerEpoch: {entry.epoch} lastSequence: {entry.last_sequence} "
-            f"lastOffset: {entry.last_offset} lastTimestamp: {entry.last_timestamp} "
-            f"coordinatorEpoch: {entry.coordinator_epoch} currentTxnFirstOffset: {entry.transaction_first_offset}"
+class _Shower:
+    def __init__(self, json: bool, *, quiet: bool, bare: bool) -> None:
+        self._json = json
+        self._quiet = quiet
+        self._bare = bare
+        self.wrong = 0
+
+    def file(self, path: Path, lines: Iterator[Line]) -> None:
+        """Entries as they come, then the verdict."""
+        if not self._json:
+            print(f"Dumping {path}")
+        problems = 0
+        summary: dict[str, Any] = {}
+        for kind, facts in lines:
+            if kind == "summary":
+                summary = facts
+            elif kind == "problem":
+                problems += 1
+                self._line(path, kind, facts, f"WRONG {facts['problem']}")
+            elif not self._quiet:
+                self._line(path, kind, facts, self._text(kind, facts))
+        self.wrong += bool(problems)
+        verdict = {"ok": not problems, "problems": problems, **summary}
+        shown = " ".join(f"{name}: {_value(value)}" for name, value in summary.items() if value is not None)
+        self._line(
+            path, "verdict", verdict, f"{'OK' if not problems else 'WRONG'} {path}: {problems} problem(s) {shown}"
         )
+
+    def _line(self, path: Path, kind: str, facts: dict[str, Any], text: str) -> None:
+        if self._json:
+            print(jsonlib.dumps({"file": str(path), "kind": kind, **facts}, ensure_ascii=False))
+        else:
+            print(text)
+
+    def _text(self, kind: str, facts: dict[str, Any]) -> str:
+        if kind == "record" and self._bare:
+            facts = {name: facts[name] for name in ("key", "payload") if name in facts}
+        text = " ".join(
+            f"{name} {_value(value)}" if name in WITHOUT_COLON else f"{name}: {_value(value)}"
+            for name, value in facts.items()
+        )
+        return f"| {text}" if kind == "record" else text
+
+
+def _value(value: Any) -> str:
+    """As Java prints it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "OptionalLong.empty"
+    if isinstance(value, dict):
+        return jsonlib.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return f"[{','.join(value)}]" if isinstance(value, list) else str(value)

@@ -2,29 +2,50 @@
 
 from __future__ import annotations
 
+import os
 import random
-from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigError
 from headrace.base.ids import uuid_from_text
+from headrace.cli.options import Config, SettingFlags, Strict, verb
 from headrace.node.formatting import format_log_dirs, new_cluster_id
 from headrace.node.settings import read_settings
 from headrace.security.scram_arguments import parse_scram_argument
 from headrace.storage.disk import DiskFiles
 from headrace.storage.log_dirs import close_log_dirs, open_log_dirs
 
+app = verb()
 
-def run(
-    config: Path | None,
-    overrides: list[str],
-    cluster_id: str | None,
-    ignore_formatted: bool,
-    scram: list[str],
+
+@app.command()
+def format_(
+    config: Config = None,
+    flags: SettingFlags = None,
+    strict: Strict = False,
+    cluster_id: Annotated[
+        str | None, typer.Option("-t", "--cluster-id", help="22 characters of URL-safe base64; else a new one")
+    ] = None,
+    ignore_formatted: Annotated[
+        bool, typer.Option("-g", "--ignore-formatted", help="leave directories alone that are formatted already")
+    ] = False,
+    add_scram: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-S",
+            "--add-scram",
+            metavar="SCRAM-SHA-256=[name=…,password=…]",
+            help="a user that exists from the beginning; may be repeated",
+        ),
+    ] = None,
 ) -> None:
-    settings = read_settings(config, overrides)
+    """Make the data directories of a node (serve does it too, on its first start)."""
+    settings = read_settings(config, flags or [], os.environ, strict=strict)
     chance = random.SystemRandom()
-    users = [parse_scram_argument(text, chance) for text in scram]
+    users = [parse_scram_argument(text, chance) for text in add_scram or []]
     if cluster_id is not None:
         try:
             uuid_from_text(cluster_id)

@@ -1,7 +1,8 @@
-"""`headrace …`: one module per noun. Each is imported only when its command runs, so that `serve` starts at once."""
+"""`headrace …`: whatever goes wrong ends in one line and exit code 1."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 from headrace.base.errors import HeadraceError
@@ -15,3 +16,12 @@ def main() -> None:
     except HeadraceError as error:
         print(f"headrace: {error}", file=sys.stderr)
         sys.exit(1)
+    except BrokenPipeError:
+        # Whoever read us has gone; what is left in the buffer must not complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

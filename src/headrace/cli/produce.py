@@ -6,10 +6,15 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterator
+from typing import Annotated
+
+import typer
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import TopicPartition
-from headrace.cli.bootstrap import with_cluster
+from headrace.cli.options import Bootstrap, CommandConfig, pair, verb
+from headrace.cli.output import progress
+from headrace.cli.target import Target, with_cluster
 from headrace.client.cluster import Cluster
 from headrace.client.producer import Producer
 from headrace.records.builder import BatchBuilder
@@ -20,16 +25,34 @@ BATCH_BYTES = 64 * 1024
 LINES_AT_ONCE = 10_000
 
 
-def run(
-    bootstrap: str, topic: str, separator: str | None, partition: int | None, codec: str, acks: int, headers: list[str]
+app = verb()
+
+
+@app.command()
+def produce(
+    topic: str,
+    key_separator: Annotated[
+        str | None, typer.Option("-k", "--key-separator", help="text before it on a line is the key")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("-p", "--partition", help="else by the key's hash, or in turn")
+    ] = None,
+    compression: Annotated[
+        str, typer.Option("-z", "--compression-type", help="none, gzip, snappy, lz4 or zstd")
+    ] = "none",
+    acks: Annotated[int, typer.Option(help="-1 (all), 0 or 1")] = -1,
+    header: Annotated[list[str] | None, typer.Option("-H", "--header", metavar="NAME=VALUE")] = None,
+    bootstrap_server: Bootstrap = None,
+    command_config: CommandConfig = None,
 ) -> None:
+    """Send each line of standard input as a record."""
     try:
-        chosen = Codec[codec.upper()]
+        chosen = Codec[compression.upper()]
     except KeyError:
-        raise ConfigError(f"--compression-type {codec!r}: expected none, gzip, snappy, lz4 or zstd") from None
+        raise ConfigError(f"--compression-type {compression!r}: expected none, gzip, snappy, lz4 or zstd") from None
     if acks not in (-1, 0, 1):
         raise ConfigError(f"--acks {acks}: expected -1, 0 or 1")
-    pairs = tuple(_header(text) for text in headers)
+    pairs = tuple((name, value.encode()) for name, value in (pair("--header", text) for text in header or []))
 
     async def work(cluster: Cluster) -> int:
         partitions = await cluster.partitions(topic, create=True)
@@ -38,28 +61,30 @@ def run(
         producer = Producer(cluster, acks=acks)
         sent = 0
         turn = 0
-        while lines := await asyncio.to_thread(_read_lines):
-            batches: dict[int, BatchBuilder] = {}
-            for line in lines:
-                key, value = _split(line, separator)
-                if partition is not None:
-                    index = partition
-                elif key is not None:
-                    index = partition_for_key(key, len(partitions))
-                else:
-                    index = partitions[turn % len(partitions)]
-                builder = batches.setdefault(index, BatchBuilder())
-                builder.append(time.time_ns() // 1_000_000, key, value, pairs)
-                if builder.size >= BATCH_BYTES:
-                    await producer.send(TopicPartition(topic, index), batches.pop(index), chosen)
-                    turn += 1
-                sent += 1
-            for index, builder in batches.items():
-                await producer.send(TopicPartition(topic, index), builder, chosen)
-            turn += 1
+        with progress("records", None) as done:
+            while lines := await asyncio.to_thread(_read_lines):
+                batches: dict[int, BatchBuilder] = {}
+                for line in lines:
+                    key, value = _split(line, key_separator)
+                    if partition is not None:
+                        index = partition
+                    elif key is not None:
+                        index = partition_for_key(key, len(partitions))
+                    else:
+                        index = partitions[turn % len(partitions)]
+                    builder = batches.setdefault(index, BatchBuilder())
+                    builder.append(time.time_ns() // 1_000_000, key, value, pairs)
+                    if builder.size >= BATCH_BYTES:
+                        await producer.send(TopicPartition(topic, index), batches.pop(index), chosen)
+                        turn += 1
+                for index, builder in batches.items():
+                    await producer.send(TopicPartition(topic, index), builder, chosen)
+                turn += 1
+                sent += len(lines)
+                done.advance(len(lines))
         return sent
 
-    sent = with_cluster(bootstrap, work)
+    sent = with_cluster(Target(bootstrap_server, command_config), work)
     print(f"sent {sent} record(s) to {topic}", file=sys.stderr)
 
 
@@ -83,10 +108,3 @@ def _split(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:
         return None, line
     key, found, value = line.partition(separator.encode())
     return (key, value) if found else (None, line)
-
-
-def _header(text: str) -> tuple[str, bytes]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ConfigError(f"--header {text!r}: expected name=value")
-    return name, value.encode()

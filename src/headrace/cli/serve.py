@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import random
 import resource
 import signal
 import sys
-from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from headrace.base.clock import SystemClock
+from headrace.base.errors import ConfigError
+from headrace.cli.options import Config, SettingFlags, Strict, verb
+from headrace.node.listener_addresses import host_and_port
 from headrace.node.node import Node, Ports
 from headrace.node.settings import Settings, read_settings
 from headrace.records.kernel import COMPILED
@@ -20,16 +26,29 @@ from headrace.storage.disk import DiskFiles
 
 log = logging.getLogger("headrace")
 
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 SWITCH_INTERVAL_S = (
     0.0005  # how long a thread may keep the loop waiting for the interpreter; Python's own 5 ms are a long time here
 )
 
 
-def run(config: Path | None, overrides: list[str], log_level: str) -> None:
+app = verb()
+
+
+@app.command()
+def serve(
+    config: Config = None,
+    flags: SettingFlags = None,
+    strict: Strict = False,
+    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR")] = "INFO",
+) -> None:
+    """Run a node until SIGTERM or Ctrl-C."""
+    if log_level.upper() not in LOG_LEVELS:
+        raise ConfigError(f"--log-level {log_level!r}: expected {', '.join(LOG_LEVELS)}")
     logging.basicConfig(
         stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s (%(name)s)"
     )
-    settings = read_settings(config, overrides)
+    settings = read_settings(config, flags or [], os.environ, strict=strict)
     if not COMPILED:
         log.warning(
             "the compiled kernel is missing: records are checked by its Python twin, ten times slower; install a C compiler"
@@ -76,6 +95,8 @@ def _calm_the_collector() -> None:
 
 def _announce(node: Node) -> None:
     """One line on standard output when clients can come: scripts wait for it."""
-    doors = ", ".join(f"{address.host or '*'}:{node.ports[address.name]}" for address in node.settings.broker_listeners)
+    doors = ", ".join(
+        host_and_port(address.host or "*", node.ports[address.name]) for address in node.settings.broker_listeners
+    )
     http = f", http://localhost:{node.http_port}/metrics" if node.http_port else ""
     print(f"headrace node {node.settings.node_id} of cluster {node.cluster_id} serves on {doors}{http}", flush=True)

@@ -71,7 +71,10 @@ class Connection(asyncio.Protocol):
                     connection._stale_at = loop.time() + life_ms / 1000 * SESSION_SHARE if life_ms > 0 else None
         except (TimeoutError, OSError, Disconnected) as error:
             await connection.close()
-            raise Disconnected(f"cannot connect to {host}:{port}: {_reason(error)}") from error
+            hint = (
+                "; it may speak TLS (security.protocol)" if isinstance(error, Disconnected) and not security.tls else ""
+            )
+            raise Disconnected(f"cannot connect to {host}:{port}: {_reason(error)}{hint}") from error
         except BaseException:
             await connection.close()
             raise

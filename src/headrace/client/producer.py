@@ -57,10 +57,16 @@ class Producer:
             await self._cluster.refresh([partition.topic])
 
     async def _init_producer_id(self) -> None:
-        answer: InitProducerIdResponse = await self._cluster.request(InitProducerIdRequest(transactional_id=None))
-        if answer.error_code != ErrorCode.NONE:
-            raise KafkaError(ErrorCode(answer.error_code), "no producer id was given")
-        self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        while True:
+            answer: InitProducerIdResponse = await self._cluster.request(InitProducerIdRequest(transactional_id=None))
+            if answer.error_code == ErrorCode.NONE:
+                self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+                return
+            error = KafkaError(ErrorCode(answer.error_code), "no producer id was given")
+            if not error.retriable or asyncio.get_running_loop().time() > deadline:
+                raise error
+            await asyncio.sleep(RETRY_BACKOFF_S)
 
     async def _send_once(self, partition: TopicPartition, batch: bytes) -> int:
         connection = await self._cluster.leader(partition)

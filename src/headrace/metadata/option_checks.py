@@ -12,16 +12,15 @@ from headrace.metadata.resource_options import (
     GROUP_BOUNDS,
     GROUP_OPTIONS,
     METRICS_INTERVAL_MS,
-    METRICS_SELECTORS,
     group_default_name,
 )
+from headrace.metadata.subscriptions import read_subscription
 from headrace.metadata.topic_options import TOPIC_OPTIONS
 
 _BITS = {Kind.INT: 31, Kind.SHORT: 15, Kind.LONG: 63}
 _NUMBER = re.compile(r"[+-]?[0-9]+\Z")
 _THROTTLED = re.compile(r"[0-9]+:[0-9]+\Z")
 _DURATION = re.compile(r"by_duration:P(?=.)([0-9]+D)?(T(?=.)([0-9]+H)?([0-9]+M)?([0-9]+(\.[0-9]+)?S)?)?\Z")
-PATTERN_MAX = 1000  # characters of one client-metrics pattern
 
 
 def check_value(option: Option, text: str) -> Value:
@@ -160,20 +159,7 @@ def check_client_metrics(name: str, configs: Mapping[str, str]) -> None:
                 ErrorCode.INVALID_REQUEST,
                 f"Invalid value {interval} for interval.ms, interval must be between {low} and {high} (1 hour)",
             )
-    for pattern in configs.get("match", "").split(","):
-        selector, equals, expression = (part.strip() for part in pattern.partition("="))
-        if not pattern.strip():
-            continue
-        if not equals or selector not in METRICS_SELECTORS or not _compiles(expression):
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {pattern.strip()}")
-
-
-def _compiles(expression: str) -> bool:
-    try:
-        re.compile(expression[:PATTERN_MAX])
-    except re.error:
-        return False
-    return len(expression) <= PATTERN_MAX
+    read_subscription(configs)
 
 
 def _check_names(configs: Mapping[str, str], known: Mapping[str, Option], complaint: str) -> None:

@@ -24,6 +24,7 @@ from headrace.api.producers import ProducersApi
 from headrace.api.records import RecordsApi
 from headrace.api.scram import ScramApi
 from headrace.api.table import broker_table
+from headrace.api.telemetry import TelemetryApi
 from headrace.api.topic_pages import TopicPagesApi
 from headrace.api.topics import TopicsApi
 from headrace.api.versions import VersionsApi
@@ -34,6 +35,7 @@ from headrace.base.metrics import Metrics
 from headrace.base.options import Value
 from headrace.broker.authorization import AclPublisher, find_credential
 from headrace.broker.background import Background, Intervals
+from headrace.broker.client_telemetry import ClientTelemetry
 from headrace.broker.controller_channel import LocalChannel
 from headrace.broker.directory_assignments import DirectoryAssignments
 from headrace.broker.dynamic_options import PRODUCER_EXPIRY, DynamicOptions
@@ -50,6 +52,7 @@ from headrace.node.formatting import SUPPORTED_FEATURES
 from headrace.node.listeners import open_listeners
 from headrace.node.security import SecurityOfListeners, make_authorizer
 from headrace.node.settings import Settings
+from headrace.observe.client_series import ClientSeries
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.replication.dir_moves import DirMoves
@@ -109,8 +112,12 @@ class BrokerRole:
         )
         acls = [] if self._authorizer is None else [AclPublisher(self._authorizer)]
         self._single_produce = SingleProduce(self.replicas, clock, loop, metrics)
+        self._client_series = ClientSeries()
+        self._telemetry = ClientTelemetry(self._client_series, settings.number("telemetry.max.bytes"), chance)
         # Options BEFORE the replicas that are opened with them.
-        self._loader = MetadataLoader([*acls, self._options, self.replicas, self._creation, self._single_produce])
+        self._loader = MetadataLoader(
+            [*acls, self._options, self.replicas, self._creation, self._single_produce, self._telemetry]
+        )
         self._observer = MetadataObserver(channel, self._loader, settings.node_id, cluster_id)
         self.registration = Registration(
             channel,
@@ -201,6 +208,7 @@ class BrokerRole:
             forwarded=ForwardedApi(forwarding, self._creation),
             acls=AclsApi(lambda: self.image.acls.values(), forwarding, self._creation, self._authorizer),
             scram=ScramApi(lambda: self.image.scram, forwarding, self._creation),
+            telemetry=TelemetryApi(self._telemetry, self._client_series, self._metrics, self._loop),
         )
         self._metrics.gauge(
             "kafka_log_logmanager_offlinelogdirectorycount",

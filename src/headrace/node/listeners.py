@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from math import inf
 
 from headrace.base.metrics import Metrics
 from headrace.node.listener_addresses import ListenerAddress
@@ -26,6 +27,7 @@ async def open_listeners(
         for address in addresses:
             connections_max = settings.for_listener(address.name, "max.connections")
             assert isinstance(connections_max, int)
+            idle_ms = settings.number("connections.max.idle.ms")
             listener = Listener(
                 ListenerSettings(
                     address.name,
@@ -33,7 +35,7 @@ async def open_listeners(
                     address.port,
                     request_bytes_max=settings.number("socket.request.max.bytes"),
                     connections_max=connections_max,
-                    idle_s_max=settings.number("connections.max.idle.ms") / 1000,
+                    idle_s_max=idle_ms / 1000 if idle_ms >= 0 else inf,
                     backlog=settings.number("socket.listen.backlog.size"),
                     send_buffer_bytes=settings.number("socket.send.buffer.bytes"),
                     receive_buffer_bytes=settings.number("socket.receive.buffer.bytes"),

@@ -26,8 +26,6 @@ def check_conflicts(values: Mapping[str, Value], explicit: Collection[str]) -> N
     for name in _RETENTION:
         if values[name] == 0:
             raise ConfigError(f"{name}=0 is not allowed: it must be -1 (for ever) or at least 1")
-    if values["log.roll.ms"] == 0:
-        raise ConfigError("log.roll.ms=0 is not allowed: it must be at least 1")
     for low, high in (*_AT_MOST, *_bounds(values)):
         if _number(values, low) > _number(values, high):
             raise ConfigError(f"{low}={values[low]} must not be more than {high}={values[high]}")

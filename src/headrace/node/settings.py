@@ -184,7 +184,7 @@ def _unknown(name: str, origin: str | None) -> str:
 
 def _warn_if_unused(settings: Settings, option: Option) -> None:
     value = settings.values[option.name]
-    if option.unused is None or value in (option.default, *option.anyway):
+    if option.unused is None or value in (option.default, *option.anyway, "", []):
         return
     if option.name == "inter.broker.listener.name" and len(settings.broker_listeners) == 1:
         return  # there is no other that it could be

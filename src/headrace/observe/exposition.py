@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry
@@ -22,10 +23,15 @@ class _Ours(Collector):
         return [_export(family) for family in self._metrics]
 
 
-def expose(metrics: Metrics) -> bytes:
+async def expose(metrics: Metrics) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Ours(metrics))
-    return generate_latest(registry)
+    pieces = [generate_latest(registry)]
+    for text in metrics.texts:
+        for piece in text():
+            pieces.append(piece)
+            await asyncio.sleep(0)  # clients may have thousands of series, and others wait
+    return b"".join(pieces)
 
 
 def _export(family: Family) -> Metric:

@@ -48,7 +48,7 @@ class HttpEndpoint:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), READ_TIMEOUT_S)
-            status, content_type, body = self._answer(head)
+            status, content_type, body = await self._answer(head)
             writer.write(
                 f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
                 "Connection: close\r\n\r\n".encode()
@@ -60,13 +60,13 @@ class HttpEndpoint:
         finally:
             writer.close()
 
-    def _answer(self, head: bytes) -> tuple[str, str, bytes]:
+    async def _answer(self, head: bytes) -> tuple[str, str, bytes]:
         method, _, rest = head.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
         if method not in (b"GET", b"HEAD"):
             return "405 Method Not Allowed", "text/plain", b"only GET is answered\n"
         if path == b"/metrics":
-            return "200 OK", CONTENT_TYPE, expose(self._metrics)
+            return "200 OK", CONTENT_TYPE, await expose(self._metrics)
         if path == b"/health":
             health = self._health()
             return (

@@ -62,7 +62,9 @@ class LocalLogs:
         self._loop = loop
         self._on_failure = on_failure
         self._found: dict[TopicPartition, LogDir] = {}  # were there at the start, and are not open yet
-        self._twins: dict[TopicPartition, LogDir] = {}  # of those: where they lie besides, after a move that was cut off
+        self._twins: dict[
+            TopicPartition, LogDir
+        ] = {}  # of those: where they lie besides, after a move that was cut off
         self._loaded = False  # the image of the start is followed: what comes now is new
         self._in_threads: dict[asyncio.Future[None], None] = {}
         self.stored = StoredOffsets()

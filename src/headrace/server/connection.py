@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.base.errors import HeadraceError
 from headrace.base.metrics import Counter
+from headrace.records.kernel import allocate
 from headrace.server.context import Peer
 from headrace.server.outlet import Answer, Outlet
 
@@ -28,6 +29,7 @@ RECEIVE_BUFFER_AHEAD = (
     6  # frames of the announced size that fit the buffer, so that a pipelining producer is read in one go
 )
 RECEIVE_BUFFER_AHEAD_MAX = 8 * 1024 * 1024
+RECEIVE_BUFFER_UNPROVEN_MAX = 1024 * 1024  # for a frame larger than any that came whole, before half of it has come
 FRAME_MIN = 8  # api key, version, correlation id
 ANSWERS_WAITING_MAX = 128  # requests taken from one connection before their answers have left
 GATHER_CONNECTIONS_MIN = 8  # from here on the answers of a turn leave together
@@ -124,10 +126,11 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._outlet: Outlet | None = None
         self.peer = Peer(listener, "")
-        self._buffer = bytearray(RECEIVE_BUFFER_MIN)
+        self._buffer = allocate(RECEIVE_BUFFER_MIN)  # not zeroed: memory that nothing is received into costs nothing
         self._view = memoryview(self._buffer)
         self._start = 0  # of the first byte not yet parsed
         self._end = 0  # of what was received
+        self._largest = 0  # of the frames that came whole
         self._wanted = 0  # size of the frame at _start, if it does not fit what is left of the buffer
         self._waiting: deque[Deferred | Answer] = deque()  # answers behind the first that is not there yet
         self._out: Answer = []  # answers to go with the next flush
@@ -151,6 +154,7 @@ class Connection(asyncio.BufferedProtocol):
             name[0] if isinstance(name, tuple) else "local",
             own[1] if isinstance(own, tuple) else 0,
             authority=self._company.authority,
+            source_port=name[1] if isinstance(name, tuple) else 0,
         )
         self._company.connections[self] = None
 
@@ -163,19 +167,25 @@ class Connection(asyncio.BufferedProtocol):
                 answer.abandon()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._end == len(self._buffer) or self._wanted > len(self._buffer) - self._start:
+        if self._end == len(self._buffer) or (self._start and self._wanted > len(self._buffer) - self._start):
             self._make_room()
         return self._view[self._end :]
 
     def _make_room(self) -> None:
-        """Moves the partial frame to the front, into a larger buffer if its announced size (and a few more of it) wants one."""
+        """Moves the partial frame to the front, into a larger buffer if its announced size (and a few more of it) wants one.
+
+        Four bytes can announce a hundred megabytes: what a client has not sent yet, and never did before, it gets little room for.
+        """
         pending = self._end - self._start
         wanted = max(self._wanted, pending + 1)
+        proven = self._largest + 4
         size = len(self._buffer)
-        if wanted > size:
-            size = max(wanted, min(wanted * RECEIVE_BUFFER_AHEAD, RECEIVE_BUFFER_AHEAD_MAX))
+        if wanted > size or 2 * proven > size:
+            ahead = max(wanted, min(max(wanted, proven) * RECEIVE_BUFFER_AHEAD, RECEIVE_BUFFER_AHEAD_MAX))
+            earned = max(RECEIVE_BUFFER_UNPROVEN_MAX, 2 * pending, proven * RECEIVE_BUFFER_AHEAD)
+            size = max(size, min(ahead, earned))
         if size != len(self._buffer):
-            fresh = bytearray(size)
+            fresh = allocate(size)
             view = memoryview(fresh)
             view[:pending] = self._view[self._start : self._end]
             self._buffer, self._view = fresh, view
@@ -210,6 +220,8 @@ class Connection(asyncio.BufferedProtocol):
                     self._wanted = size + 4
                     break
                 self._start = start + 4 + size
+                if size > self._largest:
+                    self._largest = size
                 answer = self._handler.handle(self.peer, self._view[start + 4 : self._start])
                 if type(answer) is list and not self._waiting:
                     self._out += answer

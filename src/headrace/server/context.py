@@ -17,7 +17,16 @@ class Peer:
     """The other end of one connection, for as long as it lasts. Without an authority it may do everything: either nobody is asked
     on this node, or the peer is the node itself."""
 
-    __slots__ = ("address", "authentication", "authority", "client_software", "listener", "port", "principal")
+    __slots__ = (
+        "address",
+        "authentication",
+        "authority",
+        "client_software",
+        "listener",
+        "port",
+        "principal",
+        "source_port",
+    )
 
     def __init__(
         self,
@@ -26,10 +35,12 @@ class Peer:
         port: int = 0,
         principal: Principal = ANONYMOUS,
         authority: Authority | None = None,
+        source_port: int = 0,
     ) -> None:
         self.listener = listener
         self.address = address
         self.port = port  # of the listener, as bound
+        self.source_port = source_port  # of the other end
         self.principal = principal
         self.authority = authority
         self.authentication: Authentication | None = None  # where SASL is spoken

@@ -13,7 +13,14 @@ LOGS_OPTIONS = OptionTable(
     ),
     Option("delete.topic.enable", Kind.BOOLEAN, True, "whether topics may be deleted"),
     Option("num.partitions", Kind.INT, 1, "partitions of a topic whose creator does not say how many", at_least=1),
-    Option("default.replication.factor", Kind.INT, 1, "replicas of a topic whose creator does not say how many"),
+    Option(
+        "default.replication.factor",
+        Kind.INT,
+        1,
+        "replicas of a topic whose creator does not say how many",
+        at_least=1,
+        at_most=32_767,
+    ),
     Option(
         "min.insync.replicas", Kind.INT, 1, "replicas that must have a record before acks=all is answered", at_least=1
     ),
@@ -40,13 +47,14 @@ LOGS_OPTIONS = OptionTable(
     Option("log.dirs", Kind.LIST, None, "data directories"),
     Option("cordoned.log.dirs", Kind.LIST, [], "data directories that take no new partitions; * means all"),
     Option("log.segment.bytes", Kind.INT, 1_073_741_824, "size at which a segment is closed", at_least=1_048_576),
-    Option("log.roll.ms", Kind.LONG, None, "age at which a segment is closed; else log.roll.hours"),
+    Option("log.roll.ms", Kind.LONG, None, "age at which a segment is closed; else log.roll.hours", at_least=1),
     Option("log.roll.hours", Kind.INT, 168, "age at which a segment is closed, in hours", at_least=1),
     Option(
         "log.roll.jitter.ms",
         Kind.LONG,
         None,
         "up to so much earlier, that not all logs roll at once; else log.roll.jitter.hours",
+        at_least=0,
     ),
     Option("log.roll.jitter.hours", Kind.INT, 0, "the same in hours", at_least=0),
     Option("log.retention.ms", Kind.LONG, None, "how long records are kept, -1 for ever; else log.retention.minutes"),
@@ -73,8 +81,11 @@ LOGS_OPTIONS = OptionTable(
         Kind.LONG,
         None,
         "age at which a record is synced to disk; else log.flush.scheduler.interval.ms",
+        at_least=0,
     ),
-    Option("log.flush.scheduler.interval.ms", Kind.LONG, LONG_MAX, "how often logs that are due are synced"),
+    Option(
+        "log.flush.scheduler.interval.ms", Kind.LONG, LONG_MAX, "how often logs that are due are synced", at_least=1
+    ),
     Option(
         "log.flush.offset.checkpoint.interval.ms",
         Kind.INT,

@@ -25,10 +25,7 @@ METRICS_OPTIONS = OptionTable(
             one_of=("INFO", "DEBUG", "TRACE"),
         ),
     ),
-    *unused(
-        "nobody here receives the metrics of clients",
-        Option("telemetry.max.bytes", Kind.INT, 1_048_576, "the largest push of a client's metrics", at_least=1),
-    ),
+    Option("telemetry.max.bytes", Kind.INT, 1_048_576, "the largest push of a client's metrics", at_least=1),
     Option(
         "config.providers",
         Kind.LIST,

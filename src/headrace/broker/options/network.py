@@ -14,7 +14,7 @@ NETWORK_OPTIONS = OptionTable(
         one_of=("broker", "controller"),
     ),
     Option("node.id", Kind.INT, None, "the number of this node in its cluster", at_least=0),
-    Option("broker.id", Kind.INT, -1, "old name of node.id"),
+    Option("broker.id", Kind.INT, -1, "old name of node.id", at_least=-1),
     Option("broker.rack", Kind.STRING, None, "where the node stands, for placement of replicas across racks"),
     Option(
         "listeners",
@@ -61,7 +61,9 @@ NETWORK_OPTIONS = OptionTable(
         "open connections of each listener; one more is closed at once",
         at_least=0,
     ),
-    Option("connections.max.idle.ms", Kind.LONG, 600_000, "a connection that is silent for so long is closed"),
+    Option(
+        "connections.max.idle.ms", Kind.LONG, 600_000, "a connection that is silent for so long is closed; -1: never"
+    ),
     Option(
         "connection.failed.authentication.delay.ms", Kind.INT, 100, "how late a failed login is answered", at_least=0
     ),

@@ -7,8 +7,14 @@ from headrace.broker.options.reasons import OF_TESTS, ONE_NODE
 
 QUORUM_OPTIONS = OptionTable(
     Option("controller.quorum.voters", Kind.LIST, [], "the controllers of a static quorum, as id@host:port"),
-    Option("broker.heartbeat.interval.ms", Kind.INT, 2000, "how often a broker tells the controller that it lives"),
-    Option("broker.session.timeout.ms", Kind.INT, 9000, "silence after which a broker is fenced"),
+    Option(
+        "broker.heartbeat.interval.ms",
+        Kind.INT,
+        2000,
+        "how often a broker tells the controller that it lives",
+        at_least=1,
+    ),
+    Option("broker.session.timeout.ms", Kind.INT, 9000, "silence after which a broker is fenced", at_least=1),
     Option("metadata.log.dir", Kind.STRING, None, "which data directory has the metadata log; else the first"),
     Option(
         "metadata.log.segment.bytes",
@@ -17,7 +23,13 @@ QUORUM_OPTIONS = OptionTable(
         "size at which a segment of the metadata log is closed",
         at_least=8_388_608,
     ),
-    Option("metadata.log.segment.ms", Kind.LONG, 604_800_000, "age at which a segment of the metadata log is closed"),
+    Option(
+        "metadata.log.segment.ms",
+        Kind.LONG,
+        604_800_000,
+        "age at which a segment of the metadata log is closed",
+        at_least=1,
+    ),
     Option("metadata.max.retention.bytes", Kind.LONG, 104_857_600, "metadata log and snapshots that are kept"),
     Option("metadata.max.retention.ms", Kind.LONG, 604_800_000, "how long they are kept"),
     Option(

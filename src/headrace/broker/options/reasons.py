@@ -1,6 +1,6 @@
 """Why options of Kafka have no effect in this version."""
 
-ONE_NODE = "this version runs one node, which needs no connection to itself"
+ONE_NODE = "this version runs one node"
 ONE_LOOP = "one event loop does all the work of a node"
 PLUGINS = "plugins of a JVM cannot be loaded"
 NO_CLEANER = "this version compacts no logs"

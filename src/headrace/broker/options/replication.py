@@ -7,7 +7,11 @@ from headrace.broker.options.reasons import NO_TIERS, ONE_NODE
 
 REPLICATION_OPTIONS = OptionTable(
     Option(
-        "replica.high.watermark.checkpoint.interval.ms", Kind.LONG, 5000, "how often high watermarks are written down"
+        "replica.high.watermark.checkpoint.interval.ms",
+        Kind.LONG,
+        5000,
+        "how often high watermarks are written down",
+        at_least=1,
     ),
     Option(
         "replica.alter.log.dirs.io.max.bytes.per.second",
@@ -75,6 +79,9 @@ REPLICATION_OPTIONS = OptionTable(
         Option("controlled.shutdown.enable", Kind.BOOLEAN, True, "whether leadership moves away before a broker stops"),
         Option("replication.quota.window.num", Kind.INT, 11, "samples for throttled replication", at_least=1),
         Option("replication.quota.window.size.seconds", Kind.INT, 1, "length of such a sample", at_least=1),
+    ),
+    *unused(
+        "replicas move between directories one after another, at an even pace",
         Option(
             "alter.log.dirs.replication.quota.window.num",
             Kind.INT,
@@ -85,9 +92,6 @@ REPLICATION_OPTIONS = OptionTable(
         Option(
             "alter.log.dirs.replication.quota.window.size.seconds", Kind.INT, 1, "length of such a sample", at_least=1
         ),
-    ),
-    *unused(
-        "replicas move between directories one after another",
         Option(
             "num.replica.alter.log.dirs.threads", Kind.INT, None, "threads that move replicas between data directories"
         ),

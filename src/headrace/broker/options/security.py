@@ -29,7 +29,7 @@ SECURITY_OPTIONS = OptionTable(
         "connections.max.reauth.ms", Kind.LONG, 0, "how long a SASL login is good for; 0: as long as the connection"
     ),
     Option("sasl.enabled.mechanisms", Kind.LIST, ["GSSAPI"], "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
-    Option("sasl.server.max.receive.size", Kind.INT, 524_288, "the largest request before the login"),
+    Option("sasl.server.max.receive.size", Kind.INT, 524_288, "the largest request before the login", at_least=1),
     Option(
         "ssl.client.auth",
         Kind.STRING,
@@ -41,13 +41,13 @@ SECURITY_OPTIONS = OptionTable(
         "ssl.enabled.protocols", Kind.LIST, ["TLSv1.2", "TLSv1.3"], "versions of TLS", one_of=("TLSv1.2", "TLSv1.3")
     ),
     Option("ssl.cipher.suites", Kind.LIST, [], "cipher suites, in the names of the standard; empty: OpenSSL's choice"),
-    Option("ssl.keystore.type", Kind.STRING, "JKS", "PEM"),
+    Option("ssl.keystore.type", Kind.STRING, "JKS", "only PEM can be read"),
     Option("ssl.keystore.location", Kind.STRING, None, "a PEM file with the private key and the certificate chain"),
     Option("ssl.keystore.key", Kind.PASSWORD, None, "the private key itself, instead of a file"),
     Option("ssl.keystore.certificate.chain", Kind.PASSWORD, None, "the certificate chain itself, instead of a file"),
     Option("ssl.keystore.password", Kind.PASSWORD, None, "for stores that are not PEM"),
     Option("ssl.key.password", Kind.PASSWORD, None, "the password of the private key"),
-    Option("ssl.truststore.type", Kind.STRING, "JKS", "PEM"),
+    Option("ssl.truststore.type", Kind.STRING, "JKS", "only PEM can be read"),
     Option("ssl.truststore.location", Kind.STRING, None, "a PEM file with the certificates that are trusted"),
     Option(
         "ssl.truststore.certificates",

@@ -1,0 +1,102 @@
+"""A thousand connections: what they cost while nobody says anything, and how all of them at once are served."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from bench.contestants import KAFKA, Broker, Contestant, Process
+from bench.line import Figure, Measured, Options
+from bench.processes import allow_open_files, idle_percent, rss_bytes
+from bench.produce import Produce
+from bench.wire import Wire
+from headrace.protocol.messages.api_versions import ApiVersionsRequest
+
+SPARE_FILES = 500  # beside the connections, for all else that is open on either side
+API_VERSIONS_VERSION = 3
+WARM_CONNECTIONS = 50
+SETTLE_S = 2.0
+
+
+@dataclass(frozen=True)
+class IdleConnections:
+    """In a process of its own, just started: one that was under load has memory to give that nobody sees it take."""
+
+    name: str = "idle-1000"
+    title: str = "1,000 idle connections"
+    figures: tuple[Figure, ...] = (
+        Figure("kb_per_connection", "KB a connection", False, goal=1.0, digits=1),
+        Figure("rss_mb", "resident memory with them, MB", False, goal=1.0),
+        Figure("cpu_percent", "CPU meanwhile, % of a core", False, goal=1.0, digits=2),
+    )
+    against: tuple[str, ...] = (KAFKA,)
+    alone: bool = True
+    warm_round: bool = False
+
+    def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
+        assert isinstance(contestant, Broker)
+        allow_open_files(options.connections + SPARE_FILES)
+        directory = options.work / f"{contestant.name}-{topic}"
+        process = contestant.spawn(directory.absolute())
+        try:
+            process.start()
+            return _hold(process, options)
+        finally:
+            process.kill()
+            process.close()
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _hold(process: Process, options: Options) -> Measured:
+    settle = min(SETTLE_S, options.idle_seconds)
+    with ExitStack() as stack:
+        _connect(process, WARM_CONNECTIONS, stack)
+    time.sleep(settle)
+    before = rss_bytes(process.pid)
+    with ExitStack() as stack:
+        _connect(process, options.connections, stack)
+        time.sleep(settle)
+        after = rss_bytes(process.pid)
+        cpu_percent = idle_percent(process.pid, options.idle_seconds)
+    figures = {
+        "kb_per_connection": max(0, after - before) / options.connections / 1000,
+        "rss_mb": after / 1e6,
+        "cpu_percent": cpu_percent,
+    }
+    return Measured(figures, {"rss_before": before, "connections": options.connections})
+
+
+def _connect(process: Process, count: int, stack: ExitStack) -> None:
+    """As clients do: the first request asks what the other side can."""
+    for _ in range(count):
+        wire = stack.enter_context(Wire(process.port))
+        wire.ask(ApiVersionsRequest(client_software_name="bench", client_software_version="1"), API_VERSIONS_VERSION)
+
+
+@dataclass(frozen=True)
+class ActiveConnections:
+    """One small request on each at any time."""
+
+    load: Produce
+    name: str = "active-1000"
+    title: str = "one message of 100 B, 1,000 connections"
+    figures: tuple[Figure, ...] = (
+        Figure("requests_per_s", "requests/s", True, goal=1.0),
+        Figure("p99_ms", "p99 ms", False, goal=1.0, digits=1),
+        Figure("cpu_us_per_request", "CPU µs/request", False, digits=1),
+    )
+    against: tuple[str, ...] = (KAFKA,)
+    alone: bool = False
+    warm_round: bool = True
+
+    def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
+        allow_open_files(options.connections + SPARE_FILES)
+        outcome = replace(self.load, connections=options.connections).run(contestant, topic, options)
+        figures = {
+            "requests_per_s": outcome.requests_per_s,
+            "p99_ms": outcome.p99_us / 1000,
+            "cpu_us_per_request": outcome.cpu_us_per_request,
+        }
+        return Measured(figures, outcome.as_json())

@@ -1,0 +1,112 @@
+"""Fifty gigabytes that take one: a partition whose sealed segments are holes between a first and a last batch.
+
+Both servers look at a sealed segment only at its ends and into its indexes; the segment behind them is whole, because after a crash
+every batch of it is checked. Files, names and checkpoints are what either of them leaves behind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+
+from bench.frames import Batch, make_batch, records_that_fit
+from bench.wire import CannotRun
+from headrace.base.ids import TopicPartition
+from headrace.records.batch import read_header
+from headrace.storage.checkpoints import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    encode_leader_epochs,
+    encode_offsets,
+)
+from headrace.storage.leader_epochs import EpochStart
+from headrace.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name, snapshot_name
+from headrace.storage.producer_snapshots import encode_snapshot
+
+SEGMENT_BYTES = 1 << 30  # log.segment.bytes
+BATCH_BYTES = 64 * 1024
+VALUE_BYTES = 1024
+WRITE_BATCHES = 64  # at a time
+_OFFSET = Struct(">q")
+_EPOCH_AT = 12
+_EPOCH = Struct(">i")
+_INDEX_ENTRY = Struct(">ii")
+_TIME_ENTRY = Struct(">qi")
+
+
+@dataclass(frozen=True)
+class Planted:
+    active_base: int
+    log_end: int
+
+
+def plant_partition(directory: Path, segments: int, active_bytes: int) -> Planted:
+    """In place of what lies in the directory of an empty partition: so many sealed segments, and an active one of so many bytes."""
+    for path in directory.iterdir():
+        if path.suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            path.unlink()
+    batch = make_batch(records_that_fit(BATCH_BYTES, VALUE_BYTES), VALUE_BYTES)
+    sealed_batches = SEGMENT_BYTES // batch.size
+    base = 0
+    for _ in range(segments):
+        _plant_sealed(directory, base, batch, sealed_batches)
+        base += sealed_batches * batch.records
+    batches = active_bytes // batch.size
+    _plant_active(directory, base, batch, batches)
+    log_end = base + batches * batch.records
+    for offset in (base, log_end):
+        (directory / snapshot_name(offset)).write_bytes(encode_snapshot(()))
+    (directory / LEADER_EPOCH_CHECKPOINT).write_bytes(encode_leader_epochs([EpochStart(0, 0)]))
+    return Planted(base, log_end)
+
+
+def write_checkpoints(data_dir: Path, topic: str, recovery_points: Mapping[int, int], ends: Mapping[int, int]) -> None:
+    """By partition. The high watermark is the log end: there is no other replica."""
+    for name, offsets in ((RECOVERY_POINT_CHECKPOINT, recovery_points), (HIGH_WATERMARK_CHECKPOINT, ends)):
+        entries = {TopicPartition(topic, partition): offset for partition, offset in offsets.items()}
+        (data_dir / name).write_bytes(encode_offsets(entries))
+
+
+def _at_offset(batch: Batch, offset: int) -> bytes:
+    """Offset and leader epoch lie outside the checksum."""
+    data = bytearray(batch.data)
+    _OFFSET.pack_into(data, 0, offset)
+    _EPOCH.pack_into(data, _EPOCH_AT, 0)
+    return bytes(data)
+
+
+def _plant_sealed(directory: Path, base: int, batch: Batch, batches: int) -> None:
+    path = directory / segment_name(base, LOG_SUFFIX)
+    last = batches - 1
+    with path.open("wb") as file:
+        file.write(_at_offset(batch, base))
+        file.seek(last * batch.size)
+        file.write(_at_offset(batch, base + last * batch.records))
+    if path.stat().st_blocks * 512 > path.stat().st_size // 2:
+        path.unlink()
+        raise CannotRun("the file system knows no holes in files")
+    _plant_indexes(directory, base, batch, batches)
+    if base:
+        (directory / snapshot_name(base)).write_bytes(encode_snapshot(()))
+
+
+def _plant_active(directory: Path, base: int, batch: Batch, batches: int) -> None:
+    with (directory / segment_name(base, LOG_SUFFIX)).open("wb") as file:
+        for number in range(0, batches, WRITE_BATCHES):
+            some = range(number, min(number + WRITE_BATCHES, batches))
+            file.write(b"".join(_at_offset(batch, base + one * batch.records) for one in some))
+        file.flush()
+        os.fdatasync(file.fileno())  # nobody's start shall pay for it
+    _plant_indexes(directory, base, batch, batches)
+
+
+def _plant_indexes(directory: Path, base: int, batch: Batch, batches: int) -> None:
+    """An entry for each batch but the first, as batches larger than index.interval.bytes get them; records of one age get one time."""
+    entries = (_INDEX_ENTRY.pack((number + 1) * batch.records - 1, number * batch.size) for number in range(1, batches))
+    (directory / segment_name(base, INDEX_SUFFIX)).write_bytes(b"".join(entries))
+    times = _TIME_ENTRY.pack(read_header(batch.data).max_timestamp, batch.records - 1)
+    (directory / segment_name(base, TIME_INDEX_SUFFIX)).write_bytes(times)

@@ -1,0 +1,96 @@
+"""From the flags of `headrace acls` to rules: resources, operations, and what producers and consumers need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from headrace.base.errors import ConfigError
+from headrace.security.acls import WILDCARD, Acl, Pattern, Permission
+from headrace.security.resources import CLUSTER_NAME, Operation, Resource
+
+Rule = Acl
+
+ANY_OPERATION = 1
+_PATTERNS = {"literal": Pattern.LITERAL, "prefixed": Pattern.PREFIXED}
+_FILTER_PATTERNS: dict[str, int] = {**_PATTERNS, "any": 1, "match": 2}
+
+
+class Resources(NamedTuple):
+    topics: list[str] | None
+    groups: list[str] | None
+    cluster: bool
+    transactional_ids: list[str] | None
+    tokens: list[str] | None
+    users: list[str] | None
+
+    def all(self) -> list[tuple[int, str]]:
+        return [
+            *((Resource.TOPIC, name) for name in self.topics or []),
+            *((Resource.GROUP, name) for name in self.groups or []),
+            *([(Resource.CLUSTER, CLUSTER_NAME)] if self.cluster else []),
+            *((Resource.TRANSACTIONAL_ID, name) for name in self.transactional_ids or []),
+            *((Resource.DELEGATION_TOKEN, name) for name in self.tokens or []),
+            *((Resource.USER, name) for name in self.users or []),
+        ]
+
+
+def patterns(text: str, *, filters: bool) -> int:
+    known = _FILTER_PATTERNS if filters else _PATTERNS
+    if text.lower() not in known:
+        raise ConfigError(f"--resource-pattern-type {text!r}: expected {', '.join(known)}")
+    return known[text.lower()]
+
+
+def operations(names: list[str] | None, default: int) -> list[int]:
+    """Kafka's names in any spelling: DescribeConfigs, describe-configs, DESCRIBE_CONFIGS."""
+    known = {one.name.replace("_", "").lower(): one for one in Operation if one is not Operation.NONE}
+    found: list[int] = []
+    for name in names or []:
+        one = known.get(name.replace("_", "").replace("-", "").lower())
+        if one is None:
+            raise ConfigError(
+                f"--operation {name!r}: expected {', '.join(each.name.lower() for each in known.values())}"
+            )
+        found.append(one)
+    return found or [default]
+
+
+def convenience(named: Resources, *, producer: bool, consumer: bool, idempotent: bool) -> list[tuple[int, str, int]]:
+    """As kafka-acls understands --producer and --consumer."""
+    if not named.topics:
+        raise ConfigError("--producer and --consumer need --topic")
+    if consumer and not named.groups:
+        raise ConfigError("--consumer needs --group")
+    found: list[tuple[int, str, int]] = []
+    for topic in named.topics:
+        if producer:
+            found += [(Resource.TOPIC, topic, one) for one in (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)]
+        if consumer:
+            found += [(Resource.TOPIC, topic, one) for one in (Operation.READ, Operation.DESCRIBE)]
+    if consumer:
+        found += [(Resource.GROUP, group, Operation.READ) for group in named.groups or []]
+    if producer:
+        for name in named.transactional_ids or []:
+            found += [(Resource.TRANSACTIONAL_ID, name, one) for one in (Operation.WRITE, Operation.DESCRIBE)]
+        if idempotent:
+            found.append((Resource.CLUSTER, CLUSTER_NAME, Operation.IDEMPOTENT_WRITE))
+    return list(dict.fromkeys(found))
+
+
+def rules(
+    wanted: list[tuple[int, str, int]],
+    pattern: int,
+    allow: list[str] | None,
+    deny: list[str] | None,
+    allow_host: list[str] | None,
+    deny_host: list[str] | None,
+) -> Iterator[Rule]:
+    for kind, name, operation in wanted:
+        one = Pattern.LITERAL if kind == Resource.CLUSTER else pattern
+        for who in allow or []:
+            for host in allow_host or [WILDCARD]:
+                yield Rule(kind, name, one, who, host, operation, Permission.ALLOW)
+        for who in deny or []:
+            for host in deny_host or [WILDCARD]:
+                yield Rule(kind, name, one, who, host, operation, Permission.DENY)

@@ -1,0 +1,112 @@
+"""What commands print: tables for a terminal, plain columns for a pipe, JSON for scripts, and how far long work is."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from headrace.base.errors import ErrorCode, KafkaError
+
+LINE_EVERY_S = 5.0  # where there is no terminal to draw a bar on
+_GAP = "  "
+
+
+def show_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Column, Table
+        from rich.text import Text
+
+        table = Table(*(Column(name, overflow="fold") for name in columns))  # nothing is cut off
+        for row in texts:
+            table.add_row(*map(Text, row))  # as it is: a name may look like markup
+        Console().print(table)
+        return
+    widths = [max(len(row[index]) for row in [list(columns), *texts]) for index in range(len(columns))]
+    for row in [list(columns), *texts]:
+        print(_GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def error_of(code: int, message: str | None) -> KafkaError:
+    try:
+        return KafkaError(ErrorCode(code), message or "")
+    except ValueError:
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"error {code}: {message or ''}")
+
+
+def check(code: int, message: str | None) -> None:
+    if code != ErrorCode.NONE:
+        raise error_of(code, message)
+
+
+class Failures:
+    """Of work on many things: each failure is a line on standard error, and at the end the command has failed."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def found(self, what: str, code: int, message: str | None) -> bool:
+        if code == ErrorCode.NONE:
+            return False
+        self._count += 1
+        print(f"headrace: {what}: {error_of(code, message)}", file=sys.stderr)
+        return True
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def end(self) -> None:
+        if self._count:
+            sys.exit(1)
+
+
+class Progress(Protocol):
+    def advance(self, amount: int) -> None: ...
+
+
+@contextmanager
+def progress(label: str, total: int | None) -> Iterator[Progress]:
+    """On standard error: a bar on a terminal, a line now and then elsewhere, nothing for what is done at once."""
+    if not sys.stderr.isatty():
+        yield _Lines(label, total)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield _Task(bar, bar.add_task(label, total=total))
+
+
+class _Task:
+    def __init__(self, bar: Any, task: Any) -> None:
+        self._bar = bar
+        self._task = task
+
+    def advance(self, amount: int) -> None:
+        self._bar.advance(self._task, amount)
+
+
+class _Lines:
+    def __init__(self, label: str, total: int | None) -> None:
+        self._label = label
+        self._total = total
+        self._done = 0
+        self._next = time.monotonic() + LINE_EVERY_S
+
+    def advance(self, amount: int) -> None:
+        self._done += amount
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + LINE_EVERY_S
+            behind = f" of {self._total}" if self._total is not None else ""
+            print(f"{self._label}: {self._done}{behind}", file=sys.stderr)

@@ -1,0 +1,59 @@
+"""Client-metrics subscriptions (KIP-714): which clients push what, and how often, out of the options of a client-metrics resource."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.pattern_syntax import BadPattern, UnsupportedPattern
+from headrace.base.patterns import Pattern
+from headrace.metadata.resource_options import CLIENT_METRICS_OPTIONS, METRICS_SELECTORS
+
+ALL_METRICS = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    metrics: tuple[str, ...]  # prefixes of names
+    interval_ms: int
+    match: Mapping[str, Pattern]  # by selector; a client must match all of them
+
+    def includes(self, client: Mapping[str, tuple[str, ...]]) -> bool:
+        """`client`: what is known of it by selector, in each spelling; an unknown thing matches nothing."""
+        return all(any(map(pattern.matches, client.get(selector, ()))) for selector, pattern in self.match.items())
+
+
+def read_subscription(configs: Mapping[str, str]) -> Subscription:
+    """Raises KafkaError INVALID_CONFIG in Kafka's words."""
+    interval = configs.get("interval.ms", str(CLIENT_METRICS_OPTIONS["interval.ms"].default))
+    try:
+        interval_ms = int(interval)
+    except ValueError:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"interval.ms={interval} is not a number") from None
+    return Subscription(tuple(_items(configs, "metrics")), interval_ms, _patterns(_items(configs, "match")))
+
+
+def _patterns(items: list[str]) -> dict[str, Pattern]:
+    """Like Kafka's: one `=` per item, a selector that comes twice counts the second time, and no comma fits into a pattern."""
+    patterns = {}
+    for item in items:
+        parts = item.split("=")
+        while parts and not parts[-1]:
+            parts.pop()
+        if len(parts) != 2 or parts[0].strip() not in METRICS_SELECTORS:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {item}")
+        try:
+            patterns[parts[0].strip()] = Pattern(parts[1].strip())
+        except BadPattern as error:
+            why = f" ({error})" if isinstance(error, UnsupportedPattern) else ""
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {item}{why}") from None
+    return patterns
+
+
+def _items(configs: Mapping[str, str], name: str) -> list[str]:
+    text = configs.get(name, "").strip()
+    items = [item.strip() for item in text.split(",")] if text else []
+    if not all(items):
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Configuration '{name}' values must not be empty.")
+    return items

@@ -1,0 +1,201 @@
+"""Metrics of clients through a running node: what is asked for, pushed and shown on /metrics; bad payloads; a real librdkafka."""
+
+import asyncio
+import struct
+import urllib.request
+import uuid
+
+import confluent_kafka
+import pytest
+from admin_client import DELETE, METRICS, SET, Admin
+from prometheus_client.parser import text_string_to_metric_families
+
+from headrace.api.telemetry import ACCEPTED
+from headrace.base.errors import ErrorCode
+from headrace.base.ids import ZERO_UUID
+from headrace.client.connection import Connection
+from headrace.protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
+from headrace.protocol.messages.push_telemetry import PushTelemetryRequest
+from headrace.records.compression import Codec, compress
+from headrace.testing.cluster import LOOPBACK, EmbeddedNode
+
+PAYLOAD_BYTES_MAX = 50_000
+TRIES = 200
+
+
+@pytest.fixture(scope="module")
+def node():
+    settings = {"headrace.http.listener": f"{LOOPBACK}:0", "telemetry.max.bytes": str(PAYLOAD_BYTES_MAX)}
+    with EmbeddedNode(settings) as running:
+        yield running
+
+
+@pytest.fixture
+def subscribe(node):
+    """Only what the test itself subscribes to."""
+    admin, names = Admin(node.port), []
+
+    def alter(name, **configs):
+        names.append(name)
+        changes = [(key.replace("_", "."), SET, value) for key, value in configs.items()]
+        assert admin.alter(METRICS, name, *changes) == (0, None)
+
+    yield alter
+    for name in names:
+        assert admin.alter(METRICS, name, *((key, DELETE, None) for key in ("metrics", "match", "interval.ms")))[0] == 0
+
+
+def page(node):
+    with urllib.request.urlopen(f"http://{LOOPBACK}:{node.node.http_port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def value(node, name, **labels):
+    family = page(node).get(name)
+    found = [] if family is None else [sample for sample in family.samples if sample.name.startswith(name)]
+    return next((sample.value for sample in found if labels.items() <= sample.labels.items()), 0)
+
+
+def field(number, inner):
+    length = len(inner)
+    assert length < 1 << 14
+    return bytes([number << 3 | 2, length & 0x7F | 0x80, length >> 7]) + inner
+
+
+def gauge(name, number):
+    return field(1, name) + field(5, field(1, b"\x21" + struct.pack("<d", number)))
+
+
+def payload(*metrics):
+    return field(1, field(2, b"".join(field(2, metric) for metric in metrics)))
+
+
+def run(node, work, client_id="tester"):
+    async def inner():
+        connection = await Connection.connect(LOOPBACK, node.port, client_id=client_id)
+        try:
+            return await work(connection)
+        finally:
+            await connection.close()
+
+    return asyncio.run(inner())
+
+
+async def push(connection, data, codec=Codec.NONE, **fields):
+    """As a new client that asks first; the error of the push, and what it was told."""
+    asked = await connection.request(GetTelemetrySubscriptionsRequest(client_instance_id=uuid.uuid4().bytes))
+    assert asked.error_code == 0
+    given = {"client_instance_id": asked.client_instance_id, "subscription_id": asked.subscription_id, **fields}
+    answer = await connection.request(PushTelemetryRequest(metrics=data, compression_type=codec, **given))
+    return ErrorCode(answer.error_code), asked
+
+
+def test_a_client_is_told_what_to_push(node, subscribe):
+    subscribe("told", metrics="a.,b.", interval_ms="700", match="client_id=tester,client_software_name=headrace")
+    asked = run(node, lambda connection: connection.request(GetTelemetrySubscriptionsRequest()))
+    assert asked.client_instance_id != ZERO_UUID and asked.error_code == 0
+    assert asked.requested_metrics == ["a.", "b."] and asked.push_interval_ms == 700
+    assert asked.accepted_compression_types == [4, 3, 1, 2] and asked.delta_temporality
+    assert asked.telemetry_max_bytes == PAYLOAD_BYTES_MAX
+    other = run(node, lambda connection: connection.request(GetTelemetrySubscriptionsRequest()), client_id="other")
+    assert other.requested_metrics == [] and other.push_interval_ms == 300_000
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, *ACCEPTED])
+def test_what_is_pushed_is_shown_and_what_nobody_asked_for_is_not(node, subscribe, codec):
+    subscribe("shown", metrics="wanted.")
+    data = compress(codec, payload(gauge(b"wanted.now", 4.5), gauge(b"unwanted.now", 1.0)))
+    before = value(node, "headrace_client_telemetry_dropped_points", reason="not_requested")
+    pushes = value(node, "headrace_client_telemetry_pushes")
+    code, asked = run(node, lambda connection: push(connection, data, codec))
+    assert code == ErrorCode.NONE and asked.requested_metrics == ["wanted."]
+    families = page(node)
+    sample = families["client_wanted_now"].samples[-1]
+    assert sample.value == 4.5 and sample.labels["client_id"] == "tester"
+    assert sample.labels["client_software_name"] == "headrace" and len(sample.labels["client_instance_id"]) == 22
+    assert "client_unwanted_now" not in families
+    assert value(node, "headrace_client_telemetry_dropped_points", reason="not_requested") == before + 1
+    assert value(node, "headrace_client_telemetry_pushes") == pushes + 1
+    assert value(node, "kafka_server_client_metrics_instance_count") >= 1
+
+
+def test_bad_payloads_are_refused_by_name_and_counted(node, subscribe):
+    subscribe("bad", metrics="*")
+    bomb = compress(Codec.ZSTD, bytes(100 * PAYLOAD_BYTES_MAX))
+    for data, codec, expected in (
+        (b"\xff\xff", Codec.NONE, ErrorCode.INVALID_RECORD),
+        (b"junk", Codec.ZSTD, ErrorCode.INVALID_RECORD),
+        (b"junk", Codec.SNAPPY, ErrorCode.INVALID_RECORD),
+        (compress(Codec.GZIP, b"\x0a\xff"), Codec.GZIP, ErrorCode.INVALID_RECORD),
+        (bomb, Codec.ZSTD, ErrorCode.TELEMETRY_TOO_LARGE),
+        (bytes(PAYLOAD_BYTES_MAX + 1), Codec.NONE, ErrorCode.TELEMETRY_TOO_LARGE),
+        (b"", 9, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (b"", Codec.NONE, ErrorCode.NONE),
+    ):
+        before = value(node, "headrace_client_telemetry_refusals", error=expected.name)
+        code, _ = run(node, lambda connection, data=data, codec=codec: push(connection, data, codec))
+        assert code == expected
+        if expected:
+            assert value(node, "headrace_client_telemetry_refusals", error=expected.name) == before + 1
+
+
+def test_pushes_at_once_are_answered_in_their_order(node, subscribe):
+    """Frames are held while they are read, and a request behind a push waits for it."""
+    subscribe("many", metrics="*")
+    data = compress(Codec.ZSTD, payload(*[gauge(b"many.%d" % index, 1.0) for index in range(500)]))
+
+    async def work(connection):
+        answers = await asyncio.gather(*(push(connection, data, Codec.ZSTD) for _ in range(20)))
+        return [code for code, _ in answers]
+
+    assert run(node, work) == [ErrorCode.NONE] * 20
+    assert value(node, "client_many_499") == 1.0
+
+
+def test_a_connection_that_ends_in_the_middle_of_a_push_harms_nobody(node, subscribe):
+    subscribe("gone", metrics="*")
+    data = payload(*[gauge(b"gone.%d" % index, 1.0) for index in range(500)])
+
+    async def work(connection):
+        pending = asyncio.ensure_future(push(connection, data))
+        await asyncio.sleep(0)
+        pending.cancel()
+
+    run(node, work)
+    assert run(node, lambda connection: push(connection, data))[0] == ErrorCode.NONE
+
+
+@pytest.mark.clients
+def test_librdkafka_pushes_what_is_subscribed_to(node, subscribe):
+    subscribe("real", metrics="org.apache.kafka.producer.", interval_ms="100", match="client_id=watched")
+    unreadable = value(node, "headrace_client_telemetry_refusals", error="INVALID_RECORD")
+    producer = confluent_kafka.Producer({"bootstrap.servers": node.bootstrap, "client.id": "watched"})
+    name = "client_org_apache_kafka_producer_node_request_latency_avg"
+    for _ in range(TRIES):
+        producer.produce("watched", b"x")
+        producer.flush(0.1)
+        if value(node, name, client_id="watched") > 0:
+            break
+    else:
+        pytest.fail(f"{name} never came")
+    samples = [one for one in page(node)[name].samples if one.labels["client_id"] == "watched"]
+    assert {one.labels["node_id"] for one in samples} == {"1"}
+    assert "rdkafka" in samples[0].labels["client_software_version"]
+    assert value(node, "headrace_client_telemetry_refusals", error="INVALID_RECORD") == unreadable
+
+
+@pytest.mark.clients
+def test_without_a_subscription_librdkafka_asks_and_pushes_nothing(node):
+    pushes = value(node, "headrace_client_telemetry_pushes")
+    clients = value(node, "kafka_server_client_metrics_instance_count")
+    producer = confluent_kafka.Producer({"bootstrap.servers": node.bootstrap, "client.id": "unwatched"})
+    for _ in range(TRIES):
+        producer.produce("watched", b"x")
+        producer.flush(0.1)
+        if value(node, "kafka_server_client_metrics_instance_count") > clients:
+            break
+    else:
+        pytest.fail("librdkafka did not ask")
+    del producer
+    assert value(node, "headrace_client_telemetry_pushes") == pushes

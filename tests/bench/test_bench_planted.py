@@ -1,0 +1,76 @@
+"""The directory of the line `open-50g` is what it claims to be: sound where it is looked at, and what is wrong in it is noticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bench.contestants import HEADRACE, Broker, spawn_headrace
+from bench.line import Options
+from bench.opening import OpenLarge
+from bench.planted import SEGMENT_BYTES, Planted, plant_partition
+from bench.wire import BenchFailed
+
+from headrace.base.ids import TopicPartition
+from headrace.storage.disk import DiskFiles
+from headrace.storage.log import Log
+from headrace.storage.log_config import LogConfig
+from headrace.storage.recovery import RecoveryReport
+
+SEGMENTS = 2
+ACTIVE_BYTES = 1_000_000
+NOW_MS = 1_800_000_000_000
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    made = tmp_path / "t-0"
+    made.mkdir()
+    return made
+
+
+def open_log(directory: Path, recovery_point: int, *, clean: bool) -> tuple[int, RecoveryReport]:
+    """Where it ends, and what was found."""
+    partition = TopicPartition("t", 0)
+    log, report = Log.open(
+        DiskFiles(), str(directory), partition, LogConfig(), recovery_point=recovery_point, clean=clean, now_ms=NOW_MS
+    )
+    try:
+        assert log.log_start == 0
+        return log.log_end, report
+    finally:
+        log.close()
+
+
+def test_it_takes_little_room_and_nothing_is_wrong_with_it(directory: Path) -> None:
+    made = plant_partition(directory, SEGMENTS, ACTIVE_BYTES)
+    files = list(directory.glob("*.log"))
+    assert sum(path.stat().st_size for path in files) > 2 * SEGMENT_BYTES * 0.99
+    assert sum(path.stat().st_blocks for path in files) * 512 < 3_000_000
+    end, report = open_log(directory, made.log_end, clean=True)
+    assert (end, report.segments_checked, report.messages()) == (made.log_end, 0, [])
+    end, report = open_log(directory, made.active_base, clean=False)
+    assert (end, report.segments_checked, report.messages()) == (made.log_end, 1, [])
+
+
+def test_after_a_kill_every_batch_that_was_not_synced_is_checked(directory: Path) -> None:
+    made = plant_partition(directory, SEGMENTS, ACTIVE_BYTES)
+    with max(directory.glob("*.log")).open("r+b") as file:
+        file.seek(ACTIVE_BYTES // 2)
+        file.write(b"not what was written here")
+    end, report = open_log(directory, made.active_base, clean=False)
+    assert made.active_base < end < made.log_end
+    assert len(report.cuts) == 1
+
+
+def test_data_that_is_not_there_any_more_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(HEADRACE, tmp_path / "unused", spawn_headrace)
+    options = Options(work=tmp_path, open_partitions=1, open_segments=1, open_active_bytes=ACTIVE_BYTES)
+
+    def more_than_there_is(directory: Path, segments: int, active_bytes: int) -> Planted:
+        made = plant_partition(directory, segments, active_bytes)
+        return Planted(made.active_base, made.log_end + 1)
+
+    monkeypatch.setattr("bench.opening.plant_partition", more_than_there_is)
+    with pytest.raises(BenchFailed, match="the ends are"):
+        OpenLarge().measure(broker, "t", options)

@@ -1,0 +1,121 @@
+"""Access rules by the command line, on a node that has them; and commands that log in over TLS."""
+
+import json
+
+import pytest
+from tests.cli.command_line import CommandLine
+from tests.security.pem_files import Authority, needs_openssl
+
+from headrace.testing.cluster import LOOPBACK, EmbeddedNode
+
+STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    pem = tmp_path_factory.mktemp("pem")
+    authority = Authority(pem)
+    settings = {
+        "listeners": f"PLAINTEXT://{LOOPBACK}:0,SASL_SSL://{LOOPBACK}:0",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "authorizer.class.name": STANDARD,
+        "super.users": "User:ANONYMOUS",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(authority.issue("server", "/CN=localhost")[2]),
+    }
+    with EmbeddedNode(settings) as node:
+        yield node, authority
+
+
+pytestmark = needs_openssl
+
+
+def rules(headrace, *arguments):
+    found = json.loads(headrace("acls", "list", *arguments, "--json"))
+    return {
+        (one["resource_type"], one["resource_name"], one["principal"], one["operation"], one["permission"])
+        for one in found
+    }
+
+
+def test_rules_come_and_go(guarded):
+    headrace = CommandLine(guarded[0].bootstrap)
+    headrace(
+        "acls",
+        "add",
+        "--allow-principal",
+        "User:a",
+        "--operation",
+        "Read",
+        "--operation",
+        "describe-configs",
+        "--topic",
+        "t",
+    )
+    headrace("acls", "add", "--deny-principal", "User:b", "--deny-host", "10.0.0.1", "--cluster")
+    headrace(
+        "acls", "add", "--allow-principal", "User:c", "--producer", "--consumer", "--idempotent", "--topic", "pre-",
+        "--group", "g", "--resource-pattern-type", "prefixed",
+    )  # fmt: skip
+    assert rules(headrace, "--topic", "t") == {
+        ("TOPIC", "t", "User:a", "READ", "ALLOW"),
+        ("TOPIC", "t", "User:a", "DESCRIBE_CONFIGS", "ALLOW"),
+    }
+    assert rules(headrace, "--principal", "User:b") == {("CLUSTER", "kafka-cluster", "User:b", "ALL", "DENY")}
+    assert {one[3] for one in rules(headrace, "--topic", "pre-x", "--resource-pattern-type", "match")} == {
+        "READ", "WRITE", "CREATE", "DESCRIBE",
+    }  # fmt: skip
+    assert len(rules(headrace)) == 9 and "10.0.0.1" in headrace("acls", "list")
+    assert "INVALID_REQUEST" in headrace("acls", "add", "--allow-principal", "nobody", "--topic", "t", fails=True)
+    headrace("acls", "remove", "--allow-principal", "User:a", "--operation", "Read", "--topic", "t", "--force")
+    assert len(rules(headrace, "--topic", "t")) == 1
+    headrace("acls", "remove", "--topic", "t", "--force")
+    headrace("acls", "remove", "--cluster", "--force")
+    headrace("acls", "remove", "--topic", "pre-", "--group", "g", "--resource-pattern-type", "any", "--force")
+    assert rules(headrace) == set()
+
+
+def test_commands_log_in(guarded, tmp_path):
+    node, authority = guarded
+    headrace = CommandLine(node.bootstrap)
+    headrace("users", "add", "zoe", "--password", "geheim")
+    headrace(
+        "acls", "add", "--allow-principal", "User:zoe", "--operation", "All", "--topic", "zoe-",
+        "--resource-pattern-type", "prefixed",
+    )  # fmt: skip
+    config = tmp_path / "client.properties"
+
+    def configure(password, **more):
+        lines = {
+            "bootstrap.servers": f"localhost:{node.node.ports['SASL_SSL']}",
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.jaas.config": f'{SCRAM} required username="zoe" password="{password}";',
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(authority.certificate),
+            **more,
+        }
+        config.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+
+    zoe = CommandLine()
+    configure("geheim")
+    zoe("topics", "create", "zoe-1", "--command-config", config)
+    zoe("produce", "zoe-1", "--command-config", config, stdin="hello\n")
+    assert zoe("consume", "zoe-1", "-e", "--command-config", config) == "hello\n"
+    assert "TOPIC_AUTHORIZATION_FAILED" in zoe("topics", "create", "other", "--command-config", config, fails=True)
+    assert "CLUSTER_AUTHORIZATION_FAILED" in zoe("acls", "list", "--command-config", config, fails=True)
+    configure("falsch")
+    said = zoe("topics", "list", "--command-config", config, fails=True)
+    assert "SASL_AUTHENTICATION_FAILED" in said and "falsch" not in said
+    configure("geheim", **{"ssl.truststore.type": "JKS"})
+    assert "it must be one of PEM" in zoe("topics", "list", "--command-config", config, fails=True)
+    configure("geheim", **{"ssl.truststore.password": "geheim"})
+    said = zoe("topics", "list", "--command-config", config, fails=True)
+    assert "openssl" in said and "geheim" not in said
+    plain = tmp_path / "plain.properties"
+    plain.write_text("securty.protocol=SSL\nretries=3\n")
+    warned = CommandLine(node.bootstrap)("topics", "list", "--command-config", plain)
+    assert "zoe-1" in warned
+    headrace("acls", "remove", "--topic", "zoe-", "--resource-pattern-type", "prefixed", "--force")

@@ -1,0 +1,63 @@
+"""`headrace settings`: all options are there, secrets are not; and what it writes starts a node without a word."""
+
+import json
+import logging
+
+from tests.cli.command_line import CommandLine
+
+from headrace.cli.settings import changes
+from headrace.node.settings import ALL_OPTIONS, read_settings
+
+headrace = CommandLine()
+
+
+def test_all_options_are_listed():
+    listed = json.loads(headrace("settings", "--json"))
+    assert [one["name"] for one in listed] == sorted(ALL_OPTIONS)
+    for one in listed:
+        assert (
+            one["type"]
+            and one["allowed"]
+            and one["meaning"]
+            and one["changes"] in ("read-only", "per-broker", "cluster-wide")
+        )
+    table = headrace("settings")
+    assert all(name in table for name in ALL_OPTIONS)
+
+
+def test_one_option_is_explained():
+    said = headrace("settings", "num.network.threads")
+    assert "no effect: one event loop" in said and "HEADRACE_NUM_NETWORK_THREADS" in said and "default: 3" in said
+    assert (
+        json.loads(headrace("settings", "log.segment.bytes", "--json"))["allowed"]
+        == "a number from 1048576 to 2147483647"
+    )
+    assert "did you mean num.partitions" in headrace("settings", "num.partition", fails=True)
+    assert changes("log.retention.ms") == "cluster-wide" and changes("listeners") == "read-only"
+    assert changes("ssl.client.auth") == "per-broker" and changes("num.partitions") == "read-only"
+
+
+def test_values_show_where_they_come_from_and_never_a_secret(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_SSL_KEY_PASSWORD", "geheim")
+    file = tmp_path / "server.properties"
+    file.write_text(
+        headrace("settings", "--single-node").replace("PLAINTEXT://localhost:9092", "SASL_PLAINTEXT://localhost:9092")
+        + "listener.name.sasl_plaintext.plain.sasl.jaas.config=geheim\n"
+    )
+    for arguments in ((), ("--json",)):
+        said = headrace("settings", "--config", file, "-c", "num.partitions=7", *arguments)
+        assert "geheim" not in said and "(hidden)" in said
+    values = {one["name"]: one for one in json.loads(said)}
+    assert (values["num.partitions"]["value"], values["num.partitions"]["from"]) == ("7", "-c")
+    assert values["ssl.key.password"]["from"] == "HEADRACE_SSL_KEY_PASSWORD"
+    assert values["node.id"]["from"] == str(file) and values["log.dir"]["from"] == "default"
+    assert values["listener.name.sasl_plaintext.plain.sasl.jaas.config"]["value"] == "(hidden)"
+
+
+def test_the_file_for_a_single_node_is_good(tmp_path, caplog):
+    file = tmp_path / "server.properties"
+    file.write_text(headrace("settings", "--single-node"))
+    with caplog.at_level(logging.WARNING):
+        settings = read_settings(file, [], strict=True)
+    assert caplog.text == "" and settings.values == read_settings(None, []).values
+    assert settings.number("offsets.topic.replication.factor") == settings.number("transaction.state.log.min.isr") == 1

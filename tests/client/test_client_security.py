@@ -1,0 +1,188 @@
+"""Our own client over TLS and SASL against a real node: who comes in, who does not, and what they are told."""
+
+import asyncio
+import random
+
+import pytest
+from tests.security.pem_files import Authority, needs_openssl
+
+from headrace.base.errors import ConfigError, ErrorCode, KafkaError
+from headrace.client.cluster import Cluster
+from headrace.client.connection import Connection, Disconnected, NoAnswer
+from headrace.client.frames import UnexpectedAnswer
+from headrace.client.options import CLIENT_OPTIONS
+from headrace.client.security import make_security
+from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.testing.cluster import LOOPBACK, EmbeddedNode
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+pytestmark = needs_openssl
+
+
+def security(**given):
+    values = {name: option.default for name, option in CLIENT_OPTIONS.items()}
+    values |= {name.replace("_", "."): value for name, value in given.items()}
+    return make_security(values, random.Random(3))
+
+
+def login(user, password, module=PLAIN):
+    return f'{module} required username="{user}" password="{password}";'
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("pem"))
+
+
+@pytest.fixture(scope="module")
+def node(authority):
+    _, _, store = authority.issue("server", "/CN=localhost")
+    listeners = ["PLAINTEXT", "SSL", "MUTUAL", "SASL_SSL", "SASL_PLAINTEXT"]
+    settings = {
+        "listeners": ",".join(f"{name}://{LOOPBACK}:0" for name in listeners),
+        "listener.security.protocol.map": ",".join(f"{name}:{name.replace('MUTUAL', 'SSL')}" for name in listeners),
+        "inter.broker.listener.name": "PLAINTEXT",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(store),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority.certificate),
+        "listener.name.mutual.ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": f'{PLAIN} required user_alice="geheim";',
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{PLAIN} required user_alice="geheim";',
+        "listener.name.sasl_plaintext.connections.max.reauth.ms": "300",
+    }
+    with EmbeddedNode(settings) as one:
+        yield one
+
+
+def ask(node, listener, how, host=LOOPBACK):
+    async def work():
+        async with Cluster([(host, node.node.ports[listener])], timeout_s=5.0, security=how) as cluster:
+            return len((await cluster.refresh([])).brokers)
+
+    return asyncio.run(work())
+
+
+def test_tls(node, authority):
+    trusted = str(authority.certificate)
+    assert ask(node, "SSL", security(security_protocol="SSL", ssl_truststore_location=trusted)) == 1
+    inline = security(
+        security_protocol="SSL", ssl_truststore_certificates=authority.certificate.read_text().replace("\n", " ")
+    )
+    assert ask(node, "SSL", inline, host="localhost") == 1
+    with pytest.raises(Disconnected, match="not trusted"):
+        ask(node, "SSL", security(security_protocol="SSL"))
+
+
+def test_the_name_of_the_broker_is_checked_unless_it_is_not_wanted(node, authority):
+    trusted = str(authority.certificate)
+    with pytest.raises(Disconnected, match="not trusted"):
+        ask(node, "SSL", security(security_protocol="SSL", ssl_truststore_location=trusted), host="127.1")
+    unchecked = security(
+        security_protocol="SSL", ssl_truststore_location=trusted, ssl_endpoint_identification_algorithm=""
+    )
+    assert ask(node, "SSL", unchecked, host="127.1") == 1  # the same machine under a name that no certificate has
+
+
+def test_mutual_tls(node, authority):
+    key, chain, store = authority.issue("client", "/CN=client", password="pass")
+    trusted = str(authority.certificate)
+    both = {"security_protocol": "SSL", "ssl_truststore_location": trusted}
+    assert ask(node, "MUTUAL", security(**both, ssl_keystore_location=str(store), ssl_key_password="pass")) == 1
+    inline = {"ssl_keystore_key": key.read_text(), "ssl_keystore_certificate_chain": chain.read_text()}
+    assert ask(node, "MUTUAL", security(**both, **inline, ssl_key_password="pass")) == 1
+    with pytest.raises((Disconnected, OSError)):
+        ask(node, "MUTUAL", security(**both))
+    with pytest.raises(ConfigError, match=r"ssl\.key\.password"):
+        security(**both, ssl_keystore_location=str(store))
+
+
+def test_plain_and_scram_logins(node, authority):
+    trusted = str(authority.certificate)
+    both = {"security_protocol": "SASL_SSL", "ssl_truststore_location": trusted, "sasl_mechanism": "PLAIN"}
+    assert ask(node, "SASL_SSL", security(**both, sasl_jaas_config=login("alice", "geheim"))) == 1
+    for user, password in (("alice", "falsch"), ("nobody", "geheim")):
+        with pytest.raises(KafkaError) as caught:
+            ask(node, "SASL_SSL", security(**both, sasl_jaas_config=login(user, password)))
+        assert caught.value.code == ErrorCode.SASL_AUTHENTICATION_FAILED and password not in str(caught.value)
+    unknown = security(
+        security_protocol="SASL_PLAINTEXT", sasl_mechanism="SCRAM-SHA-256", sasl_jaas_config=login("bob", "x", SCRAM)
+    )
+    with pytest.raises(KafkaError, match="SASL_AUTHENTICATION_FAILED"):
+        ask(node, "SASL_PLAINTEXT", unknown)
+    with pytest.raises(KafkaError, match=r"SCRAM-SHA-512 is not offered; the broker has PLAIN, SCRAM-SHA-256"):
+        other = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-512"}
+        ask(node, "SASL_PLAINTEXT", security(**other, sasl_jaas_config=login("bob", "x", SCRAM)))
+
+
+def test_a_login_that_ends_is_renewed_by_a_new_connection(node):
+    how = security(
+        security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_jaas_config=login("alice", "geheim")
+    )
+
+    async def work():
+        async with Cluster([(LOOPBACK, node.node.ports["SASL_PLAINTEXT"])], security=how) as cluster:
+            first = await cluster.any_broker()
+            assert first.is_open
+            while first.is_open:
+                await asyncio.sleep(0.01)
+            pending = first.send(MetadataRequest(topics=[]), first.version_for(MetadataRequest))
+            second = await cluster.any_broker()  # the old one goes when its last answer is there
+            assert second is not first and (await pending).brokers
+            assert (await cluster.refresh([])).brokers
+
+    asyncio.run(work())
+
+
+def test_the_wrong_protocol_is_named(node):
+    with pytest.raises(Disconnected, match="it may speak TLS"):
+        ask(node, "SSL", security())
+    with pytest.raises((Disconnected, NoAnswer)):
+        ask(node, "SASL_PLAINTEXT", security())
+
+
+def test_an_alert_of_tls_is_understood():
+    async def alert(reader, writer):
+        await reader.read(4)
+        writer.write(bytes.fromhex("15030300020246"))
+
+    async def work():
+        server = await asyncio.start_server(alert, LOOPBACK, 0)
+        with pytest.raises(UnexpectedAnswer, match="speaks TLS"):
+            await Connection.connect(LOOPBACK, server.sockets[0].getsockname()[1], timeout_s=5)
+        server.close()
+
+    asyncio.run(work())
+
+
+def test_no_answer_is_named():
+    async def work():
+        server = await asyncio.start_server(lambda reader, writer: None, LOOPBACK, 0)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(Disconnected, match="timed out"):
+            await Connection.connect(LOOPBACK, port, timeout_s=0.05)
+        server.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"security_protocol": "SASL_SSL"}, r"sasl\.mechanism=GSSAPI"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}, r"sasl\.jaas\.config must say"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_jaas_config": login("a", "geheim", SCRAM)}, "PlainLogin"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_jaas_config": f"{PLAIN} required;"}, "username"),
+        ({"security_protocol": "SSL", "ssl_truststore_location": "/nowhere"}, r"ssl\.truststore\.location=/nowhere"),
+        ({"security_protocol": "SSL", "ssl_truststore_location": __file__}, "no PEM block"),
+        ({"security_protocol": "SSL", "ssl_cipher_suites": ["NONSENSE"]}, r"ssl\.cipher\.suites"),
+        ({"security_protocol": "SSL", "ssl_endpoint_identification_algorithm": "x"}, "https"),
+    ],
+)  # fmt: skip
+def test_options_that_cannot_be_used_are_named(given, named):
+    with pytest.raises(ConfigError, match=named) as caught:
+        security(**given)
+    assert "geheim" not in str(caught.value)

@@ -1,0 +1,87 @@
+"""The client's side of SASL against the server's, and against servers that lie."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.security.credentials import SCRAM_MECHANISMS, ScramMechanism, credential_from_salted, salted_password
+from headrace.security.sasl.client import BadServer, PlainClient, ScramClient
+from headrace.security.sasl.exchange import Challenge, Failure, Success
+from headrace.security.sasl.plain import PlainExchange
+from headrace.security.sasl.scram import ScramExchange
+
+SALT = b"s" * 24
+
+
+def server(mechanism, password, user="alice"):
+    def lookup(_mechanism, name):
+        salted = salted_password(mechanism, password, SALT, 4096)
+        return credential_from_salted(mechanism, salted, SALT, 4096) if name == user else None
+
+    return ScramExchange(mechanism, lookup, b"secret", random.Random(1))
+
+
+def test_plain():
+    exchange = PlainExchange({"alice": "wonder,land"})
+    client = PlainClient("alice", "wonder,land")
+    assert exchange.step(client.first()) == Success("alice") and client.answer(b"") is None
+    assert isinstance(exchange.step(PlainClient("alice", "x").first()), Failure)
+
+
+@pytest.mark.parametrize("mechanism", SCRAM_MECHANISMS.values())
+@pytest.mark.parametrize("user", ["alice", "a=b,c", "Zoë"])
+def test_scram_proves_both_sides(mechanism, user):
+    exchange, client = server(mechanism, "p=w,d", user), ScramClient(mechanism, user, "p=w,d", random.Random(2))
+    challenge = exchange.step(client.first())
+    assert isinstance(challenge, Challenge)
+    done = exchange.step(client.answer(challenge.token))
+    assert isinstance(done, Success) and done.user == user
+    assert client.answer(done.token) is None
+
+
+def test_a_wrong_password_is_refused():
+    exchange = server(ScramMechanism.SHA_256, "right")
+    client = ScramClient(ScramMechanism.SHA_256, "alice", "wrong", random.Random(2))
+    assert isinstance(exchange.step(client.answer(exchange.step(client.first()).token)), Failure)
+
+
+def started():
+    client = ScramClient(ScramMechanism.SHA_256, "alice", "right", random.Random(2))
+    nonce = client.first().rpartition(b"r=")[2].decode()
+    return client, nonce
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "",
+        "r={nonce},s=c2FsdA==,i=4096",  # adds nothing to our nonce
+        "r=other,s=c2FsdA==,i=4096",
+        "r={nonce}x,s=?,i=4096",
+        "r={nonce}x,s=c2FsdA,i=4096",
+        "r={nonce}x,s=c2FsdA==,i=0",
+        "r={nonce}x,s=c2FsdA==,i=999999999",
+        "e=other-error",
+    ],
+)
+def test_a_server_that_does_not_keep_to_it(token):
+    client, nonce = started()
+    with pytest.raises(BadServer):
+        client.answer(token.format(nonce=nonce).encode())
+
+
+def test_a_server_that_does_not_know_the_password():
+    client, nonce = started()
+    assert client.answer(f"r={nonce}x,s=c2FsdA==,i=4096".encode()) is not None
+    with pytest.raises(BadServer, match="cannot prove"):
+        client.answer(b"v=AAAA")
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.binary(max_size=200))
+def test_whatever_a_server_says_is_an_answer_or_named(token):
+    client, _ = started()
+    with pytest.raises(BadServer):
+        client.answer(token)

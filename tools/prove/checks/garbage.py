@@ -1,0 +1,23 @@
+"""Bad clients are nobody's problem but their own."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from tools.prove.registry import WORK, check
+
+
+@check(
+    "garbage-connections",
+    "a thousand connections of garbage, come again as often as they are thrown out, cost a good client at most 10 % of its"
+    " throughput; a thousand that trickle cost at most 16 KB each and are ended by connections.max.idle.ms",
+)
+def garbage_connections() -> str:
+    from tools.prove.garbage import ROUNDS, Scale, judge, pester, trickle
+
+    scale = Scale(rounds=int(os.environ.get("HEADRACE_ROUNDS", ROUNDS)))
+    WORK.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="garbage-", dir=WORK) as directory:
+        return judge(pester(Path(directory), scale), trickle(Path(directory)))

@@ -1,0 +1,176 @@
+"""A good client among a thousand bad ones: what is left of its throughput; and what clients cost that never finish a request."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.contestants import HEADRACE, Broker, spawn_headrace
+from bench.line import Options
+from bench.lines import all_lines
+from bench.memory import hold_memory
+from bench.processes import allow_open_files, rss_bytes
+
+from bench import machine
+from headrace.testing.processes import LOOPBACK, NodeProcess
+from tools.prove.registry import ROOT, say
+
+CONNECTIONS = 1000
+ROUNDS = 9
+SECONDS = 2.0
+ROUND_BYTES_MAX = 600_000_000  # more would be a measurement of the disk
+LOSS_MAX = 0.10
+LINE = "produce-64k"
+SPARE_FILES = 500
+HELD_BYTES = 3 * ROUND_BYTES_MAX
+HELD_BYTES_PER_SECOND = 10**9
+CLIENTS_S_MAX = 60.0
+
+IDLE_MS = 2000
+TRICKLE_S = 0.25  # between two bytes of a slow client
+CONNECTS_AT_ONCE = 20
+KB_PER_SLOW_CLIENT_MAX = 16.0
+GROWTH_BYTES_MAX = 400_000_000  # at which the experiment is broken off: others need the memory
+ENDED_S_MAX = 60.0
+# Of what a slow client sends byte by byte. The size of a request of 100 MB, which is allowed, and the beginning of it; the
+# size of a small one; and one that has not even told its size.
+OPENINGS = ((99_000_000).to_bytes(4, "big"), (1000).to_bytes(4, "big"), b"\x00")
+
+
+@dataclass(frozen=True)
+class Scale:
+    connections: int = CONNECTIONS
+    rounds: int = ROUNDS
+    seconds: float = SECONDS
+
+
+@dataclass
+class Throughput:
+    alone: list[float]  # MB/s, round by round
+    pestered: list[float]
+    thrown_out: int = 0
+
+    @property
+    def loss(self) -> float:
+        """By pairs of rounds: whatever else the machine does changes more slowly than they follow each other."""
+        return 1 - statistics.median(there / here for here, there in zip(self.alone, self.pestered, strict=True))
+
+
+def pester(work: Path, scale: Scale = Scale()) -> Throughput:  # noqa: B008 -- it cannot change
+    """Rounds without and with the bad clients in turn, after one of each that does not count."""
+    allow_open_files(2 * scale.connections + SPARE_FILES)
+    options = Options(scale.seconds, work, min(ROUND_BYTES_MAX, machine.bytes_without_throttling()))
+    line = all_lines()[LINE]
+    broker = Broker(HEADRACE, work / "node", spawn_headrace)
+    found = Throughput([], [])
+    held = hold_memory(min(HELD_BYTES, int(scale.seconds * HELD_BYTES_PER_SECOND)))
+    try:
+        for number in range(scale.rounds + 1):
+            alone = line.measure(broker, f"alone-{number}", options).figures["mb_per_s"]
+            with _garbage(broker.port, scale.connections) as tally:
+                pestered = line.measure(broker, f"pestered-{number}", options).figures["mb_per_s"]
+            if number:
+                found.alone.append(alone)
+                found.pestered.append(pestered)
+                found.thrown_out += tally["thrown_out"]
+                say(f"round {number}: {alone:.0f} MB/s alone, {pestered:.0f} among {scale.connections}, {tally}")
+    finally:
+        held.close()
+        broker.close()
+    return found
+
+
+@contextmanager
+def _garbage(port: int, connections: int) -> Iterator[dict[str, int]]:
+    """Bad clients at work; their count is filled in at the end."""
+    command = [sys.executable, "-m", "tools.prove.garbage_clients", str(port), str(connections)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    tally: dict[str, int] = {}
+    try:
+        assert process.stdout is not None
+        assert select.select([process.stdout], [], [], CLIENTS_S_MAX)[0], "the bad clients do not get ready"
+        assert process.stdout.readline() == "ready\n", "the bad clients could not start"
+        yield tally
+        process.terminate()
+        tally.update(json.loads(process.communicate(timeout=CLIENTS_S_MAX)[0]))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@dataclass(frozen=True)
+class Trickle:
+    opened: int
+    kb_each: float
+    still_there: int  # when the time was over
+    ended_s: float  # when the last one was ended
+
+
+def trickle(work: Path, connections: int = CONNECTIONS) -> Trickle:
+    """Clients that send a byte now and then and never a whole request."""
+    allow_open_files(2 * connections + SPARE_FILES)
+    settings = {"connections.max.idle.ms": str(IDLE_MS)}
+    with NodeProcess(settings, directory=work / "slow") as node, ExitStack() as stack:
+        before = rss_bytes(node.pid)
+        clients: list[socket.socket] = []
+        began = time.monotonic()
+        while len(clients) < connections and rss_bytes(node.pid) - before < GROWTH_BYTES_MAX:
+            for _ in range(min(CONNECTS_AT_ONCE, connections - len(clients))):
+                client = stack.enter_context(socket.create_connection((LOOPBACK, node.port)))
+                client.sendall(OPENINGS[len(clients) % len(OPENINGS)])
+                client.setblocking(False)
+                clients.append(client)
+            time.sleep(0.01)
+        opened, most = len(clients), 0
+        while clients and time.monotonic() - began < ENDED_S_MAX and most < GROWTH_BYTES_MAX:
+            clients = [client for client in clients if _is_there(client)]
+            most = max(most, rss_bytes(node.pid) - before)
+            time.sleep(TRICKLE_S)
+        return Trickle(opened, most / opened / 1000, len(clients), time.monotonic() - began)
+
+
+def _is_there(client: socket.socket) -> bool:
+    """Sends a byte."""
+    try:
+        if client.recv(1) == b"":
+            return False
+    except BlockingIOError:
+        pass
+    except OSError:
+        return False
+    try:
+        client.send(b"\x00")
+    except OSError:
+        return False
+    return True
+
+
+def judge(throughput: Throughput, slow: Trickle, connections: int = CONNECTIONS) -> str:
+    """AssertionError with everything that is not as promised; else the figures."""
+    alone, pestered = statistics.median(throughput.alone), statistics.median(throughput.pestered)
+    figures = (
+        f"{alone:.0f} MB/s alone, {pestered:.0f} among {connections} bad clients ({-throughput.loss:+.1%}, "
+        f"{throughput.thrown_out} thrown out); slow ones: {slow.kb_each:.1f} KB each, all ended after {slow.ended_s:.0f} s"
+    )
+    wrong = []
+    if throughput.loss > LOSS_MAX:
+        wrong.append(f"the good client lost {throughput.loss:.1%} of {alone:.0f} MB/s, promised are {LOSS_MAX:.0%}")
+    if slow.opened < connections or slow.kb_each > KB_PER_SLOW_CLIENT_MAX:
+        wrong.append(
+            f"{slow.opened} slow clients cost {slow.kb_each:.1f} KB each, {KB_PER_SLOW_CLIENT_MAX:.0f} are allowed"
+        )
+    if slow.still_there:
+        wrong.append(
+            f"{slow.still_there} slow clients are still there after {slow.ended_s:.0f} s, with {IDLE_MS} ms of idleness allowed"
+        )
+    assert not wrong, "; ".join(wrong)
+    return figures
