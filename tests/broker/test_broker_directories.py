@@ -67,9 +67,7 @@ def test_replicas_are_told_in_large_requests_until_the_controller_listens() -> N
 
 
 def registration(channel: Channel, offline: list[Uuid], given_up: list[StorageFailed]) -> Registration:
-    directories = SimpleNamespace(
-        offline_ids=lambda: list(offline), online_ids=lambda: [DIRECTORY], cordoned_ids=list
-    )
+    directories = SimpleNamespace(offline_ids=lambda: list(offline), online_ids=lambda: [DIRECTORY], cordoned_ids=list)
     return Registration(
         channel, NodeId(1), "c", Uuid(b"i" * 16), list, {}, None, directories, lambda: 5, HEARTBEAT_S, 30.0,
         given_up.append,

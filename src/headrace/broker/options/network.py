@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.base.options import INT_MAX, Kind, Option, OptionTable, unused
 from headrace.broker.options.reasons import ONE_LOOP, ONE_NODE, PLUGINS
 
+# Socket buffers are the system's choice unless they are set: Kafka's 102400 bytes would be all that is under way in a round trip.
 NETWORK_OPTIONS = OptionTable(
     Option(
         "process.roles",
@@ -40,7 +41,7 @@ NETWORK_OPTIONS = OptionTable(
     Option(
         "socket.send.buffer.bytes",
         Kind.INT,
-        102_400,
+        -1,
         "SO_SNDBUF of clients' sockets; -1 leaves it to the system",
         at_least=-1,
         never=(0,),
@@ -48,7 +49,7 @@ NETWORK_OPTIONS = OptionTable(
     Option(
         "socket.receive.buffer.bytes",
         Kind.INT,
-        102_400,
+        -1,
         "SO_RCVBUF of clients' sockets; -1 leaves it to the system",
         at_least=-1,
         never=(0,),
