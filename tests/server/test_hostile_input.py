@@ -20,11 +20,17 @@ from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.records.batch import BatchHeader
 from headrace.records.builder import build_from_section
 from headrace.records.compression import Codec, compress
+from headrace.server import company
 from headrace.testing.cluster import EmbeddedNode
 
 FRAME_BYTES_MAX = 104_857_600
 BOMB_BYTES = 160 * 1024 * 1024
 SEED = 20_011
+
+
+@pytest.fixture(autouse=True)
+def _every_refusal_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(company, "REFUSALS_TOLD_MAX", 1_000_000)
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 0, 1, 7, FRAME_BYTES_MAX + 1, 2**31 - 1])

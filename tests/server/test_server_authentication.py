@@ -20,9 +20,10 @@ from headrace.security.resources import Need, Operation, Resource
 from headrace.security.sasl.plain import PlainExchange
 from headrace.security.sasl.scram import ScramExchange
 from headrace.server.authentication import Authentication, AuthenticationCounters, SaslSettings
-from headrace.server.connection import FRAME_MIN, CloseConnection, Deferred
+from headrace.server.connection import FRAME_MIN
 from headrace.server.context import Peer
 from headrace.server.dispatch import Dispatcher, Service
+from headrace.server.frames import CloseConnection, Deferred
 
 NOTHING = Need(Resource.NONE, Operation.NONE)
 FRAME_MAX = 100_000_000

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.base.metrics import Counter
+from headrace.server.company import REFUSALS_TOLD_MAX, SCRATCH_BYTES, Company
 from headrace.server.connection import (
     ANSWERS_WAITING_MAX,
     GATHER_CONNECTIONS_MIN,
     RECEIVE_BUFFER_UNPROVEN_MAX,
-    CloseConnection,
-    Company,
+    SLOWEST_BYTES_PER_SWEEP,
     Connection,
-    Deferred,
 )
+from headrace.server.frames import CloseConnection, Deferred
 
 
 class Recorder(asyncio.Transport):
@@ -43,10 +43,14 @@ class Recorder(asyncio.Transport):
 
 
 class Turns:
-    """Only call_soon, and turns that a test takes."""
+    """Only call_soon, turns that a test takes, and a clock that it sets."""
 
     def __init__(self):
         self.soon = []
+        self.now = 0.0
+
+    def time(self):
+        return self.now
 
     def call_soon(self, callback):
         self.soon.append(callback)
@@ -238,4 +242,65 @@ def test_who_sends_large_frames_is_read_in_large_pieces():
     for _ in range(4):
         stage.receive(framed(body))
     stage.receive(framed(body, body, body, body, body))
-    assert len(stage.seen) == 9 and len(stage.connection._buffer) >= 5 * len(body)
+    assert len(stage.seen) == 9 and len(stage.connection.get_buffer(-1)) >= 5 * len(body)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4000)), max_size=40), st.data())
+def test_connections_that_share_a_buffer_do_not_mix_their_requests(pieces, data):
+    stage = Stage()
+    connections = [stage.connection, *(stage.connect()[0] for _ in range(2))]
+    bodies = [[b"%d" % number + body for body in data.draw(BODIES)] for number in range(3)]
+    streams = [framed(*one) for one in bodies]
+    for number, size in [*pieces, *((number, len(streams[number])) for number in range(3))]:
+        stage.receive(streams[number][:size], connections[number])
+        streams[number] = streams[number][size:]
+    assert [[body for body in stage.seen if body[:1] == b"%d" % number] for number in range(3)] == bodies
+
+
+def test_a_held_frame_is_not_overwritten_by_what_others_receive():
+    stage, held = Stage(), []
+    other, _ = stage.connect()
+    handle = stage.handle
+
+    def keep(peer, frame):
+        held.append(frame)
+        return handle(peer, frame)
+
+    stage.handle = keep
+    stage.receive(framed(b"H1......", b"2......."))
+    stage.receive(framed(b"." * 3000), other)
+    assert bytes(held[0]) == b"H1......"
+    stage.resolve(0)
+    assert stage.answers() == [b"H1......", b"2......."]
+
+
+def test_who_sends_a_byte_now_and_then_is_as_idle_as_who_sends_none():
+    stage = Stage(frame_max=100_000_000)
+    stage.receive(pack(">i", 1_000_000))
+    for round in range(1, 5):
+        stage.receive(b".")
+        assert stage.connection.sweep() == round
+    stage.receive(b"." * SLOWEST_BYTES_PER_SWEEP)
+    assert stage.connection.sweep() == 1, "a slow line is no idleness"
+
+
+def test_a_silent_connection_gives_its_buffer_back():
+    stage = Stage(frame_max=100_000_000)
+    body = b"." * 1_000_000
+    stage.receive(framed(body, body))
+    assert stage.connection.sweep() == 1 and len(stage.connection.get_buffer(-1)) > SCRATCH_BYTES
+    assert stage.connection.sweep() == 2 and len(stage.connection.get_buffer(-1)) == SCRATCH_BYTES
+    stage.receive(framed(body))
+    assert stage.seen == [body] * 3 and stage.connection.sweep() == 1
+
+
+def test_of_many_refused_clients_the_log_tells_of_a_few_a_second(caplog):
+    stage = Stage()
+    for _ in range(REFUSALS_TOLD_MAX + 5):
+        stage.receive(framed(b"X......."), stage.connect()[0])
+    stage.turns.now = 1.0
+    stage.receive(framed(b"X......."), stage.connect()[0])
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == REFUSALS_TOLD_MAX + 1 and "5 others" in told[-1]
+    assert stage.company.refused.value == REFUSALS_TOLD_MAX + 6

@@ -23,8 +23,8 @@ from headrace.protocol.messages.create_topics import CreateTopicsRequest, Create
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from headrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from headrace.server.admission import Authority
-from headrace.server.connection import CloseConnection, Deferred, FrameHandler
 from headrace.server.context import Peer, RequestContext
+from headrace.server.frames import CloseConnection, Deferred, FrameHandler
 from headrace.server.outlet import joined
 from headrace.statemachine.journal import NotLeader
 from headrace.statemachine.runtime import Runtime

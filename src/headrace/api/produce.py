@@ -23,9 +23,9 @@ from headrace.replication.group_commit import Synced
 from headrace.replication.partition import DECOMPRESSED_INLINE_MAX, Partition
 from headrace.replication.replicas import Replicas
 from headrace.security.resources import Operation, Resource
-from headrace.server.connection import CloseConnection
 from headrace.server.context import RequestContext
 from headrace.server.dispatch import HoldFrame
+from headrace.server.frames import CloseConnection
 
 PartitionResponse = ProduceResponse.PartitionProduceResponse
 TopicResponse = ProduceResponse.TopicProduceResponse

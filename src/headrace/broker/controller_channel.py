@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from headrace.client.frames import decode_response, encode_request
 from headrace.protocol.apis import APIS
-from headrace.server.connection import Deferred, FrameHandler
 from headrace.server.context import Peer
+from headrace.server.frames import Deferred, FrameHandler
 from headrace.server.outlet import joined
 
 

@@ -59,8 +59,8 @@ from headrace.replication.dir_moves import DirMoves
 from headrace.replication.directories import Directories
 from headrace.replication.replicas import Replicas
 from headrace.server.admission import Authority
-from headrace.server.connection import FrameHandler
 from headrace.server.dispatch import Dispatcher
+from headrace.server.frames import FrameHandler
 from headrace.server.listener import Listener
 from headrace.storage.log_dirs import LogDir
 

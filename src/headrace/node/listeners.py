@@ -10,7 +10,7 @@ from headrace.base.metrics import Metrics
 from headrace.node.listener_addresses import ListenerAddress
 from headrace.node.security import SecurityOfListeners
 from headrace.node.settings import Settings
-from headrace.server.connection import FrameHandler
+from headrace.server.frames import FrameHandler
 from headrace.server.listener import Listener, ListenerSettings
 
 

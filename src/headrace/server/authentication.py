@@ -21,8 +21,9 @@ from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from headrace.security.principals import USER, Principal
 from headrace.security.sasl.exchange import Exchange, Failure, Success
-from headrace.server.connection import FRAME_MIN, CloseConnection, Connection, Deferred, FrameHandler
+from headrace.server.connection import FRAME_MIN, Connection
 from headrace.server.context import Peer
+from headrace.server.frames import CloseConnection, Deferred, FrameHandler
 from headrace.server.outlet import Answer
 
 log = logging.getLogger(__name__)

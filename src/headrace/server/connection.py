@@ -1,30 +1,24 @@
 """One client connection: bytes in, frames to the dispatcher, answers out in the order of the requests.
 
-Frames are parsed in place in one receive buffer (no copy between the kernel and the log). A handler may look at its frame
-during its call; one that needs it longer answers with a Deferred that `holds_frame`, and nothing more is parsed until it is done.
+Frames are parsed in place where they were received (no copy between the kernel and the log): in the company's scratch buffer, and
+from the first request on that did not come whole, in a buffer of the connection's own, until it falls silent. A handler may look at
+its frame during its call; one that needs it longer answers with a Deferred that `holds_frame`, and nothing more is parsed until it is done.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable
 from struct import Struct
-from typing import TYPE_CHECKING, Protocol
 
-from headrace.base.errors import HeadraceError
-from headrace.base.metrics import Counter
 from headrace.records.kernel import allocate
+from headrace.server.company import Company
 from headrace.server.context import Peer
+from headrace.server.frames import CloseConnection, Deferred, FrameHandler
 from headrace.server.outlet import Answer, Outlet
-
-if TYPE_CHECKING:
-    from headrace.server.admission import Authority
 
 log = logging.getLogger(__name__)
 
-RECEIVE_BUFFER_MIN = 64 * 1024
 RECEIVE_BUFFER_AHEAD = (
     6  # frames of the announced size that fit the buffer, so that a pipelining producer is read in one go
 )
@@ -33,87 +27,9 @@ RECEIVE_BUFFER_UNPROVEN_MAX = 1024 * 1024  # for a frame larger than any that ca
 FRAME_MIN = 8  # api key, version, correlation id
 ANSWERS_WAITING_MAX = 128  # requests taken from one connection before their answers have left
 GATHER_CONNECTIONS_MIN = 8  # from here on the answers of a turn leave together
+SLOWEST_BYTES_PER_SWEEP = 4096  # of one request, for which its client counts as alive; a byte now and then does not
 
 _SIZE = Struct(">i")
-
-
-class CloseConnection(HeadraceError):
-    """This connection cannot go on; the text says why."""
-
-
-class Deferred:
-    """An answer that comes later. `resolve` may be called once, from the event loop; `abandon`: nobody waits any more."""
-
-    __slots__ = ("abandon", "answer", "done", "holds_frame", "tell")
-
-    def __init__(self, abandon: Callable[[], object], holds_frame: bool = False) -> None:
-        self.abandon = abandon
-        self.holds_frame = holds_frame
-        self.done = False
-        self.answer: Answer | None = None
-        self.tell: Callable[[Deferred], None] | None = None
-
-    def resolve(self, answer: Answer | None) -> None:
-        """None closes the connection: the handler failed in a way that has no answer."""
-        if self.done:
-            return
-        self.done = True
-        self.answer = answer
-        if self.tell is not None:
-            self.tell(self)
-
-    async def wait(self) -> Answer | None:
-        """For whoever dispatches a frame without a connection; cancelling the wait abandons the request."""
-        if not self.done:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.tell = lambda _: None if future.done() else future.set_result(None)
-            try:
-                await future
-            except asyncio.CancelledError:
-                self.abandon()
-                raise
-        return self.answer
-
-
-class FrameHandler(Protocol):
-    def handle(self, peer: Peer, frame: memoryview) -> Answer | Deferred | None:
-        """The answer's parts (size included), an answer to come, or None where none is sent (acks=0). CloseConnection ends it."""
-
-
-class Company:
-    """What all connections of a listener have in common: their counters, and the moment at which their answers leave.
-
-    A send wakes the client, and waking costs more than sending. So with many clients the answers of one turn of the loop leave
-    together at its end: a client program with many connections is woken once and finds them all.
-    """
-
-    __slots__ = ("_answering", "_loop", "authority", "bytes_in", "bytes_out", "connections", "refused")
-
-    def __init__(
-        self,
-        bytes_in: Counter,
-        bytes_out: Counter,
-        refused: Counter,
-        loop: asyncio.AbstractEventLoop,
-        authority: Authority | None = None,
-    ) -> None:
-        self.bytes_in = bytes_in
-        self.bytes_out = bytes_out
-        self.refused = refused
-        self.authority = authority  # who says what their peers may do
-        self.connections: dict[Connection, None] = {}  # in the order of their coming: a set's order follows addresses
-        self._loop = loop
-        self._answering: list[Connection] = []
-
-    def answer_later(self, connection: Connection) -> None:
-        if not self._answering:
-            self._loop.call_soon(self._answer)
-        self._answering.append(connection)
-
-    def _answer(self) -> None:
-        answering, self._answering = self._answering, []
-        for connection in answering:
-            connection.flush()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -126,20 +42,21 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._outlet: Outlet | None = None
         self.peer = Peer(listener, "")
-        self._buffer = allocate(RECEIVE_BUFFER_MIN)  # not zeroed: memory that nothing is received into costs nothing
-        self._view = memoryview(self._buffer)
+        self._view = company.scratch
+        self._owns_buffer = False  # if not, nothing lies in it between two calls
         self._start = 0  # of the first byte not yet parsed
         self._end = 0  # of what was received
         self._largest = 0  # of the frames that came whole
         self._wanted = 0  # size of the frame at _start, if it does not fit what is left of the buffer
-        self._waiting: deque[Deferred | Answer] = deque()  # answers behind the first that is not there yet
+        self._waiting: list[Deferred | Answer] = []  # answers behind the first that is not there yet
         self._out: Answer = []  # answers to go with the next flush
         self._frame_held = False
         self._parsing = False
         self._write_paused = False
         self._reading = True
         self._bytes_in = company.bytes_in
-        self.quiet_sweeps = 0  # of the listener, in a row, that found nothing received
+        self._quiet_sweeps = 0  # of the listener, in a row, that found no progress
+        self._pending_at_sweep = 0
 
     # --- receiving
 
@@ -161,13 +78,17 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_transport()
         self._company.connections.pop(self, None)
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting = self._waiting, []
         for answer in waiting:
             if isinstance(answer, Deferred) and not answer.done:
                 answer.abandon()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._end == len(self._buffer) or (self._start and self._wanted > len(self._buffer) - self._start):
+        if not self._owns_buffer:
+            self._view = view = self._company.scratch
+            return view
+        size = len(self._view)
+        if self._end == size or (self._start and self._wanted > size - self._start):
             self._make_room()
         return self._view[self._end :]
 
@@ -179,16 +100,16 @@ class Connection(asyncio.BufferedProtocol):
         pending = self._end - self._start
         wanted = max(self._wanted, pending + 1)
         proven = self._largest + 4
-        size = len(self._buffer)
+        size = len(self._view)
         if wanted > size or 2 * proven > size:
             ahead = max(wanted, min(max(wanted, proven) * RECEIVE_BUFFER_AHEAD, RECEIVE_BUFFER_AHEAD_MAX))
             earned = max(RECEIVE_BUFFER_UNPROVEN_MAX, 2 * pending, proven * RECEIVE_BUFFER_AHEAD)
             size = max(size, min(ahead, earned))
-        if size != len(self._buffer):
-            fresh = allocate(size)
-            view = memoryview(fresh)
-            view[:pending] = self._view[self._start : self._end]
-            self._buffer, self._view = fresh, view
+        if size != len(self._view) or not self._owns_buffer:
+            fresh = memoryview(allocate(size))  # not zeroed: memory that nothing is received into costs nothing
+            fresh[:pending] = self._view[self._start : self._end]
+            self._view = fresh
+            self._owns_buffer = True
         else:
             self._view[:pending] = self._view[self._start : self._end]
         self._start, self._end = 0, pending
@@ -196,9 +117,32 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
         self._bytes_in.value += nbytes
-        self.quiet_sweeps = 0
         if not self._frame_held:
             self._parse()
+        if not self._owns_buffer and (self._start != self._end or self._frame_held):
+            self._own_buffer()
+
+    def _own_buffer(self) -> None:
+        """The rest of what came lies in everybody's buffer."""
+        if self._frame_held:  # and is being looked at
+            self._owns_buffer = True
+            self._company.renew_scratch()
+        elif self._transport is not None:
+            self._make_room()
+        else:
+            self._start = self._end = 0
+
+    def sweep(self) -> int:
+        """How often in a row this was asked without a request having come, or a good part of one; a buffer is given back meanwhile."""
+        pending = self._end - self._start
+        if pending - self._pending_at_sweep >= SLOWEST_BYTES_PER_SWEEP:
+            self._quiet_sweeps = 0
+        self._pending_at_sweep = pending
+        if self._quiet_sweeps and not pending and not self._frame_held:
+            self._view, self._owns_buffer = self._company.scratch, False
+            self._start = self._end = self._largest = self._wanted = 0
+        self._quiet_sweeps += 1
+        return self._quiet_sweeps
 
     def _parse(self) -> None:
         if self._parsing:
@@ -211,7 +155,7 @@ class Connection(asyncio.BufferedProtocol):
                 if received < 4:
                     self._wanted = 0
                     break
-                (size,) = _SIZE.unpack_from(self._buffer, start)
+                (size,) = _SIZE.unpack_from(self._view, start)
                 if size > self.frame_max or size < self.frame_min:
                     raise CloseConnection(
                         f"a request of {size} bytes; allowed are {self.frame_min} to {self.frame_max}"
@@ -222,6 +166,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._start = start + 4 + size
                 if size > self._largest:
                     self._largest = size
+                self._quiet_sweeps = 0
                 answer = self._handler.handle(self.peer, self._view[start + 4 : self._start])
                 if type(answer) is list and not self._waiting:
                     self._out += answer
@@ -301,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._out += first.answer
             else:
                 self._out += first
-            waiting.popleft()
+            del waiting[0]
         self._parse()
 
     def flush(self) -> None:
@@ -341,8 +286,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- ending
 
     def _refuse(self, reason: str) -> None:
-        self._company.refused.value += 1
-        log.warning("connection from %s on %s closed: %s", self.peer.address, self._listener, reason)
+        self._company.refuse(self._listener, self.peer.address, reason)
         self.close()
 
     def close(self) -> None:

@@ -11,7 +11,9 @@ from headrace.base.errors import ConfigError
 from headrace.base.metrics import Metrics
 from headrace.server.admission import Authority
 from headrace.server.authentication import Authentication, AuthenticationCounters, SaslSettings
-from headrace.server.connection import Company, Connection, FrameHandler
+from headrace.server.company import Company
+from headrace.server.connection import Connection
+from headrace.server.frames import FrameHandler
 from headrace.server.plain import PlainServer, is_possible
 from headrace.server.tls import Lobby, Tls
 
@@ -122,12 +124,8 @@ class Listener:
 
     def _accept(self) -> asyncio.BufferedProtocol:
         if len(self._company.connections) + len(self._lobbies) >= self.settings.connections_max:
-            self._company.refused.value += 1
-            log.warning(
-                "%s: a connection was refused, max.connections=%d is reached",
-                self.settings.name,
-                self.settings.connections_max,
-            )
+            limit = f"max.connections={self.settings.connections_max} is reached"
+            self._company.refuse(self.settings.name, "a client", limit)
             return _Refusal()
         if self._tls is None:
             return self._connection()
@@ -153,8 +151,7 @@ class Listener:
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         for connection in list(self._company.connections):
-            connection.quiet_sweeps += 1
-            if (connection.quiet_sweeps - 1) * IDLE_SWEEP_S >= self.settings.idle_s_max:
+            if (connection.sweep() - 1) * IDLE_SWEEP_S >= self.settings.idle_s_max:
                 connection.close()
         if self._tls is not None:
             loop.run_in_executor(None, self._tls.look_again)

@@ -1,0 +1,90 @@
+"""What all connections of a listener have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.base.metrics import Counter
+from headrace.records.kernel import allocate
+
+if TYPE_CHECKING:
+    from headrace.server.admission import Authority
+    from headrace.server.connection import Connection
+
+log = logging.getLogger(__name__)
+
+SCRATCH_BYTES = 64 * 1024
+REFUSALS_TOLD_MAX = 10  # in a second: a line of the log is dearer than the refusal, and nobody reads more
+
+
+class Company:
+    """Their counters, the buffer that they receive into, and the moment at which their answers leave.
+
+    Whoever has no part of a request waiting needs no memory of its own: all receive into the one `scratch`, which also stays in
+    the processor's cache.
+
+    A send wakes the client, and waking costs more than sending. So with many clients the answers of one turn of the loop leave
+    together at its end: a client program with many connections is woken once and finds them all.
+    """
+
+    __slots__ = (
+        "_answering",
+        "_loop",
+        "_second",
+        "_told",
+        "_untold",
+        "authority",
+        "bytes_in",
+        "bytes_out",
+        "connections",
+        "refused",
+        "scratch",
+    )
+
+    def __init__(
+        self,
+        bytes_in: Counter,
+        bytes_out: Counter,
+        refused: Counter,
+        loop: asyncio.AbstractEventLoop,
+        authority: Authority | None = None,
+    ) -> None:
+        self.bytes_in = bytes_in
+        self.bytes_out = bytes_out
+        self.refused = refused
+        self.authority = authority  # who says what their peers may do
+        self.connections: dict[Connection, None] = {}  # in the order of their coming: a set's order follows addresses
+        self._loop = loop
+        self._answering: list[Connection] = []
+        self._second = 0.0  # in which `_told` lines were written
+        self._told = self._untold = 0
+        self.renew_scratch()
+
+    def renew_scratch(self) -> None:
+        """Somebody keeps what was received into the old one."""
+        self.scratch = memoryview(allocate(SCRATCH_BYTES))
+
+    def refuse(self, listener: str, address: str, reason: str) -> None:
+        """Counts every one, and tells of a few."""
+        self.refused.value += 1
+        now = self._loop.time()
+        if now - self._second >= 1.0:
+            self._second, self._told = now, 0
+        if self._told >= REFUSALS_TOLD_MAX:
+            self._untold += 1
+            return
+        others = f" (and {self._untold} others before it, untold)" if self._untold else ""
+        log.warning("connection from %s on %s closed: %s%s", address, listener, reason, others)
+        self._told, self._untold = self._told + 1, 0
+
+    def answer_later(self, connection: Connection) -> None:
+        if not self._answering:
+            self._loop.call_soon(self._answer)
+        self._answering.append(connection)
+
+    def _answer(self) -> None:
+        answering, self._answering = self._answering, []
+        for connection in answering:
+            connection.flush()
