@@ -15,6 +15,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/headrace/record
 	@echo "installing Headrace into $(VENV) …"
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@$(BIN)/python -c 'from headrace.records.kernel import COMPILED; print("the compiled kernel is in place" if COMPILED else "no compiled kernel (no C compiler?): its Python twin works, slowly")'
+	@$(BIN)/python -m compileall -q src/headrace
 	@touch $(STAMP) $(VENV)/.run
 
 # A bare broker needs only the base install; `make setup` brings the developer's tools besides.
@@ -22,6 +23,7 @@ $(VENV)/.run: pyproject.toml setup.py constraints.txt $(wildcard src/headrace/re
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing Headrace into $(VENV) …"
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e .
+	@$(BIN)/python -m compileall -q src/headrace
 	@touch $(VENV)/.run
 
 run: $(VENV)/.run

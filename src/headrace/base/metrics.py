@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 # Upper bounds in seconds: from a quarter of a request's time to the longest that anybody waits for an answer.
 LATENCY_BUCKETS = (
@@ -53,8 +54,7 @@ class Histogram:
 Metric = Counter | Histogram | Callable[[], float]
 
 
-@dataclass(slots=True)
-class Family:
+class Family(Struct):
     """One exported name with all its labelled values. `kind` is counter, histogram or gauge."""
 
     name: str

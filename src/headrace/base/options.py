@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from difflib import get_close_matches
 from enum import Enum
 from math import isfinite
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.base.errors import ConfigError
 
@@ -38,8 +40,7 @@ _PLAIN_DOUBLE = (1e-3, 1e7)  # Java writes what is smaller or larger with an exp
 Value = bool | int | float | str | list[str] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     name: str
     kind: Kind
     default: Value

@@ -6,7 +6,7 @@ match the whole text. `(?i)` may come first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 GROUPS_DEEP_MAX = 30
 REPEAT_MAX = 1000
@@ -32,25 +32,21 @@ class UnsupportedPattern(BadPattern):
     """Other engines would take it; says what this one lacks, or which limit it passes."""
 
 
-@dataclass(frozen=True, slots=True)
-class One:
+class One(Struct, frozen=True):
     """One character out of these."""
 
     ranges: Ranges
 
 
-@dataclass(frozen=True, slots=True)
-class Sequence:
+class Sequence(Struct, frozen=True):
     parts: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     branches: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(Struct, frozen=True):
     part: Node
     least: int
     most: int | None

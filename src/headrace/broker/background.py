@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData
@@ -36,8 +37,7 @@ EVERY_S_MIN = 0.001
 FLUSH_CHECK_S = 1.0  # for topics with flush.ms on a node without log.flush.scheduler.interval.ms
 
 
-@dataclass(frozen=True, slots=True)
-class Intervals:
+class Intervals(Struct, frozen=True):
     """In milliseconds, as the options have them."""
 
     high_watermark_ms: int
@@ -47,6 +47,19 @@ class Intervals:
     producer_expiry_ms: int
     flush_ms: int  # LONG_MAX: not set
     first_ms: int  # after a start, of the rounds that are far apart
+
+
+class _Turns:
+    """For work that goes over all partitions: the others' turn whenever a slice is over."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._slice_end = loop.time() + SLICE_S
+
+    async def take(self) -> None:
+        if self._loop.time() > self._slice_end:
+            await asyncio.sleep(0)
+            self._slice_end = self._loop.time() + SLICE_S
 
 
 class Background:
@@ -112,17 +125,13 @@ class Background:
             await asyncio.shield(task)
 
     async def _for_each(self, work: Callable[[Partition, int], bool]) -> None:
-        """In slices; `work` says whether it wants to be called again for the same partition."""
-        slice_end = self._loop.time() + SLICE_S
+        """`work` says whether it wants to be called again for the same partition."""
+        turns = _Turns(self._loop)
         now_ms = self._clock.now_ms()
         for partition in self._replicas.all():
             while partition.offline is None and self._attempt(work, partition, now_ms):
-                if self._loop.time() > slice_end:
-                    await asyncio.sleep(0)
-                    slice_end = self._loop.time() + SLICE_S
-            if self._loop.time() > slice_end:
-                await asyncio.sleep(0)
-                slice_end = self._loop.time() + SLICE_S
+                await turns.take()
+            await turns.take()
 
     def _attempt(self, work: Callable[[Partition, int], bool], partition: Partition, now_ms: int) -> bool:
         """A failure of the disk takes its directory; damage in one log is told of, and the others go on."""
@@ -163,10 +172,12 @@ class Background:
                 await partition.commit.sync()
         self._replicas.retry_broken()
         now_ms = self._clock.now_ms()
+        turns = _Turns(self._loop)
         for partition in self._replicas.all():
             if len(partition.log.doomed) and partition.offline is None:
                 for doomed in partition.log.doomed.take(now_ms):
                     await self._remove(partition, doomed)
+            await turns.take()
 
     async def _remove(self, partition: Partition, doomed: Doomed) -> None:
         try:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections import OrderedDict
-from dataclasses import dataclass
 from math import inf
 from random import Random
 
 from crc32c import crc32c
+from msgspec import Struct
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import METADATA_TOPIC_ID, ZERO_UUID, Uuid, new_uuid, uuid_text
@@ -37,8 +37,7 @@ _ASK_AGAIN = frozenset({ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED
 _RESERVED = frozenset({ZERO_UUID, METADATA_TOPIC_ID})
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(Struct, frozen=True):
     """What a request and its connection say of who sent it."""
 
     client_id: str | None
@@ -65,8 +64,7 @@ class Client:
         }
 
 
-@dataclass(slots=True)
-class Instance:
+class Instance(Struct):
     id: Uuid
     client: Client
     metrics: tuple[str, ...]  # prefixes of the names that are wanted, or ALL_METRICS

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from random import Random
+
+from msgspec import Struct, field
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -22,8 +23,7 @@ EPOCH_MAX = 0x7FFFFFFF
 Key = tuple[str | bytes, int]  # topic name up to v12, topic id from v13 on; partition
 
 
-@dataclass(slots=True)
-class SessionPartition:
+class SessionPartition(Struct):
     """What the client wants of one partition, and what it was last told."""
 
     fetch: FetchRequest.FetchPartition
@@ -31,8 +31,7 @@ class SessionPartition:
     log_start: int = -1
 
 
-@dataclass(slots=True)
-class FetchSession:
+class FetchSession(Struct):
     id: int
     uses_ids: bool
     epoch: int = INITIAL_EPOCH

@@ -13,13 +13,14 @@ from headrace.metadata.loader import MetadataLoader
 from headrace.metadata.state import replay
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
-from headrace.quorum.log import decode_metadata
+from headrace.quorum.log import MetadataBatch, decode_metadata
 from headrace.quorum.snapshots import SnapshotId, whole_snapshot
 
 log = logging.getLogger(__name__)
 
 FETCH_BYTES = 1 << 20
 FETCH_WAIT_MS = 500
+RECORDS_AT_ONCE = 250
 RETRY_S = 0.2
 SNAPSHOT_BYTES_MAX = 1 << 30
 
@@ -85,8 +86,17 @@ class MetadataObserver:
             # A node that starts is shown the present only: in the past a name may have meant another topic, whose directory
             # would then be taken for a leftover.
             self._caught_up = self._caught_up or batch.last_offset + 1 >= data.high_watermark
-            self._loader.apply(batch.records, batch.last_offset, batch.epoch, more=not self._caught_up)
+            await self._apply(batch)
             self._next_offset, self._epoch = batch.last_offset + 1, batch.epoch
+
+    async def _apply(self, batch: MetadataBatch) -> None:
+        """A topic of thousands of partitions is one batch: others have their turn while it is read; it is shown as one."""
+        records, step = batch.records, RECORDS_AT_ONCE
+        pieces = [records[start : start + step] for start in range(0, len(records), step)] or [[]]
+        for piece in pieces[:-1]:
+            self._loader.apply(piece, batch.last_offset, batch.epoch, more=True)
+            await asyncio.sleep(0)
+        self._loader.apply(pieces[-1], batch.last_offset, batch.epoch, more=not self._caught_up)
 
     async def _load_snapshot(self, snapshot: SnapshotId) -> None:
         """What it says takes the place of all we know; the log goes on behind it."""

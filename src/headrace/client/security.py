@@ -5,10 +5,11 @@ from __future__ import annotations
 import ssl
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from headrace.base.errors import ConfigError
 from headrace.base.options import Value
@@ -28,8 +29,7 @@ class Login(NamedTuple):
     start: Callable[[], ClientExchange]  # a new exchange for each connection
 
 
-@dataclass(frozen=True, slots=True)
-class ClientSecurity:
+class ClientSecurity(Struct, frozen=True):
     """Nothing of it: in the clear, as nobody."""
 
     tls: ssl.SSLContext | None = None

@@ -8,15 +8,15 @@ Without it the last member of the ISR stays in it, whether it is there or not. A
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headrace.base.ids import NO_NODE, Uuid
 from headrace.metadata.image import RECOVERED, RECOVERING, Partition
 from headrace.protocol.messages.stored.metadata_topics import PartitionChangeRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """What holds for one partition."""
 
     min_isr: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from msgspec import Struct, field
 
 from headrace.base.ids import NO_NODE, Uuid
 from headrace.protocol.messages.stored.metadata_brokers import RegisterControllerRecord
@@ -25,16 +26,14 @@ RECOVERED = 0
 RECOVERING = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     name: str
     host: str
     port: int
     security_protocol: int  # 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL
 
 
-@dataclass(frozen=True, slots=True)
-class Broker:
+class Broker(Struct, frozen=True):
     id: int
     epoch: int
     incarnation_id: Uuid
@@ -50,8 +49,7 @@ class Broker:
         return next((endpoint for endpoint in self.endpoints if endpoint.name == listener), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Struct, frozen=True):
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     leader: int  # NO_NODE while there is none
@@ -75,8 +73,7 @@ class Partition:
         return self.directories[self.replicas.index(broker_id)]
 
 
-@dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(Struct, frozen=True):
     name: str
     id: Uuid
     partitions: tuple[Partition, ...]
@@ -85,8 +82,7 @@ class Topic:
 NO_CONFIG: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(Struct, frozen=True):
     """Everything that a broker knows of the cluster at one moment; never changed, only replaced."""
 
     offset: int = -1  # of the last record in it

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
 
 from headrace.base.ids import Uuid
 from headrace.metadata.image import Image, QuotaEntity, Topic
@@ -34,8 +35,7 @@ class _Watched(dict[K, V]):
         super().__delitem__(key)
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """What differs between two images. A topic deleted and made again under its name stands in both lists."""
 
     topics: tuple[str, ...]  # new, or with changed partitions

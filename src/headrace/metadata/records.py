@@ -3,8 +3,9 @@ ones become."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from headrace.base.errors import CorruptData
 from headrace.protocol.errors import DecodeError
@@ -28,8 +29,7 @@ _VERSIONS: dict[type[Any], tuple[tuple[int, int], ...]] = {
 _ONLY_VERSION = ((0, 0),)
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownRecord:
+class UnknownRecord(Struct, frozen=True):
     """A record of a type that a later version brought: kept as the bytes that it is."""
 
     value: bytes

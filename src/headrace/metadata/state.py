@@ -7,9 +7,10 @@ tokens, types of a later version) are kept as they are, so that a snapshot loses
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from headrace.base.errors import CorruptData
 from headrace.base.ids import NodeId, Uuid

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.pattern_syntax import BadPattern, UnsupportedPattern
@@ -13,8 +14,7 @@ from headrace.metadata.resource_options import CLIENT_METRICS_OPTIONS, METRICS_S
 ALL_METRICS = "*"
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(Struct, frozen=True):
     metrics: tuple[str, ...]  # prefixes of names
     interval_ms: int
     match: Mapping[str, Pattern]  # by selector; a client must match all of them

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from random import Random
+
+from msgspec.structs import replace
 
 from headrace.api.acls import AclsApi
 from headrace.api.alter_configs import AlterConfigsApi

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headrace.base.errors import ConfigError
 from headrace.base.options import Value
@@ -18,8 +19,7 @@ _ADDRESS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerAddress:
+class ListenerAddress(Struct, frozen=True):
     name: str
     host: str  # empty: all interfaces
     port: int  # 0: any free one

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+
+from msgspec import Struct, field
 
 from headrace.base.clock import Clock
 from headrace.base.metrics import Metrics
@@ -23,8 +24,7 @@ from headrace.storage.log_dirs import close_log_dirs, open_living_dirs
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class Ports:
+class Ports(Struct):
     """Everything that reaches a node from outside: the simulator passes its own."""
 
     files: Files

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from random import Random
+
+from msgspec.structs import replace
 
 from headrace.base.errors import ConfigError, HeadraceError
 from headrace.node.listener_addresses import ListenerAddress

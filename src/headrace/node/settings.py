@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import NodeId
@@ -52,8 +53,7 @@ SINGLE_NODE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     values: Mapping[str, Value]
     explicit: frozenset[str]
     node_id: NodeId

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from math import inf
+
+from msgspec import Struct, field
 
 from headrace.observe.otlp import Buckets, Kind, Point
 
@@ -32,8 +33,7 @@ _ESCAPES = dict.fromkeys((*range(32), *range(127, 160)), "\ufffd") | {
 _RESERVED_LABELS = frozenset({"le", "quantile"})
 
 
-@dataclass(slots=True)
-class _Series:
+class _Series(Struct):
     labels: str  # as they stand between the braces
     at_ms: float
     value: float | Buckets
@@ -43,8 +43,7 @@ class _Series:
         return len(self.value.counts) + 2 if isinstance(self.value, Buckets) else 1
 
 
-@dataclass(slots=True)
-class _Family:
+class _Family(Struct):
     name: str
     kind: str  # Prometheus' word
     source: str  # the client's

@@ -9,11 +9,11 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from headrace.base.errors import ConfigError
 from headrace.base.metrics import Metrics
-from headrace.observe.exposition import CONTENT_TYPE, expose
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,8 @@ class HttpEndpoint:
         if method not in (b"GET", b"HEAD"):
             return "405 Method Not Allowed", "text/plain", b"only GET is answered\n"
         if path == b"/metrics":
-            return "200 OK", CONTENT_TYPE, await expose(self._metrics)
+            exposition = await asyncio.get_running_loop().run_in_executor(None, _exposition)
+            return "200 OK", exposition.CONTENT_TYPE, await exposition.expose(self._metrics)
         if path == b"/health":
             health = self._health()
             return (
@@ -75,3 +76,10 @@ class HttpEndpoint:
                 json.dumps(health).encode(),
             )
         return "404 Not Found", "text/plain", b"there are /metrics and /health\n"
+
+
+def _exposition() -> ModuleType:
+    """With the library behind it a twentieth of a start-up: loaded for the first who asks, where nobody waits for it."""
+    from headrace.observe import exposition
+
+    return exposition

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+import msgspec
 
 from headrace.protocol.declare import Struct
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -345,8 +346,7 @@ _MESSAGES: tuple[tuple[type[Struct], type[Struct]], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
+class Api(msgspec.Struct, frozen=True):
     key: ApiKey
     request: type[Struct]
     response: type[Struct]

@@ -12,7 +12,6 @@ A field without a Field is in every version; `X | None` without `nullable` is nu
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
@@ -33,8 +32,7 @@ class Kind(Enum):
     COORDINATOR_VALUE = "coordinator-value"
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """What is true of a whole message; `api_key` is also the key of a stored record."""
 
     kind: Kind
@@ -78,8 +76,7 @@ class Field:
 PLAIN = Field()
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedField:
+class ResolvedField(msgspec.Struct, frozen=True):
     """A field as the compiler wants it: exactly one of `wire` and `struct` says what it (or its elements) is."""
 
     name: str

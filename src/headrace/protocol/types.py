@@ -6,8 +6,9 @@ An alias such as Int32 is an `int` to the type checker and carries its wire form
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated, NamedTuple
+
+from msgspec import Struct
 
 from headrace.base import ids
 from headrace.base.stored import Stored
@@ -41,8 +42,7 @@ Records = Annotated[memoryview | bytes, Wire("records")]
 RecordRanges = Annotated[memoryview | bytes | Stored | Sequence[memoryview | bytes | Stored], Wire("records")]
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
+class Versions(Struct, frozen=True):
     """A closed range, written as in Kafka: "3-13", "3+" or "4"; empty when low > high."""
 
     low: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData
@@ -20,8 +21,7 @@ from headrace.storage.log_dirs import METADATA_PARTITION
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class StoredMetadata:
+class StoredMetadata(Struct):
     log: MetadataLog
     snapshots: SnapshotFiles
     newest: SnapshotId | None

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from headrace.base.clock import Clock
 from headrace.metadata.records import METADATA_VERSION_MAX
@@ -31,8 +32,7 @@ WRITE_BYTES = 1 << 20  # handed to a thread at once
 CLEAN_INTERVAL_MS = 60_000
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotPolicy:
+class SnapshotPolicy(Struct, frozen=True):
     """Kafka's metadata.log.max.record.bytes.between.snapshots, …max.snapshot.interval.ms (0: never by time), and
     metadata.max.retention.bytes and .ms (negative: no limit)."""
 

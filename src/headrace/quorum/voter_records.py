@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.base.errors import ConfigError, CorruptData
 from headrace.base.ids import ZERO_UUID, Uuid
@@ -14,8 +16,7 @@ from headrace.quorum.log import MetadataLog
 from headrace.records.control import ControlRecord, ControlType, ParsedControlRecord, parse_control_batch
 
 
-@dataclass(frozen=True, slots=True)
-class VoterRecords:
+class VoterRecords(Struct, frozen=True):
     kraft_version: int = 0
     voters: VotersRecord | None = None
 

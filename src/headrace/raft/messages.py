@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from headrace.base.ids import NO_NODE, NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class ElectionState:
+class ElectionState(Struct, frozen=True):
     """What a voter must never forget: the contents of quorum-state."""
 
     epoch: int = 0
@@ -16,15 +15,13 @@ class ElectionState:
     voted_for: NodeId = NO_NODE
 
 
-@dataclass(frozen=True, slots=True)
-class PersistElection:
+class PersistElection(Struct, frozen=True):
     """Make it durable, then call `election_persisted`. No vote counts BEFORE that, our own included."""
 
     state: ElectionState
 
 
-@dataclass(frozen=True, slots=True)
-class BecomeLeader:
+class BecomeLeader(Struct, frozen=True):
     """Write the leader-change record of this epoch as the next record of the log, then call `proposed` for it."""
 
     epoch: int
@@ -32,15 +29,13 @@ class BecomeLeader:
     granted_by: tuple[NodeId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Persist:
+class Persist(Struct, frozen=True):
     """Make the log durable up to this end offset, then call `persisted`. The leader counts itself only AFTER that."""
 
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(Struct, frozen=True):
     """Everything below this offset is held by a majority."""
 
     high_watermark: int

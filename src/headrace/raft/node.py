@@ -9,8 +9,9 @@ only knows how far it reaches and how far it is durable.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import Enum
+
+from msgspec.structs import replace
 
 from headrace.base.ids import NodeId
 from headrace.raft.messages import BecomeLeader, Committed, Effect, ElectionState, Persist, PersistElection

@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import TypeVar
+
+from msgspec import Struct
 
 from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData, ErrorCode, HeadraceError, KafkaError
@@ -41,8 +42,7 @@ class Superseded(HeadraceError):
     """The partition is gone, or shall go elsewhere."""
 
 
-@dataclass(slots=True)
-class _Move:
+class _Move(Struct):
     log_dir: LogDir
     task: asyncio.Task[None] | None = None
     future: Log | None = None

@@ -58,6 +58,7 @@ class Replicas:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._todo: dict[TopicPartition, None] = {}
         self._worker: asyncio.Task[None] | None = None
+        self._configs: dict[str, tuple[LogConfig, int]] = {}  # of topics, and their min.insync.replicas, in this image
         self._closed = False
         self.failed: asyncio.Future[None] = loop.create_future()  # raises StorageFailed when this node must stop
         # Replicas that lie elsewhere than metadata says: the topic's id and the directory's. Whoever tells the controller is woken.
@@ -101,6 +102,7 @@ class Replicas:
 
     def publish(self, old: Image, new: Image, changes: Changes) -> None:
         self._image = new
+        self._configs.clear()
         for name, topic_id in changes.deleted_topics:
             for key, partition in list(self._partitions.items()):
                 if key[0] == name and partition.topic_id == topic_id:
@@ -173,20 +175,25 @@ class Replicas:
             return False
         if partition is None:
             return True
-        options = self._options(name.topic)
-        partition.log.configure(log_config(options, self._producer_id_expiration_ms))
-        min_isr = options["min.insync.replicas"]
-        assert isinstance(min_isr, int)
+        config, min_isr = self._topic_config(name.topic)
+        partition.log.configure(config)
         partition.configure(min(min_isr, len(assigned.replicas)))
         partition.lead(assigned.leader, assigned.leader_epoch, assigned.isr)
         self._compare_directory(partition, assigned)
         return False
 
-    def _options(self, topic: str) -> dict[str, Value]:
-        return effective_options(self._defaults(), self._image.config(TOPIC_CONFIG, topic))
+    def _topic_config(self, topic: str) -> tuple[LogConfig, int]:
+        """Also min.insync.replicas. Worked out once for all partitions of a topic."""
+        found = self._configs.get(topic)
+        if found is None:
+            options = effective_options(self._defaults(), self._image.config(TOPIC_CONFIG, topic))
+            min_isr = options["min.insync.replicas"]
+            assert isinstance(min_isr, int)
+            found = self._configs[topic] = (log_config(options, self._producer_id_expiration_ms), min_isr)
+        return found
 
     def _config(self, topic: str) -> LogConfig:
-        return log_config(self._options(topic), self._producer_id_expiration_ms)
+        return self._topic_config(topic)[0]
 
     def _compare_directory(self, partition: Partition, assigned: PartitionState) -> None:
         meta = self.log_dir_of(partition).meta
@@ -201,8 +208,12 @@ class Replicas:
 
     async def _open(self, names: Sequence[TopicPartition]) -> None:
         opened, again = await self._logs.open(names, self._image, self._config, self._clock.now_ms(), self._still)
+        slice_end = self._loop.time() + SLICE_S
         for one in opened:
             self._adopt(one)
+            if self._loop.time() > slice_end:
+                await asyncio.sleep(0)
+                slice_end = self._loop.time() + SLICE_S
         self._todo.update(dict.fromkeys(again))
 
     def _still(self, name: TopicPartition, topic_id: Uuid) -> bool:
@@ -247,6 +258,7 @@ class Replicas:
     def expire_producers_after(self, milliseconds: int) -> None:
         """For what is configured from here on."""
         self._producer_id_expiration_ms = milliseconds
+        self._configs.clear()
 
     def _delete(self, partition: Partition) -> None:
         del self._partitions[partition.name]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 CLUSTER_NAME = "kafka-cluster"  # the one resource of type CLUSTER
 
@@ -37,8 +38,7 @@ class Operation(IntEnum):
     TWO_PHASE_COMMIT = 15
 
 
-@dataclass(slots=True, frozen=True)
-class Need:
+class Need(Struct, frozen=True):
     """`per_entity`: not asked for the request as a whole, but by its handler: for each topic, group or id that it names, each being
     answered with its own error."""
 

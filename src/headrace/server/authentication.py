@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from struct import Struct
+
+import msgspec
 
 from headrace.base.errors import ErrorCode
 from headrace.base.metrics import Counter, Metrics
@@ -40,8 +41,7 @@ class State(Enum):
     FAILED = "failed"
 
 
-@dataclass(slots=True, frozen=True)
-class SaslSettings:
+class SaslSettings(msgspec.Struct, frozen=True):
     """`exchange` begins one of the enabled mechanisms; `session_s` says how long it is good for (0: for ever)."""
 
     mechanisms: tuple[str, ...]

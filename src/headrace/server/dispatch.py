@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from struct import Struct
 from typing import Any
+
+import msgspec
 
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.base.metrics import Metrics
@@ -30,8 +31,7 @@ _PREFIX = Struct(">ii")  # frame size, correlation id
 _PREFIX_FLEXIBLE = Struct(">iib")  # … and an empty tag section
 
 
-@dataclass(slots=True, frozen=True)
-class Service:
+class Service(msgspec.Struct, frozen=True):
     """One line of the API table: which versions are answered, by whom, and what the asker needs to be allowed.
 
     `refuse` answers whoever may not ask at all, where the answer has no error code for the whole of it."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from headrace.base.errors import ConfigError
 from headrace.base.metrics import Metrics
@@ -22,8 +23,7 @@ log = logging.getLogger(__name__)
 IDLE_SWEEP_S = 10.0  # also how often certificates are looked at
 
 
-@dataclass(slots=True, frozen=True)
-class ListenerSettings:
+class ListenerSettings(Struct, frozen=True):
     name: str
     host: str  # empty: all interfaces
     port: int  # 0: any free one
@@ -35,8 +35,7 @@ class ListenerSettings:
     receive_buffer_bytes: int = -1
 
 
-@dataclass(slots=True, frozen=True)
-class Security:
+class Security(Struct, frozen=True):
     """How a listener knows its clients, and who says what they may do; nothing of it: everybody is anonymous and may do all."""
 
     tls: Tls | None = None

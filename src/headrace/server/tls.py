@@ -13,7 +13,9 @@ import ssl
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.base.errors import ConfigError, HeadraceError
 from headrace.security.certificates import BadCertificate, certificates_in, read_certificate
@@ -31,8 +33,7 @@ _VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ss
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
-@dataclass(slots=True, frozen=True)
-class TlsSettings:
+class TlsSettings(Struct, frozen=True):
     """Of one listener. Either a file or texts, for the key with its chain and for those who are trusted."""
 
     listener: str

@@ -6,8 +6,9 @@ behind it are cut off, as Kafka does, for bytes that were never synced were neve
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from headrace.base.errors import CorruptData
 from headrace.records.batch import BatchHeader
@@ -42,8 +43,7 @@ class Cut(NamedTuple):
     reason: str
 
 
-@dataclass(slots=True)
-class RecoveryReport:
+class RecoveryReport(Struct):
     clean: bool
     segments_checked: int = 0
     removed_files: list[str] = field(default_factory=list)

@@ -19,9 +19,10 @@ harness knows (`durable`: topic, partition, offset) that it was on disk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
 
 Place = tuple[str, int]  # topic and partition
 
@@ -89,16 +90,14 @@ class History:
         return event.number
 
 
-@dataclass(slots=True)
-class FinalRead:
+class FinalRead(Struct):
     """What a fresh client found at the end: everything. `topics` maps names to ids; None where nobody asked."""
 
     records: dict[Place, list[tuple[int, str]]]
     topics: dict[str, str] | None = None
 
 
-@dataclass(slots=True)
-class Call:
+class Call(Struct):
     begun: Event
     ended: Event | None
     era: int  # at its end, for what it saw was so then
@@ -145,8 +144,7 @@ def calls_of(history: History) -> tuple[list[Call], int]:
     return calls, era
 
 
-@dataclass(slots=True)
-class Logs:
+class Logs(Struct):
     """What is known of each log: in each era, which value lay at which offset, and who says so."""
 
     last_era: int

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple, TypeVar
+
+from msgspec import Struct, field
 
 from headrace.base.clock import Clock
 from headrace.base.errors import RETRIABLE, ErrorCode, KafkaError
@@ -34,8 +35,7 @@ class Read(NamedTuple):
     timestamp: int
 
 
-@dataclass(slots=True)
-class World:
+class World(Struct):
     """What the clients of one run have in common."""
 
     loop: SimulatedLoop

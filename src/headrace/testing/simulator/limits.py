@@ -15,7 +15,7 @@ from headrace.controller import producer_ids as controller_producer_ids
 from headrace.quorum import log as quorum_log
 from headrace.quorum import snapshots, snapshotter
 from headrace.records import validate_batch
-from headrace.server import connection, outlet
+from headrace.server import company, connection, outlet
 from headrace.storage import log as storage_log
 from headrace.storage import scan, segment
 
@@ -24,6 +24,7 @@ SMALL_SHARE = 0.4
 SMALL: tuple[tuple[ModuleType, str, float], ...] = (
     (background, "HOUSEKEEPING_S", 0.02),
     (observer, "FETCH_BYTES", 200),
+    (observer, "RECORDS_AT_ONCE", 1),
     (producer_ids, "PREFETCH_WHEN_LEFT", 1),
     (controller_producer_ids, "BLOCK_SIZE", 2),
     (quorum_log, "READ_SLICE_BYTES", 300),
@@ -31,7 +32,7 @@ SMALL: tuple[tuple[ModuleType, str, float], ...] = (
     (snapshotter, "WRITE_BYTES", 300),
     (validate_batch, "THREAD_BYTES_MIN", 100),
     (connection, "ANSWERS_WAITING_MAX", 2),
-    (connection, "RECEIVE_BUFFER_MIN", 128),
+    (company, "SCRATCH_BYTES", 128),
     (connection, "GATHER_CONNECTIONS_MIN", 2),
     (outlet, "JOIN_MAX", 100),
     (outlet, "WRITE_PIECE", 700),

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from random import Random
+
+from msgspec import Struct
 
 from headrace.base.errors import RETRIABLE, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
@@ -30,8 +31,7 @@ CODECS = (Codec.NONE, Codec.NONE, Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ
 UNCERTAIN = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(Struct):
     call: int
     names: list[str]
     records: bytes

@@ -8,8 +8,9 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from random import Random
+
+from msgspec import Struct, field
 
 from headrace.base.errors import HeadraceError
 from headrace.testing.history import Anomaly, Event, FinalRead, History, Kind, check
@@ -45,8 +46,7 @@ class Trace:
         return self._hash.hexdigest()[:16]
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(Struct):
     seed: int
     trace_hash: str = ""
     anomalies: list[Anomaly] = field(default_factory=list)
