@@ -5,7 +5,7 @@ from controller_stage import FEATURES, Stage
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid
-from headrace.controller.brokers import UNASSIGNED
+from headrace.metadata.image import UNASSIGNED
 from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest

@@ -19,6 +19,7 @@ from headrace.client.consumer import EARLIEST, LATEST, Consumer
 from headrace.client.producer import Producer
 from headrace.node.node import Node
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 from headrace.records.builder import BatchBuilder
 from headrace.testing.history import History
@@ -93,6 +94,12 @@ class World:
         """How many records there are from an offset on."""
         return len((await self.consumer.fetch(partition, offset, wait_ms=0)).records)
 
+    async def offline_replicas(self) -> dict[int, list[int]]:
+        """By partition, as clients are told."""
+        topic = MetadataRequest.MetadataRequestTopic(name="t")
+        answer: MetadataResponse = await self.cluster.request(MetadataRequest(topics=[topic]))
+        return {one.partition_index: one.offline_replicas for one in answer.topics[0].partitions}
+
     async def until(self, wanted: Callable[[], bool], seconds: float = 120.0) -> None:
         deadline = self.loop.now + seconds
         while not wanted():
@@ -139,6 +146,7 @@ def test_a_disk_that_fails_in_mid_write_takes_its_partitions_and_comes_back_afte
         assert world.node.broker.image.brokers[1].log_dirs == (ids[DATA],)
         assert world.node.broker.image.topics["t"].partitions[kept.partition].has_leader
         assert not world.node.health()["ok"]
+        assert await world.offline_replicas() == {lost.partition: [1], kept.partition: []}
 
         world.files.fault = None
         await world.machine.stop()
@@ -148,6 +156,7 @@ def test_a_disk_that_fails_in_mid_write_takes_its_partitions_and_comes_back_afte
         await world.cluster.close()
         assert await world.read(lost) == 5 and await world.read(kept) == 6
         assert await world.send(lost) >= 5 and world.node.health()["ok"]
+        assert await world.offline_replicas() == {0: [], 1: []}
 
     world.run(main)
 

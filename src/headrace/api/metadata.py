@@ -8,7 +8,7 @@ from headrace.base.errors import ErrorCode
 from headrace.base.ids import ZERO_UUID, NodeId
 from headrace.broker.topic_creation import TopicCreation
 from headrace.controller.topics import is_valid_name
-from headrace.metadata.image import Image, Partition, Topic
+from headrace.metadata.image import Broker, Image, Partition, Topic
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
@@ -58,7 +58,7 @@ class MetadataApi:
     ) -> MetadataResponse:
         image = self._image()
         listener = context.peer.listener
-        live = {broker.id: endpoint for broker in image.live_brokers() if (endpoint := broker.endpoint(listener))}
+        live = {broker.id: broker for broker in image.live_brokers() if broker.endpoint(listener) is not None}
         all_topics = request.topics is None or (context.api_version == 0 and not request.topics)
         operations = request.include_topic_authorized_operations
         if all_topics:
@@ -75,9 +75,10 @@ class MetadataApi:
         return MetadataResponse(
             brokers=[
                 MetadataResponse.MetadataResponseBroker(
-                    node_id=node_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[node_id].rack
+                    node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
                 )
-                for node_id, endpoint in live.items()
+                for broker in live.values()
+                if (endpoint := broker.endpoint(listener)) is not None
             ],
             cluster_id=self._cluster_id,
             controller_id=self._node_id if self._node_id in live else next(iter(live), -1),
@@ -90,7 +91,7 @@ class MetadataApi:
         context: RequestContext,
         image: Image,
         wanted: MetadataRequest.MetadataRequestTopic,
-        live: Mapping[int, object],
+        live: Mapping[int, Broker],
         operations: bool,
         errors: dict[str, ErrorCode],
     ) -> TopicAnswer:
@@ -118,7 +119,7 @@ class MetadataApi:
         context: RequestContext,
         image: Image,
         wanted: MetadataRequest.MetadataRequestTopic,
-        live: Mapping[int, object],
+        live: Mapping[int, Broker],
         operations: bool,
     ) -> TopicAnswer:
         name = None if context.api_version >= BY_ID_VERSION_MIN else ""
@@ -132,7 +133,7 @@ class MetadataApi:
         return self._topic(context, topic, live, operations)
 
     def _topic(
-        self, context: RequestContext, topic: Topic, live: Mapping[int, object], operations: bool
+        self, context: RequestContext, topic: Topic, live: Mapping[int, Broker], operations: bool
     ) -> TopicAnswer:
         return TopicAnswer(
             name=topic.name,
@@ -151,7 +152,7 @@ def cluster_operations(context: RequestContext, asked: bool) -> int:
 
 
 def _partition(
-    index: int, partition: Partition, live: Mapping[int, object]
+    index: int, partition: Partition, live: Mapping[int, Broker]
 ) -> MetadataResponse.MetadataResponsePartition:
     led = partition.leader in live
     return MetadataResponse.MetadataResponsePartition(
@@ -161,5 +162,5 @@ def _partition(
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
-        offline_replicas=[replica for replica in partition.replicas if replica not in live],
+        offline_replicas=partition.offline_replicas(live),
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from headrace.api.metadata import INTERNAL_TOPICS
 from headrace.base.errors import ErrorCode
 from headrace.controller.topics import is_valid_name
-from headrace.metadata.image import Image, Partition, Topic
+from headrace.metadata.image import Broker, Image, Partition, Topic
 from headrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -82,7 +82,7 @@ class TopicPagesApi:
         return answer
 
 
-def _topic(topic: Topic, indexes: range, live: Mapping[int, object]) -> Answer:
+def _topic(topic: Topic, indexes: range, live: Mapping[int, Broker]) -> Answer:
     return Answer(
         name=topic.name,
         topic_id=topic.id,
@@ -91,7 +91,7 @@ def _topic(topic: Topic, indexes: range, live: Mapping[int, object]) -> Answer:
     )
 
 
-def _partition(index: int, partition: Partition, live: Mapping[int, object]) -> Described:
+def _partition(index: int, partition: Partition, live: Mapping[int, Broker]) -> Described:
     led = partition.leader in live
     return Described(
         error_code=ErrorCode.NONE if led else ErrorCode.LEADER_NOT_AVAILABLE,
@@ -102,5 +102,5 @@ def _partition(index: int, partition: Partition, live: Mapping[int, object]) -> 
         isr_nodes=list(partition.isr),
         eligible_leader_replicas=list(partition.elr),
         last_known_elr=list(partition.last_known_elr),
-        offline_replicas=[replica for replica in partition.replicas if replica not in live],
+        offline_replicas=partition.offline_replicas(live),
     )

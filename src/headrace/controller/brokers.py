@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.base.ids import ZERO_UUID, Uuid
+from headrace.base.ids import Uuid
 from headrace.controller import elections
 from headrace.controller.context import ControllerContext, Tx
 from headrace.metadata.image import Broker, Partition
@@ -25,7 +25,6 @@ from headrace.protocol.messages.stored.metadata_brokers import (
 from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 SESSION = "broker-session"
-MIGRATING, UNASSIGNED = ZERO_UUID, Uuid(bytes(15) + b"\x01")  # directory ids that name no directory (KIP-858)
 
 
 def register(context: ControllerContext, request: BrokerRegistrationRequest, now_ms: int, tx: Tx) -> None:
@@ -176,9 +175,8 @@ def election_rules(
 
 def has_directory(context: ControllerContext, partition: Partition, broker_id: int) -> bool:
     """Whether the directory of that replica is one that its broker has; where nobody knows it, it is taken to be there."""
-    broker, directory = context.state.brokers.get(broker_id), partition.directory(broker_id)
-    known = directory not in (None, UNASSIGNED, MIGRATING) and broker is not None and broker.log_dirs
-    return not known or directory in broker.log_dirs  # type: ignore[union-attr]
+    broker = context.state.brokers.get(broker_id)
+    return broker is None or broker.serves(partition.directory(broker_id))
 
 
 def usable(context: ControllerContext) -> list[int]:

@@ -6,6 +6,7 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid
 from headrace.controller import brokers, elections
 from headrace.controller.context import ControllerContext, Tx
+from headrace.metadata.image import UNASSIGNED
 from headrace.metadata.records import DIRECTORIES_LEVEL
 from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from headrace.protocol.messages.stored.metadata_topics import PartitionChangeRecord
@@ -54,9 +55,7 @@ def _assign_one(
     if broker_id not in old.replicas:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     if old.directory(broker_id) != directory:
-        known = (
-            old.directories if len(old.directories) == len(old.replicas) else (brokers.UNASSIGNED,) * len(old.replicas)
-        )
+        known = old.directories if len(old.directories) == len(old.replicas) else (UNASSIGNED,) * len(old.replicas)
         directories = [
             directory if replica == broker_id else was for replica, was in zip(old.replicas, known, strict=True)
         ]

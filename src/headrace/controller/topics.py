@@ -11,7 +11,7 @@ from headrace.base.ids import METADATA_TOPIC, ZERO_UUID, Uuid, new_uuid
 from headrace.controller import brokers
 from headrace.controller.context import ControllerContext, Tx
 from headrace.controller.placement import place
-from headrace.metadata.image import TOPIC_CONFIG
+from headrace.metadata.image import TOPIC_CONFIG, UNASSIGNED
 from headrace.metadata.layers import BrokerLayers, Source
 from headrace.metadata.option_checks import check_topic
 from headrace.metadata.records import DIRECTORIES_LEVEL
@@ -26,9 +26,6 @@ PARTITIONS_PER_REQUEST_MAX = 10_000  # of one request, so that its records stay 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 Result = CreateTopicsResponse.CreatableTopicResult
-UNASSIGNED = Uuid(
-    bytes(15) + b"\x01"
-)  # Kafka's reserved id: the broker has yet to say which of its directories it took
 
 
 def is_valid_name(name: str) -> bool:

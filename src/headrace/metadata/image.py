@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from msgspec import Struct, field
 
-from headrace.base.ids import NO_NODE, Uuid
+from headrace.base.ids import NO_NODE, ZERO_UUID, Uuid
 from headrace.protocol.messages.stored.metadata_brokers import RegisterControllerRecord
 from headrace.protocol.messages.stored.metadata_security import AccessControlEntryRecord, UserScramCredentialRecord
 
@@ -21,6 +21,9 @@ GROUP_CONFIG = 32
 QuotaEntity = tuple[
     tuple[str, str | None], ...
 ]  # (type, name) in the order of types; no name: the default of that type
+
+# Directory ids with a meaning of their own (KIP-858). The first two leave the place to the broker; LOST is one that failed.
+MIGRATING, UNASSIGNED, LOST = ZERO_UUID, Uuid(bytes(15) + b"\x01"), Uuid(bytes(15) + b"\x02")
 
 RECOVERED = 0
 RECOVERING = 1
@@ -48,6 +51,12 @@ class Broker(Struct, frozen=True):
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((endpoint for endpoint in self.endpoints if endpoint.name == listener), None)
 
+    def serves(self, directory: Uuid | None) -> bool:
+        """Whether a replica in this directory can be reached; brokers of old told of no directories."""
+        if directory in (None, MIGRATING, UNASSIGNED) or not self.log_dirs:
+            return directory != LOST
+        return directory in self.log_dirs
+
 
 class Partition(Struct, frozen=True):
     replicas: tuple[int, ...]
@@ -71,6 +80,14 @@ class Partition(Struct, frozen=True):
         if broker_id not in self.replicas or len(self.directories) != len(self.replicas):
             return None
         return self.directories[self.replicas.index(broker_id)]
+
+    def offline_replicas(self, live: Mapping[int, Broker]) -> list[int]:
+        """Those on brokers that are not there, or on a disk of theirs that failed."""
+        return [
+            replica
+            for replica in self.replicas
+            if (broker := live.get(replica)) is None or not broker.serves(self.directory(replica))
+        ]
 
 
 class Topic(Struct, frozen=True):

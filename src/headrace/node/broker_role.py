@@ -230,7 +230,9 @@ class BrokerRole:
         if isinstance(cordoned, list) and self.replicas.directories.cordon(cordoned):
             self.registration.hurry()
         for listener in self._listeners:
-            listener.settings = replace(listener.settings, connections_max=self._options.number("max.connections"))
+            if not self._settings.has_listener_option(listener.settings.name, "max.connections"):
+                limit = self._options.number("max.connections")
+                listener.settings = replace(listener.settings, connections_max=limit)
 
     async def _learn_kraft_version(self) -> None:
         ask = ApiVersionsRequest(client_software_name="headrace", client_software_version="0.1.0")

@@ -86,6 +86,10 @@ class Settings(Struct, frozen=True):
         except KeyError:
             return self.values[option]
 
+    def has_listener_option(self, listener: str, option: str) -> bool:
+        """Whether the listener has a value of its own."""
+        return f"{LISTENER_PREFIX}{listener.lower()}.{option}" in self.listener_values
+
     def topic_defaults(self) -> dict[str, Value]:
         return topic_defaults(self.values)
 

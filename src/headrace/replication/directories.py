@@ -10,11 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import ZERO_UUID, NodeId, TopicPartition, Uuid, uuid_text
+from headrace.metadata.image import MIGRATING, UNASSIGNED
 from headrace.metadata.image import Partition as PartitionState
 from headrace.storage.log_dirs import LogDir
-
-# Reserved directory ids (KIP-858): the broker is free to choose.
-MIGRATING, UNASSIGNED = ZERO_UUID, Uuid(bytes(15) + b"\x01")
 
 
 class StorageFailed(HeadraceError):
