@@ -17,7 +17,7 @@ from headrace.protocol.messages.describe_cluster import DescribeClusterRequest, 
 from headrace.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from headrace.security.principal_mapping import principal_mapping
 from headrace.security.resources import Need, Operation, Resource
-from headrace.server import tls as tls_module
+from headrace.server import tls_transport
 from headrace.server.dispatch import Dispatcher, Service
 from headrace.server.listener import Listener, ListenerSettings, Security
 from headrace.server.tls import Tls, TlsSettings
@@ -185,7 +185,7 @@ def test_who_speaks_something_else_is_shown_the_door(server, authority, caplog):
 
 
 def test_a_handshake_does_not_take_for_ever(server, authority, monkeypatch):
-    monkeypatch.setattr(tls_module, "HANDSHAKE_S_MAX", 0.05)
+    monkeypatch.setattr(tls_transport, "HANDSHAKE_S_MAX", 0.05)
 
     async def run():
         async with listening(tls_of(server, authority)) as listener:

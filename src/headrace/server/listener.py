@@ -15,8 +15,11 @@ from headrace.server.authentication import Authentication, AuthenticationCounter
 from headrace.server.company import Company
 from headrace.server.connection import Connection
 from headrace.server.frames import FrameHandler
-from headrace.server.plain import PlainServer, is_possible
-from headrace.server.tls import Lobby, Tls
+from headrace.server.plain import PlainTransport
+from headrace.server.readiness import Readiness, is_possible
+from headrace.server.socket_server import SocketServer
+from headrace.server.tls import Tls
+from headrace.server.tls_transport import Handshake
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +60,9 @@ class Listener:
         self._loop = loop
         self._tls = security.tls
         self._sasl = security.sasl
-        self._server: asyncio.Server | PlainServer | None = None
+        self._server: asyncio.Server | SocketServer | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-        self._lobbies: dict[Lobby, None] = {}
+        self._handshakes: dict[Handshake, None] = {}
         name = settings.name
         self.port = settings.port
         self._company = Company(
@@ -85,13 +88,15 @@ class Listener:
         settings = self.settings
         try:
             # Nobody is answered before `serve`: this node does not know its metadata yet.
-            if self._tls is None and is_possible(loop):
-                self._server = await PlainServer.open(
-                    self._accept, settings.host or None, settings.port, settings.backlog, loop
+            if is_possible(loop):
+                self._server = await SocketServer.open(
+                    self._take, settings.host or None, settings.port, settings.backlog, loop
                 )
+            elif self._tls is not None:
+                raise ConfigError(f"listeners: {settings.name} speaks TLS, which needs an event loop with a selector")
             else:
                 self._server = await loop.create_server(
-                    self._accept,
+                    self._make,
                     settings.host or None,
                     settings.port,
                     backlog=settings.backlog,
@@ -105,7 +110,7 @@ class Listener:
         self._size_buffers(self._server)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    def _size_buffers(self, server: asyncio.Server | PlainServer) -> None:
+    def _size_buffers(self, server: asyncio.Server | SocketServer) -> None:
         """BEFORE it listens: clients' sockets inherit both, and the window of a connection is settled when it opens."""
         sizes = {
             socket.SO_SNDBUF: self.settings.send_buffer_bytes,
@@ -121,16 +126,24 @@ class Listener:
         await self._server.start_serving()
         self._sweep(asyncio.get_running_loop())
 
-    def _accept(self) -> asyncio.BufferedProtocol:
-        if len(self._company.connections) + len(self._lobbies) >= self.settings.connections_max:
-            limit = f"max.connections={self.settings.connections_max} is reached"
-            self._company.refuse(self.settings.name, "a client", limit)
-            return _Refusal()
-        if self._tls is None:
-            return self._connection()
-        lobby = Lobby(self._tls, self._connection, self._leave_lobby, self._loop)
-        self._lobbies[lobby] = None
-        return lobby
+    def _take(self, client: socket.socket, readiness: Readiness) -> None:
+        if self._is_full():
+            client.close()
+        elif self._tls is None:
+            PlainTransport(client, self._connection(), readiness, self._loop)
+        else:
+            handshake = Handshake(client, self._tls, self._connection, self._shook_hands, readiness, self._loop)
+            self._handshakes[handshake] = None
+
+    def _make(self) -> asyncio.BufferedProtocol:
+        return _Refusal() if self._is_full() else self._connection()
+
+    def _is_full(self) -> bool:
+        limit = self.settings.connections_max
+        if len(self._company.connections) + len(self._handshakes) < limit:
+            return False
+        self._company.refuse(self.settings.name, "a client", f"max.connections={limit} is reached")
+        return True
 
     def _connection(self) -> Connection:
         if self._sasl is None:
@@ -140,11 +153,11 @@ class Listener:
         gate.guard(connection)
         return connection
 
-    def _leave_lobby(self, lobby: Lobby, problem: str | None) -> None:
-        self._lobbies.pop(lobby, None)
+    def _shook_hands(self, handshake: Handshake, problem: str | None) -> None:
+        self._handshakes.pop(handshake, None)
         if problem is not None:
             self._counters.failed.value += 1
-            log.warning("TLS handshake with %s on %s failed: %s", lobby.address, self.settings.name, problem)
+            log.warning("TLS handshake with %s on %s failed: %s", handshake.address, self.settings.name, problem)
         elif self._sasl is None:
             self._counters.succeeded.value += 1
 
@@ -164,8 +177,8 @@ class Listener:
         self.stop_accepting()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for lobby in list(self._lobbies):
-            lobby.close()
+        for handshake in list(self._handshakes):
+            handshake.close()
         for connection in list(self._company.connections):
             connection.close()
 

@@ -1,151 +1,14 @@
-"""Plain sockets on an event loop with a selector: one epoll for all clients of a listener, hung into the loop as one descriptor.
-
-asyncio takes two microseconds a request for what happens between its selector and the protocol; with thousands of small requests
-that is a tenth of the work. The protocols do not notice: `PlainTransport` is what asyncio's own transport is to them. Where there is
-no epoll, on other loops (the simulator's, uvloop) and with TLS, asyncio's transports serve.
-"""
+"""A plain socket of one client. Protocols do not notice: this is what asyncio's own transport is to them."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import logging
-import select
 import socket
-from collections.abc import Callable
 from typing import Any
 
-log = logging.getLogger(__name__)
+from headrace.server.readiness import Readiness
 
-EVENTS_MAX = 64  # clients served in one turn of the loop; timers and others come between
-ACCEPTS_MAX = 32  # new clients taken in one turn
 LINGER_S_MAX = 10.0  # for which a closed connection waits until its client has taken the last answers
-ACCEPT_PAUSE_S = 1.0  # after the process ran out of descriptors
-_OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-
-ProtocolFactory = Callable[[], asyncio.BufferedProtocol]
-
-
-def is_possible(loop: asyncio.AbstractEventLoop) -> bool:
-    return hasattr(select, "epoll") and isinstance(loop, asyncio.SelectorEventLoop)
-
-
-class PlainServer:
-    """Bound by `open`; refuses clients until `start_serving`."""
-
-    def __init__(
-        self, sockets: list[socket.socket], factory: ProtocolFactory, backlog: int, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self.sockets = sockets
-        self._factory = factory
-        self._backlog = backlog
-        self._loop = loop
-        self._readiness: Readiness | None = None
-
-    @classmethod
-    async def open(
-        cls, factory: ProtocolFactory, host: str | None, port: int, backlog: int, loop: asyncio.AbstractEventLoop
-    ) -> PlainServer:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        sockets: list[socket.socket] = []
-        try:
-            for family, kind, protocol, _, address in dict.fromkeys(found):
-                one = socket.socket(family, kind, protocol)
-                sockets.append(one)
-                one.setblocking(False)
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                if port == 0 and len(sockets) > 1:  # whichever port the first one got
-                    address = (address[0], sockets[0].getsockname()[1], *address[2:])
-                one.bind(address)
-        except OSError:
-            for one in sockets:
-                one.close()
-            raise
-        return cls(sockets, factory, backlog, loop)
-
-    async def start_serving(self) -> None:
-        self._readiness = Readiness(self._loop)
-        for one in self.sockets:
-            one.listen(self._backlog)
-            self._loop.add_reader(one.fileno(), self._accept, one)
-
-    def _accept(self, listening: socket.socket) -> None:
-        assert self._readiness is not None
-        for _ in range(ACCEPTS_MAX):
-            try:
-                client, _address = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in _OUT_OF_RESOURCES:
-                    raise
-                log.error("no client can be accepted for %.0f s: %s", ACCEPT_PAUSE_S, error.strerror)
-                self._loop.remove_reader(listening.fileno())
-                self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again, listening)
-                return
-            try:
-                client.setblocking(False)
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                PlainTransport(client, self._factory(), self._readiness, self._loop)
-            except OSError:
-                client.close()  # it left before it was let in
-
-    def _accept_again(self, listening: socket.socket) -> None:
-        if listening.fileno() >= 0:
-            self._loop.add_reader(listening.fileno(), self._accept, listening)
-
-    def close(self) -> None:
-        """No new clients; those that are in stay until they go."""
-        for one in self.sockets:
-            if one.fileno() >= 0:
-                self._loop.remove_reader(one.fileno())
-                one.close()
-        if self._readiness is not None:
-            self._readiness.close_when_empty()
-
-
-class Readiness:
-    """Which clients can be read from or written to: an epoll inside the loop's selector."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._epoll = select.epoll()
-        self._poll = self._epoll.poll
-        self._transports: dict[int, PlainTransport] = {}
-        self._closing = False
-        loop.add_reader(self._epoll.fileno(), self._ready)
-
-    def _ready(self) -> None:
-        transports = self._transports
-        for descriptor, events in self._poll(0, EVENTS_MAX):
-            transport = transports.get(descriptor)
-            if transport is None:
-                continue  # closed by what another one did in this very turn
-            if events & select.EPOLLOUT:
-                transport.writable()
-            if events & ~select.EPOLLOUT:
-                transport.readable()
-
-    def add(self, descriptor: int, transport: PlainTransport) -> None:
-        self._transports[descriptor] = transport
-        self._epoll.register(descriptor, select.EPOLLIN)
-
-    def watch(self, descriptor: int, events: int) -> None:
-        self._epoll.modify(descriptor, events)
-
-    def remove(self, descriptor: int) -> None:
-        if self._transports.pop(descriptor, None) is not None:
-            self._epoll.unregister(descriptor)
-        if self._closing:
-            self.close_when_empty()
-
-    def close_when_empty(self) -> None:
-        self._closing = True
-        if not self._transports and not self._epoll.closed:
-            self._loop.remove_reader(self._epoll.fileno())
-            self._epoll.close()
 
 
 class PlainTransport(asyncio.Transport):
@@ -203,8 +66,8 @@ class PlainTransport(asyncio.Transport):
 
     def _watch(self) -> None:
         if not self._closing or self._unsent:
-            events = select.EPOLLIN if self._reading and not self._closing else 0
-            self._readiness.watch(self._descriptor, events | (select.EPOLLOUT if self._unsent else 0))
+            reading = self._reading and not self._closing
+            self._readiness.watch(self._descriptor, reading=reading, writing=bool(self._unsent))
 
     # --- out
 
@@ -226,6 +89,9 @@ class PlainTransport(asyncio.Transport):
             self._watch()
         else:
             self._unsent += data
+        self._pause_if_full()
+
+    def _pause_if_full(self) -> None:
         if len(self._unsent) > self._high and not self._paused:
             self._paused = True
             self._protocol.pause_writing()
@@ -238,7 +104,10 @@ class PlainTransport(asyncio.Transport):
         except OSError as error:
             self._end(error)
             return
-        del self._unsent[:sent]
+        self._sent(sent)
+
+    def _sent(self, count: int) -> None:
+        del self._unsent[:count]
         if self._unsent:
             return
         if self._closing:

@@ -1,12 +1,7 @@
-"""TLS at the door: contexts made of PEM texts, made anew when the files change, and the handshake of each connection.
-
-A connection is accepted in the clear and upgraded with the context of that moment, so that a new certificate counts for the next
-client. What goes wrong in a handshake is one line in the log and a count.
-"""
+"""TLS at the door: contexts made of PEM texts, made anew when the files change."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import ssl
@@ -18,17 +13,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.base.errors import ConfigError, HeadraceError
-from headrace.security.certificates import BadCertificate, certificates_in, read_certificate
+from headrace.security.certificates import certificates_in, read_certificate
 from headrace.security.pem import pem_blocks
 from headrace.security.principals import ANONYMOUS, USER, Principal
-from headrace.server.connection import Connection
 
 log = logging.getLogger(__name__)
 
-HANDSHAKE_S_MAX = 10.0
-SHUTDOWN_S_MAX = 5.0
 PEM_BYTES_MAX = 1 << 20
-EARLY_BYTES = 64 * 1024  # what a client sends with the end of its handshake
 _VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -91,9 +82,9 @@ class Tls:
         self.settings, self._texts, self.context = settings, texts, context
         log.info("%s has a new certificate or truststore", settings.listener)
 
-    def principal(self, transport: asyncio.BaseTransport) -> Principal:
+    def principal(self, client: ssl.SSLSocket) -> Principal:
         """By the certificate of the other side; HeadraceError if it cannot be made a name."""
-        certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        certificate = client.getpeercert(binary_form=True)
         if certificate is None:
             return ANONYMOUS
         subject = read_certificate(certificate).subject
@@ -155,13 +146,13 @@ def _make_context(settings: TlsSettings, own: str, trusted: str | None) -> ssl.S
         with _as_file(own.encode()) as path:
             context.load_cert_chain(path, password=lambda: _password(settings))
     except (ssl.SSLError, OSError) as error:
-        raise ConfigError(f"the certificate and key of {listener} cannot be used: {_reason(error)}") from error
+        raise ConfigError(f"the certificate and key of {listener} cannot be used: {reason_of(error)}") from error
     context.verify_mode = _VERIFY[settings.client_auth]
     if trusted is not None:
         try:
             context.load_verify_locations(cadata=pem_blocks(trusted))
         except (ssl.SSLError, ValueError) as error:
-            raise ConfigError(f"the truststore of {listener} cannot be used: {_reason(error)}") from error
+            raise ConfigError(f"the truststore of {listener} cannot be used: {reason_of(error)}") from error
     return context
 
 
@@ -188,95 +179,7 @@ def _as_file(data: bytes) -> Iterator[str]:
             yield file.name
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """What OpenSSL says, without where in its sources it says it."""
     text = getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)
     return str(text).replace("_", " ").lower() if isinstance(error, ssl.SSLError) else str(text) or type(error).__name__
-
-
-class Lobby(asyncio.BufferedProtocol):
-    """Where a connection waits until its handshake is done, and what came with the end of the handshake waits for the connection."""
-
-    def __init__(
-        self,
-        tls: Tls,
-        make: Callable[[], Connection],
-        done: Callable[[Lobby, str | None], None],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        """`done` is told once: None, or why there will be no connection."""
-        self._tls = tls
-        self._make = make
-        self._done = done
-        self._loop = loop
-        self._task: asyncio.Task[None] | None = None
-        self._buffer = bytearray(EARLY_BYTES)
-        self._early = bytearray()
-        self._lost = False
-        self.address = "?"
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called for the plain transport only; the upgraded one goes to the connection."""
-        assert isinstance(transport, asyncio.Transport)
-        transport.pause_reading()
-        name = transport.get_extra_info("peername")
-        self.address = name[0] if isinstance(name, tuple) else "local"
-        self._task = self._loop.create_task(self._shake_hands(transport))
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return memoryview(self._buffer)  # asyncio fills slices of it, and a slice of a bytearray is a copy
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._early += self._buffer[:nbytes]
-
-    def eof_received(self) -> bool:
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = True
-
-    def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _shake_hands(self, plain: asyncio.Transport) -> None:
-        problem: str | None = "the node stops"
-        try:
-            transport = await self._loop.start_tls(
-                plain,
-                self,
-                self._tls.context,
-                server_side=True,
-                ssl_handshake_timeout=HANDSHAKE_S_MAX,
-                ssl_shutdown_timeout=SHUTDOWN_S_MAX,
-            )
-            if transport is None or self._lost:
-                problem = "the client closed it"
-                return
-            try:
-                principal = self._tls.principal(transport)
-            except (HeadraceError, BadCertificate) as error:
-                problem = str(error)
-                transport.close()
-                return
-            problem = None
-            self._hand_over(transport, principal)
-        except OSError as error:  # every SSLError is one
-            problem = _reason(error)
-        finally:
-            if problem is not None:
-                plain.abort()
-            self._done(self, problem)
-
-    def _hand_over(self, transport: asyncio.Transport, principal: Principal) -> None:
-        connection = self._make()
-        transport.set_protocol(connection)
-        connection.connection_made(transport)
-        connection.peer.principal = principal
-        early = memoryview(self._early)
-        while early:
-            room = connection.get_buffer(len(early))
-            size = min(len(room), len(early))
-            room[:size] = early[:size]
-            early = early[size:]
-            connection.buffer_updated(size)

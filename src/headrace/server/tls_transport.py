@@ -1,0 +1,187 @@
+"""TLS straight on the socket of a client: its handshake, then a transport that encrypts and decrypts in place.
+
+asyncio's own TLS goes through buffers in memory, with a copy of every byte on each side; OpenSSL reads and writes the socket itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+
+from headrace.base.errors import HeadraceError
+from headrace.security.certificates import BadCertificate
+from headrace.server.connection import Connection
+from headrace.server.plain import PlainTransport
+from headrace.server.readiness import Readiness
+from headrace.server.tls import Tls, reason_of
+
+HANDSHAKE_S_MAX = 10.0
+RECORD_BYTES = 16 * 1024  # the most that TLS encrypts at once
+_CORK = getattr(socket, "TCP_CORK", None)
+
+
+class Handshake:
+    """Where a client waits until its handshake is done."""
+
+    def __init__(
+        self,
+        client: socket.socket,
+        tls: Tls,
+        make: Callable[[], Connection],
+        done: Callable[[Handshake, str | None], None],
+        readiness: Readiness,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """`done` is told once: None, or why there will be no connection."""
+        name = client.getpeername()
+        self.address = name[0] if isinstance(name, tuple) else "local"
+        # The context of this moment: a new certificate counts for the next client.
+        self._client = tls.context.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
+        self._tls = tls
+        self._make = make
+        self._done = done
+        self._readiness = readiness
+        self._loop = loop
+        self._descriptor = self._client.fileno()
+        self._timeout = loop.call_later(HANDSHAKE_S_MAX, self._end, "it took too long")
+        readiness.add(self._descriptor, self)
+
+    def readable(self) -> None:
+        try:
+            self._client.do_handshake()
+        except ssl.SSLWantReadError:
+            self._readiness.watch(self._descriptor, reading=True, writing=False)
+        except ssl.SSLWantWriteError:
+            self._readiness.watch(self._descriptor, reading=False, writing=True)
+        except (ssl.SSLEOFError, ConnectionError):
+            self._end("the client closed it")
+        except OSError as error:  # every other SSLError is one
+            self._end(reason_of(error))
+        else:
+            self._hand_over()
+
+    writable = readable
+
+    def _hand_over(self) -> None:
+        try:
+            principal = self._tls.principal(self._client)
+        except (HeadraceError, BadCertificate) as error:
+            self._end(str(error))
+            return
+        self._leave()
+        connection = self._make()
+        transport = TlsTransport(self._client, connection, self._readiness, self._loop)
+        connection.peer.principal = principal
+        self._done(self, None)
+        transport.readable()  # what came with the end of the handshake
+
+    def close(self) -> None:
+        self._end("the node stops")
+
+    def _end(self, problem: str) -> None:
+        self._leave()
+        self._client.close()
+        self._done(self, problem)
+
+    def _leave(self) -> None:
+        self._timeout.cancel()
+        self._readiness.remove(self._descriptor)
+
+
+class TlsTransport(PlainTransport):
+    def __init__(
+        self,
+        client: ssl.SSLSocket,
+        protocol: asyncio.BufferedProtocol,
+        readiness: Readiness,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._client = client
+        super().__init__(client, protocol, readiness, loop)
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return self._client.context if name == "sslcontext" else super().get_extra_info(name, default)
+
+    def readable(self) -> None:
+        """As much as fits the protocol's buffer: a record holds 16 KB, and a call of the protocol for each would be dear."""
+        if self._closing or not self._reading:
+            if not self._reading and not self._closing:
+                self._end(None)
+            return
+        view = memoryview(self._protocol.get_buffer(-1))
+        room, total, ended = len(view), 0, False
+        try:
+            while total < room:
+                received = self._receive(view[total:] if total else view)
+                if not received:
+                    ended = True
+                    break
+                total += received
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError, InterruptedError):
+            pass
+        except OSError as error:
+            self._end(error)
+            return
+        if total:
+            self._protocol.buffer_updated(total)
+        if ended:
+            self.close()
+        elif total == room:
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        """What OpenSSL has decrypted already makes no descriptor readable."""
+        if self._reading and not self._closing and self._client.pending():
+            self.readable()
+
+    def resume_reading(self) -> None:
+        super().resume_reading()
+        self._loop.call_soon(self._read_on)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._closing:
+            return
+        if not self._unsent:
+            try:
+                sent = self._send(data)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError, InterruptedError):
+                sent = 0  # OpenSSL may have sent a part; it wants to see all of it again
+            except OSError as error:
+                self._end(error)
+                return
+            if sent == len(data):
+                return
+            self._unsent += memoryview(data)[sent:]
+            self._watch()
+        else:
+            self._unsent += data
+        self._pause_if_full()
+
+    def _send(self, data: bytes | bytearray | memoryview) -> int:
+        """OpenSSL writes record by record; corked, they leave in full packets, and the client is not woken for each."""
+        if len(data) <= RECORD_BYTES or _CORK is None:
+            return self._client.send(data)
+        self._client.setsockopt(socket.IPPROTO_TCP, _CORK, 1)
+        try:
+            return self._client.send(data)
+        finally:
+            self._client.setsockopt(socket.IPPROTO_TCP, _CORK, 0)
+
+    def writable(self) -> None:
+        try:
+            sent = self._send(self._unsent)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError, InterruptedError):
+            return
+        except OSError as error:
+            self._end(error)
+            return
+        self._sent(sent)
+
+    def _end(self, error: OSError | None) -> None:
+        if self._descriptor >= 0 and error is None:
+            with suppress(OSError, ValueError):
+                self._client.unwrap()  # says goodbye; nobody waits for the answer
+        super()._end(error)
