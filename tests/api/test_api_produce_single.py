@@ -136,9 +136,10 @@ def test_both_ways_answer_alike(twins, case, version, index, acks, client_id, tr
         assert one.read(0, 10**9).range.read() == two.read(0, 10**9).range.read()
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 @pytest.mark.parametrize("version", [9, 12, 13])
-def test_the_ordinary_request_takes_the_short_way(twins, version):
-    batch = build({"values": [b"x"], "codec": Codec.NONE, "producer": (-1, -1, -1), "age_ms": 0, "damage": ""})
+def test_the_ordinary_request_takes_the_short_way(twins, version, codec):
+    batch = build({"values": [b"x"], "codec": codec, "producer": (-1, -1, -1), "age_ms": 0, "damage": ""})
     assert twins.shortcut(PEER, twins.frame("cccc", version, 0, batch, 1, "client", None)) is not None
     assert twins.shortcut(PEER, twins.frame("cccc", version, 0, batch, 0, "client", None)) is None
 
