@@ -157,6 +157,7 @@ def test_compaction_refuses_a_record_of_another_batch() -> None:
 def test_damage_is_a_value_or_the_named_error(noise: bytes, position: int, cut: bool) -> None:
     batch = build_batch(SAMPLE[:6], codec=Codec.NONE)
     position %= len(batch)
+    noise = noise[: len(batch) - position]  # what lies behind a batch is not its own
     batch[position : position + len(noise)] = noise
     if cut:
         del batch[position:]
