@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from struct import Struct
 from typing import NamedTuple
 
 from headrace.base.errors import CorruptData
 from headrace.storage.files import File, Files
+from headrace.storage.index_file import IndexFile
 
 ENTRY = Struct(">hqqqq")
 ENTRY_VERSION = 0
@@ -24,14 +24,12 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int  # when the marker was written
 
 
-class AbortedIndex:
-    __slots__ = ("_entries", "_file", "_files", "path")
+class AbortedIndex(IndexFile):
+    __slots__ = ("_entries",)
 
     def __init__(self, files: Files, path: str) -> None:
-        self._files = files
-        self.path = path
+        super().__init__(files, path)
         self._entries: list[AbortedTransaction] | None = None  # read on first use
-        self._file: File | None = None
 
     def entries(self) -> list[AbortedTransaction]:
         if self._entries is None:
@@ -41,7 +39,7 @@ class AbortedIndex:
     def append(self, transaction: AbortedTransaction) -> None:
         entries = self.entries()
         assert not entries or entries[-1].last_offset < transaction.last_offset, "markers ascend"
-        self._open_file().append(ENTRY.pack(ENTRY_VERSION, *transaction))
+        self._open_file(create=True).append(ENTRY.pack(ENTRY_VERSION, *transaction))
         entries.append(transaction)
 
     def collect(self, start_offset: int, upper_offset: int) -> tuple[list[AbortedTransaction], bool]:
@@ -59,7 +57,7 @@ class AbortedIndex:
         entries = self.entries()
         kept = [transaction for transaction in entries if transaction.last_offset < offset]
         if len(kept) != len(entries):
-            self._open_file().truncate(len(kept) * ENTRY.size)
+            self._open_file(create=True).truncate(len(kept) * ENTRY.size)
             self._entries = kept
 
     def clear(self) -> None:
@@ -68,32 +66,12 @@ class AbortedIndex:
         self._entries = []
 
     def file_to_sync(self) -> File | None:
-        return self._open_file() if self.entries() else None
-
-    def follow(self, path: str) -> None:
-        """The directory was renamed."""
-        self.path = path
-        if self._file is not None:
-            self._file.path = path
-
-    def move(self, path: str) -> None:
-        """Renames the file, if there is one."""
-        if self._file is not None:
-            self._file.move(path)
-        else:
-            with suppress(FileNotFoundError):
-                self._files.rename(self.path, path)
-        self.path = path
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        return self._open_file(create=True) if self.entries() else None
 
     def _load(self) -> list[AbortedTransaction]:
         if not self._files.exists(self.path):
             return []
-        file = self._open_file()
+        file = self._open_file(create=True)
         size = file.size()
         if size % ENTRY.size or size > ABORTED_INDEX_BYTES_MAX:
             raise CorruptData(
@@ -110,8 +88,3 @@ class AbortedIndex:
             previous = transaction.last_offset
             entries.append(transaction)
         return entries
-
-    def _open_file(self) -> File:
-        if self._file is None:
-            self._file = self._files.open(self.path, create=True)
-        return self._file

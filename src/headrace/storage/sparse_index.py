@@ -9,12 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_left, bisect_right
-from contextlib import suppress
 from struct import Struct
 from typing import ClassVar
 
 from headrace.base.errors import CorruptData
 from headrace.storage.files import File, Files
+from headrace.storage.index_file import IndexFile
 
 INDEX_BYTES_MAX = 1 << 30
 SEARCH_BLOCK_ENTRIES = 256  # the last steps of a search on disk happen in one block
@@ -24,7 +24,7 @@ class CorruptIndex(CorruptData):
     """An index that contradicts itself or its log; it can be built again from the log."""
 
 
-class SparseIndex(ABC):
+class SparseIndex(IndexFile, ABC):
     """Two ascending columns: `keys`, by which lookups go, and `values`. Offsets are relative to the base offset, as on disk."""
 
     ENTRY: ClassVar[Struct]
@@ -32,20 +32,16 @@ class SparseIndex(ABC):
 
     __slots__ = (
         "_count",
-        "_file",
-        "_files",
         "_keys",
         "_sealed",
         "_values",
         "_written",
         "base_offset",
         "entries_max",
-        "path",
     )
 
     def __init__(self, files: Files, path: str, base_offset: int, index_bytes_max: int) -> None:
-        self._files = files
-        self.path = path
+        super().__init__(files, path)
         self.base_offset = base_offset
         self.entries_max = index_bytes_max // self.ENTRY.size
         self._keys: array[int] = array(self.KEY_CODE)
@@ -53,7 +49,6 @@ class SparseIndex(ABC):
         self._written = 0  # entries of the columns that are in the file
         self._count = 0  # entries in the file while sealed
         self._sealed = False
-        self._file: File | None = None
 
     def __len__(self) -> int:
         return self._count if self._sealed else len(self._keys)
@@ -160,26 +155,6 @@ class SparseIndex(ABC):
     def file_to_sync(self) -> File:
         return self._open_file(create=True)
 
-    def follow(self, path: str) -> None:
-        """The directory was renamed."""
-        self.path = path
-        if self._file is not None:
-            self._file.path = path
-
-    def move(self, path: str) -> None:
-        """Renames the file, if there is one."""
-        if self._file is not None:
-            self._file.move(path)
-        else:
-            with suppress(FileNotFoundError):
-                self._files.rename(self.path, path)
-        self.path = path
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
     def _append(self, key: int, value: int) -> None:
         self._keys.append(key)
         self._values.append(value)
@@ -215,8 +190,3 @@ class SparseIndex(ABC):
                 f"{self.path} has {size} bytes, not a multiple of {self.ENTRY.size} up to {INDEX_BYTES_MAX}"
             )
         return file.read(0, size)
-
-    def _open_file(self, *, create: bool = False) -> File:
-        if self._file is None:
-            self._file = self._files.open(self.path, create=create)
-        return self._file
