@@ -44,6 +44,8 @@ class Options:
     open_segments: int = 12  # sealed ones, for each of them
     open_active_bytes: int = 256 * 1024 * 1024  # in the segment behind those, of each
 
+    compaction_records: int = 5_000_000
+
     @property
     def span(self) -> Span:
         return Span(self.seconds, self.seconds * WARM_SHARE, self.bytes_max)

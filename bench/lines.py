@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.compaction import Compaction
 from bench.connections import ActiveConnections, IdleConnections
 from bench.contestants import KAFKA
 from bench.fetch import Fetch
@@ -115,6 +116,7 @@ def all_lines() -> dict[str, Line]:
         IdleConnections(),
         ManyPartitions(),
         OpenLarge(),
+        Compaction(),
         LoopLag(),
     ]  # fmt: skip
     return {line.name: line for line in lines}

@@ -36,6 +36,7 @@ OPEN = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 OPEN |= {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
 BROKERS_ONLY = {ApiKey.DESCRIBE_CLUSTER}
 SILENT = {(ApiKey.DESCRIBE_LOG_DIRS, 1)}  # too old to have a word for it: an empty answer
+SILENT |= {(ApiKey.LIST_GROUPS, version) for version in range(6)}  # all that one may see
 
 
 def batch():
@@ -65,6 +66,19 @@ SAMPLES = {
     ApiKey.LIST_OFFSETS: lambda v, i: of(2, topics=[part(2, "ListOffsetsTopic", name=TOPIC,
         partitions=[part(2, "ListOffsetsPartition", timestamp=-1)])]),
     ApiKey.METADATA: lambda v, i: of(3, topics=[part(3, "MetadataRequestTopic", name=TOPIC)]),
+    ApiKey.OFFSET_COMMIT: lambda v, i: of(8, group_id="g", topics=[part(8, "OffsetCommitRequestTopic",
+        **by_name_or_id(v, 10, i), partitions=[part(8, "OffsetCommitRequestPartition")])]),
+    ApiKey.OFFSET_FETCH: lambda v, i: of(9, groups=[part(9, "OffsetFetchRequestGroup", group_id="g", topics=[])]) if v >= 8
+        else of(9, group_id="g", topics=[part(9, "OffsetFetchRequestTopic", name=TOPIC, partition_indexes=[0])]),
+    ApiKey.JOIN_GROUP: lambda v, i: of(11, group_id="g", session_timeout_ms=9999, protocol_type="consumer",
+        protocols=[part(11, "JoinGroupRequestProtocol", name="range")]),
+    ApiKey.HEARTBEAT: lambda v, i: of(12, group_id="g"),
+    ApiKey.LEAVE_GROUP: lambda v, i: of(13, group_id="g"),
+    ApiKey.SYNC_GROUP: lambda v, i: of(14, group_id="g"),
+    ApiKey.DESCRIBE_GROUPS: lambda v, i: of(15, groups=["g"]),
+    ApiKey.LIST_GROUPS: lambda v, i: of(16),
+    ApiKey.DELETE_GROUPS: lambda v, i: of(42, groups_names=["g"]),
+    ApiKey.OFFSET_DELETE: lambda v, i: of(47, group_id="g"),
     ApiKey.FIND_COORDINATOR: lambda v, i: of(10, **({"coordinator_keys": ["g"]} if v >= 4 else {"key": "g"})),
     ApiKey.CREATE_TOPICS: lambda v, i: of(19, topics=[part(19, "CreatableTopic", name="n", num_partitions=1,
         replication_factor=1)]),
@@ -107,6 +121,8 @@ SAMPLES = {
     ApiKey.BROKER_REGISTRATION: lambda v, i: of(62, broker_id=7),
     ApiKey.BROKER_HEARTBEAT: lambda v, i: of(63, broker_id=1),
     ApiKey.UNREGISTER_BROKER: lambda v, i: of(64, broker_id=1),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: lambda v, i: of(68, group_id="g", member_id="m"),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: lambda v, i: of(69, group_ids=["g"]),
     ApiKey.ALLOCATE_PRODUCER_IDS: lambda v, i: of(67, broker_id=1),
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: lambda v, i: of(73, broker_id=1),
     ApiKey.LIST_CONFIG_RESOURCES: lambda v, i: of(74),

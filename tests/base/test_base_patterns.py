@@ -45,6 +45,8 @@ def test_it_matches_what_python_matches(expression, text):
         (r"\x41é", "Aé", "Be"),
         ("", "", "a"),
         (".", "x", "\n"),
+        ("(^(x|y)$)|(^abc.*)", "abcd", "xy"),
+        ("^a$|(b|c$)", "c", "ac"),
         (r"\D\S\W\s", "a. \t", "1. \t"),
     ],
 )
@@ -57,7 +59,8 @@ def test_examples(expression, yes, no):
     "expression",
     [
         "(", ")", "a)", "(a", "[", "[a", "[]", "*", "a**", "a++", "a{", "a{1", "a{2,1}", "a{9999}", "a{x}", "\\", r"(a)\1", r"\b",
-        "(?=a)", "(?<=a)", "(?<name>a)", "a^", "$a", r"\p{Alpha}", r"\xg1", r"\u12", "[b-a]", "[a&&b]", "a{1}{2}",
+        "(?=a)", "(?<=a)", "(?<name>a)", "a^", "$a", "(^a)*", "(a$)b", "b(^a)", "(a$)+", r"\p{Alpha}",
+        r"\xg1", r"\u12", "[b-a]", "[a&&b]", "a{1}{2}",
     ],
 )  # fmt: skip
 def test_what_is_not_supported_is_refused(expression):

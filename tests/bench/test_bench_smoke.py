@@ -70,6 +70,7 @@ def test_every_line_is_answered_without_an_error(tmp_path: Path) -> None:
         open_partitions=2,
         open_segments=2,
         open_active_bytes=1_000_000,
+        compaction_records=20_000,
     )
     taking_part, skipped = contestants(tmp_path, with_kafka=False)
     told: list[str] = []

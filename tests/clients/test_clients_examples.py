@@ -41,6 +41,19 @@ def test_the_consumers_read_what_both_producers_wrote(headrace_node, client):
     assert said.count("b'greeting 99'") == 2 and said.endswith("200 records\n")
 
 
+def test_work_before_the_commit_is_done_twice_after_a_crash(headrace_node):
+    assert run("at_least_once.py", headrace_node).endswith("lost: [], done twice: [12]\n")
+
+
+def test_a_commit_before_the_work_loses_it_in_a_crash(headrace_node):
+    assert run("at_most_once.py", headrace_node).endswith("lost: [12], done twice: []\n")
+
+
+def test_a_killed_consumer_is_replaced(headrace_node):
+    said = run("kill_a_consumer.py", headrace_node)
+    assert "ben is killed" in said and "anna and carla own partitions [0, 1, 2]; 300 records were read" in said
+
+
 def test_every_example_is_in_the_table():
     page = (EXAMPLES / "README.md").read_text()
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(re.findall(r"`(\w+\.py)`", page))

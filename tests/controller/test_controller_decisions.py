@@ -191,7 +191,7 @@ def test_the_log_alone_gives_the_state_back():
     stage.ask(AllocateProducerIdsRequest(broker_id=1, broker_epoch=stage.epochs[1]))
     again = ControllerContext("cluster", random.Random(1))
     runtime = Runtime(Controller(again, []), stage.journal)
-    assert list(runtime.load(0)) == [len(stage.journal.records)]
+    assert list(runtime.load(stage.journal.read(0))) == [len(stage.journal.records)]
     assert again.partitions() == stage.context.partitions() and again.brokers() == stage.context.brokers()
     assert again.state.next_producer_id() == 1000
 

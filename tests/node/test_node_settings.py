@@ -114,7 +114,7 @@ def test_an_unknown_name_is_one_warning_with_the_nearest_known_one(caplog):
     ("flag", "named"),
     [
         ("num.network.threads=8", "num.network.threads has no effect: one event loop"),
-        ("group.max.size=5", "group.max.size has no effect"),
+        ("group.coordinator.threads=5", "group.coordinator.threads has no effect"),
         ("quota.producer.default=1024", "producer_byte_rate"),
         ("zookeeper.connect=localhost:2181", "process.roles"),
         ("log.message.format.version=2.8", "format v2"),

@@ -137,5 +137,5 @@ def test_loading_applies_the_journal_in_slices(stage):
         ask("set", "x", value)
     follower = Register()
     runtime = Runtime(follower, journal)
-    assert list(runtime.load(0)) == [1, 2, 3, 4, 5, 6]
+    assert list(runtime.load(journal.read(0))) == [1, 2, 3, 4, 5, 6]
     assert follower.values["x"] == 4 and len(follower.undo) == 0

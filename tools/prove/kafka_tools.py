@@ -37,6 +37,7 @@ class Step:
     forget: tuple[str, ...] = ()
     keep: str = ""  # only lines that match are compared
     unordered: bool = False
+    distinct: bool = False  # how often the same was said is chance
 
     def __str__(self) -> str:
         return f"kafka-{self.tool} {' '.join(self.arguments)}"
@@ -49,15 +50,16 @@ def step(
     forget: Sequence[str] = (),
     keep: str = "",
     unordered: bool = False,
+    distinct: bool = False,
 ) -> Step:
     name, *arguments = text.split()
-    return Step(name, tuple(arguments), input, door, tuple(forget), keep, unordered)
+    return Step(name, tuple(arguments), input, door, tuple(forget), keep, unordered, distinct)
 
 
 NUMBERS = (r"[0-9]+",)
-# APIs that wait for groups, transactions, tokens, quotas, share groups, several voters; and those of client metrics, which Kafka
-# lists only with a plugin that receives them.
-LATER = "Group|OffsetCommit|OffsetFetch|OffsetDelete|Heartbeat|Txn|Transactions|DelegationToken|Share|RaftVoter|AlterClientQuotas|Telemetry"
+# APIs that wait for transactions, tokens, quotas, share and streams groups, several voters; and those of client metrics, which
+# Kafka lists only with a plugin that receives them.
+LATER = "Txn|TxnOffsetCommit|Transactions|DelegationToken|Share|Streams|RaftVoter|AlterClientQuotas|Telemetry"
 SCRIPT = (
     step("topics --create --topic first --partitions 3 --replication-factor 1 --config retention.ms=1000000"),
     step("topics --create --topic first --partitions 3"),
@@ -185,20 +187,21 @@ class Security:
         return ["--command-config", str(file)]
 
 
-def play(security: Security, who: str, data_dir: Path, directory: Path) -> list[str]:
+def play(security: Security, script: Sequence[Step], who: str, data_dir: Path, directory: Path) -> list[str]:
     deletion = directory / "deletion.json"
     deletion.write_text(json.dumps({"version": 1, "partitions": [{"topic": "first", "partition": 4, "offset": 1}]}))
     outputs = []
-    for number, one in enumerate(SCRIPT):
+    for number, one in enumerate(script):
         if number % 10 == 0:
-            say(f"{who}: {number} of {len(SCRIPT)} calls of Kafka's tools")
+            say(f"{who}: {number} of {len(script)} calls of Kafka's tools")
         arguments = [argument.replace("{deletion}", str(deletion)) for argument in one.arguments]
         where = ["--bootstrap-server", f"{LOOPBACK}:{security.ports[one.door]}", *security.client(one.door)]
         # Those with verbs want the server in front of them or behind, each its own way.
         front = one.tool in ("metadata-quorum", "features", "transactions")
         call = [*where, *arguments] if front else [*arguments, *where]
         done = tool(one.tool, *call, input=one.input.encode())
-        text = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
+        text = done.stdout.decode(errors="replace") + "\n" + done.stderr.decode(errors="replace")
+        text = text.replace('}{"key"', '}\n{"key"')  # formatters put nothing between two records
         outputs.append(normal(text, one, data_dir, directory) + f"\nexit {done.returncode}")
     return outputs
 
@@ -208,6 +211,8 @@ def normal(text: str, one: Step, data_dir: Path, directory: Path) -> str:
     if one.keep:
         lines = [line for line in lines if re.search(one.keep, line)]
     lines = [_without_chance(line, one, data_dir, directory) for line in lines]
+    if one.distinct:
+        lines = list(dict.fromkeys(lines))
     return "\n".join(sorted(lines) if one.unordered else lines)
 
 
@@ -228,7 +233,7 @@ def _is_noise(line: str) -> bool:
     )
 
 
-def both(differences: Callable[[str], None]) -> int:
+def both(script: Sequence[Step], differences: Callable[[str], None]) -> int:
     """Plays the script on both sides and reports every difference; returns how many calls were compared."""
     with tempfile.TemporaryDirectory(prefix="headrace-tools-") as name:
         directory = Path(name)
@@ -238,8 +243,8 @@ def both(differences: Callable[[str], None]) -> int:
             server = (KafkaPeer if who == "Kafka" else NodeProcess)(security.settings(), directory=directory / who)
             server.port = security.ports["PLAINTEXT"]
             with server:
-                played[who] = play(security, who, server.data_dir, directory)
-        for one, theirs, ours in zip(SCRIPT, played["Kafka"], played["Headrace"], strict=True):
+                played[who] = play(security, script, who, server.data_dir, directory)
+        for one, theirs, ours in zip(script, played["Kafka"], played["Headrace"], strict=True):
             if theirs != ours:
                 differences(f"{one}\n  Kafka:    {theirs!r}\n  Headrace: {ours!r}")
-    return len(SCRIPT)
+    return len(script)

@@ -18,7 +18,7 @@ from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
-from headrace.storage.log import FileRange
+from headrace.storage.file_range import FileRange
 
 READ_COMMITTED = 1
 MAX_WAIT_MS_MAX = 600_000  # a client that asks for more is asked to ask again

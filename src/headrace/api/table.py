@@ -10,11 +10,15 @@ from headrace.api.acls import AclsApi, ControllerAclsApi, refuse_creations, refu
 from headrace.api.alter_configs import AlterConfigsApi
 from headrace.api.client_quotas import ClientQuotasApi
 from headrace.api.cluster import ClusterApi, ControllerClusterApi
+from headrace.api.committed_offsets import CommittedOffsetsApi
 from headrace.api.configs import ConfigsApi
+from headrace.api.consumer_groups import ConsumerGroupsApi
 from headrace.api.controller import ControllerApi
 from headrace.api.controller_admin import ControllerAdminApi
 from headrace.api.fetch import FetchApi
+from headrace.api.find_coordinator import FindCoordinatorApi
 from headrace.api.forwarded import ForwardedApi
+from headrace.api.groups import GroupsApi
 from headrace.api.log_dirs import LogDirsApi
 from headrace.api.metadata import MetadataApi
 from headrace.api.offsets import OffsetsApi
@@ -46,6 +50,10 @@ def _topic(operation: Operation) -> Need:
     return Need(Resource.TOPIC, operation, per_entity=True)
 
 
+def _group(operation: Operation) -> Need:
+    return Need(Resource.GROUP, operation, per_entity=True)
+
+
 def _table(*services: Service) -> dict[ApiKey, Service]:
     return {service.key: service for service in services}
 
@@ -59,6 +67,10 @@ def broker_table(
     metadata: MetadataApi,
     topics: TopicsApi,
     producers: ProducersApi,
+    coordinator: FindCoordinatorApi,
+    committed: CommittedOffsetsApi,
+    groups: GroupsApi,
+    consumer_groups: ConsumerGroupsApi,
     cluster: ClusterApi,
     configs: ConfigsApi,
     alter_configs: AlterConfigsApi,
@@ -76,9 +88,19 @@ def broker_table(
         Service(ApiKey.FETCH, (4, 18), fetch.handle, _topic(Operation.READ)),
         Service(ApiKey.LIST_OFFSETS, (1, 11), offsets.handle, _topic(Operation.DESCRIBE)),
         Service(ApiKey.METADATA, (0, 13), metadata.handle, _topic(Operation.DESCRIBE)),
-        Service(
-            ApiKey.FIND_COORDINATOR, (0, 6), producers.find_coordinator, Need(Resource.GROUP, Operation.DESCRIBE, True)
-        ),
+        Service(ApiKey.FIND_COORDINATOR, (0, 6), coordinator.handle, Need(Resource.GROUP, Operation.DESCRIBE, True)),
+        Service(ApiKey.CONSUMER_GROUP_HEARTBEAT, (0, 1), consumer_groups.heartbeat, _group(Operation.READ)),
+        Service(ApiKey.CONSUMER_GROUP_DESCRIBE, (0, 1), consumer_groups.describe, _group(Operation.DESCRIBE)),
+        Service(ApiKey.OFFSET_COMMIT, (2, 10), committed.commit, _group(Operation.READ)),
+        Service(ApiKey.OFFSET_FETCH, (1, 10), committed.fetch, _group(Operation.DESCRIBE)),
+        Service(ApiKey.OFFSET_DELETE, (0, 0), committed.delete, _group(Operation.DELETE)),
+        Service(ApiKey.JOIN_GROUP, (0, 9), groups.join, _group(Operation.READ)),
+        Service(ApiKey.SYNC_GROUP, (0, 5), groups.sync, _group(Operation.READ)),
+        Service(ApiKey.HEARTBEAT, (0, 4), groups.heartbeat, _group(Operation.READ)),
+        Service(ApiKey.LEAVE_GROUP, (0, 5), groups.leave, _group(Operation.READ)),
+        Service(ApiKey.LIST_GROUPS, (0, 5), groups.list, _group(Operation.DESCRIBE)),
+        Service(ApiKey.DESCRIBE_GROUPS, (0, 6), groups.describe, _group(Operation.DESCRIBE)),
+        Service(ApiKey.DELETE_GROUPS, (0, 2), groups.delete, _group(Operation.DELETE)),
         Service(ApiKey.API_VERSIONS, (0, 4), versions.handle, NOTHING),
         Service(ApiKey.CREATE_TOPICS, (2, 7), topics.create, _topic(Operation.CREATE)),
         Service(ApiKey.DELETE_TOPICS, (1, 6), topics.delete, _topic(Operation.DELETE)),

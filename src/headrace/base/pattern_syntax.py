@@ -1,7 +1,7 @@
 """The syntax of `patterns`: what java.util.regex and RE2 have in common, less what needs memory of the text.
 
-No back-references, no look-around, no possessive quantifiers; `^` and `$` only at the ends, where they say nothing, because a pattern must
-match the whole text. `(?i)` may come first.
+No back-references, no look-around, no possessive quantifiers; `^` and `$` only where nothing can come before or after, be it in a group
+or a branch: there they say nothing, because a pattern must match the whole text. `(?i)` may come first.
 """
 
 from __future__ import annotations
@@ -65,12 +65,14 @@ class _Reader:
         self._at = 0
         self._depth = 0
         self._ignore_case = False
+        self._starts = True  # nothing came before this place
+        self._ended = False  # a $ did
+        self._edges = 0  # ^ and $ so far
 
     def whole(self) -> Node:
         if self._text.startswith("(?i)"):
             self._ignore_case = True
             self._at = 4
-        self._skip("^")
         node = self._choice()
         if self._at < len(self._text):
             raise BadPattern(f"an unmatched ) at {self._at}")
@@ -93,14 +95,25 @@ class _Reader:
         return character
 
     def _choice(self) -> Node:
-        branches = [self._sequence()]
+        starts, branches, ended = self._starts, [self._sequence()], self._ended
         while self._skip("|"):
+            self._starts, self._ended = starts, False
             branches.append(self._sequence())
+            ended |= self._ended
+        self._ended = ended
         return branches[0] if len(branches) == 1 else Choice(tuple(branches))
 
     def _sequence(self) -> Node:
         parts: list[Node] = []
         while (character := self._peek()) and character not in "|)":
+            edges = self._edges
+            if self._ended:
+                raise self._misplaced("$")
+            if (character == "^" and self._starts) or character == "$":
+                self._at += 1
+                self._edges += 1
+                self._ended = character == "$"
+                continue
             if self._skip(r"\Q"):
                 end = self._text.find(r"\E", self._at)
                 end = len(self._text) if end < 0 else end
@@ -109,13 +122,19 @@ class _Reader:
                 self._at = min(end + 2, len(self._text))
                 if not quoted:
                     continue
-            elif character == "$" and self._at == len(self._text) - 1:
-                self._at += 1
-                break
             else:
                 parts.append(self._atom())
-            parts[-1] = self._quantified(parts[-1])
+            self._starts = False
+            once = parts[-1]
+            parts[-1] = self._quantified(once)
+            if parts[-1] is not once and self._edges > edges:
+                raise self._misplaced("^ or $")
         return Sequence(tuple(parts))
+
+    def _misplaced(self, edge: str) -> UnsupportedPattern:
+        return UnsupportedPattern(
+            f"{edge} before {self._at}: the whole text is matched, so it belongs at an end of the pattern or nowhere"
+        )
 
     def _atom(self) -> Node:
         at, character = self._at, self._next("nothing")
@@ -127,10 +146,8 @@ class _Reader:
             return One(_inverted(_LINE_ENDS))
         if character == "\\":
             return One(self._escape())
-        if character in "^$":
-            raise UnsupportedPattern(
-                f"{character} at {at}: the whole text is matched, so it belongs at the end of the pattern or nowhere"
-            )
+        if character == "^":
+            raise self._misplaced("^")
         if character in "*+?{":
             raise BadPattern(f"{character} at {at} has nothing to repeat")
         return self._literal(character)

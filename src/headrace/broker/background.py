@@ -89,9 +89,9 @@ class Background:
         flush_s = FLUSH_CHECK_S if intervals.flush_ms == LONG_MAX else intervals.flush_ms / 1000
         first_s = intervals.first_ms / 1000
         rounds: list[tuple[float, Callable[[], Coroutine[Any, Any, None]]]] = [
-            (intervals.high_watermark_ms / 1000, lambda: self._checkpoint([HIGH_WATERMARK_CHECKPOINT])),
-            (intervals.recovery_point_ms / 1000, lambda: self._checkpoint(ALL_CHECKPOINTS)),
-            (intervals.log_start_ms / 1000, lambda: self._checkpoint([LOG_START_CHECKPOINT])),
+            (intervals.high_watermark_ms / 1000, lambda: self.checkpoint([HIGH_WATERMARK_CHECKPOINT])),
+            (intervals.recovery_point_ms / 1000, lambda: self.checkpoint(ALL_CHECKPOINTS)),
+            (intervals.log_start_ms / 1000, lambda: self.checkpoint([LOG_START_CHECKPOINT])),
             (intervals.retention_ms / 1000, lambda: self._for_each(self._delete_old)),
             (flush_s, lambda: self._for_each(self._flush_if_due)),
             (HOUSEKEEPING_S, self._keep_house),
@@ -152,7 +152,7 @@ class Background:
 
     # --- checkpoints
 
-    async def _checkpoint(self, kinds: Sequence[str]) -> None:
+    async def checkpoint(self, kinds: Sequence[str] = ALL_CHECKPOINTS) -> None:
         async with self._writing:
             failures = await self._loop.run_in_executor(None, self._replicas.checkpoint(kinds))
         for log_dir, error in failures:
@@ -199,6 +199,8 @@ class Background:
 
     @staticmethod
     def _delete_old(partition: Partition, now_ms: int) -> bool:
+        if partition.log.is_being_cleaned:
+            return False  # a run would be for nothing if its segments went; there is another round
         told = enforce(partition.log, partition.high_watermark, now_ms)
         if told is not None:
             log.info("%s", told)

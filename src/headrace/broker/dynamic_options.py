@@ -85,6 +85,12 @@ EFFECTIVE = TOPIC_DEFAULTS | {
     "max.connections",
     "cordoned.log.dirs",
     "replica.alter.log.dirs.io.max.bytes.per.second",
+    "log.cleaner.backoff.ms",
+    "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.io.buffer.load.factor",
+    "log.cleaner.io.buffer.size",
+    "log.cleaner.io.max.bytes.per.second",
+    "log.cleaner.threads",
 }
 # Doors cannot be opened or closed on a running node: saying yes would be a lie.
 FIXED = frozenset({"listeners", "listener.security.protocol.map"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from headrace.base.errors import ErrorCode, HeadraceError
@@ -10,6 +11,8 @@ from headrace.broker.forwarding import Forwarding
 from headrace.metadata.image import Image
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.server.context import Peer
+
+log = logging.getLogger(__name__)
 
 CREATE_VERSION = 7
 SEEN_WITHIN_S = 1.0  # how long an answer waits for our own image to show what the controller committed
@@ -24,6 +27,7 @@ class TopicCreation:
         self._image = image
         self._settle = settle
         self._waiting: list[asyncio.Future[None]] = []
+        self._internal: asyncio.Future[dict[str, ErrorCode]] | None = None
 
     def publish(self, old: Image, new: Image, changes: object) -> None:
         """A metadata publisher: whoever waits for a topic looks again."""
@@ -34,12 +38,23 @@ class TopicCreation:
 
     async def create(self, names: Sequence[str], peer: Peer, client_id: str | None) -> dict[str, ErrorCode]:
         """With the cluster's default counts. Names that exist by now are no error."""
-        request = CreateTopicsRequest(
-            topics=[
-                CreateTopicsRequest.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
-                for name in names
-            ]
-        )
+        topics = [
+            CreateTopicsRequest.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1) for name in names
+        ]
+        return await self._create(topics, peer, client_id)
+
+    async def create_internal(self, topic: CreateTopicsRequest.CreatableTopic) -> None:
+        """For the node itself; many may ask for it at once, and one request is made."""
+        if self._internal is None or self._internal.done():
+            self._internal = asyncio.ensure_future(self._create([topic], Peer("", "local"), None))
+        for name, code in (await asyncio.shield(self._internal)).items():
+            log.warning("%s could not be made: %s", name, code.name)
+
+    async def _create(
+        self, topics: list[CreateTopicsRequest.CreatableTopic], peer: Peer, client_id: str | None
+    ) -> dict[str, ErrorCode]:
+        names = [topic.name for topic in topics]
+        request = CreateTopicsRequest(topics=topics)
         try:
             answer: CreateTopicsResponse = await self._forwarding.forward(request, CREATE_VERSION, peer, client_id)
         except (OSError, HeadraceError):

@@ -30,7 +30,7 @@ class Cluster:
             raise ValueError("bootstrap needs at least one host and port")
         self._bootstrap = list(bootstrap)
         self._client_id = client_id
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._security = security
         self._connections: dict[tuple[str, int], Connection] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
@@ -61,7 +61,7 @@ class Cluster:
 
     async def request(self, message: Any) -> Any:
         """To any broker."""
-        return await (await self.any_broker()).request(message, timeout_s=self._timeout_s)
+        return await (await self.any_broker()).request(message, timeout_s=self.timeout_s)
 
     async def refresh(self, topics: Sequence[str] | None, *, create: bool = False) -> MetadataResponse:
         """Metadata of these topics (None: all), which also renews what `leader` knows."""
@@ -77,7 +77,7 @@ class Cluster:
 
     async def partitions(self, topic: str, *, create: bool = False) -> list[int]:
         """Waits, within the timeout, until the topic exists with leaders; KafkaError if it does not."""
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        deadline = asyncio.get_running_loop().time() + self.timeout_s
         while True:
             found = (await self.refresh([topic], create=create)).topics[0]
             codes = [found.error_code, *(partition.error_code for partition in found.partitions)]
@@ -123,7 +123,7 @@ class Cluster:
             if connection is not None:
                 connection.retire()
             connection = await Connection.connect(
-                *address, client_id=self._client_id, timeout_s=self._timeout_s, security=self._security
+                *address, client_id=self._client_id, timeout_s=self.timeout_s, security=self._security
             )
             self._connections[address] = connection
         return connection

@@ -13,9 +13,13 @@ from headrace.api.acls import AclsApi
 from headrace.api.alter_configs import AlterConfigsApi
 from headrace.api.client_quotas import ClientQuotasApi
 from headrace.api.cluster import ClusterApi
+from headrace.api.committed_offsets import CommittedOffsetsApi
 from headrace.api.configs import ConfigsApi
+from headrace.api.consumer_groups import ConsumerGroupsApi
 from headrace.api.fetch import FetchApi
+from headrace.api.find_coordinator import FindCoordinatorApi
 from headrace.api.forwarded import ForwardedApi
+from headrace.api.groups import GroupsApi
 from headrace.api.log_dirs import LogDirsApi
 from headrace.api.metadata import MetadataApi
 from headrace.api.offsets import OffsetsApi
@@ -38,14 +42,23 @@ from headrace.broker.authorization import AclPublisher, find_credential
 from headrace.broker.background import Background, Intervals
 from headrace.broker.client_telemetry import ClientTelemetry
 from headrace.broker.controller_channel import LocalChannel
+from headrace.broker.coordination import Coordination
 from headrace.broker.directory_assignments import DirectoryAssignments
 from headrace.broker.dynamic_options import PRODUCER_EXPIRY, DynamicOptions
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.forwarding import Forwarding
+from headrace.broker.group_lag import GroupLag
+from headrace.broker.group_metadata import GroupMetadataPublisher
+from headrace.broker.log_cleaner import LogCleaner
 from headrace.broker.observer import MetadataObserver
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.registration import Registration
 from headrace.broker.topic_creation import TopicCreation
+from headrace.coordinators.group.records import decode_group_record, encode_group_record
+from headrace.coordinators.group.rooms import GROUP_ROOMS
+from headrace.coordinators.group.settings import group_settings
+from headrace.coordinators.group.shard import GroupShard
+from headrace.coordinators.partitioning import GROUPS_TOPIC
 from headrace.metadata.image import Image
 from headrace.metadata.loader import MetadataLoader
 from headrace.metadata.state import KRAFT_VERSION
@@ -63,6 +76,7 @@ from headrace.server.admission import Authority
 from headrace.server.dispatch import Dispatcher
 from headrace.server.frames import FrameHandler
 from headrace.server.listener import Listener
+from headrace.storage.checkpoints import CLEANER_CHECKPOINT
 from headrace.storage.log_dirs import LogDir
 
 log = logging.getLogger(__name__)
@@ -116,8 +130,27 @@ class BrokerRole:
         self._client_series = ClientSeries()
         self._telemetry = ClientTelemetry(self._client_series, settings.number("telemetry.max.bytes"), chance)
         # Options BEFORE the replicas that are opened with them.
+        self.groups = Coordination(
+            GROUPS_TOPIC,
+            lambda: GroupShard(GROUP_ROOMS, group_settings(settings.values), lambda: self.image, chance),
+            encode_group_record,
+            decode_group_record,
+            lambda: self.image,
+            clock,
+            loop,
+        )
+        self.replicas.on_led[GROUPS_TOPIC] = self.groups.elected
+        GroupLag(self.groups, self.replicas, clock, metrics)
         self._loader = MetadataLoader(
-            [*acls, self._options, self.replicas, self._creation, self._single_produce, self._telemetry]
+            [
+                *acls,
+                self._options,
+                self.replicas,
+                self._creation,
+                self._single_produce,
+                self._telemetry,
+                GroupMetadataPublisher(self.groups),
+            ]
         )
         self._observer = MetadataObserver(channel, self._loader, settings.node_id, cluster_id)
         self.registration = Registration(
@@ -141,7 +174,17 @@ class BrokerRole:
         self._moves = self._make_moves(directories, clock, chance)
         self._options.subscribe(self._take_over)
         self._options.subscribe(lambda values: self._security.take_over(self._options.layers().dynamic))
-        self._background = self._make_background(clock)
+        self._background = background = self._make_background(clock)
+        self._cleaner = LogCleaner(
+            self.replicas,
+            lambda: self._options.values,
+            clock,
+            chance,
+            loop,
+            metrics,
+            lambda: background.checkpoint([CLEANER_CHECKPOINT]),
+        )
+        self._options.subscribe(lambda values: self._cleaner.wake())
         producer_ids = ProducerIds(channel, settings.node_id, lambda: self.registration.broker_epoch)
         self.dispatcher = self._make_dispatcher(forwarding, producer_ids, clock, chance, cluster_id)
 
@@ -199,6 +242,10 @@ class BrokerRole:
             ),
             topics=TopicsApi(forwarding, self._creation, deletion_enabled=settings.flag("delete.topic.enable")),
             producers=ProducersApi(producer_ids),
+            coordinator=FindCoordinatorApi(image, self._creation, settings.values),
+            committed=CommittedOffsetsApi(self.groups, image),
+            groups=GroupsApi(self.groups),
+            consumer_groups=ConsumerGroupsApi(self.groups, image),
             cluster=ClusterApi(image, settings.node_id, cluster_id),
             configs=ConfigsApi(image, self._options, settings.node_id),
             alter_configs=AlterConfigsApi(image, self._options, forwarding, settings.node_id),
@@ -263,9 +310,11 @@ class BrokerRole:
         await self.registration.become_active()
         await self._caught_up()
         await self.replicas.settle()
+        await self.groups.settle()
         self._tasks.append(self._loop.create_task(self.registration.run()))
         self._tasks.append(self._loop.create_task(self._assignments.run()))
         self._background.start()
+        self._cleaner.start()
         self._moves.clean_up()
         for listener in self._listeners:
             await listener.serve()
@@ -286,6 +335,8 @@ class BrokerRole:
         except (OSError, HeadraceError) as error:
             log.warning("the controller could not be told of the stop: %s", error)
         self._cancel()
+        self.groups.close()
+        await self._cleaner.stop()
         await self._moves.stop()
         await self._background.stop()
         await self.replicas.quiet()
@@ -297,7 +348,9 @@ class BrokerRole:
 
     def kill(self) -> None:
         self._cancel()
+        self.groups.close()
         self._moves.cancel()
+        self._cleaner.cancel()
         self._background.cancel()
         for listener in self._listeners:
             listener.stop()

@@ -132,9 +132,8 @@ class ControllerRole:
         api = ControllerApi(
             lambda: self.runtime, self._clock, self._loop, lambda: self.dispatcher, context.state, self._authority
         )
-        self.runtime: Runtime[Any, Any] = Runtime(
-            self._machine, QuorumJournal(self.driver, lambda: context.metadata_version)
-        )
+        self._journal = QuorumJournal(self.driver, lambda: context.metadata_version)
+        self.runtime: Runtime[Any, Any] = Runtime(self._machine, self._journal)
         if self._authorizer is not None:
             # AFTER the journal: a change is committed in the tables BEFORE the authorizer is told.
             self._acls = AclFollower(context, self._authorizer)
@@ -193,7 +192,7 @@ class ControllerRole:
                 for record in batch.records:
                     self._machine.apply(record, stored.newest.end_offset - 1)
                 yield batch
-        yield from self.runtime.load(stored.first_offset)
+        yield from self.runtime.load(self._journal.read(stored.first_offset))
 
     def _endpoints(self) -> Endpoints:
         """How controllers are reached, as far as this node has doors for them."""

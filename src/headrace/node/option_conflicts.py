@@ -20,6 +20,8 @@ _AT_MOST = (
     ("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"),
 )
 
+_OF_CONSUMER_GROUPS = ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+
 
 def check_conflicts(values: Mapping[str, Value], explicit: Collection[str]) -> None:
     """ConfigError names both sides."""
@@ -29,6 +31,8 @@ def check_conflicts(values: Mapping[str, Value], explicit: Collection[str]) -> N
     for low, high in (*_AT_MOST, *_bounds(values)):
         if _number(values, low) > _number(values, high):
             raise ConfigError(f"{low}={values[low]} must not be more than {high}={values[high]}")
+    if not values["group.consumer.assignors"]:
+        raise ConfigError("group.consumer.assignors must name at least one: uniform, range")
     delay, idle = "connection.failed.authentication.delay.ms", "connections.max.idle.ms"
     if 0 <= _number(values, idle) <= _number(values, delay):
         raise ConfigError(f"{delay}={values[delay]} must be less than {idle}={values[idle]}")
@@ -54,10 +58,14 @@ def surprises(values: Mapping[str, Value], explicit: Collection[str]) -> Iterato
 
 
 def _bounds(values: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
-    """The pairs of names that bound what a group may ask for."""
+    """Pairs of names: what groups may ask for, and what they have if they do not."""
     for name in values:
         if name.startswith("group.") and ".min." in name and (most := name.replace(".min.", ".max.")) in values:
             yield name, most
+    for name in _OF_CONSUMER_GROUPS:
+        yield f"group.consumer.min.{name}", f"group.consumer.{name}"
+        yield f"group.consumer.{name}", f"group.consumer.max.{name}"
+    yield "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"
 
 
 def _number(values: Mapping[str, Value], name: str) -> float:

@@ -27,6 +27,7 @@ class QuorumJournal:
         return self._driver.high_watermark - 1
 
     def read(self, start: int) -> Iterator[tuple[int, Sequence[Any]]]:
+        """What is committed, to load a machine."""
         for batch in self._driver.log.read(start, self._driver.high_watermark):
             yield batch.last_offset - len(batch.records) + 1, batch.records
 

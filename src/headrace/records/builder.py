@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from struct import Struct
 
 from headrace.records import batch as layout
@@ -164,43 +164,9 @@ def build_batch(
     )
 
 
-def rebuild_batch(
-    header: BatchHeader,
-    records: Sequence[Record],
-    *,
-    codec: Codec | None = None,
-    level: int | None = None,
-    delete_horizon_ms: int | None = None,
-) -> bytearray:
-    """The batch with only these of its records left, as compaction leaves it: offsets, sequences and producer stay.
-
-    A delete horizon, once set, stands in the place of the base timestamp (KIP-534). Without a record there is the empty
-    batch that keeps the producer's state or the end of the log.
-    """
-    if not records:
-        kept = header.attributes & ~(layout.CODEC_MASK | layout.DELETE_HORIZON)
-        return build_from_section(
-            header._replace(attributes=kept, record_count=0, base_timestamp=layout.NO_TIMESTAMP), b""
-        )
-    attributes = header.attributes
-    if codec is not None:
-        attributes = attributes & ~layout.CODEC_MASK | codec
-    if delete_horizon_ms is None and attributes & layout.DELETE_HORIZON:
-        delete_horizon_ms = header.base_timestamp
-    if delete_horizon_ms is not None:
-        attributes |= layout.DELETE_HORIZON
-    builder = BatchBuilder(delete_horizon_ms)
-    for record in records:
-        offset_delta = record.offset - header.base_offset
-        if not 0 <= offset_delta <= header.last_offset_delta:
-            raise ValueError(f"record at {record.offset} is not of the batch at {header.base_offset}")
-        builder.append(record.timestamp, record.key, record.value, record.headers, offset_delta)
-    assert builder.base_timestamp is not None
-    append_time = attributes & layout.LOG_APPEND_TIME
-    changed = header._replace(
-        attributes=attributes,
-        record_count=builder.count,
-        base_timestamp=builder.base_timestamp,
-        max_timestamp=header.max_timestamp if append_time else builder.max_timestamp,
-    )
-    return build_from_section(changed, builder.section, level)
+def empty_batch(header: BatchHeader) -> tuple[BatchHeader, bytearray]:
+    """The batch without its records, as compaction leaves it: offsets, sequences and producer stay, and with them a producer's state or the
+    end of a log."""
+    attributes = header.attributes & ~(layout.CODEC_MASK | layout.DELETE_HORIZON)
+    empty = header._replace(attributes=attributes, record_count=0, base_timestamp=layout.NO_TIMESTAMP)
+    return empty, build_from_section(empty, b"")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 try:
     from headrace.records._columns import decode_columns, encode_columns, partitions_for_keys
+    from headrace.records._compaction import OffsetMap
     from headrace.records._kernel import (
         allocate,
         inspect_plain_batch,
@@ -16,6 +17,7 @@ try:
     COMPILED = True
 except ImportError:
     from headrace.records._columns_pure import decode_columns, encode_columns, partitions_for_keys
+    from headrace.records._compaction_pure import OffsetMap  # type: ignore[assignment]
     from headrace.records._kernel_pure import (
         allocate,
         inspect_plain_batch,
@@ -29,6 +31,7 @@ except ImportError:
 
 __all__ = [
     "COMPILED",
+    "OffsetMap",
     "allocate",
     "decode_columns",
     "encode_columns",

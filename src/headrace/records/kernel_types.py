@@ -13,6 +13,13 @@ TRAILING_BYTES: Final = 3
 OFFSET_NOT_SEQUENTIAL: Final = 4
 MISSING_KEY: Final = 5
 TIMESTAMP_OUT_OF_RANGE: Final = 6
+FULL: Final = 7  # the offset map has no room for another key
+OTHER: Final = 8  # a batch that the kernel leaves to Python
+
+# What becomes of batches that are sifted.
+COPY: Final = 0
+REBUILT: Final = 1
+NOTHING: Final = 2
 
 RECORD_ERRORS_MAX: Final = 16  # a batch may have a million bad records; so many are named
 SECTION_BYTES_MAX: Final = 2**31 - 1  # of all sections in one decode: Arrow's binary columns have 32-bit offsets
@@ -21,6 +28,10 @@ SECTION_BYTES_MAX: Final = 2**31 - 1  # of all sections in one decode: Arrow's b
 # record with it (-1 if none), and the single records with a missing key or a wrong timestamp as (index, status). A tuple, as
 # it is made once per produced batch. A broken structure outranks wrong records: only 0, 5 and 6 have read everything.
 ValidationResult = tuple[int, int, int, int, tuple[tuple[int, int], ...]]
+
+# Kind, start, end, where its (first) batch begins in the buffer, last offset of the first batch, last offset, largest timestamp, last
+# offset of the batch that has it, records.
+SiftedRun = tuple[int, int, int, int, int, int, int, int, int]
 
 
 class BinaryColumn(NamedTuple):

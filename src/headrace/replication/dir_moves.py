@@ -224,6 +224,7 @@ class DirMoves:
         while future.log_end < old.log_end:
             future.append_as_follower(old.read(future.log_end, COPY_BYTES).range.read(), now_ms)
         future.advance_log_start(old.log_start)
+        future.cleaned_to = old.cleaned_to
         if old.epochs.latest > future.epochs.latest:
             future.assign_epoch(old.epochs.latest, old.log_end)
         behind = partition.waits_for_disk or future.recovery_point < old.recovery_point

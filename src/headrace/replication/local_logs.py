@@ -18,7 +18,12 @@ from headrace.base.options import LONG_MAX
 from headrace.metadata.image import Image
 from headrace.replication.directories import Directories
 from headrace.replication.offset_checkpoints import StoredOffsets
-from headrace.storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from headrace.storage.checkpoints import (
+    CLEANER_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+)
 from headrace.storage.files import Files, is_passing
 from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
@@ -209,6 +214,8 @@ class LocalLogs:
         for message in report.messages():
             log.warning("recovery: %s", message)
         was_there = self._found.pop(name, None) is not None
+        if was_there:
+            opened.cleaned_to = self.stored.get(CLEANER_CHECKPOINT, name)
         return Opened(
             name, opened, log_dir, self.stored.get(HIGH_WATERMARK_CHECKPOINT, name) if was_there else opened.log_start
         )

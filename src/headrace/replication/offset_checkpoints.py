@@ -9,10 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.base.ids import TopicPartition
 from headrace.replication.partition import Partition
-from headrace.storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from headrace.storage.checkpoints import (
+    CLEANER_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+)
 from headrace.storage.log_dirs import LogDir
 
-ALL_CHECKPOINTS = (LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
+ALL_CHECKPOINTS = (LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, CLEANER_CHECKPOINT)
 
 
 class StoredOffsets:
@@ -44,6 +49,9 @@ def write_checkpoint(
             offsets[partition.name] = log.recovery_point
         elif kind == HIGH_WATERMARK_CHECKPOINT:
             offsets[partition.name] = partition.high_watermark
+        elif kind == CLEANER_CHECKPOINT:
+            if log.cleaned_to > log.segments.first.base_offset:
+                offsets[partition.name] = log.cleaned_to
         elif log.log_start > log.segments.first.base_offset:
             offsets[partition.name] = log.log_start
     log_dir.write_offsets(kind, offsets)

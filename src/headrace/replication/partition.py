@@ -17,8 +17,9 @@ from headrace.records.compression import Codec
 from headrace.records.recompress import TARGETS, recompress
 from headrace.records.validate_batch import Checked, check_produced_batch, needs_thread
 from headrace.storage.append import AppendInfo
+from headrace.storage.file_range import FileRange
 from headrace.storage.files import DISK_FULL, is_passing
-from headrace.storage.log import FileRange, Log
+from headrace.storage.log import Log
 from headrace.storage.retention import DELETE_POLICY, enforce
 from headrace.storage.timestamps import TimestampedOffset
 
@@ -33,7 +34,6 @@ AFTER_MAX_MS = LONG_MAX - 10**14  # "any time" as an option, so that now + this 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 
 
-COMPACT_POLICY = "compact"
 ALL_RECORDS = -1  # DeleteRecords: up to the high watermark
 
 
@@ -82,7 +82,7 @@ class Partition:
         """After the log got its options: what an append must not look up every time."""
         config = self.log.config
         self.min_isr = min_isr
-        self.requires_keys = COMPACT_POLICY in config.cleanup_policy
+        self.requires_keys = config.is_compacted
         self.waits_for_disk = self.commit is not None and config.flush_messages < LONG_MAX
         self._append_time = config.message_timestamp_type == "LogAppendTime"
         self._codec = TARGETS[config.compression_type]
@@ -267,8 +267,8 @@ class Partition:
         """DeleteRecords: nothing below `offset` (or below the high watermark, for ALL_RECORDS) is seen any more. Returns the log
         start. Whole segments go at once, as far as a moment allows; retention sees to the rest."""
         self.check_leader()
-        policy = self.log.config.cleanup_policy
-        if COMPACT_POLICY in policy and DELETE_POLICY not in policy:
+        config = self.log.config
+        if config.is_compacted and DELETE_POLICY not in config.cleanup_policy:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, f"{self.name} is compacted, records cannot be deleted by offset"
             )

@@ -66,6 +66,9 @@ class Replicas:
         self.on_unassigned: Callable[[], None] = _nobody
         self.moving: set[TopicPartition] = set()  # to another directory: metadata is told by whoever moves them
         self.on_directory_failed: Callable[[], None] = _nobody
+        self.on_led: dict[
+            str, Callable[[Partition], None]
+        ] = {}  # by topic: told after metadata said who leads one of its partitions
         self._logs = LocalLogs(directories, node_id, chance, loop, self.fail_directory)
         self._logs.look_around()
 
@@ -86,6 +89,10 @@ class Replicas:
 
     def all(self) -> list[Partition]:
         return list(self._partitions.values())
+
+    def holds(self, partition: Partition) -> bool:
+        """It was not deleted."""
+        return self._partitions.get(partition.name) is partition
 
     def log_dir_of(self, partition: Partition) -> LogDir:
         parent = partition.log.directory.rpartition("/")[0]
@@ -179,6 +186,8 @@ class Replicas:
         partition.log.configure(config)
         partition.configure(min(min_isr, len(assigned.replicas)))
         partition.lead(assigned.leader, assigned.leader_epoch, assigned.isr)
+        if (tell := self.on_led.get(name.topic)) is not None:
+            tell(partition)
         self._compare_directory(partition, assigned)
         return False
 

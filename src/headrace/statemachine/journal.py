@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from headrace.base.errors import HeadraceError
 
-Record = TypeVar("Record")
+Record_contra = TypeVar("Record_contra", contravariant=True)
 
 
 class NotLeader(HeadraceError):
     """The journal is led elsewhere; whoever asked must find the leader and ask again."""
 
 
-class Journal(Protocol[Record]):
+class Journal(Protocol[Record_contra]):
     def next_offset(self) -> int:
         """The offset that the next record will get; NotLeader if this journal cannot be written here."""
 
-    def append(self, records: Sequence[Record]) -> int:
+    def append(self, records: Sequence[Record_contra]) -> int:
         """Appends all of them as one unit and returns the offset of the last; NotLeader if leadership is gone."""
 
     def committed_offset(self) -> int:
         """The last offset that can no longer be lost; -1 if none."""
-
-    def read(self, start: int) -> Iterator[tuple[int, Sequence[Record]]]:
-        """Committed records in slices, each with the offset of its first, to load a machine."""
 
     def on_committed(self, tell: Callable[[int], None]) -> None: ...
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Iterator
+import logging
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from headrace.base.errors import HeadraceError
 from headrace.base.waiters import OffsetWaiters
 from headrace.statemachine.journal import Journal, NotLeader
 from headrace.statemachine.machine import Machine, Ticket
@@ -14,6 +16,9 @@ from headrace.statemachine.machine import Machine, Ticket
 Record = TypeVar("Record")
 Request = TypeVar("Request")
 
+log = logging.getLogger(__name__)
+
+TIMER_RETRY_MS = 500
 PARKED_MAX = 100_000  # answers waiting for a commit; beyond it a request is refused instead of queued
 
 
@@ -54,16 +59,18 @@ class Runtime(Generic[Request, Record]):
         self._journal = journal
         self._parked = OffsetWaiters()
         self._newest_offset = -1  # of anything emitted here: answers that saw it must wait for it
+        self._open: dict[Ticket, None] = {}  # asked and not answered, in their order
         self._timers: dict[Hashable, int] = {}
         self._due: list[tuple[int, int, Hashable]] = []
         self._armed = 0
         self.leading = False
         journal.on_committed(self._committed)
-        journal.on_lost(self._lost)
+        journal.on_lost(self.resign)
 
-    def load(self, start: int) -> Iterator[int]:
-        """Applies the committed journal in slices, yielding the offset reached after each, so that a shell can take turns."""
-        for first, records in self._journal.read(start):
+    def load(self, batches: Iterable[tuple[int, Sequence[Record]]]) -> Iterator[int]:
+        """Applies what is committed in the journal, batch by batch with the offset of its first record, yielding the offset reached
+        after each, so that a shell can take turns."""
+        for first, records in batches:
             for offset, record in enumerate(records, first):
                 self._machine.apply(record, offset)
             yield first + len(records)
@@ -74,13 +81,24 @@ class Runtime(Generic[Request, Record]):
 
     def submit(self, request: Request, now_ms: int, tell: Callable[[Any, Exception | None], None]) -> None:
         """Tells the answer, or the exception, exactly once: never before everything it rests on is committed."""
-        ticket = Ticket(tell)
+        ticket = self._ticket(tell)
         if not self.leading:
             ticket.fail(NotLeader("this node does not lead the journal"))
         elif len(self._parked) >= PARKED_MAX:
             ticket.fail(NotLeader(f"{PARKED_MAX} answers wait for a commit already"))
         else:
             self._decide(partial(self._machine.decide, request, now_ms), ticket)
+
+    def _ticket(self, tell: Callable[[Any, Exception | None], None]) -> Ticket:
+        """One that is refused when leadership is lost, wherever the machine has put it."""
+
+        def told(value: Any, error: Exception | None) -> None:
+            del self._open[ticket]
+            tell(value, error)
+
+        ticket = Ticket(told)
+        self._open[ticket] = None
+        return ticket
 
     def next_timer(self) -> int | None:
         while self._due and self._timers.get(self._due[0][2]) != self._due[0][0]:
@@ -91,7 +109,17 @@ class Runtime(Generic[Request, Record]):
         while self.leading and (at := self.next_timer()) is not None and at <= now_ms:
             timer = heapq.heappop(self._due)[2]
             del self._timers[timer]
-            self._decide(partial(self._machine.on_timer, timer, now_ms), Ticket(lambda value, error: None))
+            failed = partial(self._timer_failed, timer, now_ms)
+            self._decide(partial(self._machine.on_timer, timer, now_ms), Ticket(failed))
+
+    def _timer_failed(self, timer: Hashable, now_ms: int, value: Any, error: Exception | None) -> None:
+        """Nobody else would ask again: a session that could not be ended for lack of replicas has to end later."""
+        if error is None or not self.leading:
+            return
+        if not isinstance(error, HeadraceError):
+            log.error("timer %s failed: %s", timer, error, exc_info=error)
+        if timer not in self._timers:
+            self._arm(timer, now_ms + TIMER_RETRY_MS)
 
     def _decide(self, decision: Callable[[_Transaction[Record]], None], ticket: Ticket) -> None:
         try:
@@ -116,6 +144,8 @@ class Runtime(Generic[Request, Record]):
             return
         finally:
             undo.end()
+        if not tx.records and self._newest_offset <= self._journal.committed_offset():
+            undo.commit(first)  # nothing is under way that could take it back
         for timer, at in tx.timers:
             self._arm(timer, at)
         self._park(tx.replies)
@@ -139,10 +169,14 @@ class Runtime(Generic[Request, Record]):
         self._machine.undo.commit(offset)
         self._parked.advance(offset)
 
-    def _lost(self) -> None:
+    def resign(self) -> None:
+        """Leadership is gone: what is not committed is taken back, whoever waits for an answer is refused."""
         self.leading = False
         self._machine.undo.rollback_to(0)
         self._timers.clear()
         self._due.clear()
         self._newest_offset = -1
-        self._parked.lose(NotLeader("leadership was lost before the change was committed"))
+        reason = NotLeader("leadership was lost before the change was committed")
+        self._parked.lose(reason)
+        for ticket in list(self._open):
+            ticket.fail(reason)

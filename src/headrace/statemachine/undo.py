@@ -83,6 +83,9 @@ class Table(Generic[K, V]):
     def items(self) -> list[tuple[K, V]]:
         return list(self._live.items())
 
+    def keys(self) -> list[K]:
+        return list(self._live)
+
     def values(self) -> list[V]:
         return list(self._live.values())
 

@@ -6,7 +6,7 @@ Always: log_start <= recovery_point <= log_end. An append changes memory only AF
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, TopicPartition, Uuid
@@ -15,6 +15,7 @@ from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.append import AppendInfo, analyze_follower, replay_batch, stamp_max_timestamp, transaction_marker
 from headrace.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, encode_leader_epochs
 from headrace.storage.doomed import Doomed, DoomedSegments
+from headrace.storage.file_range import FileRange, LogRead
 from headrace.storage.files import File, Files
 from headrace.storage.leader_epochs import EpochEnd
 from headrace.storage.log_config import LogConfig
@@ -27,51 +28,6 @@ from headrace.storage.sync import SyncPlan
 from headrace.storage.timestamps import TimestampedOffset, find_by_timestamp, find_largest
 
 NO_APPEND_TIME = -1
-SEND_FILE_MIN = 128 * 1024  # below it, reading and writing costs less than a sendfile
-
-
-class FileRange:
-    """Bytes of a log file: to be read here if they are in memory, in a thread if not, or to be sent from file to socket."""
-
-    __slots__ = ("file", "position", "size")
-
-    def __init__(self, file: File, position: int, size: int) -> None:
-        self.file = file
-        self.position = position
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def read(self) -> bytes:
-        return self.file.read(self.position, self.size) if self.size else b""
-
-    def read_cached(self) -> bytes | FileRange | None:
-        """Its bytes if they are few; itself, for `send_to`, if they are many; None if they do not all lie in memory."""
-        if self.size < SEND_FILE_MIN:
-            return self.file.read_cached(self.position, self.size) if self.size else b""
-        return self if self.file.is_cached(self.position, self.size) else None
-
-    def send_to(self, descriptor: int) -> int:
-        return self.file.send(descriptor, self.position, self.size)
-
-    def front(self, size: int) -> bytes:
-        """OSError if the file has become shorter: somebody was promised these bytes."""
-        data = self.file.read(self.position, min(size, self.size))
-        if not data:
-            raise OSError(f"{self.file.path} ends before {self.position}")
-        return data
-
-    def behind(self, size: int) -> FileRange:
-        return FileRange(self.file, self.position + size, self.size - size)
-
-
-class LogRead(NamedTuple):
-    """Whole batches from the one that holds the asked offset on; only the limit of bytes may cut the last one short."""
-
-    range: FileRange
-    first_offset: int  # of the first batch: at or below the asked offset, above it where records were removed
-    first_batch_size: int  # what the range must hold to be of use
 
 
 class Log:
@@ -96,10 +52,13 @@ class Log:
         self.log_start = loaded.log_start
         self.recovery_point = loaded.recovery_point
         self.doomed = DoomedSegments()
+        self.cleaned_to = 0  # below it no key has two records; a value outside the log means: unknown
+        self.is_being_cleaned = False
+        self.swapping: Segment | None = None  # the cleaner's, while its files are named `.swap`
         self._active = self.segments.active
         self.log_end = self._active.next_offset
         self._epoch = self.epochs.latest
-        self._generation = 0
+        self.generation = 0  # changes with every truncation
         self._unsynced_paths: list[str] = []
         self._unsynced_segments = [
             one for one in self.segments.from_offset(self.recovery_point) if one is not self._active
@@ -353,7 +312,7 @@ class Log:
         if offset <= self.segments.first.base_offset:
             self.truncate_fully_and_start_at(offset, now_ms)
             return self.log_end
-        self._generation += 1
+        self._begin_cut(offset)
         for segment in reversed(self.segments.from_offset(offset)[1:]):
             self.segments.remove(segment)
             segment.delete()
@@ -371,7 +330,7 @@ class Log:
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Drops everything; the log goes on at `offset`, above or below where it was."""
-        self._generation += 1
+        self._begin_cut(offset)
         for segment in reversed(list(self.segments)):
             self.segments.remove(segment)
             segment.delete()
@@ -384,6 +343,26 @@ class Log:
         self.snapshots.keep_range(offset, offset)
         self.producers.reset(offset)
         self._new_names = True
+
+    def _begin_cut(self, offset: int) -> None:
+        self.generation += 1
+        self.cleaned_to = min(self.cleaned_to, offset)
+        self.discard_swap()
+
+    def discard_swap(self) -> None:
+        """BEFORE segments go: a start would put the cleaner's in the place of those that are no more."""
+        swapping, self.swapping = self.swapping, None
+        if swapping is not None:
+            swapping.delete()
+
+    def replace(self, old: Sequence[Segment], new: Segment, now_ms: int) -> None:
+        """The cleaner's segment stands for `old` from here on. Whoever reads those goes on; their files are removed later."""
+        self.segments.replace(old, new)
+        self.swapping = None
+        self._unsynced_segments = [one for one in self._unsynced_segments if one not in old]
+        self._new_names = True
+        snapshots = self.snapshots.mark_deleted(new.base_offset + 1, new.next_offset)
+        self.doomed.add(Doomed(now_ms + self.config.file_delete_delay_ms, self.files, old, snapshots))
 
     def advance_log_start(self, offset: int) -> bool:
         """Hides what lies below `offset`; the files go by `retention`. KafkaError OFFSET_OUT_OF_RANGE above the log end."""
@@ -399,12 +378,13 @@ class Log:
     def delete_oldest(self, count: int, now_ms: int) -> None:
         """Takes segments out of the log, never the active one. Their files are renamed now and removed later (`doomed`)."""
         assert 0 < count < len(self.segments), f"{count} of {len(self.segments)} segments of {self.topic_partition}"
+        self.discard_swap()
         gone = self.segments.remove_first(count)
         start = self.segments.first.base_offset
         self.advance_log_start(start)
         self._unsynced_segments = [one for one in self._unsynced_segments if one.base_offset >= start]
         self._new_names = True
-        snapshots = self.snapshots.mark_deleted_below(start)
+        snapshots = self.snapshots.mark_deleted(0, start)
         self.doomed.add(Doomed(now_ms + self.config.file_delete_delay_ms, self.files, gone, snapshots))
 
     @property
@@ -442,11 +422,11 @@ class Log:
         # A new log is a new name in the directory above, too.
         directories = [self.directory, self.directory.rsplit("/", 1)[0]] if self._new_names else []
         paths, self._unsynced_paths, self._new_names = self._unsynced_paths, [], False
-        return SyncPlan(self.log_end, self._generation, self.files, open_files, paths, replacements, directories)
+        return SyncPlan(self.log_end, self.generation, self.files, open_files, paths, replacements, directories)
 
     def synced(self, plan: SyncPlan) -> None:
         """The plan ran through. BEFORE the recovery point may be checkpointed."""
-        if plan.generation == self._generation:
+        if plan.generation == self.generation:
             self.recovery_point = max(self.recovery_point, plan.offset)
             self._unflushed_since_ms = None
         else:

@@ -6,6 +6,7 @@ import msgspec
 
 LONG_MAX = 2**63 - 1
 DAY_MS = 86_400_000
+COMPACT_POLICY = "compact"
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,3 +34,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     segment_jitter_ms: int = 0
     segment_ms: int = 7 * DAY_MS
     producer_id_expiration_ms: int = DAY_MS  # an option of the broker, not of the topic
+
+    @property
+    def is_compacted(self) -> bool:
+        return COMPACT_POLICY in self.cleanup_policy

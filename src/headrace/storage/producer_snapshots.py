@@ -117,10 +117,11 @@ class ProducerSnapshots:
             if offset <= low or offset > high:
                 self._remove(offset)
 
-    def mark_deleted_below(self, offset: int) -> list[str]:
-        """Those of segments that left the log; renamed if the disk lets us, and given back to be removed with the segments."""
-        gone = [known for known in self._offsets if known < offset]
-        del self._offsets[: len(gone)]
+    def mark_deleted(self, low: int, high: int) -> list[str]:
+        """From `low` up to below `high`, of segments that left the log; renamed if the disk lets us, and given back to be removed
+        with the segments."""
+        gone = [known for known in self._offsets if low <= known < high]
+        self._offsets = [known for known in self._offsets if not low <= known < high]
         return [self._mark_deleted(self.path(known)) for known in gone]
 
     def _mark_deleted(self, path: str) -> str:

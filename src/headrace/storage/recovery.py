@@ -227,7 +227,7 @@ class Loader:
     def _is_gap(self, end: int, following: int) -> bool:
         """Files reach the disk in any order: one may be cut where a batch ends, and the next one be whole. Only the cleaner may
         leave out offsets."""
-        return end < following and "compact" not in self._config.cleanup_policy
+        return end < following and not self._config.is_compacted
 
     def _visit(self, header: BatchHeader, batch: memoryview) -> None:
         self._take_epoch(header)

@@ -7,7 +7,7 @@ offset in the segment: exactly one above for the active segment, the base of the
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -40,6 +40,15 @@ TAIL_BATCHES_MAX = 512  # batches whose place is known without a look at the dis
 Visit = Callable[[BatchHeader, memoryview], None]
 
 
+class Run(NamedTuple):
+    """Batches that follow one another, for an index one piece."""
+
+    size: int
+    first_last_offset: int  # the last offset of the first batch
+    max_timestamp: int
+    max_timestamp_offset: int  # the last offset of the batch that has it
+
+
 class BatchPlace(NamedTuple):
     position: int
     size: int
@@ -51,6 +60,7 @@ class Segment:
         "_bytes_since_index",
         "_index_full",
         "_index_interval_bytes",
+        "_mark",
         "_max_is_proven",
         "_segment_bytes",
         "_tail_last_offsets",
@@ -73,11 +83,20 @@ class Segment:
     )
 
     def __init__(
-        self, files: Files, directory: str, base_offset: int, config: LogConfig, now_ms: int, *, create: bool
+        self,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        now_ms: int,
+        *,
+        create: bool,
+        mark: str = "",
     ) -> None:
         self.files = files
         self.directory = directory
         self.base_offset = base_offset
+        self._mark = mark  # behind the names of the files, while the cleaner makes them
         self.file: File = files.open(self._path(LOG_SUFFIX), create=create)
         self.size = self.file.size()
         self.next_offset = base_offset
@@ -98,11 +117,13 @@ class Segment:
         self.configure(config)
 
     @classmethod
-    def create(cls, files: Files, directory: str, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+    def create(
+        cls, files: Files, directory: str, base_offset: int, config: LogConfig, now_ms: int, *, mark: str = ""
+    ) -> Segment:
         """A new empty segment; files of that name, left by a roll that was cut off, are removed first."""
         for suffix in SEGMENT_SUFFIXES:
-            files.remove(f"{directory}/{segment_name(base_offset, suffix)}")
-        return cls(files, directory, base_offset, config, now_ms, create=True)
+            files.remove(f"{directory}/{segment_name(base_offset, suffix)}{mark}")
+        return cls(files, directory, base_offset, config, now_ms, create=True, mark=mark)
 
     @classmethod
     def open(cls, files: Files, directory: str, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
@@ -114,10 +135,12 @@ class Segment:
         jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
         # Jitter keeps the partitions of a topic from rolling in one moment; the name spreads as well as chance does.
         spread = crc32c(self._path(LOG_SUFFIX).encode()) % jitter_ms if jitter_ms > 0 else 0
-        self.roll_after_ms = config.segment_ms - spread
+        # What must be compacted by a certain age must have left the active segment by then.
+        longest_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
+        self.roll_after_ms = longest_ms - min(spread, longest_ms)
 
     def _path(self, suffix: str) -> str:
-        return f"{self.directory}/{segment_name(self.base_offset, suffix)}"
+        return f"{self.directory}/{segment_name(self.base_offset, suffix)}{self._mark}"
 
     # Writing
 
@@ -132,9 +155,15 @@ class Segment:
         # By the records' own time, so that a log copied later rolls at the same places; by the clock if they have none.
         first_timestamp = self.first_timestamp
         if first_timestamp is None:
-            first_timestamp = self.first_timestamp = next(scan_headers(self.file, 0, size))[1].max_timestamp
+            first_timestamp = self.read_first_timestamp()
         waited_ms = max_timestamp - first_timestamp if first_timestamp >= 0 else now_ms - self.created_ms
         return waited_ms > self.roll_after_ms
+
+    def read_first_timestamp(self) -> int:
+        """The largest one of the first batch; of a segment that is not empty."""
+        if self.first_timestamp is None:
+            self.first_timestamp = next(scan_headers(self.file, 0, self.size))[1].max_timestamp
+        return self.first_timestamp
 
     def append(self, data: Buffer, first_offset: int, last_offset: int, max_timestamp: int) -> None:
         """One batch. OSError leaves everything as it was."""
@@ -146,6 +175,20 @@ class Segment:
         for header in headers:
             self._note(position, header.size, header.base_offset, header.last_offset, header.max_timestamp)
             position += header.size
+
+    def append_runs(self, data: Buffer, runs: Sequence[Run]) -> None:
+        """What the cleaner keeps, at the end of a segment that nobody reads yet."""
+        position = self.file.append(data)
+        for run in runs:
+            if run.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = run.max_timestamp, run.max_timestamp_offset
+            if self._bytes_since_index > self._index_interval_bytes:
+                self.offset_index.append(run.first_last_offset, position)
+                self.time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset)
+                self._bytes_since_index = 0
+            self._bytes_since_index += run.size
+            position += run.size
+        self.size = position
 
     def _note(self, position: int, size: int, first_offset: int, last_offset: int, max_timestamp: int) -> None:
         if position == 0:
@@ -299,7 +342,7 @@ class Segment:
         for place, header in scan_headers(self.file, position, self.size):
             if place == 0:
                 self.first_timestamp = header.max_timestamp
-            if header.max_timestamp > self.max_timestamp:
+            if _time(header) > self.max_timestamp:
                 self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
             self._bytes_since_index += header.size
             if header.base_offset < self.next_offset:
@@ -332,7 +375,7 @@ class Segment:
 
     def _begins_with_a_time(self) -> bool:
         try:
-            return next(scan_headers(self.file, 0, self.size))[1].max_timestamp != NO_TIMESTAMP
+            return _time(next(scan_headers(self.file, 0, self.size))[1]) != NO_TIMESTAMP
         except CorruptBatch:
             return True
 
@@ -342,7 +385,7 @@ class Segment:
         self._start_over()
         try:
             for position, header in scan_headers(self.file, 0, self.size):
-                self._index(position, header.size, header.last_offset, header.max_timestamp)
+                self._index(position, header.size, header.last_offset, _time(header))
         except CorruptBatch as error:
             raise CorruptData(f"{self.file.path}: {error}") from error
         finally:
@@ -368,7 +411,7 @@ class Segment:
                 if header.base_offset < self.next_offset or header.last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
                     raise CorruptBatch(f"offset {header.base_offset} comes after {self.next_offset - 1}")
                 visit(header, batch)
-                self._index(position, header.size, header.last_offset, header.max_timestamp)
+                self._index(position, header.size, header.last_offset, _time(header))
                 self.next_offset = header.next_offset
                 good = position + header.size
         except CorruptBatch as error:
@@ -409,6 +452,14 @@ class Segment:
         self.time_index.follow(self._path(TIME_INDEX_SUFFIX))
         self.aborted_index.follow(self._path(ABORTED_INDEX_SUFFIX))
 
+    def rename(self, mark: str) -> None:
+        """Other letters behind the names, the log's first."""
+        self._mark = mark
+        self.file.move(self._path(LOG_SUFFIX))
+        self.offset_index.move(self._path(INDEX_SUFFIX))
+        self.time_index.move(self._path(TIME_INDEX_SUFFIX))
+        self.aborted_index.move(self._path(ABORTED_INDEX_SUFFIX))
+
     def mark_deleted(self) -> None:
         """Renames the files, so that a start removes them; whoever reads them goes on."""
         for part in (self.file, self.offset_index, self.time_index, self.aborted_index):
@@ -419,3 +470,8 @@ class Segment:
         self.close()
         for part in (self.file, self.offset_index, self.time_index, self.aborted_index):
             self.files.remove(part.path)
+
+
+def _time(header: BatchHeader) -> int:
+    """For the index: a batch that the cleaner has emptied holds no record of its largest timestamp."""
+    return header.max_timestamp if header.record_count else NO_TIMESTAMP

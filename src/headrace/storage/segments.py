@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from headrace.storage.segment import Segment
 
@@ -43,6 +43,14 @@ class Segments:
         assert self._segments[slot] is segment, "the segment is one of ours"
         del self._bases[slot]
         del self._segments[slot]
+
+    def replace(self, old: Sequence[Segment], new: Segment) -> None:
+        """`new` stands for `old`, which follow one another, the active one not among them."""
+        slot = bisect_right(self._bases, new.base_offset) - 1
+        end = slot + len(old)
+        assert self._segments[slot:end] == list(old) and end < len(self._segments), "they are ours, and not active"
+        self._bases[slot:end] = [new.base_offset]
+        self._segments[slot:end] = [new]
 
     def remove_first(self, count: int) -> list[Segment]:
         gone = self._segments[:count]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.base.options import LONG_MAX, Kind, Option, OptionTable, unused
-from headrace.broker.options.reasons import NO_CLEANER, PLUGINS
+from headrace.broker.options.reasons import PLUGINS
 
 DOUBLE_MAX = 1.7976931348623157e308
 
@@ -166,46 +166,39 @@ LOGS_OPTIONS = OptionTable(
         Option("create.topic.policy.class.name", Kind.CLASS, None, "a class that says which topics may be created"),
         Option("alter.config.policy.class.name", Kind.CLASS, None, "a class that says which options may be changed"),
     ),
-    *unused(
-        NO_CLEANER,
-        Option("log.cleaner.enable", Kind.BOOLEAN, True, "whether logs are compacted"),
-        Option("log.cleaner.threads", Kind.INT, 1, "threads that compact logs", at_least=0),
-        Option(
-            "log.cleaner.dedupe.buffer.size", Kind.LONG, 134_217_728, "memory for the keys of logs that are compacted"
-        ),
-        Option("log.cleaner.io.buffer.size", Kind.INT, 524_288, "memory for reading and writing them", at_least=0),
-        Option("log.cleaner.io.buffer.load.factor", Kind.DOUBLE, 0.9, "how full the memory for keys may become"),
-        Option(
-            "log.cleaner.io.max.bytes.per.second",
-            Kind.DOUBLE,
-            DOUBLE_MAX,
-            "bytes a second that compaction may read and write",
-        ),
-        Option("log.cleaner.backoff.ms", Kind.LONG, 15000, "pause when no log needs compaction", at_least=0),
-        Option(
-            "log.cleaner.min.cleanable.ratio",
-            Kind.DOUBLE,
-            0.5,
-            "share of a log that must be new before it is compacted",
-            at_least=0,
-            at_most=1,
-        ),
-        Option(
-            "log.cleaner.delete.retention.ms",
-            Kind.LONG,
-            86_400_000,
-            "how long the marker of a deleted key stays",
-            at_least=0,
-        ),
-        Option(
-            "log.cleaner.min.compaction.lag.ms", Kind.LONG, 0, "age below which a record is not compacted", at_least=0
-        ),
-        Option(
-            "log.cleaner.max.compaction.lag.ms",
-            Kind.LONG,
-            LONG_MAX,
-            "age above which a record must be compacted",
-            at_least=1,
-        ),
+    Option("log.cleaner.enable", Kind.BOOLEAN, True, "whether logs are compacted"),
+    Option("log.cleaner.threads", Kind.INT, 1, "threads that compact logs", at_least=0),
+    Option("log.cleaner.dedupe.buffer.size", Kind.LONG, 134_217_728, "memory for the keys of logs that are compacted"),
+    Option("log.cleaner.io.buffer.size", Kind.INT, 524_288, "memory for reading and writing them", at_least=0),
+    Option("log.cleaner.io.buffer.load.factor", Kind.DOUBLE, 0.9, "how full the memory for keys may become"),
+    Option(
+        "log.cleaner.io.max.bytes.per.second",
+        Kind.DOUBLE,
+        DOUBLE_MAX,
+        "bytes a second that compaction may read and write",
+    ),
+    Option("log.cleaner.backoff.ms", Kind.LONG, 15000, "pause when no log needs compaction", at_least=0),
+    Option(
+        "log.cleaner.min.cleanable.ratio",
+        Kind.DOUBLE,
+        0.5,
+        "share of a log that must be new before it is compacted",
+        at_least=0,
+        at_most=1,
+    ),
+    Option(
+        "log.cleaner.delete.retention.ms",
+        Kind.LONG,
+        86_400_000,
+        "how long the marker of a deleted key stays",
+        at_least=0,
+    ),
+    Option("log.cleaner.min.compaction.lag.ms", Kind.LONG, 0, "age below which a record is not compacted", at_least=0),
+    Option(
+        "log.cleaner.max.compaction.lag.ms",
+        Kind.LONG,
+        LONG_MAX,
+        "age above which a record must be compacted",
+        at_least=1,
     ),
 )

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from headrace.testing.simulator.mutations import MUTATIONS
+from headrace.testing.simulator.group_simulation import GroupSimulation
+from headrace.testing.simulator.mutations import GROUP_MUTATIONS, MUTATIONS
 from headrace.testing.simulator.report import run_many, tell_outcome
-from headrace.testing.simulator.simulation import run_seed
+from headrace.testing.simulator.simulation import Simulation, run_seed
 
 
 def _range(text: str) -> range:
@@ -18,11 +19,13 @@ def _range(text: str) -> range:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    all_mutations = MUTATIONS | GROUP_MUTATIONS
     parser = argparse.ArgumentParser(prog="python -m headrace.testing.simulator", description=__doc__)
     parser.add_argument("--seed", type=int, help="play this seed and tell all about it")
     parser.add_argument("--seeds", type=_range, metavar="FIRST-LAST", help="play all of these")
+    parser.add_argument("--groups", action="store_true", help="members of groups instead of producers and readers")
     parser.add_argument(
-        "--mutation", choices=sorted(MUTATIONS), help="put this fault into the product; stop when found"
+        "--mutation", choices=sorted(all_mutations), help="put this fault into the product; stop when found"
     )
     parser.add_argument("--trace", action="store_true", help="print every event (with --seed)")
     given = parser.parse_args(arguments)
@@ -32,12 +35,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def say(text: str) -> None:
         print(text, flush=True)
 
-    with MUTATIONS[given.mutation]() if given.mutation else nullcontext():
+    groups = given.groups or given.mutation in GROUP_MUTATIONS
+    kind: type[Simulation] = GroupSimulation if groups else Simulation
+    with all_mutations[given.mutation]() if given.mutation else nullcontext():
         if given.seed is not None:
-            outcome = run_seed(given.seed, say if given.trace else None)
+            outcome = run_seed(given.seed, say if given.trace else None, kind)
             tell_outcome(outcome, say)
             return 0 if outcome.is_good else 1
-        outcomes = run_many(given.seeds, say, mutation=given.mutation, stop_at_first=given.mutation is not None)
+        outcomes = run_many(
+            given.seeds, say, mutation=given.mutation, stop_at_first=given.mutation is not None, simulation_type=kind
+        )
     if given.mutation is not None:
         found = not outcomes[-1].is_good
         say(f"{given.mutation} was {'found' if found else 'NOT found'} after {len(outcomes)} seeds")

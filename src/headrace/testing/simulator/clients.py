@@ -44,6 +44,7 @@ class World(Struct):
     bootstrap: tuple[str, int]
     timestamps: dict[str, int] = field(default_factory=dict)  # of every value that was sent
     stopping: bool = False
+    keyed: bool = False  # every record has a key of its own
 
 
 def encode_value(name: str, size: int) -> bytes:
@@ -113,7 +114,8 @@ class Client:
         for name in names:
             now_ms = self.world.clock.now_ms()
             self.world.timestamps[name] = now_ms
-            builder.append(now_ms, None, encode_value(name, self.chance.randint(0, size_max)))
+            key = name.encode() if self.world.keyed else None
+            builder.append(now_ms, key, encode_value(name, self.chance.randint(0, size_max)))
         return builder.build(codec=codec, **producer)
 
 

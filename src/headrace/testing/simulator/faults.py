@@ -30,6 +30,8 @@ WITH_POWER_LOSS = ("power_loss", "power_loss", "power_loss", "power_loss_twice",
 
 
 class Faults:
+    more: tuple[str, ...] = ()  # kinds that only some seeds have
+
     def __init__(self, loop: SimulatedLoop, network: Network, machine: Machine, chance: Random) -> None:
         self._loop = loop
         self._network = network
@@ -42,6 +44,7 @@ class Faults:
         kinds = ALWAYS + (WITH_POWER_LOSS if self.may_lose_power else WITHOUT_POWER_LOSS)
         if self._machine.two_dirs and not self.may_lose_power:
             kinds += WITH_TWO_DIRS
+        kinds += self.more
         for _ in range(self._chance.randint(1, FAULTS_MAX)):
             await self._calm()
             kind = self._chance.choice(kinds)

@@ -16,8 +16,7 @@ from headrace.quorum import log as quorum_log
 from headrace.quorum import snapshots, snapshotter
 from headrace.records import validate_batch
 from headrace.server import company, connection, outlet
-from headrace.storage import log as storage_log
-from headrace.storage import scan, segment
+from headrace.storage import file_range, scan, segment
 
 SMALL_SHARE = 0.4
 
@@ -36,7 +35,7 @@ SMALL: tuple[tuple[ModuleType, str, float], ...] = (
     (connection, "GATHER_CONNECTIONS_MIN", 2),
     (outlet, "JOIN_MAX", 100),
     (outlet, "WRITE_PIECE", 700),
-    (storage_log, "SEND_FILE_MIN", 100),
+    (file_range, "SEND_FILE_MIN", 100),
     (scan, "HEADER_SCAN_BYTES", 100),
     (scan, "BATCH_SCAN_BYTES", 500),
     (segment, "TAIL_BATCHES_MAX", 4),

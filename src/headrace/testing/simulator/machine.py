@@ -153,6 +153,16 @@ class Machine:
     async def until_up(self) -> bool:
         return await self.until(lambda: self.node is not None)
 
+    async def inside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Done by the node's process; or not to its end, if that dies before."""
+        if self._process is None or not self._process.alive:
+            work.close()
+            return
+        task = self._loop.spawn(self._process, work)
+        await asyncio.wait([task, self._process.died], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+
     # --- faults
 
     def excuse(self, excused: bool) -> None:

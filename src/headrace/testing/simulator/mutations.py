@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from headrace.coordinators.group.consumer.reconciliation import Reconciliation
 from headrace.records.batch import BatchHeader
 from headrace.replication.partition import Partition
+from headrace.statemachine.machine import Ticket
+from headrace.statemachine.runtime import Runtime
 from headrace.storage.append import AppendInfo
 from headrace.storage.log import Log
 from headrace.storage.recovery import RecoveryReport
@@ -104,9 +107,34 @@ def forget_producer_state() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def answer_before_commit() -> Iterator[None]:
+    """A coordinator answers as soon as it has written, whatever became of it since."""
+
+    def answer(self: Runtime[Any, Any], replies: list[tuple[Ticket, Any]]) -> None:
+        for ticket, value in replies:
+            ticket.answer(value)
+
+    with _replaced(Runtime, "_park", answer):
+        yield
+
+
+@contextmanager
+def lose_a_revocation() -> Iterator[None]:
+    """Who was told to let go of a partition is taken to have done so."""
+    with _replaced(Reconciliation, "_holds", lambda self, partitions: False):
+        yield
+
+
 MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "skip-torn-tail-cut": skip_torn_tail_cut,
     "acknowledge-before-write": acknowledge_before_write,
     "acknowledge-before-sync": acknowledge_before_sync,
     "forget-producer-state": forget_producer_state,
+}
+
+# Of the group coordinator: for seeds of its own kind.
+GROUP_MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "answer-before-commit": answer_before_commit,
+    "lose-a-revocation": lose_a_revocation,
 }

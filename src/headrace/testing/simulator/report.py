@@ -6,15 +6,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from headrace.testing.simulator.simulation import Outcome, run_seed
+from headrace.testing.simulator.simulation import Outcome, Simulation, run_seed
 
 PROGRESS_EVERY = 25
 SHOWN_MAX = 10
 
 
-def replay_command(seed: int, mutation: str | None = None) -> str:
+def replay_command(seed: int, mutation: str | None = None, *, groups: bool = False) -> str:
+    kind = " --groups" if groups else ""
     extra = f" --mutation {mutation}" if mutation else ""
-    return f"python -m headrace.testing.simulator --seed {seed}{extra} --trace"
+    return f"python -m headrace.testing.simulator{kind} --seed {seed}{extra} --trace"
 
 
 def tell_outcome(outcome: Outcome, say: Callable[[str], None]) -> None:
@@ -34,13 +35,18 @@ def tell_outcome(outcome: Outcome, say: Callable[[str], None]) -> None:
 
 
 def run_many(
-    seeds: Iterable[int], say: Callable[[str], None], *, mutation: str | None = None, stop_at_first: bool = False
+    seeds: Iterable[int],
+    say: Callable[[str], None],
+    *,
+    mutation: str | None = None,
+    stop_at_first: bool = False,
+    simulation_type: type[Simulation] = Simulation,
 ) -> list[Outcome]:
     """All outcomes. Bad ones are told at once, good ones in a line for many."""
     began = time.perf_counter()
     outcomes: list[Outcome] = []
     for seed in seeds:
-        outcome = run_seed(seed)
+        outcome = run_seed(seed, None, simulation_type)
         outcomes.append(outcome)
         if not outcome.is_good:
             tell_outcome(outcome, say)
@@ -49,11 +55,13 @@ def run_many(
         if len(outcomes) % PROGRESS_EVERY == 0:
             bad = sum(not one.is_good for one in outcomes)
             say(f"{len(outcomes)} seeds, {bad} bad, {time.perf_counter() - began:.0f} s")
-    _summary(outcomes, time.perf_counter() - began, say, mutation)
+    _summary(outcomes, time.perf_counter() - began, say, mutation, simulation_type is not Simulation)
     return outcomes
 
 
-def _summary(outcomes: list[Outcome], seconds: float, say: Callable[[str], None], mutation: str | None) -> None:
+def _summary(
+    outcomes: list[Outcome], seconds: float, say: Callable[[str], None], mutation: str | None, groups: bool
+) -> None:
     bad = [outcome for outcome in outcomes if not outcome.is_good]
     faults = Counter(fault for outcome in outcomes for fault in outcome.faults)
     say(
@@ -62,4 +70,4 @@ def _summary(outcomes: list[Outcome], seconds: float, say: Callable[[str], None]
     )
     say("faults: " + ", ".join(f"{name} {count}" for name, count in sorted(faults.items())))
     if bad:
-        say(f"first bad seed: {bad[0].seed}; again: {replay_command(bad[0].seed, mutation)}")
+        say(f"first bad seed: {bad[0].seed}; again: {replay_command(bad[0].seed, mutation, groups=groups)}")

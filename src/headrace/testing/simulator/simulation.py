@@ -25,6 +25,8 @@ from headrace.testing.simulator.mover import Mover
 from headrace.testing.simulator.network import Network
 from headrace.testing.simulator.workload import TOPIC, make_workload
 
+COMPACTED_SHARE = 0.3
+COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0", "file.delete.delay.ms": "500"}
 DONE_S_MAX = 120.0  # of simulated time, once all faults are over
 
 
@@ -94,6 +96,10 @@ def _watched_log(trace: Trace) -> Iterator[_LogWatch]:
 
 
 class Simulation:
+    """Records written and read; another kind of seed overrides what is public here."""
+
+    faults_type: type[Faults] = Faults
+
     def __init__(self, seed: int, trace: Trace) -> None:
         self._seed = seed
         self._trace = trace
@@ -109,9 +115,14 @@ class Simulation:
             "replica.high.watermark.checkpoint.interval.ms": str(chance.choice((200, 5000))),
             "log.flush.offset.checkpoint.interval.ms": str(chance.choice((300, 1000, 60_000))),
         }
+        # Every record has a key of its own then: whatever compaction does, all of them must be there afterwards.
+        compaction = self._chance("compaction")
+        self._is_compacted = compaction.random() < COMPACTED_SHARE
+        options["log.cleaner.backoff.ms"] = str(compaction.choice((20, 300, 15_000)))
         metadata = self._chance("metadata")
         options["metadata.log.max.record.bytes.between.snapshots"] = str(metadata.choice((1, 400, 2_000, 20_971_520)))
         options["metadata.max.retention.bytes"] = str(metadata.choice((500, 5_000, 104_857_600)))
+        options |= self.more_options()
         self.machine = Machine(
             self.loop,
             self.network,
@@ -122,8 +133,13 @@ class Simulation:
             two_dirs=self._chance("directories").random() < 0.4,
         )
         self.world = World(self.loop, SimulatedClock(self.loop), self.history, (HOST, PORT))
-        self.faults = Faults(self.loop, self.network, self.machine, self._chance("faults"))
+        self.world.keyed = self._is_compacted
+        self.faults = self.faults_type(self.loop, self.network, self.machine, self._chance("faults"))
         self.final_read = FinalRead({})
+        self._checking: asyncio.Task[None] | None = None
+
+    def more_options(self) -> dict[str, str]:
+        return {}
 
     def _chance(self, what: str) -> Random:
         return Random(f"{self._seed} {what}")
@@ -134,13 +150,29 @@ class Simulation:
     async def run(self) -> None:
         supervisor = self.loop.create_task(self.machine.supervise())
         await self.machine.until_up()
+        await self.play()
+        await self.machine.stop()
+        assert self._checking is not None
+        for task in (self._checking, supervisor):
+            task.cancel()
+        await asyncio.wait([self._checking, supervisor])
+        if not self._checking.cancelled():
+            self._checking.result()
+
+    def check_always(self) -> None:
+        """From here on."""
+        self._checking = self.loop.create_task(self.faults.check_always())
+
+    async def play(self) -> None:
+        """All that clients and faults do, with the node up before and after."""
         workload = make_workload(self.world, self._chance("workload"))
         first = Client("first", self.world, self._chance("first"))
-        await create_topic(first, TOPIC, workload.partitions, workload.topic_options)
+        topic_options = {**workload.topic_options, **(COMPACTED if self._is_compacted else {})}
+        await create_topic(first, TOPIC, workload.partitions, topic_options)
         if workload.is_flushed:
             self.machine.flushed = [(TOPIC, index) for index in range(workload.partitions)]
         await first.close()
-        checking = self.loop.create_task(self.faults.check_always())
+        self.check_always()
         producing = [self.loop.create_task(producer.run()) for producer in workload.producers]
         others = [self.loop.create_task(client.run()) for client in workload.others]
         if self.machine.two_dirs:
@@ -155,12 +187,6 @@ class Simulation:
         await self.machine.until_up()
         reader = FinalReader("final", self.world, self._chance("final"), TOPIC, workload.partitions)
         self.final_read = await reader.read_everything()
-        await self.machine.stop()
-        for task in (checking, supervisor):
-            task.cancel()
-        await asyncio.wait([checking, supervisor])
-        if not checking.cancelled():
-            checking.result()
 
     async def _finish(self, tasks: list[asyncio.Task[None]], what: str) -> None:
         _, pending = await asyncio.wait(tasks, timeout=DONE_S_MAX)
@@ -171,14 +197,23 @@ class Simulation:
     def verdict(self) -> list[Anomaly]:
         return check(self.history, self.final_read) + check_answers(self.history, self.final_read, self.world)
 
+    def count(self, outcome: Outcome) -> None:
+        for event in self.history.events:
+            if event.kind is Kind.OK and event.operation == "send":
+                outcome.acknowledged += len(self.history.events[event.call].value["values"])
+            elif event.kind is Kind.OK and event.operation == "poll":
+                outcome.read += len(event.value["records"])
 
-def run_seed(seed: int, show: Callable[[str], None] | None = None) -> Outcome:
+
+def run_seed(
+    seed: int, show: Callable[[str], None] | None = None, simulation_type: type[Simulation] = Simulation
+) -> Outcome:
     """The same seed gives the same run, to the byte."""
     trace = Trace(show)
     outcome = Outcome(seed)
     with _watched_log(trace) as watch, small_limits(Random(f"{seed} limits")) as limits:
         trace(f"small limits: {' '.join(limits)}")
-        simulation = Simulation(seed, trace)
+        simulation = simulation_type(seed, trace)
         loop = simulation.loop
         try:
             loop.run_until_complete(simulation.run())
@@ -191,10 +226,6 @@ def run_seed(seed: int, show: Callable[[str], None] | None = None) -> Outcome:
         outcome.failures += simulation.machine.failures + watch.unexpected + loop.unhandled()
         outcome.steps, outcome.simulated_s, outcome.faults = loop.steps, loop.now, simulation.faults.done
         loop.close()
-    for event in simulation.history.events:
-        if event.kind is Kind.OK and event.operation == "send":
-            outcome.acknowledged += len(simulation.history.events[event.call].value["values"])
-        elif event.kind is Kind.OK and event.operation == "poll":
-            outcome.read += len(event.value["records"])
+    simulation.count(outcome)
     outcome.trace_hash = trace.digest()
     return outcome

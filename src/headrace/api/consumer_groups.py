@@ -1,0 +1,95 @@
+"""ConsumerGroupHeartbeat 0–1 and ConsumerGroupDescribe 0–1 (KIP-848, KIP-1099): members of consumer groups, and who looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.broker.coordination import Coordination
+from headrace.coordinators.group.asked import Asked
+from headrace.coordinators.group.consumer.description import describe
+from headrace.coordinators.group.shard import GroupShard
+from headrace.metadata.image import Image
+from headrace.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from headrace.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from headrace.security.resources import Operation, Resource
+from headrace.server.context import RequestContext
+
+GROUP_VERSION = "group.version"
+HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
+
+_Described = ConsumerGroupDescribeResponse.DescribedGroup
+
+
+class ConsumerGroupsApi:
+    def __init__(self, groups: Coordination[GroupShard], image: Callable[[], Image]) -> None:
+        self._groups = groups
+        self._image = image
+
+    async def heartbeat(
+        self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse:
+        try:
+            self._check(context, request)
+            asked = Asked(
+                request,
+                context.api_version,
+                context.client_id or "",
+                f"/{context.peer.address}",
+                partial(_may_describe, context),
+            )
+            answer: ConsumerGroupHeartbeatResponse = await self._groups.decide(request.group_id, asked)
+        except KafkaError as error:
+            return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message or None)
+        return answer
+
+    def _check(self, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> None:
+        self._check_feature()
+        if not context.may(Operation.READ, Resource.GROUP, request.group_id):
+            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        names = dict.fromkeys(request.subscribed_topic_names or ())
+        if len(context.permitted(Operation.DESCRIBE, Resource.TOPIC, names)) < len(names):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    def _check_feature(self) -> None:
+        if self._image().features.get(GROUP_VERSION, 0) < 1:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+
+    async def describe(
+        self, context: RequestContext, request: ConsumerGroupDescribeRequest
+    ) -> ConsumerGroupDescribeResponse:
+        groups = [self._describe(context, group_id) for group_id in request.group_ids]
+        if request.include_authorized_operations:
+            for group in groups:
+                if group.error_code == ErrorCode.NONE:
+                    group.authorized_operations = context.operations(Resource.GROUP, group.group_id)
+        return ConsumerGroupDescribeResponse(groups=groups)
+
+    def _describe(self, context: RequestContext, group_id: str) -> _Described:
+        try:
+            self._check_feature()
+            if not context.may(Operation.DESCRIBE, Resource.GROUP, group_id):
+                raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            group = describe(self._groups.machine_of(group_id), group_id)
+            names = dict.fromkeys(name for member in group.members for name in _topics(member))
+            if len(context.permitted(Operation.DESCRIBE, Resource.TOPIC, names)) < len(names):
+                raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, HIDDEN_TOPICS)
+        except KafkaError as error:
+            return _Described(group_id=group_id, error_code=error.code, error_message=error.message or None)
+        return group
+
+
+def _topics(member: ConsumerGroupDescribeResponse.Member) -> list[str]:
+    assigned = [*member.assignment.topic_partitions, *member.target_assignment.topic_partitions]
+    return [*member.subscribed_topic_names, *(topic.topic_name for topic in assigned)]
+
+
+def _may_describe(context: RequestContext, topic: str) -> bool:
+    return context.may(Operation.DESCRIBE, Resource.TOPIC, topic, quietly=True)

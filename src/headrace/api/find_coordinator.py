@@ -1,0 +1,131 @@
+"""FindCoordinator 0–6: which broker keeps a group. The internal topic comes to be when it is first asked for.
+
+Transactions and share groups have no coordinator yet: whoever asks is told so. Librdkafka offers lz4 only to brokers that list this API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from headrace.base.errors import ErrorCode
+from headrace.base.options import Value
+from headrace.broker.topic_creation import TopicCreation
+from headrace.coordinators.partitioning import GROUPS_TOPIC, coordinator_partition
+from headrace.metadata.image import Image
+from headrace.protocol.messages.create_topics import CreateTopicsRequest
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from headrace.security.resources import Operation, Resource
+from headrace.server.context import RequestContext
+
+MANY_KEYS_VERSION_MIN = 4
+GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
+_REASONS = {
+    ErrorCode.NONE: "",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Transactional Id authorization failed.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+    ErrorCode.INVALID_REQUEST: "The type of the key is unknown.",
+}
+_ALLOWED = {
+    GROUP_KEY: (Resource.GROUP, Operation.DESCRIBE, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+    TRANSACTION_KEY: (
+        Resource.TRANSACTIONAL_ID,
+        Operation.DESCRIBE,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ),
+}
+
+
+class _Found(NamedTuple):
+    code: ErrorCode
+    node_id: int = -1
+    host: str = ""
+    port: int = -1
+
+
+def groups_topic(options: Mapping[str, Value]) -> CreateTopicsRequest.CreatableTopic:
+    """As the options of this node want it made."""
+    config = CreateTopicsRequest.CreatableTopicConfig
+    partitions, replicas = options["offsets.topic.num.partitions"], options["offsets.topic.replication.factor"]
+    assert isinstance(partitions, int) and isinstance(replicas, int)
+    return CreateTopicsRequest.CreatableTopic(
+        name=GROUPS_TOPIC,
+        num_partitions=partitions,
+        replication_factor=replicas,
+        configs=[
+            config(name="cleanup.policy", value="compact"),
+            config(name="compression.type", value="producer"),
+            config(name="segment.bytes", value=str(options["offsets.topic.segment.bytes"])),
+        ],
+    )
+
+
+class FindCoordinatorApi:
+    def __init__(self, image: Callable[[], Image], creation: TopicCreation, options: Mapping[str, Value]) -> None:
+        self._image = image
+        self._creation = creation
+        self._groups_topic = groups_topic(options)
+
+    async def handle(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+        many = context.api_version >= MANY_KEYS_VERSION_MIN
+        keys = request.coordinator_keys if many else [request.key]
+        codes = {key: _check(context, request.key_type, key) for key in keys}
+        if request.key_type == GROUP_KEY and ErrorCode.NONE in codes.values():
+            await self._make_topic()
+        found = [self._find(context, request.key_type, key, codes[key]) for key in keys]
+        if many:
+            coordinators = [
+                FindCoordinatorResponse.Coordinator(
+                    key=key,
+                    node_id=one.node_id,
+                    host=one.host,
+                    port=one.port,
+                    error_code=one.code,
+                    error_message=_REASONS[one.code],
+                )
+                for key, one in zip(keys, found, strict=True)
+            ]
+            return FindCoordinatorResponse(coordinators=coordinators)
+        one = found[0]
+        return FindCoordinatorResponse(
+            error_code=one.code,
+            error_message=_REASONS[one.code] or "NONE",
+            node_id=one.node_id,
+            host=one.host,
+            port=one.port,
+        )
+
+    async def _make_topic(self) -> None:
+        """On behalf of the node: a client that may join a group need not be allowed to create topics."""
+        if GROUPS_TOPIC not in self._image().topics:
+            await self._creation.create_internal(self._groups_topic)
+
+    def _find(self, context: RequestContext, key_type: int, key: str, refused: ErrorCode) -> _Found:
+        if refused is not ErrorCode.NONE:
+            return _Found(refused)
+        image = self._image()
+        topic = image.topics.get(GROUPS_TOPIC) if key_type == GROUP_KEY else None
+        if topic is None:
+            return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        leader = topic.partitions[coordinator_partition(key, len(topic.partitions))].leader
+        broker = image.brokers.get(leader)
+        endpoint = None if broker is None or broker.fenced else broker.endpoint(context.peer.listener)
+        if endpoint is None:
+            return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return _Found(ErrorCode.NONE, leader, endpoint.host, endpoint.port)
+
+
+def _check(context: RequestContext, key_type: int, key: str) -> ErrorCode:
+    if key_type == SHARE_KEY:
+        if not context.may(Operation.CLUSTER_ACTION, Resource.CLUSTER):
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    allowed = _ALLOWED.get(key_type)
+    if allowed is None:
+        return ErrorCode.INVALID_REQUEST
+    resource, operation, code = allowed
+    if not context.may(operation, resource, key):
+        return code
+    return ErrorCode.NONE if key_type == GROUP_KEY else ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,0 +1,131 @@
+"""Classic groups and groups in general: JoinGroup 0–9, SyncGroup 0–5, Heartbeat 0–4, LeaveGroup 0–5, ListGroups 0–5, DescribeGroups 0–6,
+DeleteGroups 0–2. Decided by the coordinator of the group; lists and descriptions are read from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.broker.coordination import Coordination
+from headrace.coordinators.group.asked import Asked
+from headrace.coordinators.group.groups import describe_group, list_groups
+from headrace.coordinators.group.shard import GroupShard
+from headrace.protocol.declare import Struct
+from headrace.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from headrace.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from headrace.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from headrace.security.resources import Operation, Resource
+from headrace.server.context import RequestContext
+
+NULL_PROTOCOL_VERSION_MIN = 7  # of JoinGroup
+
+Deleted = DeleteGroupsResponse.DeletableGroupResult
+Described = DescribeGroupsResponse.DescribedGroup
+
+
+def asked_by(context: RequestContext, request: Struct) -> Asked:
+    return Asked(request, context.api_version, context.client_id or "", f"/{context.peer.address}")
+
+
+class GroupsApi:
+    def __init__(self, groups: Coordination[GroupShard]) -> None:
+        self._groups = groups
+
+    async def _decide(self, context: RequestContext, group_id: str, request: Struct) -> Any:
+        """What a member asks of its group. KafkaError if it may not, or is refused."""
+        if not context.may(Operation.READ, Resource.GROUP, group_id):
+            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        return await self._groups.decide(group_id, asked_by(context, request))
+
+    async def join(self, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
+        answer: JoinGroupResponse
+        try:
+            answer = await self._decide(context, request.group_id, request)
+        except KafkaError as error:
+            answer = JoinGroupResponse(error_code=error.code, member_id=request.member_id)
+        if answer.error_code:
+            answer.protocol_name = None if context.api_version >= NULL_PROTOCOL_VERSION_MIN else ""
+        return answer
+
+    async def sync(self, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
+        answer: SyncGroupResponse
+        try:
+            answer = await self._decide(context, request.group_id, request)
+        except KafkaError as error:
+            answer = SyncGroupResponse(error_code=error.code)
+        return answer
+
+    async def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+        answer: HeartbeatResponse
+        try:
+            answer = await self._decide(context, request.group_id, request)
+        except KafkaError as error:
+            # While the group is loaded nobody is late.
+            loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            answer = HeartbeatResponse(error_code=ErrorCode.NONE if loading else error.code)
+        return answer
+
+    async def leave(self, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+        answer: LeaveGroupResponse
+        try:
+            answer = await self._decide(context, request.group_id, request)
+        except KafkaError as error:
+            answer = LeaveGroupResponse(error_code=error.code)
+        return answer
+
+    def list(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+        """Whoever may describe the cluster sees them all, others those that they may describe."""
+        answer = ListGroupsResponse()
+        everything = context.may(Operation.DESCRIBE, Resource.CLUSTER, quietly=True)
+        try:
+            for shard in self._groups.machines():
+                answer.groups += list_groups(shard, request.states_filter, request.types_filter)
+        except KafkaError as error:
+            return ListGroupsResponse(error_code=error.code)
+        if not everything:
+            names = [group.group_id for group in answer.groups]
+            permitted = context.permitted(Operation.DESCRIBE, Resource.GROUP, names, quietly=True)
+            answer.groups = [group for group in answer.groups if group.group_id in permitted]
+        return answer
+
+    def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+        permitted = context.permitted(Operation.DESCRIBE, Resource.GROUP, request.groups)
+        answer = DescribeGroupsResponse()
+        for group_id in request.groups:
+            described = self._describe(context, group_id, group_id in permitted)
+            if request.include_authorized_operations and not described.error_code:
+                described.authorized_operations = context.operations(Resource.GROUP, group_id)
+            answer.groups.append(described)
+        return answer
+
+    def _describe(self, context: RequestContext, group_id: str, permitted: bool) -> Described:
+        try:
+            if not permitted:
+                raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            return describe_group(self._groups.machine_of(group_id), group_id, context.api_version)
+        except KafkaError as error:
+            return Described(group_id=group_id, error_code=error.code)
+
+    async def delete(self, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+        permitted = context.permitted(Operation.DELETE, Resource.GROUP, request.groups_names)
+        results = await asyncio.gather(
+            *(self._delete(context, group_id, group_id in permitted) for group_id in request.groups_names)
+        )
+        return DeleteGroupsResponse(results=results)
+
+    async def _delete(self, context: RequestContext, group_id: str, permitted: bool) -> Deleted:
+        try:
+            if not permitted:
+                raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            await self._groups.decide(group_id, asked_by(context, DeleteGroupsRequest(groups_names=[group_id])))
+        except KafkaError as error:
+            return Deleted(group_id=group_id, error_code=error.code)
+        return Deleted(group_id=group_id)

@@ -1,0 +1,236 @@
+"""Runs the coordinators of this broker: a machine for each partition of an internal topic that it leads.
+
+A partition that comes to be led here is loaded in slices, then answers; one whose leadership is lost forgets everything at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from headrace.base.clock import Clock
+from headrace.base.errors import CorruptData, ErrorCode, KafkaError
+from headrace.coordinators.partitioning import coordinator_partition
+from headrace.metadata.image import Image
+from headrace.replication.journal import PartitionJournal
+from headrace.replication.partition import Partition
+from headrace.statemachine.journal import NotLeader
+from headrace.statemachine.machine import Machine
+from headrace.statemachine.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+LOAD_SLICE_S = 0.004
+LOAD_TOLD_S = 1.0  # from here on a load is worth a line in the log
+TIMER_S_MIN = 0.001
+
+MachineType = TypeVar("MachineType", bound=Machine[Any, Any])
+
+
+class Shard(Generic[MachineType]):
+    """One term of leadership of one partition."""
+
+    def __init__(
+        self,
+        machine: MachineType,
+        journal: PartitionJournal[Any],
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.machine = machine
+        self.journal = journal
+        self.runtime: Runtime[Any, Any] = Runtime(machine, journal)
+        self._clock = clock
+        self._loop = loop
+        self._alarm: asyncio.TimerHandle | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.journal.partition.name)
+
+    async def load(self) -> None:
+        began = self._loop.time()
+        slice_end, count = began + LOAD_SLICE_S, 0
+        async for first, records in self.journal.read():
+            for _ in self.runtime.load([(first, records)]):
+                count += len(records)
+            if self._loop.time() > slice_end:
+                await asyncio.sleep(0)
+                slice_end = self._loop.time() + LOAD_SLICE_S
+        took = self._loop.time() - began
+        if took > LOAD_TOLD_S:
+            log.info("%s is loaded: %d records in %.1f s", self.name, count, took)
+        self.runtime.lead(self._clock.now_ms())
+        self._set_alarm()
+
+    def submit(self, request: Any, tell: Callable[[Any, Exception | None], None]) -> None:
+        self.runtime.submit(request, self._clock.now_ms(), tell)
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        at_ms = self.runtime.next_timer()
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if at_ms is not None:
+            delay = max((at_ms - self._clock.now_ms()) / 1000, TIMER_S_MIN)
+            self._alarm = self._loop.call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        self._alarm = None
+        self.runtime.tick(self._clock.now_ms())
+        self._set_alarm()
+
+    def close(self) -> None:
+        self.journal.close()
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+
+class Coordination(Generic[MachineType]):
+    def __init__(
+        self,
+        topic: str,
+        make: Callable[[], MachineType],
+        encode: Callable[[Any], tuple[bytes, bytes | None]],
+        decode: Callable[[bytes | None, bytes | None], Any],
+        image: Callable[[], Image],
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.topic = topic
+        self._make = make
+        self._encode = encode
+        self._decode = decode
+        self._image = image
+        self._clock = clock
+        self._loop = loop
+        self._shards: dict[int, Shard[MachineType]] = {}
+        self._loading: dict[int, asyncio.Task[None]] = {}
+        self._broken: dict[int, str] = {}  # could not be loaded, and why
+        self._closed = False
+
+    # --- following leadership
+
+    def elected(self, partition: Partition) -> None:
+        """Told of a partition of the topic whenever metadata says something about it."""
+        index, held = partition.name.partition, self._shards.get(partition.name.partition)
+        if held is not None and held.journal.leads and held.journal.partition is partition:
+            return
+        self._unload(index)
+        if not partition.is_leader or self._closed:
+            return
+        journal = PartitionJournal[Any](partition, self._encode, self._decode, self._clock, self._loop)
+        shard = self._shards[index] = Shard(self._make(), journal, self._clock, self._loop)
+        # AFTER the runtime, which rolls back and refuses whoever waits for an answer.
+        journal.on_lost(partial(self._lost, index, shard))
+        self._loading[index] = task = self._loop.create_task(self._load(index, shard))
+        task.add_done_callback(lambda _: self._loading.pop(index) if self._loading.get(index) is task else None)
+
+    async def _load(self, index: int, shard: Shard[MachineType]) -> None:
+        try:
+            await shard.load()
+        except NotLeader:
+            self._lost(index, shard)
+        except (CorruptData, KafkaError, OSError) as error:
+            log.error("%s cannot be loaded: %s; its groups are out of reach", shard.name, error)
+            self._broken[index] = str(error)
+
+    def _lost(self, index: int, shard: Shard[MachineType]) -> None:
+        if self._shards.get(index) is shard:
+            self._unload(index)
+
+    def _unload(self, index: int) -> None:
+        self._broken.pop(index, None)
+        task = self._loading.pop(index, None)
+        if task is not None:
+            task.cancel()
+        shard = self._shards.pop(index, None)
+        if shard is not None:
+            shard.runtime.resign()
+            shard.close()
+
+    def close(self) -> None:
+        self._closed = True
+        for index in list(self._shards):
+            self._unload(index)
+
+    async def settle(self) -> None:
+        """Returns when nothing is being loaded."""
+        while self._loading:
+            await asyncio.wait(list(self._loading.values()))
+
+    # --- asking
+
+    def partition_of(self, name: str) -> int:
+        """KafkaError COORDINATOR_NOT_AVAILABLE while there is no such topic."""
+        topic = self._image().topics.get(self.topic)
+        if topic is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return coordinator_partition(name, len(topic.partitions))
+
+    def machine_of(self, name: str) -> MachineType:
+        """To read what is committed."""
+        return self._shard(self.partition_of(name)).machine
+
+    def machines(self) -> list[MachineType]:
+        """All that are loaded; KafkaError COORDINATOR_LOAD_IN_PROGRESS if one of them is not."""
+        return [self._shard(index).machine for index in sorted(self._shards)]
+
+    def loaded(self) -> list[MachineType]:
+        """Those that answer now."""
+        return [shard.machine for _, shard in sorted(self._shards.items()) if shard.runtime.leading]
+
+    def decide(self, name: str, request: Any) -> Awaitable[Any]:
+        """The answer, when everything that it rests on is committed. KafkaError, now or later, if there is none."""
+        shard = self._shard(self.partition_of(name))
+        future: asyncio.Future[Any] = self._loop.create_future()
+        shard.submit(request, partial(_settle, future))
+        return future
+
+    def decide_everywhere(self, request: Any) -> None:
+        """On every shard that is loaded; nobody hears the answers."""
+        for index in sorted(self._shards):
+            if self._shards[index].runtime.leading:
+                self._shards[index].submit(request, lambda answer, error: None)
+
+    def _shard(self, index: int) -> Shard[MachineType]:
+        shard = self._shards.get(index)
+        if shard is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        if index in self._broken:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, self._broken[index])
+        if not shard.runtime.leading:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return shard
+
+
+def _settle(future: asyncio.Future[Any], answer: Any, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(answer)
+    elif isinstance(error, NotLeader):
+        future.set_exception(KafkaError(ErrorCode.NOT_COORDINATOR))
+    elif isinstance(error, KafkaError):
+        future.set_exception(KafkaError(APPEND_ERRORS.get(error.code, error.code), error.message))
+    else:
+        future.set_exception(error)
+
+
+# What a partition says when it refuses a write, as clients of a coordinator know it.
+APPEND_ERRORS = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}

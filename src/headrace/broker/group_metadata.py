@@ -1,0 +1,20 @@
+"""Groups follow the metadata log: with a topic go the offsets that were committed for it."""
+
+from __future__ import annotations
+
+from headrace.broker.coordination import Coordination
+from headrace.coordinators.group.asked import Asked
+from headrace.coordinators.group.offsets import TopicsDeleted
+from headrace.coordinators.group.shard import GroupShard
+from headrace.metadata.image import Image
+from headrace.metadata.loader import Changes
+
+
+class GroupMetadataPublisher:
+    def __init__(self, groups: Coordination[GroupShard]) -> None:
+        self._groups = groups
+
+    def publish(self, old: Image, new: Image, changes: Changes) -> None:
+        if changes.deleted_topics:
+            topics = [TopicsDeleted.Topic(name, topic_id) for name, topic_id in changes.deleted_topics]
+            self._groups.decide_everywhere(Asked(TopicsDeleted(topics=topics), version=0))

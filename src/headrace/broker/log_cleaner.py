@@ -1,0 +1,361 @@
+"""Compaction on a running node: the dirtiest log is chosen on the loop and cleaned step by step in a thread; segments are exchanged here.
+
+A log that is deleted, moved or cut while it is cleaned is left alone: the run is given up. One that cannot be cleaned is told of once
+and never tried again by this process, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from functools import partial
+from random import Random
+from typing import Any, TypeVar
+
+from headrace.base.clock import Clock
+from headrace.base.errors import CorruptData, HeadraceError
+from headrace.base.ids import TopicPartition, Uuid
+from headrace.base.metrics import Metrics
+from headrace.base.options import Value
+from headrace.replication.partition import Partition
+from headrace.replication.replicas import Replicas
+from headrace.storage.cleaner import CHUNK_BYTES_MIN, CleanerLimits, CleanerStats, Cleaning, Replacement
+from headrace.storage.compaction import Cleanable, CleaningPlan, cleanable, plan_cleaning
+from headrace.storage.files import is_passing
+from headrace.storage.swap import Swap
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+STEP_BYTES = 4 << 20  # by one call of a thread: some milliseconds, after which it can be stopped
+THROTTLED_STEP_S = 0.1
+UNTHROTTLED = 1e15  # bytes a second that nobody reaches
+SECRET_BYTES = 16
+CHOICE_SLICE_S = 0.004
+
+
+class Superseded(HeadraceError):
+    """The log is not what it was when the run began, or the node stops."""
+
+
+class LogCleaner:
+    def __init__(
+        self,
+        replicas: Replicas,
+        options: Callable[[], Mapping[str, Value]],
+        clock: Clock,
+        chance: Random,
+        loop: asyncio.AbstractEventLoop,
+        metrics: Metrics,
+        checkpoint: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
+        """`options` are the node's, as they are now; `checkpoint` writes down how far each log is clean."""
+        self._replicas = replicas
+        self._options = options
+        self._clock = clock
+        self._chance = chance
+        self._loop = loop
+        self._checkpoint = checkpoint
+        self._stopping: asyncio.Future[None] = loop.create_future()
+        self._woken: asyncio.Future[None] = loop.create_future()
+        self._chooser: asyncio.Task[None] | None = None
+        self._running: dict[asyncio.Task[None], TopicPartition] = {}
+        self._not_before: dict[TopicPartition, float] = {}  # what was given up is not tried again at once
+        self._uncleanable: dict[TopicPartition, Uuid] = {}
+        self._io_free_at = 0.0
+        self._last = CleanerStats()
+        self._last_s = 0.0
+        self._max_dirty_ratio = 0.0
+        self._max_overdue_ms = 0
+        self._last_choice_ms = clock.now_ms()
+        self._export(metrics)
+
+    def start(self) -> None:
+        if self._options()["log.cleaner.enable"]:
+            self._chooser = self._loop.create_task(self._run())
+            self._chooser.add_done_callback(self._ended)
+        else:
+            log.warning("log.cleaner.enable=false: compacted topics grow without bound")
+
+    def wake(self) -> None:
+        """Options have changed: whoever waits by the old ones looks again."""
+        if not self._woken.done():
+            self._woken.set_result(None)
+
+    def cancel(self) -> None:
+        for task in [*([self._chooser] if self._chooser else []), *self._running]:
+            task.cancel()
+
+    async def stop(self) -> None:
+        """Returns when no thread is at work: a run is given up between two steps, an exchange of segments is brought to its end."""
+        if not self._stopping.done():
+            self._stopping.set_result(None)
+        if self._chooser is not None:
+            self._chooser.cancel()
+            await asyncio.gather(self._chooser, return_exceptions=True)
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    # --- choosing
+
+    async def _run(self) -> None:
+        while True:
+            while len(self._running) < self._number("log.cleaner.threads"):
+                chosen = await self._choose()
+                if chosen is None:
+                    break
+                task = self._loop.create_task(self._clean(*chosen))
+                self._running[task] = chosen[0].name
+                task.add_done_callback(self._ended)
+            backoff_s = max(self._number("log.cleaner.backoff.ms") / 1000, CHOICE_SLICE_S)
+            self._woken = self._loop.create_future()
+            await asyncio.wait([self._woken, *self._running], timeout=backoff_s, return_when=asyncio.FIRST_COMPLETED)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.critical("a compaction ended with %r", error, exc_info=error)
+
+    async def _choose(self) -> tuple[Partition, Cleanable] | None:
+        """The log with the largest share of dirty bytes among those that are due."""
+        self._last_choice_ms = now_ms = self._clock.now_ms()
+        best: tuple[Partition, Cleanable] | None = None
+        ratio, overdue_ms = 0.0, 0
+        slice_end = self._loop.time() + CHOICE_SLICE_S
+        for partition in self._replicas.all():
+            if self._may_be_cleaned(partition):
+                found = self._look_at(partition, now_ms)
+                if found is not None:
+                    ratio, overdue_ms = max(ratio, found.dirty_ratio), max(overdue_ms, found.overdue_ms)
+                    if found.is_due(partition.log.config) and (best is None or found.dirty_ratio > best[1].dirty_ratio):
+                        best = partition, found
+            if self._loop.time() > slice_end:
+                await asyncio.sleep(0)
+                slice_end = self._loop.time() + CHOICE_SLICE_S
+        self._max_dirty_ratio, self._max_overdue_ms = ratio, overdue_ms
+        if best is None or not self._may_be_cleaned(best[0]):
+            return None
+        found = self._look_at(best[0], now_ms)  # others had their turn since
+        return None if found is None or not found.is_due(best[0].log.config) else (best[0], found)
+
+    def _may_be_cleaned(self, partition: Partition) -> bool:
+        if not partition.log.config.is_compacted or partition.offline is not None or partition.log.is_being_cleaned:
+            return False
+        if self._uncleanable.get(partition.name) == partition.topic_id or not self._replicas.holds(partition):
+            return False
+        return self._not_before.get(partition.name, 0.0) <= self._loop.time()
+
+    def _look_at(self, partition: Partition, now_ms: int) -> Cleanable | None:
+        try:
+            return cleanable(partition.log, partition.last_stable_offset, now_ms)
+        except OSError as error:
+            self._disk_refused(partition, error)
+        except CorruptData as error:
+            self._give_up_on(partition, error)
+        return None
+
+    # --- cleaning
+
+    async def _clean(self, partition: Partition, found: Cleanable) -> None:
+        began, size = self._loop.time(), partition.log.size
+        plan = plan_cleaning(partition.log, found)
+        cleaning = Cleaning(plan, self._limits(), self._chance.randbytes(SECRET_BYTES), self._clock.now_ms())
+        steps = cleaning.steps()
+        plan.log.is_being_cleaned = True
+        self._not_before[partition.name] = began + self._number("log.cleaner.backoff.ms") / 1000
+        try:
+            await self._take_steps(partition, plan, steps)
+        except Superseded as reason:
+            log.info("the compaction of %s was given up: %s", partition.name, reason)
+        except OSError as error:
+            if self._is_current(partition, plan):
+                self._disk_refused(partition, error)
+        except Exception as error:
+            # Files that were closed under the thread are no news.
+            if self._is_current(partition, plan):
+                self._give_up_on(partition, error)
+        else:
+            del self._not_before[partition.name]
+            plan.log.cleaned_to = cleaning.cleaned_to
+            self._last, self._last_s = cleaning.stats, self._loop.time() - began
+            self._tell(partition, cleaning.stats, size)
+            await self._checkpoint()
+            return
+        finally:
+            plan.log.is_being_cleaned = False
+        await self._throw_away(partition, steps)
+
+    async def _take_steps(self, partition: Partition, plan: CleaningPlan, steps: Iterator[int | Replacement]) -> None:
+        while (step := await self._in_thread(partial(next, steps, None))) is not None:
+            self._check(partition, plan)
+            if isinstance(step, Replacement):
+                await self._swap(partition, plan, step)
+            else:
+                await self._throttle(step)
+                self._check(partition, plan)
+
+    async def _swap(self, partition: Partition, plan: CleaningPlan, replacement: Replacement) -> None:
+        swap = Swap(plan, replacement)
+        replaced = False
+        try:
+            if not swap.begin():
+                raise Superseded("segments of it are gone")
+            await self._in_thread(swap.sync)
+            self._check(partition, plan, stops=False)
+            if not swap.replace(self._clock.now_ms()):
+                raise Superseded("it was cut")
+            replaced = True
+            await self._in_thread(swap.sync)
+            if self._is_current(partition, plan):
+                swap.finish()
+        except (OSError, Superseded):
+            if not replaced and partition.log is plan.log and self._replicas.holds(partition):
+                plan.log.discard_swap()
+            raise
+
+    async def _throttle(self, size: int) -> None:
+        """The limit is for all runs together."""
+        rate = self._rate()
+        if rate >= UNTHROTTLED:
+            return
+        now = self._loop.time()
+        self._io_free_at = max(self._io_free_at, now) + size / rate
+        await asyncio.wait([self._stopping], timeout=self._io_free_at - now)
+
+    async def _throw_away(self, partition: Partition, steps: Iterator[int | Replacement]) -> None:
+        """What a run that was given up has written."""
+        try:
+            await self._in_thread(steps.close)  # type: ignore[attr-defined]
+        except OSError as error:
+            log.warning("%s: what its compaction has left could not be removed: %s", partition.name, error)
+
+    def _check(self, partition: Partition, plan: CleaningPlan, *, stops: bool = True) -> None:
+        if stops and self._stopping.done():
+            raise Superseded("this node stops")
+        if not self._is_current(partition, plan):
+            raise Superseded("it was deleted, moved or cut")
+
+    def _is_current(self, partition: Partition, plan: CleaningPlan) -> bool:
+        return (
+            self._replicas.holds(partition)
+            and partition.offline is None
+            and partition.log is plan.log
+            and plan.log.generation == plan.generation
+        )
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await self._loop.run_in_executor(None, work)
+
+    # --- what went wrong
+
+    def _disk_refused(self, partition: Partition, error: OSError) -> None:
+        if is_passing(error):
+            log.warning("%s could not be compacted: %s; it is tried again", partition.name, error)
+        else:
+            partition.fail(error)
+
+    def _give_up_on(self, partition: Partition, error: Exception) -> None:
+        self._uncleanable[partition.name] = partition.topic_id
+        told = None if isinstance(error, CorruptData) else error
+        log.error("%s cannot be compacted, and is left as it is: %s", partition.name, error, exc_info=told)
+
+    # --- options and figures
+
+    def _number(self, name: str) -> int:
+        value = self._options()[name]
+        assert isinstance(value, int), f"{name} is {value!r}"
+        return value
+
+    def _rate(self) -> float:
+        rate = self._options()["log.cleaner.io.max.bytes.per.second"]
+        assert isinstance(rate, int | float)
+        return max(float(rate), 1.0)
+
+    def _limits(self) -> CleanerLimits:
+        threads = max(self._number("log.cleaner.threads"), 1)
+        load = self._options()["log.cleaner.io.buffer.load.factor"]
+        assert isinstance(load, int | float)
+        chunk = max(self._number("log.cleaner.io.buffer.size") // threads // 2, CHUNK_BYTES_MIN)
+        return CleanerLimits(
+            map_bytes=self._number("log.cleaner.dedupe.buffer.size") // threads,
+            load_factor=load,
+            chunk_bytes=chunk,
+            step_bytes=max(chunk, min(STEP_BYTES, int(self._rate() * THROTTLED_STEP_S))),
+        )
+
+    def _tell(self, partition: Partition, stats: CleanerStats, size: int) -> None:
+        seconds = max(self._last_s, 1e-9)
+        log.info(
+            "%s was compacted up to offset %d: %d of %d records stay, %d bytes became %d, %.1f s, %.1f MB/s, %d keys",
+            partition.name,
+            partition.log.cleaned_to,
+            stats.records_kept,
+            stats.records_read,
+            stats.bytes_read,
+            stats.bytes_written,
+            self._last_s,
+            (stats.bytes_mapped + stats.bytes_read + stats.bytes_written) / seconds / 1e6,
+            stats.keys,
+        )
+
+    def _uncleanable_in(self, path: str) -> list[Partition]:
+        return [
+            partition
+            for partition in self._replicas.all()
+            if self._uncleanable.get(partition.name) == partition.topic_id
+            and partition.log.directory.rpartition("/")[0] == path
+        ]
+
+    def _export(self, metrics: Metrics) -> None:
+        of_cleaner, of_choice = "kafka_log_logcleaner_", "kafka_log_logcleanermanager_"
+        for name, meaning, read in (
+            (
+                f"{of_choice}max_dirty_percent",
+                "Share of the dirtiest compacted log that is not clean.",
+                lambda: 100 * self._max_dirty_ratio,
+            ),
+            (
+                f"{of_choice}time_since_last_run_ms",
+                "Since a log to be compacted was last looked for.",
+                lambda: float(self._clock.now_ms() - self._last_choice_ms),
+            ),
+            (
+                f"{of_cleaner}cleaner_recopy_percent",
+                "What the last compaction wrote of what it read.",
+                lambda: 100 * self._last.bytes_written / max(self._last.bytes_read, 1),
+            ),
+            (f"{of_cleaner}max_clean_time_secs", "How long the last compaction took.", lambda: self._last_s),
+            (
+                f"{of_cleaner}max_buffer_utilization_percent",
+                "How full the memory for keys was in the last compaction.",
+                lambda: 100 * self._last.map_share,
+            ),
+            (
+                f"{of_cleaner}max_compaction_delay_secs",
+                "How long a log waits beyond max.compaction.lag.ms.",
+                lambda: self._max_overdue_ms / 1000,
+            ),
+        ):
+            metrics.gauge(name, meaning, read)
+        for log_dir in self._replicas.directories.all():
+            metrics.gauge(
+                f"{of_choice}uncleanable_partitions_count",
+                "Partitions that cannot be compacted.",
+                lambda path=log_dir.path: float(len(self._uncleanable_in(path))),  # type: ignore[misc]
+                logDirectory=log_dir.path,
+            )
+            metrics.gauge(
+                f"{of_choice}uncleanable_bytes",
+                "Bytes of them that wait for it.",
+                lambda path=log_dir.path: float(  # type: ignore[misc]
+                    sum(
+                        one.size
+                        for partition in self._uncleanable_in(path)
+                        for one in partition.log.segments
+                        if one.next_offset > partition.log.cleaned_to
+                    )
+                ),
+                logDirectory=log_dir.path,
+            )

@@ -1,0 +1,202 @@
+"""`headrace groups reset-offsets`: every way of Kafka's tool to move what a group has committed; a dry run unless --execute."""
+
+from __future__ import annotations
+
+import csv
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from headrace.base.errors import ConfigError, ErrorCode, KafkaError
+from headrace.base.ids import TopicPartition
+from headrace.cli.options import Bootstrap, CommandConfig, Json
+from headrace.cli.output import Failures, progress, show_json, show_table
+from headrace.cli.target import Target, with_cluster
+from headrace.client.cluster import Cluster
+from headrace.client.consumer import EARLIEST, LATEST, Consumer
+from headrace.client.groups import commit_offsets, committed_offsets, describe_group
+
+FILE_BYTES_MAX = 64 << 20
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?\Z")
+_TOPIC = re.compile(r"([a-zA-Z0-9._-]+)(?::([0-9]{1,9}(?:,[0-9]{1,9})*))?\Z")
+_AT_REST = ("Empty", "Dead")
+
+
+class Move(NamedTuple):
+    """How new offsets are found; exactly one of them is given."""
+
+    to_earliest: bool = False
+    to_latest: bool = False
+    to_current: bool = False
+    to_offset: int | None = None
+    shift_by: int | None = None
+    to_datetime: str | None = None
+    by_duration: str | None = None
+    from_file: Path | None = None
+
+
+class Moved(NamedTuple):
+    partition: TopicPartition
+    before: int | None
+    after: int
+
+
+def reset_offsets(
+    group: Annotated[str, typer.Argument()],
+    topic: Annotated[list[str] | None, typer.Option(metavar="NAME[:0,2]", help="all partitions, or these")] = None,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="all that it has committed something for")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest")] = False,
+    to_current: Annotated[bool, typer.Option("--to-current", help="what is committed, or the end")] = False,
+    to_offset: Annotated[int | None, typer.Option(help="this one")] = None,
+    shift_by: Annotated[int | None, typer.Option(help="so many further, or back")] = None,
+    to_datetime: Annotated[
+        str | None, typer.Option(metavar="TIME", help="the first record from then on, as 2026-07-01T12:00:00")
+    ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option(metavar="PnDTnHnMnS", help="so long before now, as P1DT6H or PT30M")
+    ] = None,
+    from_file: Annotated[Path | None, typer.Option(metavar="CSV", help="lines of topic,partition,offset")] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="do it; else it is only shown")] = False,
+    export: Annotated[bool, typer.Option("--export", help="as CSV for --from-file")] = False,
+    json: Json = False,
+    bootstrap_server: Bootstrap = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Move what a group has committed; the group must have no members."""
+    move = Move(to_earliest, to_latest, to_current, to_offset, shift_by, to_datetime, by_duration, from_file)
+    if sum(way not in (None, False) for way in move) != 1:
+        ways = ", ".join(f"--{name.replace('_', '-')}" for name in Move._fields)
+        raise ConfigError(f"whereto? Exactly one of {ways}")
+    wanted = None if from_file is None else read_plan(from_file)
+    if wanted is None and bool(topic) == all_topics:
+        raise ConfigError("of which topics? Either --topic or --all-topics")
+
+    async def work(cluster: Cluster) -> tuple[list[Moved], dict[TopicPartition, ErrorCode]]:
+        await _check_at_rest(cluster, group)
+        committed = {place: one.offset for place, one in (await committed_offsets(cluster, group)).items()}
+        if wanted is not None:
+            partitions = sorted(wanted)
+        else:
+            partitions = sorted(committed) if all_topics else await parse_topics(cluster, topic or [])
+        moved = []
+        with progress("partitions", len(partitions)) as done:
+            for partition in partitions:
+                before = committed.get(partition)
+                target = None if wanted is None else wanted[partition]
+                moved.append(Moved(partition, before, await _find(Consumer(cluster), partition, before, move, target)))
+                done.advance(1)
+        codes = await commit_offsets(cluster, group, {one.partition: one.after for one in moved}) if execute else {}
+        return moved, codes
+
+    moved, codes = with_cluster(Target(bootstrap_server, command_config), work)
+    failures = Failures()
+    for partition, code in codes.items():
+        failures.found(str(partition), code, None)
+    _show(group, [one for one in moved if codes.get(one.partition, ErrorCode.NONE) is ErrorCode.NONE], export, json)
+    failures.end()
+
+
+async def _check_at_rest(cluster: Cluster, group: str) -> None:
+    """A group that is unknown gets its first offsets; one that is at work would take no notice, or commit over ours."""
+    try:
+        state = (await describe_group(cluster, group)).state
+    except KafkaError as error:
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        return
+    if state not in _AT_REST:
+        raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group} is {state}: its members must stop first")
+
+
+async def _find(
+    consumer: Consumer, partition: TopicPartition, committed: int | None, move: Move, planned: int | None
+) -> int:
+    """Within what the partition holds, like Kafka's tool."""
+    first, end = await consumer.offset(partition, EARLIEST), await consumer.offset(partition, LATEST)
+    if move.to_earliest:
+        return first
+    if move.to_latest:
+        return end
+    if move.to_datetime is not None or move.by_duration is not None:
+        at = parse_datetime(move.to_datetime) if move.to_datetime is not None else _before_now(move.by_duration or "")
+        found = await consumer.offset(partition, at)
+        return found if found >= 0 else end
+    if move.to_current:
+        wanted = end if committed is None else committed
+    elif move.shift_by is not None:
+        if committed is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{partition}: nothing is committed that could be shifted")
+        wanted = committed + move.shift_by
+    else:
+        wanted = planned if planned is not None else move.to_offset or 0
+    return min(max(wanted, first), end)
+
+
+async def parse_topics(cluster: Cluster, texts: list[str]) -> list[TopicPartition]:
+    """`orders` is all of its partitions, `orders:0,2` two of them."""
+    found: dict[TopicPartition, None] = {}
+    for text in texts:
+        match = _TOPIC.match(text)
+        if match is None:
+            raise ConfigError(f"--topic {text!r}: expected a name, or a name with partitions as orders:0,2")
+        name, indexes = match.groups()
+        known = await cluster.partitions(name)
+        chosen = known if indexes is None else [int(index) for index in indexes.split(",")]
+        for index in chosen:
+            if index not in known:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has no partition {index}")
+            found[TopicPartition(name, index)] = None
+    return sorted(found)
+
+
+def read_plan(file: Path) -> dict[TopicPartition, int]:
+    """What --export writes. ConfigError names the line."""
+    try:
+        if file.stat().st_size > FILE_BYTES_MAX:
+            raise ConfigError(f"--from-file: {file} has more than {FILE_BYTES_MAX} bytes")
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--from-file: {file} cannot be read: {error}") from error
+    plan: dict[TopicPartition, int] = {}
+    for number, row in enumerate(csv.reader(lines), 1):
+        if not row:
+            continue
+        try:
+            topic, partition, offset = (cell.strip() for cell in row[-3:])  # a group before them is Kafka's own way
+            plan[TopicPartition(topic, int(partition))] = int(offset)
+        except ValueError:
+            raise ConfigError(f"--from-file: {file}, line {number}: expected topic,partition,offset") from None
+    return plan
+
+
+def parse_datetime(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"--to-datetime {text!r}: expected a time as 2026-07-01T12:00:00") from None
+    return max(0, int((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1000))
+
+
+def _before_now(text: str) -> int:
+    match = _DURATION.match(text)
+    if match is None or not any(match.groups()):
+        raise ConfigError(f"--by-duration {text!r}: expected PnDTnHnMnS, as P1DT6H or PT30M")
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    # Times below zero mean something else to a broker.
+    return max(0, int((time.time() - ((days * 24 + hours) * 60 + minutes) * 60 - seconds) * 1000))
+
+
+def _show(group: str, moved: list[Moved], export: bool, json: bool) -> None:
+    if export:
+        for one in moved:
+            print(f"{one.partition.topic},{one.partition.partition},{one.after}")
+    elif json:
+        show_json([{**one.partition._asdict(), "before": one.before, "after": one.after} for one in moved])
+    else:
+        rows = [(group, *one.partition, one.before, one.after) for one in moved]
+        show_table(("group", "topic", "partition", "before", "after"), rows)

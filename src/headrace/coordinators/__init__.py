@@ -1,0 +1,1 @@
+"""Decisions about groups and transactions: machines on the journal of an internal topic."""

@@ -1,0 +1,166 @@
+"""`uniform`: all members have equally many partitions, and as few as possible change hands.
+
+Members keep what they have, as far as they are still subscribed; what is left over goes to those that have least. Where all are
+subscribed to the same topics nobody ends up with two more than anybody else. Where they are not, nobody ends up with two more than
+somebody who could take one of them. Partitions move for the sake of balance only, so a balanced assignment comes back as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from heapq import heapify, heapreplace
+
+from headrace.base.ids import Uuid
+from headrace.coordinators.group.assignors.spec import Assignment, MemberSpec
+
+_Kept = dict[Uuid, list[int]]
+
+
+def assign_uniform(members: Sequence[MemberSpec], partitions: Mapping[Uuid, int]) -> dict[str, Assignment]:
+    ordered = sorted(members, key=lambda member: member.member_id)
+    if not ordered:
+        return {}
+    kept, free = _keep(ordered, partitions)
+    if all(member.topics == ordered[0].topics for member in ordered):
+        _share_equally(kept, free)
+    else:
+        _Balance(ordered, kept).settle(free)
+    return {
+        member_id: {topic: tuple(sorted(indexes)) for topic, indexes in sorted(had.items()) if indexes}
+        for member_id, had in kept.items()
+    }
+
+
+def _keep(members: Sequence[MemberSpec], partitions: Mapping[Uuid, int]) -> tuple[dict[str, _Kept], _Kept]:
+    """What each member can keep of its last target, and what nobody has."""
+    wanted: dict[Uuid, None] = {}
+    for member in members:
+        wanted |= dict.fromkeys(member.topics)
+    taken = {topic: bytearray(partitions[topic]) for topic in sorted(wanted)}
+    sets: dict[tuple[Uuid, ...], frozenset[Uuid]] = {}  # subscriptions are few, members many
+    kept: dict[str, _Kept] = {}
+    for member in members:
+        mine: _Kept = {}
+        kept[member.member_id] = mine
+        subscribed = sets.get(member.topics)
+        if subscribed is None:
+            subscribed = sets[member.topics] = frozenset(member.topics)
+        for topic, indexes in member.target.items():
+            if topic not in subscribed:
+                continue
+            marks = taken[topic]
+            still = [index for index in indexes if index < len(marks) and not marks[index]]
+            for index in still:
+                marks[index] = 1
+            if still:
+                mine[topic] = still
+    free = {topic: [index for index, mark in enumerate(marks) if not mark] for topic, marks in taken.items()}
+    return kept, free
+
+
+def _share_equally(kept: dict[str, _Kept], free: _Kept) -> None:
+    """Everybody is subscribed to the same: the sizes are known beforehand. Those above the share keep the extra ones."""
+    sizes = {member_id: sum(map(len, had.values())) for member_id, had in kept.items()}
+    total = sum(sizes.values()) + sum(map(len, free.values()))
+    share, extra = divmod(total, len(kept))
+    left = [(topic, index) for topic, indexes in free.items() for index in indexes]
+    unfilled: list[tuple[str, int]] = []
+    for member_id, had in kept.items():
+        surplus = sizes[member_id] - share
+        if surplus > 0 and extra:
+            extra, surplus = extra - 1, surplus - 1
+        elif surplus <= 0:
+            unfilled.append((member_id, -surplus))
+        if surplus > 0:
+            left += _give_back(had, surplus)
+    left.sort(reverse=True)
+    for member_id, room in unfilled:
+        if extra:
+            extra, room = extra - 1, room + 1
+        had = kept[member_id]
+        for _ in range(room):
+            topic, index = left.pop()
+            had.setdefault(topic, []).append(index)
+
+
+def _give_back(had: _Kept, count: int) -> list[tuple[Uuid, int]]:
+    given: list[tuple[Uuid, int]] = []
+    for topic in sorted(had, reverse=True):
+        while had[topic] and len(given) < count:
+            given.append((topic, had[topic].pop()))
+    return given
+
+
+class _Balance:
+    """For members that are subscribed to different topics. Topics with the same subscribers are one class: what counts is how many of
+    a class's partitions each of them has."""
+
+    def __init__(self, members: Sequence[MemberSpec], kept: dict[str, _Kept]) -> None:
+        self._kept = kept
+        self._sizes = {member_id: sum(map(len, had.values())) for member_id, had in kept.items()}
+        subscribers: dict[Uuid, list[str]] = {}
+        for member in members:
+            for topic in member.topics:
+                subscribers.setdefault(topic, []).append(member.member_id)
+        self._classes: dict[tuple[str, ...], list[Uuid]] = {}
+        for topic in sorted(subscribers):
+            self._classes.setdefault(tuple(subscribers[topic]), []).append(topic)
+        self._fresh: dict[str, _Kept] = {member_id: {} for member_id in kept}  # of what they have: not had before
+
+    def settle(self, free: _Kept) -> None:
+        # Those with the fewest possible takers first: the others can make up for it.
+        for takers, topics in sorted(self._classes.items(), key=lambda pair: (len(pair[0]), pair[0])):
+            self._hand_out(takers, topics, free)
+        classes = [pair for pair in self._classes.items() if len(pair[0]) > 1]
+        moved = True
+        while moved:
+            moved = False
+            for takers, topics in classes:
+                moved |= self._even_out(takers, topics)
+
+    def _hand_out(self, takers: tuple[str, ...], topics: list[Uuid], free: _Kept) -> None:
+        heap = [(self._sizes[taker], taker) for taker in takers]
+        heapify(heap)
+        for topic in topics:
+            for index in free[topic]:
+                size, taker = heap[0]
+                heapreplace(heap, (size + 1, taker))
+                self._sizes[taker] = size + 1
+                self._kept[taker].setdefault(topic, []).append(index)
+                self._fresh[taker].setdefault(topic, []).append(index)
+
+    def _even_out(self, takers: tuple[str, ...], topics: list[Uuid]) -> bool:
+        """Moves partitions of this class from those that have most to those that have least, while that makes them more equal."""
+        sizes, moved = self._sizes, False
+        least = min(map(sizes.__getitem__, takers))
+        givers = [
+            taker
+            for taker in takers
+            if sizes[taker] - least >= 2 and any(self._kept[taker].get(topic) for topic in topics)
+        ]
+        while givers:
+            giver = max(givers, key=sizes.__getitem__)
+            taker = min(takers, key=sizes.__getitem__)
+            if sizes[giver] - sizes[taker] < 2:
+                break
+            if self._move(giver, taker, topics):
+                moved = True
+            else:
+                givers.remove(giver)
+        return moved
+
+    def _move(self, giver: str, taker: str, topics: list[Uuid]) -> bool:
+        """One partition, rather one that the giver did not have before."""
+        for had in (self._fresh[giver], self._kept[giver]):
+            for topic in topics:
+                if had.get(topic):
+                    index = had[topic][-1]
+                    self._kept[giver][topic].remove(index)
+                    if index in self._fresh[giver].get(topic, ()):
+                        self._fresh[giver][topic].remove(index)
+                    self._kept[taker].setdefault(topic, []).append(index)
+                    self._fresh[taker].setdefault(topic, []).append(index)
+                    self._sizes[giver] -= 1
+                    self._sizes[taker] += 1
+                    return True
+        return False

@@ -1,0 +1,1 @@
+"""Classic groups: members join, their leader assigns, everybody syncs."""

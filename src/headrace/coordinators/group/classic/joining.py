@@ -1,0 +1,210 @@
+"""JoinGroup 0–9 to a classic group: new members, members that come back, static members under a new id (KIP-345, 394, 814)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import new_uuid
+from headrace.coordinators.group.classic.group import ClassicGroup, Member, protocols_of
+from headrace.coordinators.group.classic.rebalance import (
+    dismiss,
+    generation_answer,
+    prepare,
+    prepare_or_complete,
+    refuse_parked,
+)
+from headrace.coordinators.group.classic.state import SESSION, new_group_record, prolong, record_of
+from headrace.coordinators.group.classic.states import State
+from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+
+if TYPE_CHECKING:
+    from headrace.coordinators.group.asked import Asked
+    from headrace.coordinators.group.shard import GroupShard, Tx
+
+MEMBER_ID_REQUIRED_VERSION_MIN = 4
+SKIP_ASSIGNMENT_VERSION_MIN = 9
+NEW_MEMBER_TIMEOUT_MS = (
+    300_000  # a new member that hung up while it waited is forgotten then; if it is still there it asks again
+)
+PENDING_MAX = 10_000  # ids given out to one group and not used
+
+
+def join(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
+    request = asked.request
+    assert isinstance(request, JoinGroupRequest)
+    settings = shard.settings
+    if not settings.group_min_session_timeout_ms <= request.session_timeout_ms <= settings.group_max_session_timeout_ms:
+        raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+    if shard.consumers.has(request.group_id):
+        if not shard.consumers.is_empty(request.group_id):
+            shard.consumers.guest_join(shard, asked, now_ms, tx)
+            return
+        shard.consumers.forget(request.group_id, tx)
+    group = shard.classic.draft(request.group_id)
+    if group is None:
+        if request.member_id:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        group = ClassicGroup(request.group_id, since_ms=now_ms)
+        _join_new(shard, group, asked, request, now_ms, tx)
+        if not shard.offsets.has(request.group_id):
+            tx.emit(new_group_record(group))
+    elif not _has_room(group, request.member_id, settings.group_max_size):
+        member = group.members.get(request.member_id)
+        if member is not None:
+            dismiss(group, member, tx)
+        tx.reply(tx.ticket, JoinGroupResponse(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED))
+    elif request.member_id:
+        _rejoin(shard, group, asked, request, now_ms, tx)
+    else:
+        _join_new(shard, group, asked, request, now_ms, tx)
+    shard.classic.keep(group)
+
+
+def _has_room(group: ClassicGroup, member_id: str, size_max: int) -> bool:
+    member = group.members.get(member_id)
+    if group.state is State.EMPTY:
+        return True
+    if group.state is State.PREPARING:
+        # Counted by who has joined again, so that a group above a lowered limit shrinks with the next rebalance.
+        return (member is not None and member.joining is not None) or group.joined < size_max
+    return member is not None or len(group.members) < size_max
+
+
+def _check_protocols(group: ClassicGroup, request: JoinGroupRequest) -> None:
+    if not group.knows(request.protocol_type, [protocol.name for protocol in request.protocols]):
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+
+
+def _join_new(
+    shard: GroupShard, group: ClassicGroup, asked: Asked, request: JoinGroupRequest, now_ms: int, tx: Tx
+) -> None:
+    """Somebody without a member id."""
+    _check_protocols(group, request)
+    instance_id = request.group_instance_id
+    member_id = _new_member_id(shard, asked.client_id if instance_id is None else instance_id)
+    if instance_id is not None and instance_id in group.instances:
+        _replace_static(shard, group, asked, request, member_id, now_ms, tx)
+    elif instance_id is None and asked.version >= MEMBER_ID_REQUIRED_VERSION_MIN:
+        if len(group.pending) >= PENDING_MAX:
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{PENDING_MAX} members were given an id and wait")
+        group.pending[member_id] = None
+        tx.arm((SESSION, group.id, member_id), now_ms + request.session_timeout_ms)
+        tx.reply(tx.ticket, JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
+    else:
+        _add(shard, group, asked, request, member_id, now_ms, tx)
+
+
+def _new_member_id(shard: GroupShard, prefix: str) -> str:
+    """With a UUID as Java prints it."""
+    digits = new_uuid(shard.chance).hex()
+    return "-".join((prefix, digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _add(
+    shard: GroupShard,
+    group: ClassicGroup,
+    asked: Asked,
+    request: JoinGroupRequest,
+    member_id: str,
+    now_ms: int,
+    tx: Tx,
+) -> None:
+    member = Member(
+        member_id,
+        request.group_instance_id,
+        asked.client_id,
+        asked.client_host,
+        _rebalance_timeout(asked, request),
+        request.session_timeout_ms,
+        protocols_of(request.protocols),
+        joining=tx.ticket,
+        is_new=True,
+    )
+    group.newcomers = group.newcomers or group.is_initial
+    group.add(member, request.protocol_type)
+    prolong(group, member, now_ms, tx, NEW_MEMBER_TIMEOUT_MS)
+    prepare_or_complete(shard, group, now_ms, tx)
+
+
+def _rebalance_timeout(asked: Asked, request: JoinGroupRequest) -> int:
+    return request.session_timeout_ms if asked.version == 0 else request.rebalance_timeout_ms
+
+
+def _rejoin(
+    shard: GroupShard, group: ClassicGroup, asked: Asked, request: JoinGroupRequest, now_ms: int, tx: Tx
+) -> None:
+    """Somebody with a member id: one that was just given out, or a member's."""
+    _check_protocols(group, request)
+    if request.member_id in group.pending:
+        if request.group_instance_id is not None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)  # ids are given out to dynamic members only
+        _add(shard, group, asked, request, request.member_id, now_ms, tx)
+        return
+    group.check_member(request.member_id, request.group_instance_id)
+    member = group.members[request.member_id]
+    unchanged = member.protocols == protocols_of(request.protocols)
+    if group.state is State.EMPTY:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+    if unchanged and group.state is State.COMPLETING:
+        # Its answer may have been lost on the way.
+        tx.reply(tx.ticket, generation_answer(group, member.id))
+    elif unchanged and group.state is State.STABLE and group.leader != member.id:
+        tx.reply(tx.ticket, generation_answer(group, member.id))
+    else:
+        # A leader joins again to make the group rebalance: topics may have changed.
+        _update(group, member, asked, request, tx)
+        prepare_or_complete(shard, group, now_ms, tx)
+
+
+def _update(group: ClassicGroup, member: Member, asked: Asked, request: JoinGroupRequest, tx: Tx) -> Member:
+    """A join that was parked already is an answer that nobody waits for any more."""
+    refuse_parked(member, ErrorCode.REBALANCE_IN_PROGRESS, member.id, tx)
+    updated = replace(
+        member,
+        protocols=protocols_of(request.protocols),
+        rebalance_timeout_ms=_rebalance_timeout(asked, request),
+        session_timeout_ms=request.session_timeout_ms,
+        joining=tx.ticket,
+        syncing=None,
+    )
+    group.update(updated)
+    return updated
+
+
+def _replace_static(
+    shard: GroupShard,
+    group: ClassicGroup,
+    asked: Asked,
+    request: JoinGroupRequest,
+    new_id: str,
+    now_ms: int,
+    tx: Tx,
+) -> None:
+    """A static member came back without its id: the old one is fenced. A stable group goes on as if nothing had happened, unless
+    another protocol would be chosen now."""
+    assert request.group_instance_id is not None
+    old_leader, old_id = group.leader, group.instances[request.group_instance_id]
+    old = group.members[old_id]
+    refuse_parked(old, ErrorCode.FENCED_INSTANCE_ID, old_id, tx)
+    group.update(replace(old, joining=None, syncing=None))
+    tx.cancel((SESSION, group.id, old_id))
+    member = _update(group, group.rename(old_id, new_id), asked, request, tx)
+    prolong(group, member, now_ms, tx)
+    if group.state is State.COMPLETING:
+        # The leader may be assigning to the old id by now.
+        prepare(shard, group, now_ms, tx)
+    elif group.state is not State.STABLE or group.select_protocol() != group.protocol:
+        prepare_or_complete(shard, group, now_ms, tx)
+    else:
+        group.update(replace(member, joining=None))
+        tx.emit(record_of(group))
+        answer = generation_answer(group, new_id)
+        if asked.version >= SKIP_ASSIGNMENT_VERSION_MIN:
+            answer.skip_assignment = group.leader == new_id
+        else:
+            # Too old to be told that it leads and has nothing to do: it hears that its former self does.
+            answer.leader, answer.members = old_leader or "", []
+        tx.reply(tx.ticket, answer)

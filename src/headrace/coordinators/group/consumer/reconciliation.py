@@ -1,0 +1,159 @@
+"""How a member comes from what it owns to what it shall own.
+
+The target is what the last run of the assignor gave a member; the member follows it at its own pace. Three rules make that safe:
+
+  1. What must go, goes first: a member that owns something outside its target keeps its epoch, is told of a smaller assignment, and
+     stays UNREVOKED until a heartbeat lists what it owns and nothing of it is among what must go. Nobody else is given it before.
+  2. What may come, comes with the new epoch: of what is missing, only what nobody owns (assigned or still revoking) is given out.
+  3. What is missing and still somebody's is waited for: the member has the new epoch, but is UNRELEASED and looks again at every
+     heartbeat. With nothing missing it is STABLE, and rests until there is another epoch.
+
+TRANSITIONS is the whole of it: a member's state and what was found out about it give the next state, and whether it moves on to the
+epoch of the target. A member that changes its subscription lets go at once of topics it no longer wants, target or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import Uuid
+from headrace.coordinators.group.assignors.spec import Assignment
+from headrace.coordinators.group.consumer.members import NOTHING, Member, MemberState, Owned
+
+Told = Mapping[Uuid, Mapping[int, None]]
+
+
+class Finding(Enum):
+    UP_TO_DATE = "stable at the epoch of the target"
+    UNCONFIRMED = "has not said that it let go of what it must"
+    MUST_REVOKE = "owns something outside its target"
+    MUST_WAIT = "something of its target is still somebody else's"
+    COMPLETE = "owns its target"
+
+
+class Step(NamedTuple):
+    state: MemberState
+    moves_on: bool  # to the epoch of the target
+
+
+_STABLE, _UNREVOKED, _UNRELEASED, _UNKNOWN = (
+    MemberState.STABLE,
+    MemberState.UNREVOKED_PARTITIONS,
+    MemberState.UNRELEASED_PARTITIONS,
+    MemberState.UNKNOWN,
+)
+
+TRANSITIONS: Mapping[tuple[MemberState, Finding], Step] = {
+    (_STABLE, Finding.UP_TO_DATE): Step(_STABLE, False),
+    (_STABLE, Finding.MUST_REVOKE): Step(_UNREVOKED, False),
+    (_STABLE, Finding.MUST_WAIT): Step(_UNRELEASED, True),
+    (_STABLE, Finding.COMPLETE): Step(_STABLE, True),
+    (_UNREVOKED, Finding.UNCONFIRMED): Step(_UNREVOKED, False),
+    (_UNREVOKED, Finding.MUST_REVOKE): Step(_UNREVOKED, False),
+    (_UNREVOKED, Finding.MUST_WAIT): Step(_UNRELEASED, True),
+    (_UNREVOKED, Finding.COMPLETE): Step(_STABLE, True),
+    (_UNRELEASED, Finding.MUST_REVOKE): Step(_UNREVOKED, False),
+    (_UNRELEASED, Finding.MUST_WAIT): Step(_UNRELEASED, True),
+    (_UNRELEASED, Finding.COMPLETE): Step(_STABLE, True),
+    # Written by a newer version; such a member comes back with nothing, so there is nothing to revoke.
+    (_UNKNOWN, Finding.MUST_WAIT): Step(_UNRELEASED, True),
+    (_UNKNOWN, Finding.COMPLETE): Step(_STABLE, True),
+}
+
+
+class Reconciliation:
+    """One look at one member."""
+
+    def __init__(
+        self,
+        member: Member,
+        target: Assignment,
+        target_epoch: int,
+        subscribed: Callable[[Uuid], bool],
+        taken: Callable[[Uuid, int], bool],
+        told: Told | None,
+    ) -> None:
+        """`taken` says whether another member owns a partition; `told` is what this one says it owns, if it said so."""
+        self._member = member
+        self._target = target
+        self._epoch = target_epoch
+        self._subscribed = subscribed
+        self._taken = taken
+        self._told = told
+
+    def next(self, subscription_changed: bool) -> Member:
+        member = self._member
+        if member.state is _UNKNOWN and self._told != {}:
+            raise KafkaError(
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                "The member is in a state that is not known here: it must give up all its partitions and join again.",
+            )
+        if member.is_reconciled(self._epoch):
+            finding, kept, revoking = Finding.UP_TO_DATE, member.assigned, member.revoking
+        elif member.state is _UNREVOKED and self._holds(member.revoking):
+            finding, kept, revoking = Finding.UNCONFIRMED, member.assigned, member.revoking
+        else:
+            finding, kept, revoking = self._compare()
+        step = TRANSITIONS[(member.state, finding)]
+        if finding in (Finding.UP_TO_DATE, Finding.UNCONFIRMED):
+            return self._without_unwanted() if subscription_changed else member
+        return replace(
+            member,
+            state=step.state,
+            epoch=self._epoch if step.moves_on else member.epoch,
+            previous_epoch=member.epoch,
+            assigned=kept,
+            revoking=revoking,
+        )
+
+    def _holds(self, partitions: Owned) -> bool:
+        """Whether the member may still work on one of these; who does not say may."""
+        told = self._told
+        if told is None:
+            return True
+        return any(
+            partition in told[topic] for topic, indexes in partitions.items() if topic in told for partition in indexes
+        )
+
+    def _compare(self) -> tuple[Finding, Owned, Owned]:
+        """With what is assigned and what is to be revoked from here on."""
+        member = self._member
+        kept: dict[Uuid, dict[int, int]] = {}
+        surplus: dict[Uuid, dict[int, int]] = {}
+        free: dict[Uuid, list[int]] = {}
+        waiting = False
+        for topic in sorted(self._target.keys() | member.assigned.keys()):
+            target = dict.fromkeys(self._target.get(topic, ()) if self._subscribed(topic) else ())
+            had = member.assigned.get(topic, {})
+            if stays := {partition: epoch for partition, epoch in had.items() if partition in target}:
+                kept[topic] = stays
+            if goes := {partition: epoch for partition, epoch in had.items() if partition not in target}:
+                surplus[topic] = goes
+            missing = [partition for partition in target if partition not in had]
+            if comes := [partition for partition in missing if not self._taken(topic, partition)]:
+                free[topic] = comes
+            waiting |= len(comes) < len(missing)
+        if surplus and self._holds(surplus):
+            return Finding.MUST_REVOKE, kept, surplus
+        for topic, partitions in free.items():
+            kept.setdefault(topic, {}).update(dict.fromkeys(partitions, self._epoch))
+        return Finding.MUST_WAIT if waiting else Finding.COMPLETE, kept, NOTHING
+
+    def _without_unwanted(self) -> Member:
+        """No topic that the member is no longer subscribed to, before there is a new target; state and epoch follow from that."""
+        member = self._member
+        unwanted = [topic for topic in member.assigned if not self._subscribed(topic)]
+        if not unwanted:
+            return member
+        kept = {topic: had for topic, had in member.assigned.items() if topic not in unwanted}
+        revoking = {topic: dict(had) for topic, had in member.revoking.items()}
+        for topic in unwanted:
+            revoking.setdefault(topic, {}).update(member.assigned[topic])
+        if self._holds(revoking):
+            return replace(member, state=_UNREVOKED, previous_epoch=member.epoch, assigned=kept, revoking=revoking)
+        return replace(member, previous_epoch=member.epoch, assigned=kept)

@@ -1,0 +1,144 @@
+"""Subscriptions by regular expression: which topics one stands for is found out by the coordinator, and written down.
+
+All expressions of a group are looked at together, so that a new topic costs one rebalance: when there is one without topics yet,
+when topics came or went, and now and then; but not again within ten seconds. The look is taken in slices. What a member may not
+DESCRIBE is not there for it; as in Kafka it is the member whose heartbeat began the search that counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.pattern_syntax import BadPattern
+from headrace.base.patterns import Pattern
+from headrace.coordinators.group.consumer.groups import ConsumerGroup, Resolved
+from headrace.coordinators.group.consumer.record_values import regex_record
+from headrace.metadata.image import Image
+
+if TYPE_CHECKING:
+    from headrace.coordinators.group.asked import Asked
+    from headrace.coordinators.group.shard import GroupShard, Tx
+
+REFRESH_MS_MIN = 10_000
+SEARCHED_AT_ONCE = 1000  # names against one pattern; two to four milliseconds
+COMPILED_LIKE = 50  # names: what an expression costs at least
+SLICE_PAUSE_MS = 5  # between two slices: others have their turn
+PATTERNS_REMEMBERED_MAX = 100
+REGEX_TIMER = "consumer-regex"
+UNDER_WAY = ""  # the only key of the table of searches
+
+
+class Search(Struct, frozen=True):
+    names: tuple[str, ...]  # all topics when it began
+    left: tuple[str, ...]  # expressions, the one in hand first
+    place: int  # in the names
+    matched: tuple[str, ...]  # by the one in hand so far
+    found: tuple[tuple[str, tuple[str, ...]], ...]  # expressions that are done
+    allowed: Callable[[str], bool]
+    version: int
+    began_ms: int
+
+
+class Patterns:
+    """Compiled ones, and since when the topics have the names they have; nothing that could not be found out again."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[str, Pattern] = {}
+        self._topics: Any = None
+        self._changed_at = -1
+
+    def get(self, regex: str) -> Pattern:
+        pattern = self._compiled.get(regex)
+        if pattern is None:
+            if len(self._compiled) >= PATTERNS_REMEMBERED_MAX:
+                self._compiled.clear()
+            pattern = self._compiled[regex] = Pattern(regex)
+        return pattern
+
+    def names_changed_at(self, image: Image) -> int:
+        """The offset of the first image that was seen with these names."""
+        if image.topics is not self._topics:
+            if self._topics is None or self._topics.keys() != image.topics.keys():
+                self._changed_at = image.offset
+            self._topics = image.topics
+        return self._changed_at
+
+
+def check_regex(shard: GroupShard, regex: str) -> None:
+    try:
+        shard.consumers.patterns.get(regex)
+    except BadPattern as error:
+        raise KafkaError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}.",
+        ) from error
+
+
+def search_if_due(shard: GroupShard, group: ConsumerGroup, asked: Asked, now_ms: int, tx: Tx) -> bool:
+    """Begins to look, if it is time to; True if the topics of an expression are others now."""
+    if not len(group.regexes) or UNDER_WAY in group.search:
+        return False
+    resolved = group.resolved.values()
+    last_ms = max((one.at_ms for one in resolved), default=None)
+    if last_ms is not None and 0 <= now_ms - last_ms <= REFRESH_MS_MIN:
+        return False
+    image = shard.image()
+    is_due = (
+        any(regex not in group.resolved for regex, _ in group.regexes.items())
+        or last_ms is None
+        or max(one.version for one in resolved) < shard.consumers.patterns.names_changed_at(image)
+        or now_ms - last_ms > shard.settings.group_consumer_regex_refresh_interval_ms
+    )
+    if not is_due:
+        return False
+    group.search[UNDER_WAY] = Search(
+        names=tuple(image.topics),
+        left=tuple(sorted(regex for regex, _ in group.regexes.items())),
+        place=0,
+        matched=(),
+        found=(),
+        allowed=asked.allowed,
+        version=image.offset,
+        began_ms=now_ms,
+    )
+    return search_on(shard, group, now_ms, tx)
+
+
+def search_on(shard: GroupShard, group: ConsumerGroup, now_ms: int, tx: Tx) -> bool:
+    """One slice; when that was the last, writes down what was found."""
+    search = _slice(group.search[UNDER_WAY], shard.consumers.patterns)
+    if search.left:
+        group.search[UNDER_WAY] = search
+        tx.arm((REGEX_TIMER, group.group_id), now_ms + SLICE_PAUSE_MS)
+        return False
+    del group.search[UNDER_WAY]
+    changed = False
+    for regex, topics in search.found:
+        if regex not in group.regexes:
+            continue  # nobody's any more
+        before = group.resolved.get(regex)
+        changed |= (before.topics if before is not None else ()) != topics
+        tx.emit(regex_record(group.group_id, regex, Resolved(topics, search.version, search.began_ms)))
+    return changed
+
+
+def _slice(search: Search, patterns: Patterns) -> Search:
+    budget = SEARCHED_AT_ONCE
+    while search.left and budget > 0:
+        regex = search.left[0]
+        pattern = patterns.get(regex)
+        names = search.names[search.place : search.place + budget]
+        matched = search.matched + tuple(name for name in names if pattern.matches(name) and search.allowed(name))
+        budget -= max(len(names), COMPILED_LIKE)
+        place = search.place + len(names)
+        if place < len(search.names):
+            search = replace(search, place=place, matched=matched)
+        else:
+            done = (*search.found, (regex, tuple(sorted(matched))))
+            search = replace(search, left=search.left[1:], place=0, matched=(), found=done)
+    return search

@@ -1,0 +1,127 @@
+"""Old offsets go, and with the last of them the group (KIP-211); so do the offsets of topics that were deleted.
+
+A sweep looks at everything the shard has, a little in each turn. What it finds is looked at again before it goes: somebody may have
+committed since. A turn that fails is not repeated: the next sweep finds what it left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from headrace.base.ids import ZERO_UUID, Uuid
+from headrace.coordinators.group.offsets import (
+    NO_EXPIRY,
+    CommittedOffset,
+    DeletedTopic,
+    Place,
+    TopicsDeleted,
+    offset_tombstone,
+)
+from headrace.coordinators.group.ownership import GroupOwner, owner_of
+
+if TYPE_CHECKING:
+    from headrace.coordinators.group.asked import Asked
+    from headrace.coordinators.group.shard import GroupShard, Tx
+
+SWEEP = "offsets-sweep"
+LOOKED_AT_ONCE = 200  # offsets and groups in one turn; also bounds the batch that is written
+MINUTE_MS = 60_000
+
+# A group and one place of it, or no place: the group itself, after all of its places.
+Found = tuple[str, Place | None]
+
+
+def begin(shard: GroupShard, now_ms: int, tx: Tx) -> None:
+    tx.arm((SWEEP,), now_ms + shard.settings.offsets_retention_check_interval_ms)
+
+
+def on_sweep_timer(shard: GroupShard, timer: tuple[str], now_ms: int, tx: Tx) -> None:
+    """The walk itself is no state: whoever loses it begins anew."""
+    if shard.offsets.sweep is None:
+        shard.offsets.sweep = _everything(shard)
+    found = list(islice(shard.offsets.sweep, LOOKED_AT_ONCE))
+    deleted = dict(shard.offsets.deleted)
+    if len(found) < LOOKED_AT_ONCE:
+        shard.offsets.sweep = None
+        shard.offsets.deleted.clear()
+        tx.arm((SWEEP,), now_ms + shard.settings.offsets_retention_check_interval_ms)
+    else:
+        tx.arm((SWEEP,), now_ms + 1)
+    for group_id, place in found:
+        owner = owner_of(shard.owners, group_id)
+        if place is None:
+            _expire_group(shard, owner, group_id, tx)
+        else:
+            _expire_offset(shard, owner, group_id, place, deleted.get(place[0]), now_ms, tx)
+
+
+def _everything(shard: GroupShard) -> Iterator[Found]:
+    owned = [group_id for owner in shard.owners for group_id in owner.group_ids()]
+    for group_id in dict.fromkeys([*owned, *shard.offsets.groups.keys()]):
+        table = shard.offsets.groups.get(group_id)
+        if table is not None:
+            for place in table.keys():  # noqa: SIM118 -- a table, not a dict
+                yield group_id, place
+        yield group_id, None
+
+
+def _expire_offset(
+    shard: GroupShard,
+    owner: GroupOwner | None,
+    group_id: str,
+    place: Place,
+    deleted: DeletedTopic | None,
+    now_ms: int,
+    tx: Tx,
+) -> None:
+    committed = shard.offsets.get(group_id, place)
+    if committed is None:
+        return
+    if deleted is not None and _is_of(committed, *deleted):
+        tx.emit(offset_tombstone(group_id, place))
+    elif owner is None or not owner.is_subscribed(group_id, place[0]):
+        retention_ms = shard.settings.offsets_retention_minutes * MINUTE_MS
+        if _is_expired(owner, group_id, committed, now_ms, retention_ms):
+            tx.emit(offset_tombstone(group_id, place))
+
+
+def _is_of(committed: CommittedOffset, topic_id: Uuid, deleted_ms: int) -> bool:
+    """A topic of the same name may have been made, and read, since."""
+    if committed.topic_id == ZERO_UUID:
+        return committed.committed_ms <= deleted_ms
+    return committed.topic_id == topic_id
+
+
+def _is_expired(
+    owner: GroupOwner | None, group_id: str, committed: CommittedOffset, now_ms: int, retention_ms: int
+) -> bool:
+    since_ms: int | None = committed.committed_ms
+    if owner is not None:
+        since_ms = owner.retained_since(group_id, committed.committed_ms)
+    if since_ms is None:
+        return False
+    if committed.expire_ms != NO_EXPIRY:
+        return now_ms >= committed.expire_ms
+    return now_ms - since_ms >= retention_ms
+
+
+def _expire_group(shard: GroupShard, owner: GroupOwner | None, group_id: str, tx: Tx) -> None:
+    """Without offsets and without members nobody would miss it."""
+    if shard.offsets.has(group_id):
+        return
+    if owner is None:
+        shard.classic.forget(group_id, tx)
+    elif owner.is_empty(group_id):
+        owner.forget(group_id, tx)
+
+
+def on_topics_deleted(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
+    request = asked.request
+    assert isinstance(request, TopicsDeleted)
+    for topic in request.topics:
+        shard.offsets.deleted[topic.name] = (topic.topic_id, now_ms)
+    shard.offsets.sweep = None
+    tx.arm((SWEEP,), now_ms)
+    tx.reply(tx.ticket, None)

@@ -1,0 +1,82 @@
+"""OffsetFetch 1–10 as a shard answers it, for one group.
+
+Read past the runtime, an offset is what was committed last. With require_stable it is asked as a decision: then it is the newest, and
+the answer waits until that one is committed too. Offsets of a transaction that is open belong here once there are transactions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.base.ids import ZERO_UUID, Uuid
+from headrace.coordinators.group.offsets import CommittedOffset, Place
+from headrace.coordinators.group.ownership import owner_of
+from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from headrace.statemachine.undo import Table
+
+if TYPE_CHECKING:
+    from headrace.coordinators.group.asked import Asked
+    from headrace.coordinators.group.shard import GroupShard, Tx
+
+NO_OFFSET = -1
+NO_EPOCH = -1
+
+FetchGroup = OffsetFetchRequest.OffsetFetchRequestGroup
+FetchedGroup = OffsetFetchResponse.OffsetFetchResponseGroup
+FetchedTopic = OffsetFetchResponse.OffsetFetchResponseTopics
+Fetched = OffsetFetchResponse.OffsetFetchResponsePartitions
+
+
+def fetch_stable(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
+    request = asked.request
+    assert isinstance(request, FetchGroup)
+    tx.reply(tx.ticket, fetch(shard, request, newest=True))
+
+
+def fetch(shard: GroupShard, request: FetchGroup, *, newest: bool = False) -> FetchedGroup:
+    """Topics are named; none named: all that the group has offsets of. KafkaError if the member may not ask."""
+    owner = owner_of(shard.owners, request.group_id)
+    if owner is not None:
+        owner.check_fetch(request.group_id, request.member_id, request.member_epoch)
+    groups = shard.offsets.groups
+    table = groups.get(request.group_id) if newest else groups.committed(request.group_id)
+    if request.topics is None:
+        return FetchedGroup(request.group_id, _all(table, newest))
+    topics = [
+        FetchedTopic(
+            topic.name,
+            topic.topic_id,
+            [
+                _fetched(index, _find(table, (topic.name, index), topic.topic_id, newest))
+                for index in topic.partition_indexes
+            ],
+        )
+        for topic in request.topics
+    ]
+    return FetchedGroup(request.group_id, topics)
+
+
+def _find(
+    table: Table[Place, CommittedOffset] | None, place: Place, topic_id: Uuid, newest: bool
+) -> CommittedOffset | None:
+    """Not what was committed for another topic of that name, if the id of this one is known."""
+    if table is None:
+        return None
+    found = table.get(place) if newest else table.committed(place)
+    if found is None or ZERO_UUID in (topic_id, found.topic_id) or topic_id == found.topic_id:
+        return found
+    return None
+
+
+def _all(table: Table[Place, CommittedOffset] | None, newest: bool) -> list[FetchedTopic]:
+    topics: dict[str, list[Fetched]] = {}
+    if table is not None:
+        for (topic, index), found in sorted(table.items() if newest else table.committed_items()):
+            topics.setdefault(topic, []).append(_fetched(index, found))
+    return [FetchedTopic(name=name, partitions=partitions) for name, partitions in topics.items()]
+
+
+def _fetched(index: int, found: CommittedOffset | None) -> Fetched:
+    if found is None:
+        return Fetched(index, NO_OFFSET, NO_EPOCH, "")
+    return Fetched(index, found.offset, found.leader_epoch, found.metadata)

@@ -1,0 +1,203 @@
+"""Committed offsets: OffsetCommit 2–10 and OffsetDelete 0, and the table of them.
+
+Offsets belong to a group id, not to a type of group: they stay when a group changes its type, and alone they are a group too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import ZERO_UUID, Uuid
+from headrace.coordinators.group.ownership import GroupOwner, PartitionCheck, owner_of
+from headrace.coordinators.group.records import GroupRecord
+from headrace.protocol.declare import Struct
+from headrace.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from headrace.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from headrace.protocol.messages.stored.offsets import (
+    LegacyOffsetCommitKey,
+    LegacyOffsetCommitValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from headrace.statemachine.undo import Table, UndoLog
+
+if TYPE_CHECKING:
+    from headrace.coordinators.group.asked import Asked
+    from headrace.coordinators.group.shard import GroupShard, Tx
+
+NO_EXPIRY = -1  # the retention of the broker counts
+VALUE_VERSION = 4
+VALUE_VERSION_WITH_EXPIRY = 1  # for clients that choose a retention of their own (OffsetCommit before version 5)
+GROUP_ERRORS_VERSION_MIN = 9
+
+Place = tuple[str, int]  # topic and partition
+DeletedTopic = tuple[Uuid, int]  # its id, and when it was deleted
+Partition = OffsetCommitRequest.OffsetCommitRequestPartition
+Answered = OffsetCommitResponse.OffsetCommitResponsePartition
+
+
+class CommittedOffset(msgspec.Struct, frozen=True, gc=False):
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_ms: int
+    expire_ms: int
+    topic_id: Uuid  # zero if it was committed by name, or by a version that knew none
+
+
+class TopicsDeleted(Struct):
+    """Asked by the shell of every shard."""
+
+    class Topic(Struct):
+        name: str = ""
+        topic_id: Uuid = ZERO_UUID
+
+    topics: list[Topic] = []
+
+
+class OffsetsState:
+    def __init__(self, undo: UndoLog) -> None:
+        self._undo = undo
+        self.groups: Table[str, Table[Place, CommittedOffset]] = Table(undo)  # none of them empty
+        # Where the sweep of old offsets is, and the topics that it has to take with it; see expiry.
+        self.sweep: Iterator[tuple[str, Place | None]] | None = None
+        self.deleted: dict[str, DeletedTopic] = {}
+
+    def has(self, group_id: str) -> bool:
+        return group_id in self.groups
+
+    def put(self, group_id: str, place: Place, offset: CommittedOffset) -> None:
+        table = self.groups.get(group_id)
+        if table is None:
+            table = self.groups[group_id] = Table(self._undo)
+        table[place] = offset
+
+    def drop(self, group_id: str, place: Place) -> None:
+        table = self.groups.get(group_id)
+        if table is not None and place in table:
+            del table[place]
+            if not len(table):
+                del self.groups[group_id]
+
+    def get(self, group_id: str, place: Place) -> CommittedOffset | None:
+        table = self.groups.get(group_id)
+        return None if table is None else table.get(place)
+
+
+# --- verbs
+
+
+def commit(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
+    request = asked.request
+    assert isinstance(request, OffsetCommitRequest)
+    check = _check_commit(shard, asked, request, now_ms, tx)
+    expire_ms = NO_EXPIRY if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
+    metadata_max = shard.settings.offset_metadata_max_bytes
+    answer = OffsetCommitResponse()
+    for topic in request.topics:
+        answered = []
+        for partition in topic.partitions:
+            index = partition.partition_index
+            if len(partition.committed_metadata or "") > metadata_max:
+                answered.append(Answered(index, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+                continue
+            if check is not None:
+                check(topic.name, topic.topic_id, index)
+            tx.emit(commit_record(request.group_id, topic.name, topic.topic_id, partition, now_ms, expire_ms))
+            answered.append(Answered(index))
+        answer.topics.append(OffsetCommitResponse.OffsetCommitResponseTopic(topic.name, topic.topic_id, answered))
+    tx.reply(tx.ticket, answer)
+
+
+def _check_commit(
+    shard: GroupShard, asked: Asked, request: OffsetCommitRequest, now_ms: int, tx: Tx
+) -> PartitionCheck | None:
+    owner = owner_of(shard.owners, request.group_id)
+    if owner is not None:
+        return owner.check_commit(asked, now_ms, tx)
+    if request.generation_id_or_member_epoch < 0:
+        return None  # a consumer that assigns itself, or an administrator: the offsets make the group
+    if shard.offsets.has(request.group_id):
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+    known = asked.version >= GROUP_ERRORS_VERSION_MIN
+    raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if known else ErrorCode.ILLEGAL_GENERATION)
+
+
+def delete_offsets(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
+    """Of topics that nobody in the group is subscribed to."""
+    request = asked.request
+    assert isinstance(request, OffsetDeleteRequest)
+    owner = owner_of(shard.owners, request.group_id)
+    if owner is not None:
+        owner.check_offset_delete(request.group_id)
+    elif not shard.offsets.has(request.group_id):
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+    answer = OffsetDeleteResponse()
+    for topic in request.topics:
+        code = _deletion_code(owner, request.group_id, topic.name)
+        answered = []
+        for partition in topic.partitions:
+            index = partition.partition_index
+            answered.append(OffsetDeleteResponse.OffsetDeleteResponsePartition(index, code))
+            if code is ErrorCode.NONE and shard.offsets.get(request.group_id, (topic.name, index)) is not None:
+                tx.emit(offset_tombstone(request.group_id, (topic.name, index)))
+        answer.topics.append(OffsetDeleteResponse.OffsetDeleteResponseTopic(topic.name, answered))
+    tx.reply(tx.ticket, answer)
+
+
+def _deletion_code(owner: GroupOwner | None, group_id: str, topic: str) -> ErrorCode:
+    subscribed = owner is not None and owner.is_subscribed(group_id, topic)
+    return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
+
+
+# --- records
+
+
+def commit_record(
+    group_id: str, topic: str, topic_id: Uuid, partition: Partition, now_ms: int, expire_ms: int = NO_EXPIRY
+) -> GroupRecord:
+    value = OffsetCommitValue(
+        offset=partition.committed_offset,
+        leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.committed_metadata or "",
+        commit_timestamp=now_ms,
+        expire_timestamp=expire_ms,
+        topic_id=topic_id,
+    )
+    version = VALUE_VERSION if expire_ms == NO_EXPIRY else VALUE_VERSION_WITH_EXPIRY
+    return GroupRecord(OffsetCommitKey(group_id, topic, partition.partition_index), value, version)
+
+
+def offset_tombstone(group_id: str, place: Place) -> GroupRecord:
+    return GroupRecord(OffsetCommitKey(group_id, *place), None)
+
+
+def apply_offset(shard: GroupShard, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+    place = (sys.intern(key.topic), key.partition)  # a shard has a million of them, and a few topics
+    if value is None:
+        shard.offsets.drop(key.group, place)
+        return
+    committed = CommittedOffset(
+        value.offset,
+        value.leader_epoch,
+        value.metadata,
+        value.commit_timestamp,
+        value.expire_timestamp,
+        ZERO_UUID if value.topic_id == ZERO_UUID else value.topic_id,
+    )
+    shard.offsets.put(key.group, place, committed)
+
+
+def apply_legacy_offset(shard: GroupShard, key: LegacyOffsetCommitKey, value: LegacyOffsetCommitValue | None) -> None:
+    """As Kafka wrote them once."""
+    modern = None
+    if value is not None:
+        modern = OffsetCommitValue(
+            offset=value.offset, metadata=value.metadata, commit_timestamp=value.commit_timestamp
+        )
+    apply_offset(shard, OffsetCommitKey(key.group, key.topic, key.partition), modern)

@@ -1,0 +1,32 @@
+"""The room of committed offsets, and of what is asked about groups of any type."""
+
+from __future__ import annotations
+
+from headrace.coordinators.group.expiry import SWEEP, begin, on_sweep_timer, on_topics_deleted
+from headrace.coordinators.group.groups import delete_group
+from headrace.coordinators.group.offset_reads import FetchGroup, fetch_stable
+from headrace.coordinators.group.offsets import (
+    TopicsDeleted,
+    apply_legacy_offset,
+    apply_offset,
+    commit,
+    delete_offsets,
+)
+from headrace.coordinators.group.shard import Room
+from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
+from headrace.protocol.messages.offset_commit import OffsetCommitRequest
+from headrace.protocol.messages.offset_delete import OffsetDeleteRequest
+from headrace.protocol.messages.stored.offsets import LegacyOffsetCommitKey, OffsetCommitKey
+
+OFFSETS_ROOM = Room(
+    verbs={
+        OffsetCommitRequest: commit,
+        OffsetDeleteRequest: delete_offsets,
+        FetchGroup: fetch_stable,
+        DeleteGroupsRequest: delete_group,
+        TopicsDeleted: on_topics_deleted,
+    },
+    appliers={OffsetCommitKey: apply_offset, LegacyOffsetCommitKey: apply_legacy_offset},
+    alarms={SWEEP: on_sweep_timer},
+    on_leading=begin,
+)

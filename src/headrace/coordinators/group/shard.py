@@ -1,0 +1,88 @@
+"""One partition of __consumer_offsets as a machine: the groups whose names hash to it. It only routes; see the rooms it routes to.
+
+Durable state changes in `apply` alone. What a group forgets when its coordinator moves (who waits for a join, when a session
+ends) lies in the same tables, so that a decision that fails takes it back too; timers say when something has to be looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+from headrace.coordinators.group.asked import Asked
+from headrace.coordinators.group.classic.state import ClassicState
+from headrace.coordinators.group.consumer.state import ConsumerState
+from headrace.coordinators.group.offsets import OffsetsState
+from headrace.coordinators.group.ownership import GroupOwner
+from headrace.coordinators.group.records import GroupRecord
+from headrace.coordinators.group.settings import GroupSettings
+from headrace.metadata.image import Image
+from headrace.protocol.declare import Struct
+from headrace.statemachine.machine import Decision
+from headrace.statemachine.undo import UndoLog
+
+if TYPE_CHECKING:
+    from random import Random
+
+Tx = Decision[GroupRecord]
+Verb = Callable[["GroupShard", Asked, int, Tx], None]
+Applier = Callable[["GroupShard", Any, Any], None]  # key and value; no value: a tombstone
+Alarm = Callable[["GroupShard", Any, int, Tx], None]
+Beginning = Callable[["GroupShard", int, Tx], None]
+
+
+class Room:
+    """What one of them contributes: verbs by type of request, appliers by type of key, alarms by the first word of a timer."""
+
+    def __init__(
+        self,
+        verbs: dict[type[Struct], Verb] | None = None,
+        appliers: dict[type[Struct], Applier] | None = None,
+        alarms: dict[str, Alarm] | None = None,
+        on_leading: Beginning | None = None,
+    ) -> None:
+        self.verbs = verbs or {}
+        self.appliers = appliers or {}
+        self.alarms = alarms or {}
+        self.on_leading = on_leading
+
+
+class GroupShard:
+    def __init__(
+        self, rooms: tuple[Room, ...], settings: GroupSettings, image: Callable[[], Image], chance: Random
+    ) -> None:
+        self.undo = UndoLog()
+        self.settings = settings
+        self.image = image  # the newest that this broker has seen
+        self.chance = chance
+        self.offsets = OffsetsState(self.undo)
+        self.classic = ClassicState(self.undo)
+        self.consumers = ConsumerState(self.undo, image)
+        self.owners: tuple[GroupOwner, ...] = (self.classic, self.consumers)  # of groups; each has at most one
+        self._verbs: dict[type[Struct], Verb] = {}
+        self._appliers: dict[type[Struct], Applier] = {}
+        self._alarms: dict[str, Alarm] = {}
+        self._beginnings: list[Beginning] = []
+        for room in rooms:
+            self._verbs |= room.verbs
+            self._appliers |= room.appliers
+            self._alarms |= room.alarms
+            if room.on_leading is not None:
+                self._beginnings.append(room.on_leading)
+
+    def decide(self, request: Asked, now_ms: int, tx: Tx) -> None:
+        self._verbs[type(request.request)](self, request, now_ms, tx)
+
+    def apply(self, record: GroupRecord, offset: int) -> None:
+        applier = self._appliers.get(type(record.key))
+        if applier is not None:  # records of other kinds of groups lie in the same topic
+            applier(self, record.key, record.value)
+
+    def on_timer(self, timer: Hashable, now_ms: int, tx: Tx) -> None:
+        """Timers are tuples: what they are for, then whom they concern."""
+        assert isinstance(timer, tuple)
+        self._alarms[timer[0]](self, timer, now_ms, tx)
+
+    def on_leading(self, now_ms: int, tx: Tx) -> None:
+        for beginning in self._beginnings:
+            beginning(self, now_ms, tx)

@@ -1,0 +1,176 @@
+"""What no correct coordinator of groups could have let happen, told by the histories of the members.
+
+A partition has one claim at a time; the assignments of one generation are disjoint; a commit that was acknowledged is seen by every read
+that begins later, unless another commit has replaced it; one that was refused is never seen. A power loss that takes acknowledged commits
+away (`__consumer_offsets` is not synced before answers go) opens an era: claims of before count no more, and reads may find any older
+commit, but always the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct, field
+
+from headrace.testing.history import POWER_LOSS, Anomaly, Event, History, Kind
+from headrace.testing.simulator.group_members import GIVE, HOLD, TAKE, UNANSWERED, UNEXPECTED, Place
+
+NOTHING = -1  # what a read tells of a partition without a commit
+NEVER = 2**62
+
+
+def check_groups(history: History, is_flushed: bool) -> list[Anomaly]:
+    return [*_told(history), *_claims(history, is_flushed), *_commits(history, is_flushed)]
+
+
+def _told(history: History) -> Iterator[Anomaly]:
+    for event in history.events:
+        if event.operation in (UNEXPECTED, UNANSWERED):
+            yield Anomaly(event.operation, f"at {event.time:.3f}: {event.value}")
+
+
+# --- who owns what
+
+
+class _Claims(Struct):
+    holders: dict[tuple[str, Place], dict[str, float]] = field(default_factory=dict)  # until when
+    generations: dict[tuple[str, int], dict[Place, str]] = field(default_factory=dict)
+    newest: dict[tuple[str, str], int] = field(default_factory=dict)  # by group and identity
+
+
+def _claims(history: History, is_flushed: bool) -> Iterator[Anomaly]:
+    claims = _Claims()
+    for event in history.events:
+        value = event.value
+        if event.operation == POWER_LOSS and not is_flushed:
+            claims = _Claims()
+        elif event.operation == GIVE:
+            for place in value["places"]:
+                claims.holders.get((value["group"], place), {}).pop(value["member"], None)
+        elif event.operation == HOLD:
+            for (group, _), holders in claims.holders.items():
+                if group == value["group"] and value["member"] in holders:
+                    holders[value["member"]] = value["until"]
+        elif event.operation == TAKE:
+            yield from _taken(claims, event)
+            if value["generation"] is not None:
+                yield from _taken_in_generation(claims, event)
+
+
+def _taken(claims: _Claims, event: Event) -> Iterator[Anomaly]:
+    value = event.value
+    for place in value["places"]:
+        holders = claims.holders.setdefault((value["group"], place), {})
+        for other, until in holders.items():
+            if other != value["member"] and until > event.time:
+                yield Anomaly(
+                    "two owners",
+                    f"{value['member']} takes {place} of {value['group']} at {event.time:.3f}, "
+                    f"which {other} holds until {until:.3f}",
+                )
+        holders[value["member"]] = value["until"]
+
+
+def _taken_in_generation(claims: _Claims, event: Event) -> Iterator[Anomaly]:
+    value = event.value
+    group, generation, identity = value["group"], value["generation"], value["identity"]
+    before = claims.newest.get((group, identity), -1)
+    if generation < before:
+        yield Anomaly("generation went back", f"{value['member']} of {group}: from {before} to {generation}")
+    claims.newest[(group, identity)] = generation
+    owners = claims.generations.setdefault((group, generation), {})
+    for place in value["places"]:
+        owner = owners.setdefault(place, identity)
+        if owner != identity:
+            yield Anomaly("assigned twice", f"{place} in generation {generation} of {group}: {owner} and {identity}")
+
+
+# --- what was committed
+
+
+class _Commit(Struct):
+    offset: int
+    member: str
+    era: int
+    begun: int  # events by number
+    ended: int = NEVER  # from here on it certainly is not still on its way
+    seen: int = NEVER  # from here on it certainly was done
+    refused: bool = False
+
+
+class _Read(Struct):
+    offset: int
+    era: int
+    begun: int
+    ended: int
+    who: str
+
+
+class _Place(Struct):
+    commits: dict[int, _Commit] = field(default_factory=dict)  # by offset
+    reads: list[_Read] = field(default_factory=list)
+
+
+def _commits(history: History, is_flushed: bool) -> Iterator[Anomaly]:
+    for (group, place), known in _gather(history, is_flushed).items():
+        kept: dict[int, int] = {}  # era → what it found of earlier ones
+        for read in known.reads:
+            where = f"{place} of {group}: {read.who} read {read.offset} (event {read.ended})"
+            if text := _judge(known, read, kept):
+                yield Anomaly("committed offset", f"{where}, {text}")
+
+
+def _gather(history: History, is_flushed: bool) -> dict[tuple[str, Place], _Place]:
+    places: dict[tuple[str, Place], _Place] = {}
+    eras: list[int] = []  # at each event
+    era = 0
+    for event in history.events:
+        if event.operation == POWER_LOSS and not is_flushed:
+            era += 1
+        eras.append(era)
+        begun = history.events[event.call].value if event.call < event.number else event.value
+        if event.operation == "commit":
+            known = places.setdefault((begun["group"], begun["place"]), _Place())
+            if event.kind is Kind.INVOKE:
+                known.commits[begun["offset"]] = _Commit(begun["offset"], event.process, era, event.number)
+            else:
+                _end(known.commits[begun["offset"]], event)
+        elif event.operation == "fetch" and event.kind is Kind.OK:
+            for topic, index, offset in event.value["offsets"]:
+                known = places.setdefault((begun["group"], (topic, index)), _Place())
+                known.reads.append(_Read(offset, eras[event.call], event.call, event.number, event.process))
+                if (commit := known.commits.get(offset)) is not None:
+                    commit.seen = min(commit.seen, event.number)
+        elif event.operation == TAKE:
+            # Whoever had it before was given up by the coordinator, and with it whatever it still had on the way.
+            for place in event.value["places"]:
+                for commit in places.setdefault((event.value["group"], place), _Place()).commits.values():
+                    if commit.member != event.value["member"]:
+                        commit.ended = min(commit.ended, event.number)
+    return places
+
+
+def _end(commit: _Commit, event: Event) -> None:
+    if event.kind is Kind.OK:
+        commit.ended = min(commit.ended, event.number)
+        commit.seen = min(commit.seen, event.number)
+    elif event.kind is Kind.FAIL:
+        commit.refused = True
+
+
+def _judge(known: _Place, read: _Read, kept: dict[int, int]) -> str | None:
+    found: Any = known.commits.get(read.offset)
+    if read.offset != NOTHING:
+        if found is None or found.begun > read.ended:
+            return "which nobody had committed"
+        if found.refused:
+            return "whose commit was refused"
+    is_old = found is None or found.era < read.era
+    if is_old and read.era > 0 and kept.setdefault(read.era, read.offset) != read.offset:
+        return f"and before that {kept[read.era]}, both of before the power loss"
+    done = NOTHING if is_old else found.ended
+    for commit in known.commits.values():
+        if commit.era == read.era and commit.begun > done and commit.seen < read.begun:
+            return f"though {commit.offset} was there since event {commit.seen}"
+    return None

@@ -1,0 +1,210 @@
+"""Seeds of the group coordinator: members that come, go, die and sleep, a node that crashes, coordinators that are unloaded and loaded."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from headrace.base.ids import TopicPartition
+from headrace.broker.coordination import Coordination
+from headrace.coordinators.partitioning import GROUPS_TOPIC
+from headrace.replication.partition import Partition
+from headrace.testing.history import Anomaly, Kind
+from headrace.testing.simulator.admin import create_topic
+from headrace.testing.simulator.classic_members import INITIAL_DELAY_S_MAX, ClassicMember
+from headrace.testing.simulator.clients import REQUEST_TIMEOUT_S, Client
+from headrace.testing.simulator.consumer_members import ConsumerMember
+from headrace.testing.simulator.faults import Faults
+from headrace.testing.simulator.group_checkers import check_groups
+from headrace.testing.simulator.group_members import Group
+from headrace.testing.simulator.machine import DATA, SECOND_DATA
+from headrace.testing.simulator.mover import Mover
+from headrace.testing.simulator.simulation import DONE_S_MAX, Outcome, Simulation, Trace
+
+FLUSHED_SHARE = 0.4
+MEMBERS_MAX = 4
+TOPICS = ("t", "u")
+PARTITIONS_MAX = 4
+OFFSETS_PARTITIONS_MAX = 3
+LOOK_S = 0.1
+STABLE_S = 1.0
+READ_TRIES = 50
+UNLOADED_S_MAX = 0.3
+GROUP_FAULTS = ("unload", "unload", "unload", "unload_at_once", "unload_at_once", "lead_again")
+
+Member = ClassicMember | ConsumerMember
+
+
+class GroupFaults(Faults):
+    more = GROUP_FAULTS
+
+    def _led(self) -> tuple[Coordination[object], Partition] | None:  # type: ignore[type-var]
+        node = self._machine.node
+        if node is None:
+            return None
+        found = [one for one in node.broker.replicas.all() if one.name.topic == GROUPS_TOPIC and one.is_leader]
+        return (node.broker.groups, self._chance.choice(found)) if found else None  # type: ignore[return-value]
+
+    async def _unload(self) -> None:
+        """Another leads the partition for a while."""
+        led = self._led()
+        if led is not None:
+            await self._machine.inside(_lose_and_regain(*led, self._chance.random() * UNLOADED_S_MAX))
+
+    async def _unload_at_once(self) -> None:
+        """Several times, so that one comes in the middle of loading."""
+        for _ in range(self._chance.randint(1, 4)):
+            led = self._led()
+            if led is not None:
+                await self._machine.inside(_lose_and_regain(*led, None))
+            await asyncio.sleep(self._chance.random() * 0.02)
+
+    async def _lead_again(self) -> None:
+        """The coordinator hears of it from the partition, before metadata says anything."""
+        led = self._led()
+        if led is not None:
+            await self._machine.inside(_lose_and_regain(*led, self._chance.random() * UNLOADED_S_MAX, told=False))
+
+
+async def _lose_and_regain(
+    groups: Coordination[object],  # type: ignore[type-var]
+    partition: Partition,
+    seconds: float | None,
+    told: bool = True,
+) -> None:
+    leader, epoch, isr = partition.leader, partition.leader_epoch, partition.isr
+    partition.lead(-1, epoch, isr)
+    if told:
+        groups.elected(partition)
+    if seconds is not None:
+        await asyncio.sleep(seconds)
+    partition.lead(leader, epoch, isr)
+    groups.elected(partition)
+
+
+class GroupSimulation(Simulation):
+    faults_type = GroupFaults
+
+    def __init__(self, seed: int, trace: Trace) -> None:
+        chance = Random(f"{seed} groups")
+        self._is_flushed = chance.random() < FLUSHED_SHARE
+        self._timeouts = chance.choice((1000, 1500, 3000)), chance.choice((1000, 2500))
+        self._offsets_partitions = chance.choice((1, 1, 2, OFFSETS_PARTITIONS_MAX))
+        self._segment_bytes = chance.choice((None, 2_000, 10_000))
+        self._group_chance = chance
+        super().__init__(seed, trace)
+
+    def more_options(self) -> dict[str, str]:
+        chance, (session_ms, _) = self._group_chance, self._timeouts
+        options = {
+            "offsets.topic.num.partitions": str(self._offsets_partitions),
+            "log.cleaner.min.cleanable.ratio": "0.01",
+            "group.initial.rebalance.delay.ms": str(chance.choice((0, 100, int(INITIAL_DELAY_S_MAX * 1000)))),
+            "group.min.session.timeout.ms": "500",
+            "group.consumer.min.session.timeout.ms": "500",
+            "group.consumer.session.timeout.ms": str(session_ms),
+            "group.consumer.min.heartbeat.interval.ms": "50",
+            "group.consumer.heartbeat.interval.ms": "100",
+            "group.consumer.assignment.interval.ms": str(chance.choice((0, 0, 500))),
+        }
+        if self._is_flushed:
+            options["log.flush.interval.messages"] = "1"
+        return options
+
+    async def play(self) -> None:
+        groups, members = await self._make()
+        self.check_always()
+        living = [self.loop.create_task(member.run()) for member in members]
+        if self.machine.two_dirs:
+            mover = Mover("mover", self.world, self._chance("mover"), GROUPS_TOPIC, 1, [DATA, SECOND_DATA])
+            living.append(self.loop.create_task(mover.run()))
+        await self.faults.run()
+        await self.faults.heal()
+        self.loop.slow_share = (
+            0.0  # sessions are short: a disk that sleeps now and then would end some of them for ever
+        )
+        await self.machine.until_up()
+        for group in groups:
+            group.quiet = True
+            group.peace_from = self.loop.now + REQUEST_TIMEOUT_S
+        await self._settle(groups, members)
+        for group in groups:
+            group.committing = False
+        while any(member.is_working for member in members):
+            await asyncio.sleep(LOOK_S)
+        for group in groups:
+            await self._read_again(group)
+        self.world.stopping = True
+        await self._finish(living, "members")
+
+    async def _make(self) -> tuple[list[Group], list[Member]]:
+        chance = self._chance("members")
+        topics = {topic: chance.randint(1, PARTITIONS_MAX) for topic in TOPICS}
+        first = Client("first", self.world, self._chance("first"))
+        for topic, partitions in topics.items():
+            while await create_topic(first, topic, partitions, {}) is None:
+                await first.pause(LOOK_S)
+        if self._segment_bytes is not None:
+            # Segments so small that they are compacted while the coordinator lives on them; left alone, it makes its topic itself.
+            options = {"cleanup.policy": "compact", "internal.segment.bytes": str(self._segment_bytes)}
+            while await create_topic(first, GROUPS_TOPIC, self._offsets_partitions, options) is None:
+                await first.pause(LOOK_S)
+        await first.close()
+        groups, members = [], []
+        for number in range(chance.choice((1, 1, 2))):
+            group = Group(f"g{number}", topics, *self._timeouts)
+            kind = chance.choice((ClassicMember, ConsumerMember))
+            groups.append(group)
+            for index in range(chance.randint(2, MEMBERS_MAX)):
+                name = f"{group.name}-{index}"
+                instance_id = f"static-{index}" if chance.random() < 0.3 else None
+                members.append(kind(name, self.world, Random(chance.getrandbits(64)), group, instance_id))
+        if self._is_flushed:
+            self.machine.flushed = [(GROUPS_TOPIC, index) for index in range(OFFSETS_PARTITIONS_MAX)]
+        return groups, members
+
+    async def _settle(self, groups: list[Group], members: list[Member]) -> None:
+        """All is well: in the end each partition that anybody wants has an owner, and it stays so."""
+        deadline, since = self.loop.now + DONE_S_MAX, self.loop.now
+        while self.loop.now - since < STABLE_S:
+            wrong = [text for group in groups if (text := _unsettled(group, members))]
+            if wrong:
+                since = self.loop.now
+                assert since < deadline, f"{wrong[0]}, {DONE_S_MAX:.0f} s after the last fault"
+            await asyncio.sleep(LOOK_S)
+
+    async def _read_again(self, group: Group) -> None:
+        reader = ClassicMember(f"{group.name}-reader", self.world, self._chance("reader"), group, None)
+        await reader.until_it_works(reader.learn_topics)
+        for _ in range(READ_TRIES):
+            if await reader.fetch():
+                await reader.close()
+                return
+            await reader.pause(LOOK_S)
+        raise AssertionError(f"nobody tells the offsets of {group.name}")
+
+    def verdict(self) -> list[Anomaly]:
+        return check_groups(self.history, self._is_flushed)
+
+    def count(self, outcome: Outcome) -> None:
+        for event in self.history.events:
+            if event.kind is Kind.OK:
+                outcome.acknowledged += event.operation == "commit"
+                outcome.read += event.operation == "fetch"
+
+
+def _unsettled(group: Group, members: list[Member]) -> str | None:
+    ours = [member for member in members if member.group is group]
+    if not all(member.is_settled for member in ours):
+        waiting = ", ".join(member.name for member in ours if not member.is_settled)
+        return f"{group.name} is not stable: {waiting}"
+    if len({member.generation for member in ours}) > 1:
+        return f"{group.name} has members at {sorted(member.generation for member in ours)}"
+    wanted = {
+        TopicPartition(topic, index)
+        for member in ours
+        for topic in member.topics
+        for index in range(group.topics[topic])
+    }
+    owned = sorted(TopicPartition(*place) for member in ours for place in member.owned)
+    return None if owned == sorted(wanted) else f"{group.name} owns {owned} and wants {sorted(wanted)}"

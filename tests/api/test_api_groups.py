@@ -1,0 +1,171 @@
+"""Groups and offsets over the wire: a life in every version of every API, and what the metadata log does to offsets."""
+
+import asyncio
+
+import pytest
+
+from headrace.base.errors import ErrorCode
+from headrace.client.connection import Connection
+from headrace.protocol.apis import APIS, ApiKey
+from headrace.testing.cluster import LOOPBACK, EmbeddedNode
+
+TOPIC = "orders"
+SETTINGS = {"offsets.topic.num.partitions": "3", "group.initial.rebalance.delay.ms": "0"}
+TURNS_MAX = 500
+
+
+def of(key, /, **fields):
+    return APIS[key].request(**fields)
+
+
+def part(key, kind, /, **fields):
+    return getattr(APIS[key].request, kind)(**fields)
+
+
+@pytest.fixture(scope="module")
+def node():
+    with EmbeddedNode(SETTINGS) as started:
+        yield started
+
+
+class Client:
+    """Asks in the newest version that is not above the one it is told to use."""
+
+    def __init__(self, connection, version):
+        self.connection, self.version = connection, version
+
+    async def ask(self, request):
+        low, high = APIS[request.facts.api_key].request.facts.versions.low, request.facts.versions.high
+        self.used = min(max(self.version, low), high)
+        return await self.connection.request(request, version=self.used)
+
+    def at_least(self, key, version):
+        versions = APIS[key].request.facts.versions
+        return min(max(self.version, versions.low), versions.high) >= version
+
+
+async def connect(node, *groups):
+    """When the coordinators of these groups are there."""
+    connection = await Connection.connect(LOOPBACK, node.port)
+    for group in groups:
+        for _ in range(TURNS_MAX):
+            found = await connection.request(of(10, coordinator_keys=[group]), version=6)
+            beat = await connection.request(of(12, group_id=group, member_id="nobody"), version=4)
+            if not found.coordinators[0].error_code and beat.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+                break
+    return connection
+
+
+async def make_topic(connection, name):
+    topic = part(19, "CreatableTopic", name=name, num_partitions=2, replication_factor=1)
+    answer = await connection.request(of(19, timeout_ms=9000, topics=[topic]), version=7)
+    return answer.topics[0].topic_id
+
+
+def commit_request(client, group, topic, topic_id, offset, generation=-1, member=""):
+    named = {"topic_id": topic_id} if client.at_least(8, 10) else {"name": topic}
+    partition = part(8, "OffsetCommitRequestPartition", partition_index=1, committed_offset=offset)
+    topics = [part(8, "OffsetCommitRequestTopic", **named, partitions=[partition])]
+    return of(8, group_id=group, generation_id_or_member_epoch=generation, member_id=member, topics=topics)
+
+
+async def fetch_offset(client, group, topic, topic_id):
+    if client.at_least(9, 8):
+        named = {"topic_id": topic_id} if client.at_least(9, 10) else {"name": topic}
+        topics = [part(9, "OffsetFetchRequestTopics", **named, partition_indexes=[1])]
+        answer = await client.ask(of(9, groups=[part(9, "OffsetFetchRequestGroup", group_id=group, topics=topics)]))
+        return answer.groups[0].topics[0].partitions[0].committed_offset
+    topics = [part(9, "OffsetFetchRequestTopic", name=topic, partition_indexes=[1])]
+    answer = await client.ask(of(9, group_id=group, topics=topics))
+    return answer.topics[0].partitions[0].committed_offset
+
+
+@pytest.mark.parametrize("version", range(11))
+def test_a_life_in_every_version(node, version):
+    async def run():
+        group, topic = f"life-{version}", f"{TOPIC}-{version}"
+        connection = await connect(node, group)
+        topic_id = await make_topic(connection, topic)
+        client = Client(connection, version)
+        offered = [part(11, "JoinGroupRequestProtocol", name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")]
+        timeouts = {"session_timeout_ms": 6000, "rebalance_timeout_ms": 9000}
+        join = of(11, group_id=group, **timeouts, protocol_type="consumer", protocols=offered)
+        joined = await client.ask(join)
+        if client.used >= 4:
+            assert joined.error_code == ErrorCode.MEMBER_ID_REQUIRED
+            join.member_id = joined.member_id
+            joined = await client.ask(join)
+        assert (joined.error_code, joined.generation_id, joined.protocol_name) == (0, 1, "range")
+        assert joined.leader == joined.member_id and [one.member_id for one in joined.members] == [joined.member_id]
+        who = {"group_id": group, "generation_id": 1, "member_id": joined.member_id}
+        piece = part(14, "SyncGroupRequestAssignment", member_id=joined.member_id, assignment=b"mine")
+        named = {"protocol_type": "consumer", "protocol_name": "range"} if client.at_least(14, 5) else {}
+        synced = await client.ask(of(14, **who, **named, assignments=[piece]))
+        assert (synced.error_code, synced.assignment) == (0, b"mine")
+        assert (await client.ask(of(12, **who))).error_code == 0
+        commit = commit_request(client, group, topic, topic_id, 7, 1, joined.member_id)
+        assert (await client.ask(commit)).topics[0].partitions[0].error_code == 0
+        assert await fetch_offset(client, group, topic, topic_id) == 7
+        listed = await client.ask(of(16))
+        assert group in [one.group_id for one in listed.groups]
+        [described] = (await client.ask(of(15, groups=[group]))).groups
+        assert (described.group_state, len(described.members)) == ("Stable", 1)
+        [refused] = (await client.ask(of(42, groups_names=[group]))).results
+        assert refused.error_code == ErrorCode.NON_EMPTY_GROUP
+        if client.at_least(13, 3):
+            members = [part(13, "MemberIdentity", member_id=joined.member_id)]
+            left = await client.ask(of(13, group_id=group, members=members))
+            assert [one.error_code for one in left.members] == [0]
+        else:
+            left = await client.ask(of(13, group_id=group, member_id=joined.member_id))
+        assert left.error_code == 0
+        partitions = [part(47, "OffsetDeleteRequestPartition", partition_index=1)]
+        topics = [part(47, "OffsetDeleteRequestTopic", name=topic, partitions=partitions)]
+        assert (await client.ask(of(47, group_id=group, topics=topics))).topics[0].partitions[0].error_code == 0
+        assert await fetch_offset(client, group, topic, topic_id) == -1
+        [deleted] = (await client.ask(of(42, groups_names=[group]))).results
+        assert deleted.error_code == 0
+        await connection.close()
+
+    asyncio.run(run())
+
+
+def test_errors_can_be_said_in_every_version(node):
+    async def run():
+        connection = await connect(node, "nobody")
+        for key, request in (
+            (11, of(11, group_id="", session_timeout_ms=6000)),
+            (11, of(11, group_id="nobody", session_timeout_ms=6000, member_id="who")),
+            (12, of(12, group_id="nobody")),
+            (13, of(13, group_id="")),
+            (14, of(14, group_id="nobody")),
+        ):
+            for version in APIS[key].request.facts.versions:
+                assert (await connection.request(request, version=version)).error_code, (ApiKey(key).name, version)
+        await connection.close()
+
+    asyncio.run(run())
+
+
+def test_a_deleted_topic_takes_its_offsets(node):
+    async def run():
+        connection = await connect(node, "reader", "other")
+        client = Client(connection, 9)
+        topic_id = await make_topic(connection, "doomed")
+        for group in ("reader", "other"):
+            await client.ask(commit_request(client, group, "doomed", topic_id, 3))
+            assert await fetch_offset(client, group, "doomed", topic_id) == 3
+        await connection.request(
+            of(20, timeout_ms=9000, topics=[part(20, "DeleteTopicState", name="doomed")]), version=6
+        )
+        for group in ("reader", "other"):
+            for _ in range(TURNS_MAX):
+                if await fetch_offset(client, group, "doomed", topic_id) == -1:
+                    break
+            assert await fetch_offset(client, group, "doomed", topic_id) == -1
+        commit = commit_request(client, "reader", "doomed", topic_id, 4)
+        refused = (await client.ask(commit)).topics[0].partitions[0].error_code
+        assert refused == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await connection.close()
+
+    asyncio.run(run())

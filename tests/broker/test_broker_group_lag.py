@@ -1,0 +1,52 @@
+"""Lag of groups in /metrics: in records and seconds, of partitions that are here, for any name a group may have."""
+
+import asyncio
+import time
+import urllib.request
+
+from headrace.base.ids import TopicPartition
+from headrace.broker import group_lag
+from headrace.client.cluster import Cluster
+from headrace.client.groups import commit_offsets
+from headrace.client.producer import Producer
+from headrace.records.builder import BatchBuilder
+from headrace.testing.cluster import EmbeddedNode
+
+WRITTEN_S_AGO = 1000
+
+
+def scrape(node):
+    with urllib.request.urlopen(f"http://127.0.0.1:{node.node.http_port}/metrics", timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line and line[0] != "#"}
+
+
+async def fill(bootstrap, group):
+    host, _, port = bootstrap.rpartition(":")
+    async with Cluster([(host, int(port))]) as cluster:
+        partition = TopicPartition("t", 0)
+        await cluster.partitions("t", create=True)
+        for age in (WRITTEN_S_AGO, 0):
+            builder = BatchBuilder()
+            for _ in range(5):
+                builder.append(int((time.time() - age) * 1000), b"k", b"v")
+            await Producer(cluster).send(partition, builder)
+        await cluster.partitions("empty", create=True)
+        await commit_offsets(cluster, group, {partition: 2, TopicPartition("empty", 0): 0})
+
+
+def test_lag_is_told_in_records_and_seconds(monkeypatch):
+    group = 'say "hi"\\'
+    with EmbeddedNode({"headrace.http.listener": "127.0.0.1:0", "num.partitions": "1"}) as node:
+        asyncio.run(fill(node.bootstrap, group))
+        told = scrape(node)
+        labels = '{consumergroup="say \\"hi\\"\\\\",topic="t",partition="0"}'
+        assert told[f"kafka_consumergroup_current_offset{labels}"] == 2
+        assert told[f"kafka_consumergroup_lag{labels}"] == 8
+        assert abs(told[f"kafka_consumergroup_lag_seconds{labels}"] - WRITTEN_S_AGO) < 60
+        empty = labels.replace('"t"', '"empty"')
+        assert told[f"kafka_consumergroup_lag{empty}"] == told[f"kafka_consumergroup_lag_seconds{empty}"] == 0
+        assert told["headrace_group_lag_left_out"] == 0
+        monkeypatch.setattr(group_lag, "SERIES_MAX", 1)
+        scrape(node)
+        assert scrape(node)["headrace_group_lag_left_out"] == 1

@@ -1,0 +1,129 @@
+"""Groups by the command line, with a real consumer as their member: lag in records and time, every way of a reset, deletion."""
+
+import json
+import time
+
+import pytest
+from tests.cli.command_line import CommandLine
+
+from headrace.base.errors import ConfigError
+from headrace.cli.groups import duration
+from headrace.cli.reset_offsets import parse_datetime, read_plan
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+RECORDS = 30
+LONG_AGO_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def group(headrace_node):
+    """30 records in three partitions, one a minute, of which the group has read 20."""
+    name = f"group-{time.monotonic_ns()}"
+    topic = f"orders-{time.monotonic_ns()}"
+    headrace = CommandLine(headrace_node.bootstrap)
+    headrace("topics", "create", topic, "--partitions", "3")
+    producer = confluent_kafka.Producer({"bootstrap.servers": headrace_node.bootstrap, "log_level": 2})
+    for number in range(RECORDS):
+        producer.produce(topic, b"x", partition=number % 3, timestamp=LONG_AGO_MS + 60_000 * number)
+    assert producer.flush(20) == 0
+    offsets = [confluent_kafka.TopicPartition(topic, 0, 10), confluent_kafka.TopicPartition(topic, 1, 4)]
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": headrace_node.bootstrap, "group.id": name, "log_level": 2, "enable.auto.commit": False}
+    )
+    consumer.commit(offsets=offsets, asynchronous=False)
+    consumer.close()
+    return headrace, name, topic
+
+
+def moved(headrace, *arguments):
+    found = json.loads(headrace("groups", "reset-offsets", *arguments, "--json"))
+    return {one["partition"]: (one["before"], one["after"]) for one in found}
+
+
+def test_lag_in_records_and_in_time(group):
+    headrace, name, topic = group
+    (found,) = json.loads(headrace("groups", "describe", name, "--json"))
+    by_partition = {one["partition"]: one for one in found["partitions"]}
+    assert found["state"] == "Empty" and by_partition.keys() == {0, 1}
+    assert (by_partition[0]["lag"], by_partition[0]["lag_ms"]) == (0, 0)
+    age = time.time() * 1000 - (LONG_AGO_MS + 60_000 * (4 * 3 + 1))  # of the fifth record of partition 1
+    assert by_partition[1]["lag"] == 6 and abs(by_partition[1]["lag_ms"] - age) < 60_000
+    table = headrace("groups", "describe", name)
+    assert topic in table and " d" in table
+    assert name in headrace("groups", "list", "--state", "Empty") and name not in headrace(
+        "groups", "list", "--state", "Stable"
+    )
+
+
+def test_a_member_is_shown_and_keeps_its_group(group, headrace_node):
+    headrace, name, topic = group
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": headrace_node.bootstrap, "group.id": name, "log_level": 2, "client.id": "me"}
+    )
+    consumer.subscribe([topic])
+    deadline = time.monotonic() + 30
+    while not consumer.assignment() and time.monotonic() < deadline:
+        consumer.poll(0.1)
+    shown = headrace("groups", "members", name)
+    assert f"{topic}:0,1,2" in shown and "me" in shown
+    assert "Stable" in headrace("groups", "describe", name, "--state")
+    assert "NON_EMPTY_GROUP" in headrace("groups", "reset-offsets", name, "--all-topics", "--to-latest", fails=True)
+    assert "NON_EMPTY_GROUP" in headrace("groups", "delete", name, fails=True)
+    consumer.close()
+
+
+@pytest.mark.parametrize(
+    ("way", "expected"),
+    [
+        (["--to-earliest"], (0, 0)),
+        (["--to-latest"], (10, 10)),
+        (["--to-current"], (10, 4)),
+        (["--to-offset", "7"], (7, 7)),
+        (["--to-offset", "99"], (10, 10)),
+        (["--shift-by", "-3"], (7, 1)),
+        (["--shift-by", "-30"], (0, 0)),
+        (["--to-datetime", "2023-11-14T22:25:00"], (4, 4)),
+        (["--by-duration", "P1D"], (10, 10)),
+        (["--by-duration", "P30000D"], (0, 0)),
+    ],
+)
+def test_every_way_of_a_reset(group, way, expected):
+    headrace, name, _ = group
+    assert moved(headrace, name, "--all-topics", *way) == {0: (10, expected[0]), 1: (4, expected[1])}
+    assert moved(headrace, name, "--all-topics", "--to-current") == {0: (10, 10), 1: (4, 4)}, "it was a dry run"
+
+
+def test_an_exported_plan_is_carried_out(group, tmp_path):
+    headrace, name, topic = group
+    plan = tmp_path / "plan.csv"
+    plan.write_text(
+        headrace("groups", "reset-offsets", name, "--topic", f"{topic}:1,2", "--to-offset", "5", "--export")
+    )
+    assert plan.read_text() == f"{topic},1,5\n{topic},2,5\n"
+    assert moved(headrace, name, "--from-file", plan, "--execute") == {1: (4, 5), 2: (None, 5)}
+    assert moved(headrace, name, "--all-topics", "--to-current") == {0: (10, 10), 1: (5, 5), 2: (5, 5)}
+
+
+def test_offsets_and_groups_are_deleted(group):
+    headrace, name, topic = group
+    assert "forgotten" in headrace("groups", "delete-offsets", name, "--topic", f"{topic}:0")
+    assert moved(headrace, name, "--all-topics", "--to-current") == {1: (4, 4)}
+    assert headrace("groups", "delete", name) == f"deleted group {name}\n"
+    assert "GROUP_ID_NOT_FOUND" in headrace("groups", "describe", name, fails=True)
+
+
+def test_what_cannot_be_meant_is_refused(headrace_node, tmp_path):
+    headrace = CommandLine(headrace_node.bootstrap)
+    assert "whereto" in headrace("groups", "reset-offsets", "g", "--all-topics", fails=True)
+    assert "whereto" in headrace("groups", "reset-offsets", "g", "--to-latest", "--to-earliest", fails=True)
+    assert "which topics" in headrace("groups", "reset-offsets", "g", "--to-latest", fails=True)
+    assert "which groups" in headrace("groups", "describe", fails=True)
+    bad = tmp_path / "bad.csv"
+    bad.write_text("t,0,1\nt,x\n")
+    with pytest.raises(ConfigError, match="line 2"):
+        read_plan(bad)
+    with pytest.raises(ConfigError, match="--to-datetime"):
+        parse_datetime("yesterday")
+    assert [duration(value) for value in (None, 1500, 90_000, 7_200_000, 200_000_000)] == [
+        None, "1.5 s", "1.5 min", "2.0 h", "2.3 d",
+    ]  # fmt: skip

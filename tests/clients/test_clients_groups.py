@@ -1,0 +1,307 @@
+"""Classic groups of real clients: two share the partitions of a topic and commit, one leaves, the other goes on where both had been."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+import aiokafka
+import confluent_kafka
+import pytest
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.client.connection import Connection
+from headrace.protocol.messages.leave_group import LeaveGroupRequest
+from headrace.testing.cluster import EmbeddedNode
+
+pytestmark = [
+    pytest.mark.clients,
+    # kafka-python loads its schemas in a way that Python 3.11 finds old.
+    pytest.mark.filterwarnings(r"ignore:\w+ is deprecated. Use files\(\) instead:DeprecationWarning"),
+]
+PARTITIONS = 4
+EACH = 25  # records of a partition
+POLL_MS = 50
+TURNS_MAX = 1200
+SETTINGS = {"offsets.topic.num.partitions": "2", "group.initial.rebalance.delay.ms": "100"}
+_numbers = itertools.count()
+
+
+class Reader(Protocol):
+    def poll(self) -> list[tuple[int, int]]:
+        """Partition and offset of what there is."""
+
+    def owned(self) -> set[int]: ...
+
+    def commit(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Confluent:
+    def __init__(self, server: str, group: str, topic: str, **more: Any) -> None:
+        options = {
+            "bootstrap.servers": server,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 200,
+            **more,
+        }
+        self._consumer = confluent_kafka.Consumer(options)
+        self._consumer.subscribe([topic])
+
+    def poll(self) -> list[tuple[int, int]]:
+        found = self._consumer.consume(1000, POLL_MS / 1000)
+        assert not any(message.error() for message in found)
+        return [(message.partition(), message.offset()) for message in found]
+
+    def owned(self) -> set[int]:
+        return {place.partition for place in self._consumer.assignment()}
+
+    def commit(self) -> None:
+        self._consumer.commit(asynchronous=False)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class KafkaPython:
+    """In a thread of its own: one that is not polled for a while begins its join anew, and two of them in turns never get to an end."""
+
+    def __init__(self, server: str, group: str, topic: str, **more: Any) -> None:
+        import kafka  # when the warning that it gives is filtered
+
+        self._consumer = kafka.KafkaConsumer(
+            topic,
+            bootstrap_servers=server,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=6000,
+            heartbeat_interval_ms=200,
+            metadata_max_age_ms=1000,
+            **more,
+        )
+        self._owned: set[int] = set()
+        self._found: queue.SimpleQueue[list[tuple[int, int]]] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            found = self._consumer.poll(timeout_ms=POLL_MS)
+            self._found.put([(record.partition, record.offset) for records in found.values() for record in records])
+            self._owned = {place.partition for place in self._consumer.assignment()}
+            if not self._orders.empty():
+                order, done = self._orders.get()
+                order()
+                done.set_result(None)
+                if order == self._close:
+                    return
+
+    def _order(self, order: Callable[[], None]) -> None:
+        done: Future[None] = Future()
+        self._orders.put((order, done))
+        done.result(30)
+
+    def poll(self) -> list[tuple[int, int]]:
+        return self._found.get(timeout=30)
+
+    def owned(self) -> set[int]:
+        return self._owned
+
+    def commit(self) -> None:
+        self._order(self._consumer.commit)
+
+    def _close(self) -> None:
+        self._consumer.close(autocommit=False)
+
+    def close(self) -> None:
+        self._order(self._close)
+        self._thread.join(30)
+
+
+class AioKafka:
+    """In an event loop of its own, which runs while it is asked something."""
+
+    def __init__(self, server: str, group: str, topic: str, **more: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+
+        async def start() -> aiokafka.AIOKafkaConsumer:
+            consumer = aiokafka.AIOKafkaConsumer(
+                topic,
+                bootstrap_servers=server,
+                group_id=group,
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+                session_timeout_ms=6000,
+                heartbeat_interval_ms=200,
+                **more,
+            )
+            # A member is told of its partitions while others are, so the start must not wait for them.
+            self._starting = asyncio.ensure_future(consumer.start())
+            return consumer
+
+        self._consumer = self._loop.run_until_complete(start())
+
+    def poll(self) -> list[tuple[int, int]]:
+        async def get() -> list[tuple[int, int]]:
+            if not self._starting.done():
+                await asyncio.wait([self._starting], timeout=POLL_MS / 1000)
+                return []
+            found = await self._consumer.getmany(timeout_ms=POLL_MS)
+            return [(record.partition, record.offset) for records in found.values() for record in records]
+
+        return self._loop.run_until_complete(get())
+
+    def owned(self) -> set[int]:
+        return {place.partition for place in self._consumer.assignment()}
+
+    def commit(self) -> None:
+        self._loop.run_until_complete(self._consumer.commit())
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._consumer.stop())
+        self._loop.close()
+
+
+CLIENTS: dict[str, tuple[type[Any], dict[str, Any]]] = {
+    "librdkafka-range": (Confluent, {"partition.assignment.strategy": "range"}),
+    "librdkafka-roundrobin": (Confluent, {"partition.assignment.strategy": "roundrobin"}),
+    "librdkafka-cooperative": (Confluent, {"partition.assignment.strategy": "cooperative-sticky"}),
+    "librdkafka-static": (Confluent, {"group.instance.id": "it"}),
+    "kafka-python": (KafkaPython, {}),
+    "aiokafka": (AioKafka, {}),
+    "aiokafka-sticky": (AioKafka, {"partition_assignment_strategy": [StickyPartitionAssignor]}),
+}
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[EmbeddedNode]:
+    with EmbeddedNode(SETTINGS) as started:
+        yield started
+
+
+def make_topic(node: EmbeddedNode) -> str:
+    topic = f"shared-{next(_numbers)}"
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(10)
+    return topic
+
+
+def produce(node: EmbeddedNode, topic: str) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": node.bootstrap, "linger.ms": 0})
+    for partition in range(PARTITIONS):
+        for number in range(EACH):
+            producer.produce(topic, b"%d" % number, partition=partition)
+    assert producer.flush(10) == 0
+
+
+def until(done: Callable[[], bool], *readers: Reader) -> list[list[tuple[int, int]]]:
+    """What each has read when it is done."""
+    read: list[list[tuple[int, int]]] = [[] for _ in readers]
+    for _ in range(TURNS_MAX):
+        for reader, found in zip(readers, read, strict=True):
+            found += reader.poll()
+        if done():
+            return read
+    raise AssertionError(f"not done after {TURNS_MAX} turns: {[reader.owned() for reader in readers]}")
+
+
+def shared(*readers: Reader) -> bool:
+    owned = [reader.owned() for reader in readers]
+    return all(owned) and sum(map(len, owned)) == PARTITIONS == len(set().union(*owned))
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_two_share_and_one_goes_on_where_both_had_been(node: EmbeddedNode, name: str) -> None:
+    make, more = CLIENTS[name]
+    topic = make_topic(node)
+    group = f"group-of-{topic}"
+
+    def reader(number: int) -> Reader:
+        own = {key: f"{value}-{number}" if key == "group.instance.id" else value for key, value in more.items()}
+        made: Reader = make(node.bootstrap, group, topic, **own)
+        return made
+
+    one, two = reader(1), reader(2)
+    until(lambda: shared(one, two), one, two)
+    produce(node, topic)
+    everything = {(partition, offset) for partition in range(PARTITIONS) for offset in range(EACH)}
+    seen: set[tuple[int, int]] = set()
+    for _ in range(TURNS_MAX):
+        for found in (one.poll(), two.poll()):
+            assert not seen.intersection(found), "nobody reads what the other has read"
+            seen.update(found)
+        if seen == everything:
+            break
+    assert seen == everything
+    one.commit()
+    two.commit()
+    one.close()
+    if "group.instance.id" in more:
+        leave_by_hand(node, group, "it-1")
+    [early] = until(lambda: len(two.owned()) == PARTITIONS, two)
+    assert early == [], "what both committed is not read again"
+    produce(node, topic)
+    again: list[tuple[int, int]] = []
+    for _ in range(TURNS_MAX):
+        again += two.poll()
+        if len(again) >= PARTITIONS * EACH:
+            break
+    assert sorted(again) == [(partition, EACH + offset) for partition in range(PARTITIONS) for offset in range(EACH)]
+    two.close()
+
+
+def leave_by_hand(node: EmbeddedNode, group: str, instance: str) -> None:
+    """Static members do not say good-bye."""
+
+    async def ask() -> None:
+        connection = await Connection.connect("127.0.0.1", node.port)
+        identity = LeaveGroupRequest.MemberIdentity(member_id="", group_instance_id=instance)
+        answer = await connection.request(LeaveGroupRequest(group_id=group, members=[identity]), version=5)
+        await connection.close()
+        assert [member.error_code for member in answer.members] == [0]
+
+    asyncio.run(ask())
+
+
+def test_a_restarted_node_knows_its_groups() -> None:
+    with EmbeddedNode(SETTINGS) as other:
+        topic = make_topic(other)
+        group = f"group-of-{topic}"
+        produce(other, topic)
+        one = Confluent(other.bootstrap, group, topic)
+        [read] = until(lambda: len(one.owned()) == PARTITIONS, one)
+        for _ in range(TURNS_MAX):
+            read += one.poll()
+            if len(read) == PARTITIONS * EACH:
+                break
+        one.commit()
+        other.kill()
+        other.restart()
+        produce(other, topic)
+        again: list[tuple[int, int]] = []
+        for _ in range(TURNS_MAX):
+            again += one.poll()
+            if len(again) >= PARTITIONS * EACH:
+                break
+        assert sorted(again)[0] == (0, EACH) and len(set(again)) == len(again) == PARTITIONS * EACH
+        one.commit()
+        one.close()
+        admin = AdminClient({"bootstrap.servers": other.bootstrap})
+        described = admin.describe_consumer_groups([group])[group].result(10)
+        assert described.state == confluent_kafka.ConsumerGroupState.EMPTY
+        wanted = [confluent_kafka.ConsumerGroupTopicPartitions(group)]
+        offsets = admin.list_consumer_group_offsets(wanted)[group].result(10).topic_partitions
+        assert {place.offset for place in offsets} == {2 * EACH} and len(offsets) == PARTITIONS
+        admin.delete_consumer_groups([group])[group].result(10)

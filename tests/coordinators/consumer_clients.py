@@ -1,0 +1,133 @@
+"""Members of a consumer group as clients are: they say what they own, revoke, join again when they are fenced, and lose answers."""
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import Uuid
+from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest as Request
+
+REBALANCE_MS = 30_000
+REJOIN = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND)
+
+
+def partitions(owned):
+    topics = {}
+    for topic, partition in sorted(owned):
+        topics.setdefault(topic, []).append(partition)
+    return [Request.TopicPartitions(topic_id=topic, partitions=indexes) for topic, indexes in topics.items()]
+
+
+class Client:
+    """Owns what it was last told of; what it was told to give up it owns until its next heartbeat says otherwise."""
+
+    def __init__(self, stage, name, *topics, group="g", **more):
+        self.stage, self.group, self.name, self.topics = stage, group, name, list(topics)
+        self.more = more  # instance_id, rack_id, server_assignor, subscribed_topic_regex
+        self.epoch = 0
+        self.owned = set()
+        self.working = set()  # with what it was told to give up: it does that before its next heartbeat
+        self.told = None  # what the last heartbeat that was answered said it owns
+        self.says_all = True  # after a failure a client leaves nothing out
+        self.heard_ms = stage.now_ms
+        self.interval_ms = None
+
+    def request(self, full=False):
+        full = full or self.epoch == 0 or self.says_all
+        self.working = set(self.owned)
+        names = self.topics if full and "subscribed_topic_regex" not in self.more else None
+        return Request(
+            group_id=self.group,
+            member_id=self.name,
+            member_epoch=self.epoch,
+            rebalance_timeout_ms=REBALANCE_MS if full else -1,
+            subscribed_topic_names=names,
+            topic_partitions=partitions(self.owned) if full or self.owned != self.told else None,
+            **(self.more if full else {key: self.more[key] for key in ("instance_id",) if key in self.more}),
+        )
+
+    def beat(self, full=False, **asked):
+        """One heartbeat and what follows from its answer; True if there was one that changed what it owns."""
+        request = self.request(full)
+        try:
+            answer = self.stage.ask(request, client_id=self.name, client_host="/10.0.0.1", **asked)
+        except KafkaError as error:
+            if error.code not in REJOIN:
+                raise
+            self.fenced()
+            return True
+        return self.take(request, answer)
+
+    def lose(self):
+        """The request arrives, the answer does not."""
+        self._submit(self.request())
+        self.says_all, self.heard_ms = True, self.stage.now_ms
+
+    def _submit(self, request):
+        heard = []
+        self.stage.submit(
+            request, lambda answer, error: heard.append(error or answer), client_id=self.name, client_host="/10.0.0.1"
+        )
+        return heard
+
+    def beat_late(self, is_committed):
+        """The answer waits for the commit; without it the coordinator moves, and what it decided never was."""
+        self.stage.journal.late = True
+        request = self.request()
+        answers = self._submit(request)
+        if answers and isinstance(answers[0], KafkaError):
+            self.stage.journal.late = False
+            self.fenced()
+        elif is_committed:
+            self.stage.journal.late = False
+            self.stage.journal.commit()
+            self.take(request, answers[0])
+        else:
+            # Nothing may have been answered that could still be lost.
+            assert not answers or self.stage.journal.committed == len(self.stage.journal.written)
+            self.stage.move()
+            self.says_all = True
+
+    def fenced(self):
+        self.epoch, self.owned, self.working, self.told, self.says_all = 0, set(), set(), None, True
+
+    def take(self, request, answer):
+        assert answer.error_code == 0
+        self.says_all, self.heard_ms = False, self.stage.now_ms
+        if request.topic_partitions is not None:
+            self.told = set(self.owned)
+        self.epoch, self.interval_ms = answer.member_epoch, answer.heartbeat_interval_ms
+        if answer.assignment is None:
+            return False
+        before = set(self.owned)
+        self.owned = {
+            (Uuid(topic.topic_id), partition)
+            for topic in answer.assignment.topic_partitions
+            for partition in topic.partitions
+        }
+        self.working |= self.owned
+        return self.owned != before
+
+    def subscribe(self, *topics):
+        self.topics = list(topics)
+        request = Request(
+            group_id=self.group,
+            member_id=self.name,
+            member_epoch=self.epoch,
+            subscribed_topic_names=self.topics,
+            topic_partitions=partitions(self.owned),
+        )
+        return self.take(request, self.stage.ask(request, client_id=self.name, client_host="/10.0.0.1"))
+
+    def leave(self, epoch=-1):
+        request = Request(
+            group_id=self.group, member_id=self.name, member_epoch=epoch, instance_id=self.more.get("instance_id")
+        )
+        self.stage.ask(request)
+        self.fenced()
+
+
+def settle(stage, clients, rounds=12):
+    """Heartbeats until nothing moves."""
+    for _ in range(rounds):
+        stage.pass_time(1000)
+        for client in clients:
+            client.beat()
+    return [client.owned for client in clients]

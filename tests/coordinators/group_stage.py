@@ -1,0 +1,125 @@
+"""A shard of groups on a journal that commits late if it is told to, refuses, and loses leadership; with time and topics in hand."""
+
+import random
+
+from headrace.base.ids import Uuid
+from headrace.coordinators.group.asked import Asked
+from headrace.coordinators.group.records import decode_group_record, encode_group_record
+from headrace.coordinators.group.rooms import GROUP_ROOMS
+from headrace.coordinators.group.settings import GroupSettings
+from headrace.coordinators.group.shard import GroupShard
+from headrace.metadata.image import GROUP_CONFIG, Image, Partition, Topic
+from headrace.statemachine.journal import NotLeader
+from headrace.statemachine.runtime import Runtime
+
+
+class Journal:
+    """Keeps bytes, as a log does."""
+
+    def __init__(self, written=()):
+        self.written = list(written)
+        self.committed = len(self.written)
+        self.late = False
+        self.refusal = None
+        self.lost = False
+        self._tell_committed, self._tell_lost = [], []
+
+    def next_offset(self):
+        if self.lost:
+            raise NotLeader("somebody else leads")
+        return len(self.written)
+
+    def append(self, records):
+        if self.refusal is not None:
+            raise self.refusal
+        self.written += [encode_group_record(record) for record in records]
+        return len(self.written) - 1
+
+    def committed_offset(self):
+        return self.committed - 1
+
+    def on_committed(self, tell):
+        self._tell_committed.append(tell)
+
+    def on_lost(self, tell):
+        self._tell_lost.append(tell)
+
+    def commit(self):
+        if not self.lost and self.committed < len(self.written):
+            self.committed = len(self.written)
+            for tell in self._tell_committed:
+                tell(self.committed - 1)
+
+    def lose(self):
+        self.lost = True
+        del self.written[self.committed :]
+        for tell in self._tell_lost:
+            tell()
+
+
+def make_image(topics, configs=None, offset=1):
+    """Topics by name: how many partitions, or that and a number that makes it another topic of the name."""
+    partition = Partition((1,), (1,), 1, 0, 0)
+    known = {}
+    for name, count in topics.items():
+        count, number = count if isinstance(count, tuple) else (count, 0)
+        topic_id = Uuid(name.encode()[:8].ljust(8, b".") + number.to_bytes(8, "big"))
+        known[name] = Topic(name, topic_id, (partition,) * count)
+    return Image(
+        offset=offset,
+        topics=known,
+        topic_names={topic.id: name for name, topic in known.items()},
+        configs={(GROUP_CONFIG, group): options for group, options in (configs or {}).items()},
+        features={"group.version": 1},
+    )
+
+
+class GroupStage:
+    def __init__(self, topics, **settings):
+        self.settings = GroupSettings(**settings)
+        self.now_ms = 1_000_000
+        self.image = make_image(topics)
+        self.chance = random.Random(3)
+        self.journal = Journal()
+        self.lead()
+
+    def lead(self):
+        """A new coordinator over what is written."""
+        self.shard = GroupShard(GROUP_ROOMS, self.settings, lambda: self.image, self.chance)
+        self.runtime = Runtime(self.shard, self.journal)
+        list(self.runtime.load([(0, [decode_group_record(*record) for record in self.journal.written])]))
+        self.runtime.lead(self.now_ms)
+        self.settle()
+
+    def move(self):
+        """Leadership is lost, and taken up again from what is committed."""
+        self.journal.lose()
+        self.journal = Journal(self.journal.written)
+        self.lead()
+
+    def settle(self):
+        if not self.journal.late:
+            self.journal.commit()
+
+    def submit(self, request, tell, version=1, **asked):
+        self.runtime.submit(Asked(request, version, **asked), self.now_ms, tell)
+        self.settle()
+
+    def ask(self, request, version=1, **asked):
+        heard = []
+        self.submit(request, lambda answer, error: heard.append(error or answer), version, **asked)
+        [answer] = heard
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def pass_time(self, ms):
+        until = self.now_ms + ms
+        while (at := self.runtime.next_timer()) is not None and at <= until:
+            self.now_ms = max(self.now_ms, at)
+            self.runtime.tick(self.now_ms)
+            self.settle()
+        self.now_ms = until
+
+    def set_topics(self, topics, configs=None):
+        self.image = make_image(topics, configs, self.image.offset + 1)

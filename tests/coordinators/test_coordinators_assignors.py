@@ -1,0 +1,154 @@
+"""Server-side assignors: properties that hold for any group, and Kafka's own examples."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.base.ids import Uuid
+from headrace.coordinators.group.assignors import ASSIGNORS
+from headrace.coordinators.group.assignors.range import assign_range
+from headrace.coordinators.group.assignors.spec import MemberSpec
+from headrace.coordinators.group.assignors.uniform import assign_uniform
+
+
+def topic(number):
+    return Uuid(number.to_bytes(16, "big"))
+
+
+T1, T2, T3 = topic(1), topic(2), topic(3)
+
+
+def member(name, *topics, target=None, instance=None):
+    return MemberSpec(name, tuple(sorted(topics)), target or {}, instance)
+
+
+@st.composite
+def groups(draw, same_topics=None):
+    """Members and topics; targets are what another group of the same members had."""
+    partitions = {topic(n): draw(st.integers(1, 9)) for n in range(draw(st.integers(1, 6)))}
+    names = [f"m{n}" for n in range(draw(st.integers(1, 7)))]
+    subscription = st.lists(st.sampled_from(sorted(partitions)), unique=True).map(lambda ids: tuple(sorted(ids)))
+    same = draw(st.booleans()) if same_topics is None else same_topics
+    shared = draw(subscription)
+    members = [
+        MemberSpec(name, shared if same else draw(subscription), {}, draw(st.sampled_from([None, f"i{name}"])))
+        for name in names
+    ]
+    earlier = {one: max(1, count + draw(st.integers(-2, 2))) for one, count in partitions.items()}
+    assignor = draw(st.sampled_from(sorted(ASSIGNORS)))
+    before = ASSIGNORS[assignor](draw(st.permutations(members)), earlier)
+    kept = draw(st.sets(st.sampled_from(names)))
+    return [
+        MemberSpec(one.member_id, one.topics, before[one.member_id] if one.member_id in kept else {}, one.instance_id)
+        for one in members
+    ], partitions
+
+
+def check_complete(members, partitions, answer):
+    """The dumb twin: every partition that somebody wants has one owner, who wants it."""
+    owners = {}
+    for one in members:
+        for topic_id, indexes in answer[one.member_id].items():
+            assert indexes == tuple(sorted(indexes)) and indexes
+            assert topic_id in one.topics
+            for index in indexes:
+                assert (topic_id, index) not in owners
+                owners[(topic_id, index)] = one.member_id
+    wanted = {(topic_id, index) for one in members for topic_id in one.topics for index in range(partitions[topic_id])}
+    assert owners.keys() == wanted
+    return owners
+
+
+def with_targets(members, answer):
+    return [MemberSpec(one.member_id, one.topics, answer[one.member_id], one.instance_id) for one in members]
+
+
+@settings(deadline=None, max_examples=150)
+@given(groups(), st.sampled_from(sorted(ASSIGNORS)), st.randoms(use_true_random=False))
+def test_complete_deterministic_and_at_rest(group, name, chance):
+    members, partitions = group
+    answer = ASSIGNORS[name](members, partitions)
+    check_complete(members, partitions, answer)
+    shuffled = chance.sample(members, len(members))
+    assert ASSIGNORS[name](shuffled, dict(chance.sample(sorted(partitions.items()), len(partitions)))) == answer
+    assert ASSIGNORS[name](with_targets(members, answer), partitions) == answer, "it moved though nothing changed"
+
+
+@settings(deadline=None, max_examples=150)
+@given(groups())
+def test_uniform_is_balanced(group):
+    members, partitions = group
+    answer = assign_uniform(members, partitions)
+    sizes = {one.member_id: sum(map(len, answer[one.member_id].values())) for one in members}
+    for giver in members:
+        for taker in members:
+            could_take = any(topic_id in taker.topics for topic_id in answer[giver.member_id])
+            assert not could_take or sizes[giver.member_id] - sizes[taker.member_id] < 2
+
+
+@settings(deadline=None, max_examples=150)
+@given(groups(same_topics=True))
+def test_uniform_moves_no_more_than_it_must(group):
+    """Of what members had and still want, as much stays as fits into shares of that size."""
+    members, partitions = group
+    answer = assign_uniform(members, partitions)
+    total = sum(partitions[one] for one in members[0].topics)
+    share, extra = divmod(total, len(members))
+    had = {}
+    for one in sorted(members, key=lambda one: one.member_id):
+        mine = set()
+        for topic_id, indexes in one.target.items():
+            mine |= {(topic_id, index) for index in indexes if topic_id in one.topics and index < partitions[topic_id]}
+        had[one.member_id] = mine - set().union(*had.values())
+    above = sum(len(mine) > share for mine in had.values())
+    could_stay = sum(min(len(mine), share) for mine in had.values()) + min(above, extra)
+    stayed = sum(
+        (topic_id, index) in had[one.member_id]
+        for one in members
+        for topic_id, indexes in answer[one.member_id].items()
+        for index in indexes
+    )
+    assert stayed == could_stay
+
+
+def test_range_cuts_topics_alike():
+    answer = assign_range([member("m0", T1, T2), member("m1", T1, T2)], {T1: 3, T2: 3})
+    assert answer == {"m0": {T1: (0, 1), T2: (0, 1)}, "m1": {T1: (2,), T2: (2,)}}
+
+
+def test_range_gives_each_topic_to_its_subscribers():
+    members = [member("a", T1, T2), member("b", T3), member("c", T2, T3)]
+    assert assign_range(members, {T1: 3, T2: 3, T3: 2}) == {
+        "a": {T1: (0, 1, 2), T2: (0, 1)},
+        "b": {T3: (0,)},
+        "c": {T2: (2,), T3: (1,)},
+    }
+
+
+def test_range_leaves_latecomers_with_nothing_if_there_are_too_few():
+    assert assign_range([member("a", T1), member("b", T1), member("c", T1)], {T1: 2}) == {
+        "a": {T1: (0,)},
+        "b": {T1: (1,)},
+        "c": {},
+    }
+
+
+def test_static_members_have_their_ranges_whatever_their_ids():
+    before = assign_range([member("x", T1, instance="i0"), member("a", T1, instance="i1"), member("b", T1)], {T1: 3})
+    after = assign_range([member("a", T1, instance="i0"), member("x", T1, instance="i1"), member("b", T1)], {T1: 3})
+    assert before["x"] == after["a"] == {T1: (0,)}
+    assert before["b"] == {T1: (2,)}
+
+
+def test_uniform_gives_a_newcomer_its_share_and_moves_nothing_else():
+    before = {"a": {T1: (0, 1, 2)}, "b": {T1: (3, 4, 5)}}
+    members = [member("a", T1, target=before["a"]), member("b", T1, target=before["b"]), member("c", T1)]
+    answer = assign_uniform(members, {T1: 6})
+    assert [len(answer[name][T1]) for name in "abc"] == [2, 2, 2]
+    assert set(answer["a"][T1]) < {0, 1, 2} and set(answer["b"][T1]) < {3, 4, 5}
+
+
+@pytest.mark.parametrize("name", sorted(ASSIGNORS))
+def test_nobody_and_nothing(name):
+    assert ASSIGNORS[name]([], {}) == {}
+    assert ASSIGNORS[name]([member("a")], {}) == {"a": {}}

@@ -1,0 +1,149 @@
+"""Whatever members, topics, the network and the coordinator do: no partition has two owners, and in the end everybody has a share."""
+
+from consumer_clients import REBALANCE_MS, Client, settle
+from group_stage import GroupStage
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.coordinators.group.consumer.description import describe
+from headrace.coordinators.group.consumer.members import MemberState
+
+NAMES = ("red", "green", "blue")
+SUBSCRIPTIONS = st.sets(st.sampled_from(NAMES), min_size=1).map(sorted)
+
+
+class ConsumerGroups(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.topics = {"red": 5, "green": 2}
+        self.stage = GroupStage(self.topics, group_consumer_assignment_interval_ms=500)
+        self.clients = []
+        self.joined = 0
+
+    def pick(self, number):
+        return self.clients[number % len(self.clients)]
+
+    @precondition(lambda self: len(self.clients) < 5)
+    @rule(topics=SUBSCRIPTIONS, is_static=st.booleans(), assignor=st.sampled_from([None, "range", "uniform"]))
+    def join(self, topics, is_static, assignor):
+        self.joined += 1
+        more = {"instance_id": f"i{self.joined}"} if is_static else {}
+        client = Client(self.stage, f"m{self.joined}", *topics, **more, server_assignor=assignor)
+        self.clients.append(client)
+        client.beat()
+
+    @precondition(lambda self: self.clients)
+    @rule(number=st.integers(0, 9))
+    def beat(self, number):
+        self.pick(number).beat()
+
+    @precondition(lambda self: self.clients)
+    @rule(number=st.integers(0, 9))
+    def lose_the_answer(self, number):
+        self.pick(number).lose()
+
+    @precondition(lambda self: self.clients)
+    @rule(number=st.integers(0, 9), is_committed=st.booleans())
+    def commit_late(self, number, is_committed):
+        self.pick(number).beat_late(is_committed)
+
+    @precondition(lambda self: self.clients)
+    @rule(number=st.integers(0, 9))
+    def refuse(self, number):
+        client, before = self.pick(number), len(self.stage.journal.written)
+        self.stage.journal.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        client.lose()
+        self.stage.journal.refusal = None
+        assert len(self.stage.journal.written) == before
+
+    @precondition(lambda self: self.clients)
+    @rule(number=st.integers(0, 9), topics=SUBSCRIPTIONS)
+    def subscribe(self, number, topics):
+        client = self.pick(number)
+        client.topics, client.says_all = topics, True
+        client.beat()
+
+    @precondition(lambda self: self.clients)
+    @rule(number=st.integers(0, 9))
+    def leave(self, number):
+        client = self.pick(number)
+        self.clients.remove(client)
+        if client.epoch > 0:
+            self.depart(client, -1)
+
+    @precondition(lambda self: self.clients)
+    @rule(number=st.integers(0, 9))
+    def restart_static(self, number):
+        client = self.pick(number)
+        if "instance_id" in client.more and client.epoch > 0:
+            self.depart(client, -2)
+            self.joined += 1
+            client.name = f"m{self.joined}"
+            client.beat()
+
+    def depart(self, client, epoch):
+        try:
+            client.leave(epoch)
+        except KafkaError as error:
+            assert error.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND)
+            client.fenced()
+
+    @precondition(lambda self: self.clients)
+    @rule(number=st.integers(0, 9))
+    def die(self, number):
+        self.clients.remove(self.pick(number))
+
+    @rule()
+    def move_the_coordinator(self):
+        self.stage.move()
+
+    @rule(name=st.sampled_from(NAMES), count=st.integers(0, 6))
+    def change_topics(self, name, count):
+        had = self.topics.get(name, (0, 0))
+        had_count, made = had if isinstance(had, tuple) else (had, 0)
+        if count > had_count or (count and not had_count):
+            self.topics[name] = (count, made or self.stage.image.offset * 10 + NAMES.index(name) + 1)
+        elif count == 0:
+            self.topics.pop(name, None)
+        self.stage.set_topics(self.topics)
+
+    @rule(duration_ms=st.sampled_from([100, 700, 5000, 20_000]))
+    def pass_time(self, duration_ms):
+        self.stage.pass_time(duration_ms)
+        for client in self.clients:
+            # A client that was not heard of for so long knows itself that it may be out.
+            if self.stage.now_ms - client.heard_ms >= REBALANCE_MS:
+                client.fenced()
+
+    @invariant()
+    def nothing_has_two_owners(self):
+        owners = {}
+        for client in self.clients:
+            for place in client.working:
+                assert place not in owners, f"{place} is {owners[place]}'s and {client.name}'s"
+                owners[place] = client.name
+
+    def teardown(self):
+        """After quiet all of it is shared, and everybody knows."""
+        for client in self.clients:
+            if self.stage.now_ms + 50_000 - client.heard_ms >= REBALANCE_MS:
+                client.fenced()
+        self.stage.pass_time(50_000)  # those that died are gone
+        settle(self.stage, self.clients)
+        wanted = {name for client in self.clients for name in client.topics}
+        topics = [topic for name, topic in self.stage.image.topics.items() if name in wanted]
+        assert sum(len(client.owned) for client in self.clients) == sum(len(topic.partitions) for topic in topics)
+        self.nothing_has_two_owners()
+        if self.clients:
+            group = self.stage.shard.consumers.groups["g"]
+            assert describe(self.stage.shard, "g").group_state == "Stable"
+            assert {member.state for member in group.members.values()} == {MemberState.STABLE}
+            written = len(self.stage.journal.written)
+            settle(self.stage, self.clients, 2)
+            assert len(self.stage.journal.written) == written, "at rest nothing is written"
+
+
+TestConsumerGroups = ConsumerGroups.TestCase
+TestConsumerGroups.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
