@@ -114,14 +114,8 @@ def read_report(report: Path) -> Outcomes:
     return outcomes
 
 
-_GROUPS, _TRANSACTIONS = "consumer groups", "transactions"
+_TRANSACTIONS = "transactions"
 LATER = {
-    "test_admin_integration::test_delete_groups": _GROUPS,
-    "test_admin_integration::test_delete_groups_with_errors": _GROUPS,
-    "test_admin_integration::test_describe_group_exists": _GROUPS,
-    "test_consumer_integration::test_heartbeat_thread": _GROUPS,
-    "test_consumer_integration::test_kafka_consumer__offset_commit_resume": _GROUPS,
-    "test_consumer_integration::test_kafka_consumer_max_bytes_one_msg": _GROUPS,
     "test_producer_integration::test_transactional_producer_messages": _TRANSACTIONS,
     "test_producer_integration::test_transactional_producer_offsets": _TRANSACTIONS,
 }

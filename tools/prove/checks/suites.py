@@ -18,12 +18,12 @@ def _suite(name: str) -> str:
 
 @check(
     "kafka-python-suite",
-    "kafka-python's integration tests (admin, producer, consumer without group): all that real Kafka passes",
+    "kafka-python's integration tests (admin, producer, consumer): all that real Kafka passes",
 )
 def kafka_python_suite() -> str:
     return _suite("kafka-python")
 
 
-@check("librdkafka-suite", "librdkafka's tests that need no group or transaction: all that real Kafka passes")
+@check("librdkafka-suite", "librdkafka's tests that need no transaction, those of groups too: all that real Kafka passes")
 def librdkafka_suite() -> str:
     return _suite("librdkafka")
