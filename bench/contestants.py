@@ -35,8 +35,14 @@ KAFKA_HEAP = (
     "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent",
 )
+# For both: rebalances begin at once, and whoever dies is missed as early as consumers of old could ask for.
+GROUP_SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.session.timeout.ms": "6000",
+}
 # Otherwise deleted topics would fill the disk: Kafka looks after 30 s for the first time, and then leaves them for a minute.
-KAFKA_SETTINGS = {"log.segment.delete.delay.ms": "200", "log.initial.task.delay.ms": "500"}
+KAFKA_SETTINGS = {"log.segment.delete.delay.ms": "200", "log.initial.task.delay.ms": "500", **GROUP_SETTINGS}
 
 Process = NodeProcess | KafkaPeer
 
@@ -79,7 +85,7 @@ class Contestant(Protocol):
 
 def spawn_headrace(directory: Path, tls: TlsDoor | None = None) -> NodeProcess:
     """/metrics is on, as it is for users."""
-    settings = {"headrace.http.listener": f"{LOOPBACK}:{free_port()}"}
+    settings = {"headrace.http.listener": f"{LOOPBACK}:{free_port()}", **GROUP_SETTINGS}
     if tls is None:
         return NodeProcess(settings, directory=directory)
     port = free_port()

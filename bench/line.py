@@ -45,6 +45,10 @@ class Options:
     open_active_bytes: int = 256 * 1024 * 1024  # in the segment behind those, of each
 
     compaction_records: int = 5_000_000
+    group_members: int = 200  # of the lines about a large group
+    group_partitions: int = 500
+    group_deaths: int = 10
+    committed_offsets: int = 1_000_000  # in one shard
 
     @property
     def span(self) -> Span:

@@ -7,11 +7,13 @@ from bench.connections import ActiveConnections, IdleConnections
 from bench.contestants import KAFKA
 from bench.fetch import Fetch
 from bench.frames import records_that_fit
+from bench.groups import CLASSIC_GROUP, CONSUMER_GROUP, GroupCommits, GroupHeartbeats
 from bench.line import KIB, Figure, Line
 from bench.loop_lag import LoopLag
 from bench.opening import OpenLarge
 from bench.partitions import ManyPartitions
 from bench.produce import Memory, Produce
+from bench.shard_load import ShardLoad
 from bench.start import Start
 from headrace.records.compression import Codec
 
@@ -112,11 +114,16 @@ def all_lines() -> dict[str, Line]:
         *_compressed(records_64k),
         *_encrypted(records_64k),
         ActiveConnections(message_50),
+        GroupCommits(),
+        GroupHeartbeats(),
+        CLASSIC_GROUP,
+        CONSUMER_GROUP,
         Start(),
         IdleConnections(),
         ManyPartitions(),
         OpenLarge(),
         Compaction(),
+        ShardLoad(),
         LoopLag(),
     ]  # fmt: skip
     return {line.name: line for line in lines}

@@ -7,7 +7,7 @@ import time
 import urllib.request
 from dataclasses import dataclass
 
-from bench.contestants import Broker, Contestant
+from bench.contestants import Broker, Contestant, Process
 from bench.frames import make_batch, records_that_fit
 from bench.line import IN_FLIGHT, KIB, Figure, Measured, Options
 from bench.load import Running, Span
@@ -47,9 +47,8 @@ class LoopLag:
         filler, single = f"{topic}-filler", f"{topic}-single"
         contestant.open_topic(filler, 1)
         contestant.open_topic(single, 1)
-        metrics_url = _metrics_url(contestant)
         batch = make_batch(records_that_fit(64 * KIB, KIB), KIB)
-        before = _buckets(metrics_url)
+        before = lag_buckets(contestant.process)
         port, pid = contestant.port, contestant.pid
         loads = [
             Running(produce_load(filler, [batch], 1, IN_FLIGHT), port, pid, Span(SECONDS_MAX, 0.0, bytes_max)),
@@ -64,7 +63,7 @@ class LoopLag:
             for load in loads:
                 load.stop()
             filled, answered = [load.outcome() for load in loads]
-        after = _buckets(metrics_url)
+        after = lag_buckets(contestant.process)
         lags = {bound: after[bound] - before.get(bound, 0.0) for bound in after}
         return Measured(
             {
@@ -90,13 +89,10 @@ def quantile(cumulative: dict[float, float], share: float) -> float:
     return min(bound for bound, count in cumulative.items() if count >= share * total)
 
 
-def _metrics_url(contestant: Broker) -> str:
-    """As the node itself announces it."""
-    words = getattr(contestant.process, "announcement", "").split()
-    return next(word for word in words if word.startswith("http://")).replace("localhost", LOOPBACK)
-
-
-def _buckets(url: str) -> dict[float, float]:
+def lag_buckets(process: Process) -> dict[float, float]:
+    """How often the loop was at most so late, since the start; at the place that the node itself announces."""
+    words = getattr(process, "announcement", "").split()
+    url = next(word for word in words if word.startswith("http://")).replace("localhost", LOOPBACK)
     with urllib.request.urlopen(url, timeout=30) as answer:
         text = answer.read().decode()
     found = {}

@@ -63,6 +63,7 @@ def make_rows(lines: Sequence[Line], results: Results) -> list[Row]:
             medians = {
                 name: statistics.median(one.figures[figure.key] for one in measured)
                 for name, measured in rounds.items()
+                if figure.key in measured[0].figures  # some can be seen on one side only
             }
             if HEADRACE not in medians:
                 continue

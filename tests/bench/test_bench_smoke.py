@@ -71,6 +71,10 @@ def test_every_line_is_answered_without_an_error(tmp_path: Path) -> None:
         open_segments=2,
         open_active_bytes=1_000_000,
         compaction_records=20_000,
+        group_members=12,
+        group_partitions=20,
+        group_deaths=2,
+        committed_offsets=2_000,
     )
     taking_part, skipped = contestants(tmp_path, with_kafka=False)
     told: list[str] = []

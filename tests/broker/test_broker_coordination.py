@@ -237,6 +237,106 @@ def test_an_answer_waits_for_the_commit():
     stage.run(story)
 
 
+def test_what_an_earlier_term_wrote_is_loaded_once_it_is_committed():
+    stage = Stage()
+
+    async def story():
+        stage.partition.advance = lambda: None  # on no disk yet
+        waiting = stage.coordination.decide("group", ("set", "a", "1"))
+        stage.lead(OTHER, 1)
+        with pytest.raises(KafkaError):
+            await waiting
+        stage.lead(NODE, 2)
+        await _turns()
+        assert await stage.refusal("set", "b", "2") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        del stage.partition.advance
+        stage.partition.advance()
+        stage.partition._wake()
+        await stage.coordination.settle()
+        assert stage.values == {"a": "1"}
+
+    stage.run(story)
+
+
+def test_a_file_that_is_replaced_while_it_is_loaded_is_read_again():
+    stage = Stage()
+
+    async def story():
+        await stage.ask("set", "a", "1")
+        log, read, reads = stage.partition.log, stage.partition.log.read, []
+
+        def read_and_close_once(*args):
+            found = read(*args)
+            reads.append(found.range.file)
+            if len(reads) == 1:
+                found.range.file = stage.partition.log.files.open(found.range.file.path)
+                found.range.file.close()
+            return found
+
+        log.read = read_and_close_once
+        stage.lead(NODE, 1)
+        await stage.coordination.settle()
+        assert len(reads) == 2 and stage.values == {"a": "1"}
+
+    stage.run(story)
+
+
+def test_a_glance_sees_what_is_committed_and_may_arm_a_timer():
+    stage = Stage()
+
+    def look(register, key, now_ms, arm):
+        arm((key, "by a glance"), now_ms + 1000)
+        return register.values.get(key)
+
+    def glance(key):
+        return stage.coordination.glance("group", look, key)
+
+    async def story():
+        assert glance("a") is None
+        await stage.ask("set", "a", "1")
+        assert glance("a") == "1"
+        assert await stage.coordination.decide("group", ("wait", "a")) == "by a glance"
+        stage.partition.advance = lambda: None  # a follower has yet to fetch it
+        waiting = stage.coordination.decide("group", ("set", "a", "2"))
+        assert glance("a") is None
+        stage.partition.go_offline("its disk has failed")
+        assert glance("a") is None
+        with pytest.raises(KafkaError):
+            await waiting
+
+    stage.run(story)
+
+
+def test_shards_are_loaded_in_turns():
+    stage = Stage()
+
+    async def story():
+        await stage.ask("set", "a", "1")
+        async with stage.coordination._turns:  # another has its turn
+            stage.lead(NODE, 1)
+            await _turns()
+            assert await stage.refusal("set", "b", "2") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await stage.coordination.settle()
+        assert stage.values == {"a": "1"}
+
+    stage.run(story)
+
+
+def test_a_log_whose_last_records_were_compacted_away_is_loaded():
+    stage = Stage()
+
+    async def story():
+        await stage.ask("set", "a", "1")
+        await stage.ask("set", "a", "2")
+        log, read = stage.partition.log, stage.partition.log.read
+        log.read = lambda offset, size, upper: read(offset, size, 1) if offset == 0 else read(log.log_end, size, upper)
+        stage.lead(NODE, 1)
+        await stage.coordination.settle()
+        assert stage.values == {"a": "1"}
+
+    stage.run(story)
+
+
 async def _turns():
     for _ in range(20):
         await asyncio.sleep(0)

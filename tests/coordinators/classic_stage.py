@@ -6,10 +6,11 @@ from group_stage import GroupStage
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid
+from headrace.coordinators.group.classic.membership import heartbeat_at_a_glance
 from headrace.coordinators.group.records import decode_group_record
 from headrace.protocol.compiler import codec
 from headrace.protocol.messages.embedded import ConsumerProtocolSubscription
-from headrace.protocol.messages.heartbeat import HeartbeatRequest
+from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace.protocol.messages.join_group import JoinGroupRequest
 from headrace.protocol.messages.leave_group import LeaveGroupRequest
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
@@ -50,6 +51,12 @@ class Stage(GroupStage):
             return ErrorCode(self.ask(request, version).error_code)
         except KafkaError as error:
             return error.code
+
+    def glance(self, request):
+        """What a heartbeat is answered without a decision, if it is."""
+        if not self.runtime.is_settled:
+            return None
+        return heartbeat_at_a_glance(self.shard, request, self.now_ms, lambda timer, at_ms: None)
 
     def stored(self):
         """The last value of every key that has one, as compaction would leave them."""
@@ -130,7 +137,10 @@ class Member:
             self.cast.assigned.append((generation, self.name, answer.assignment))
 
     def beat(self):
-        code = self.cast.stage.code(HeartbeatRequest(GROUP, self.generation, self.id, self.instance), 4)
+        request, stage = HeartbeatRequest(GROUP, self.generation, self.id, self.instance), self.cast.stage
+        glanced = stage.glance(request)
+        code = stage.code(request, 4)
+        assert glanced is None or (glanced == HeartbeatResponse() and code is ErrorCode.NONE)
         self.cast.say(self.name, "beat", code.name)
         return self
 

@@ -5,9 +5,10 @@ from classic_stage import GROUP, REBALANCE_MS, SESSION_MS, Cast, subscription
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.coordinators.group.classic.joining import NEW_MEMBER_TIMEOUT_MS
+from headrace.coordinators.group.classic.membership import heartbeat_at_a_glance
 from headrace.coordinators.group.classic.states import TRANSITIONS, Event, State
 from headrace.coordinators.group.groups import describe_group
-from headrace.protocol.messages.heartbeat import HeartbeatRequest
+from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace.protocol.messages.join_group import JoinGroupRequest
 from headrace.protocol.messages.leave_group import LeaveGroupRequest
 from headrace.protocol.messages.stored.offsets import GroupMetadataKey
@@ -433,3 +434,37 @@ def test_session_that_could_not_be_ended_ends_later():
     cast.stage.journal.refusal = None
     cast.stage.pass_time(1000)
     assert state(cast) is State.EMPTY
+
+
+def test_a_beat_at_a_glance_keeps_a_session_alive():
+    cast = Cast()
+    a, b = cast.stable("a", "b")
+    stage = cast.stage
+    for _ in range(3):
+        stage.pass_time(SESSION_MS - 1)
+        for member in (a, b):
+            request = HeartbeatRequest(GROUP, member.generation, member.id)
+            assert heartbeat_at_a_glance(stage.shard, request, stage.now_ms, stage.runtime.arm) == HeartbeatResponse()
+    stage.pass_time(SESSION_MS - 1)
+    assert state(cast) is State.STABLE
+    stage.pass_time(1)
+    assert state(cast) is State.EMPTY
+
+
+def test_only_members_of_a_stable_generation_are_answered_at_a_glance():
+    cast = Cast()
+    a, b = cast.stable("a", "b")
+    stage = cast.stage
+    good = HeartbeatRequest(GROUP, a.generation, a.id)
+    assert stage.glance(good) == HeartbeatResponse()
+    for wrong in (
+        HeartbeatRequest("others", a.generation, a.id),
+        HeartbeatRequest(GROUP, a.generation + 1, a.id),
+        HeartbeatRequest(GROUP, a.generation, "nobody"),
+        HeartbeatRequest(GROUP, a.generation, a.id, "instance"),
+    ):
+        assert stage.glance(wrong) is None
+    cast.member("c").join()
+    assert stage.glance(good) is None
+    b.leave()
+    assert stage.glance(good) is None

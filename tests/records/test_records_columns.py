@@ -14,7 +14,7 @@ from record_strategies import numbered, record_lists, sections
 from headrace.records import _columns_pure
 from headrace.records.batch import CorruptBatch, read_header
 from headrace.records.builder import build_batch
-from headrace.records.columns import decode_batches, encode_batches, partitions_of
+from headrace.records.columns import decode_batches, encode_batches, keys_and_values, partitions_of
 from headrace.records.compression import Codec, TooLarge
 from headrace.records.control import TransactionMarker, build_marker
 from headrace.records.kernel import murmur2
@@ -254,3 +254,18 @@ def test_partitioning_agrees_on_anything(
 ) -> None:
     arguments = (keys, start, count, partitions)
     assert outcome(fast.partitions_for_keys, *arguments) == outcome(_columns_pure.partitions_for_keys, *arguments)
+
+
+@settings(deadline=None, max_examples=100)
+@given(record_lists.filter(bool), st.sampled_from([Codec.NONE, Codec.ZSTD]))
+def test_keys_and_values_are_those_of_the_records(records: list[Record], codec: Codec) -> None:
+    batch = bytes(build_batch(records, codec=codec))
+    found = list(keys_and_values(batch, read_header(batch)))
+    assert found == [(record.key, record.value) for record in decode_records(batch)]
+
+
+def test_keys_and_values_of_a_damaged_batch_are_not_given() -> None:
+    batch = build_batch([Record(0, NOW, b"key", b"value")])
+    batch[-2] ^= 1
+    with pytest.raises(CorruptBatch):
+        keys_and_values(batch, read_header(batch))

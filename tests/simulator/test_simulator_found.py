@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
+import pytest
+
 from headrace.base.ids import TopicPartition, Uuid
+from headrace.node.broker_role import BrokerRole
+from headrace.node.controller_role import ControllerRole
+from headrace.quorum.driver import QuorumFailed
 from headrace.records.batch import read_header
 from headrace.records.builder import BatchBuilder
 from headrace.storage.log import Log
@@ -93,3 +98,27 @@ def test_a_node_lets_nobody_in_before_it_is_ready() -> None:
     loop.run_until_complete(main())
     loop.close()
     assert seen.count(False) > 1 and machine.failures == []
+
+
+def test_a_start_ends_when_the_controller_gives_up_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not wait for metadata that nobody will ever send."""
+    loop = SimulatedLoop(Random(0))
+    machine = Machine(loop, Network(loop, Random(1)), Random(2), History(), {}, lambda text: None)
+    start = ControllerRole.start
+
+    async def start_and_give_up(self: ControllerRole) -> None:
+        await start(self)
+        self.driver.failed.set_exception(QuorumFailed("its disk has failed"))
+
+    async def wait_for_ever(self: BrokerRole, previous_epoch: int) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(ControllerRole, "start", start_and_give_up)
+    monkeypatch.setattr(BrokerRole, "start", wait_for_ever)
+
+    async def main() -> None:
+        await machine.supervise()
+
+    loop.run_until_complete(main())
+    loop.close()
+    assert len(machine.failures) == 3 and all("QuorumFailed" in text for text in machine.failures)

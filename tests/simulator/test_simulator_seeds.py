@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from headrace.testing.simulator.__main__ import main
-from headrace.testing.simulator.mutations import MUTATIONS
+from headrace.testing.simulator.group_simulation import GroupSimulation
+from headrace.testing.simulator.mutations import GROUP_MUTATIONS, MUTATIONS
 from headrace.testing.simulator.simulation import run_seed
 
 HASH_SEEDS = ("1", "2")
@@ -25,11 +26,21 @@ def test_a_seed_is_good(seed: int) -> None:
     assert outcome.acknowledged > 0 and outcome.read > 0 and outcome.faults
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_seed_of_groups_is_good(seed: int) -> None:
+    outcome = run_seed(seed, None, GroupSimulation)
+    assert (outcome.failures, outcome.anomalies) == ([], []), (
+        f"python -m headrace.testing.simulator --groups --seed {seed} --trace"
+    )
+    assert outcome.acknowledged > 0 and outcome.read > 0
+
+
 def test_a_seed_is_the_same_run_under_another_hash_seed() -> None:
     program = (
         "import sys\n"
+        "from headrace.testing.simulator.group_simulation import GroupSimulation\n"
         "from headrace.testing.simulator.simulation import run_seed\n"
-        "print([run_seed(int(seed)).trace_hash for seed in sys.argv[1:]])"
+        "print([run_seed(int(seed)).trace_hash for seed in sys.argv[1:]], run_seed(0, None, GroupSimulation).trace_hash)"
     )
     told = [
         subprocess.run(
@@ -41,7 +52,8 @@ def test_a_seed_is_the_same_run_under_another_hash_seed() -> None:
         ).stdout
         for hash_seed in HASH_SEEDS
     ]
-    assert told[0] == told[1] == f"{[run_seed(seed).trace_hash for seed in COMPARED]}\n"
+    here = [run_seed(seed).trace_hash for seed in COMPARED], run_seed(0, None, GroupSimulation).trace_hash
+    assert told[0] == told[1] == f"{here[0]} {here[1]}\n"
 
 
 # Where each was found when this was written, so that the search is short; any change of the product moves them a little.
@@ -59,6 +71,12 @@ def test_a_fault_in_the_product_is_found(mutation: str) -> None:
     first = FOUND_FROM[mutation]
     with MUTATIONS[mutation]():
         assert any(not run_seed(seed).is_good for seed in range(first, first + SEARCHED))
+
+
+@pytest.mark.parametrize("mutation", sorted(GROUP_MUTATIONS))
+def test_a_fault_in_the_group_coordinator_is_found(mutation: str) -> None:
+    with GROUP_MUTATIONS[mutation]():
+        assert any(not run_seed(seed, None, GroupSimulation).is_good for seed in range(SEARCHED))
 
 
 def test_the_command_tells_the_seed_and_the_way_back(capsys: pytest.CaptureFixture[str]) -> None:

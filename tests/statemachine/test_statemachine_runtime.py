@@ -1,6 +1,8 @@
 """The runtime on a journal that commits late, refuses, and loses leadership."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace.statemachine.journal import NotLeader
 from headrace.statemachine.runtime import Runtime
@@ -139,3 +141,39 @@ def test_loading_applies_the_journal_in_slices(stage):
     runtime = Runtime(follower, journal)
     assert list(runtime.load(journal.read(0))) == [1, 2, 3, 4, 5, 6]
     assert follower.values["x"] == 4 and len(follower.undo) == 0
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.tuples(st.sampled_from(["arm", "cancel", "tick"]), st.integers(0, 4), st.integers(0, 30)), max_size=60)
+)
+def test_timers_fire_when_they_were_last_armed_for(steps):
+    machine = Register()
+    runtime = Runtime(machine, MemoryJournal())
+    runtime.lead(0)
+    fired, wanted, now_ms = [], {}, 0
+    machine.on_timer = lambda timer, at_ms, tx: fired.append(timer)
+    for verb, number, ms in steps:
+        if verb == "arm":
+            wanted[number] = now_ms + ms
+            runtime.arm(number, now_ms + ms)
+        elif verb == "cancel":
+            wanted.pop(number, None)
+            runtime.arm(number, None)
+        else:
+            now_ms += ms
+            runtime.tick(now_ms)
+            due = sorted((at, number) for number, at in wanted.items() if at <= now_ms)
+            assert sorted(fired) == sorted(number for _, number in due)
+            assert [wanted[number] for number in fired] == [at for at, _ in due]
+            for number in fired:
+                del wanted[number]
+            fired.clear()
+        assert runtime.next_timer() == min(wanted.values(), default=None)
+
+
+def test_a_timer_that_is_moved_to_later_again_and_again_takes_one_place():
+    runtime = Runtime(Register(), MemoryJournal())
+    for at_ms in range(1000):
+        runtime.arm("session", at_ms)
+    assert len(runtime._due) == 1 and runtime.next_timer() == 999

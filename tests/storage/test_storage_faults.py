@@ -183,6 +183,21 @@ def test_a_flipped_bit_in_an_old_index_is_noticed_by_the_reader_that_it_misleads
         victim.write_bytes(good)
 
 
+def test_an_index_that_knows_offsets_behind_the_end_is_built_again(tmp_path: Path) -> None:
+    log = filled_log(tmp_path)
+    expected, end = stored_batches(log), log.log_end
+    log.close()
+    victim = segment_files(tmp_path, ".index")[-1]
+    good = victim.read_bytes()
+    victim.write_bytes(good[:-8] + (2**20).to_bytes(4, "big") + good[-4:])
+    log, _ = open_log(tmp_path, recovery_point=end, clean=True)
+    assert stored_batches(log) == expected
+    for _ in range(20):
+        append(log, make_batch())
+    log.close()
+    assert victim.read_bytes()[: len(good)] == good
+
+
 def log_with_times(path: Path) -> Log:
     """Times that go up and down, so that a lookup that starts too late is a wrong answer."""
     log, _ = open_log(path)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
-from headrace.api.groups import asked_by
+from headrace.api.groups import answer_of, asked_by
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, Uuid
 from headrace.broker.coordination import Coordination
@@ -48,9 +48,13 @@ class CommittedOffsetsApi:
 
     # --- OffsetCommit
 
-    async def commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    def commit(
+        self, context: RequestContext, request: OffsetCommitRequest
+    ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
         by_id = context.api_version >= TOPIC_IDS_VERSION_MIN
         found = [self._find(topic.name, topic.topic_id, by_id) for topic in request.topics]
+        if context.peer.authority is None and request.topics and all(map(_has_all, found, request.topics)):
+            return self._commit_all(context, request, found)
         names = [known.name if known else topic.name for topic, known in zip(request.topics, found, strict=True)]
         allowed = context.may(Operation.READ, Resource.GROUP, request.group_id)
         permitted = context.permitted(Operation.READ, Resource.TOPIC, names) if allowed else set()
@@ -70,32 +74,46 @@ class CommittedOffsetsApi:
             if good and known:
                 left.append(CommitTopic(known.name, known.id, good))
                 places.append(answered.partitions)
-        if left:
-            await self._commit(context, request, left, places)
-        return answer
-
-    async def _commit(
-        self,
-        context: RequestContext,
-        request: OffsetCommitRequest,
-        topics: list[CommitTopic],
-        places: list[list[Committed]],
-    ) -> None:
+        if not left:
+            return answer
         asked = OffsetCommitRequest(
             request.group_id,
             request.generation_id_or_member_epoch,
             request.member_id,
             request.group_instance_id,
             request.retention_time_ms,
-            topics,
+            left,
         )
-        try:
-            answer: OffsetCommitResponse = await self._groups.decide(request.group_id, asked_by(context, asked))
-            for place, answered in zip(places, answer.topics, strict=True):
-                place += answered.partitions
-        except KafkaError as error:
-            for place, topic in zip(places, topics, strict=True):
-                place += [Committed(partition.partition_index, error.code) for partition in topic.partitions]
+        decided = self._decide(context, asked)
+        if isinstance(decided, OffsetCommitResponse):
+            return _filled(answer, places, decided)
+        return _filled_later(answer, places, decided)
+
+    def _commit_all(
+        self, context: RequestContext, request: OffsetCommitRequest, found: list[Topic | None]
+    ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+        """The common case: whatever is asked for is there, and nobody has to be asked."""
+        for topic, known in zip(request.topics, found, strict=True):
+            assert known is not None
+            topic.name, topic.topic_id = known.name, known.id
+        return self._decide(context, request)
+
+    def _decide(
+        self, context: RequestContext, asked: OffsetCommitRequest
+    ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+        def refused(error: KafkaError) -> OffsetCommitResponse:
+            return OffsetCommitResponse(
+                topics=[
+                    CommittedTopic(
+                        topic.name,
+                        topic.topic_id,
+                        [Committed(partition.partition_index, error.code) for partition in topic.partitions],
+                    )
+                    for topic in asked.topics
+                ]
+            )
+
+        return answer_of(self._groups, asked.group_id, asked_by(context, asked), refused)
 
     def _find(self, name: str, topic_id: Uuid, by_id: bool) -> Topic | None:
         return self._image().topic_by_id(topic_id) if by_id else self._image().topics.get(name)
@@ -210,6 +228,27 @@ class CommittedOffsetsApi:
         for place, decided_topic in zip(places, decided.topics, strict=True):
             place += decided_topic.partitions
         return answer
+
+
+def _has_all(known: Topic | None, asked: CommitTopic) -> bool:
+    if known is None:
+        return False
+    count = len(known.partitions)
+    return bool(asked.partitions) and all(0 <= one.partition_index < count for one in asked.partitions)
+
+
+def _filled(
+    answer: OffsetCommitResponse, places: list[list[Committed]], decided: OffsetCommitResponse
+) -> OffsetCommitResponse:
+    for place, topic in zip(places, decided.topics, strict=True):
+        place += topic.partitions
+    return answer
+
+
+async def _filled_later(
+    answer: OffsetCommitResponse, places: list[list[Committed]], decided: Awaitable[OffsetCommitResponse]
+) -> OffsetCommitResponse:
+    return _filled(answer, places, await decided)
 
 
 def _refusal(known: Topic | None, by_id: bool, allowed: bool, permitted: bool) -> ErrorCode:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
+from headrace.api.groups import answer_of
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.broker.coordination import Coordination
 from headrace.coordinators.group.asked import Asked
@@ -33,22 +34,21 @@ class ConsumerGroupsApi:
         self._groups = groups
         self._image = image
 
-    async def heartbeat(
+    def heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-    ) -> ConsumerGroupHeartbeatResponse:
+    ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
         try:
             self._check(context, request)
-            asked = Asked(
-                request,
-                context.api_version,
-                context.client_id or "",
-                f"/{context.peer.address}",
-                partial(_may_describe, context),
-            )
-            answer: ConsumerGroupHeartbeatResponse = await self._groups.decide(request.group_id, asked)
         except KafkaError as error:
-            return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message or None)
-        return answer
+            return _refused(error)
+        asked = Asked(
+            request,
+            context.api_version,
+            context.client_id or "",
+            f"/{context.peer.address}",
+            partial(_may_describe, context),
+        )
+        return answer_of(self._groups, request.group_id, asked, _refused)
 
     def _check(self, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> None:
         self._check_feature()
@@ -84,6 +84,10 @@ class ConsumerGroupsApi:
         except KafkaError as error:
             return _Described(group_id=group_id, error_code=error.code, error_message=error.message or None)
         return group
+
+
+def _refused(error: KafkaError) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message or None)
 
 
 def _topics(member: ConsumerGroupDescribeResponse.Member) -> list[str]:

@@ -5,11 +5,13 @@ DeleteGroups 0–2. Decided by the coordinator of the group; lists and descripti
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.broker.coordination import Coordination
 from headrace.coordinators.group.asked import Asked
+from headrace.coordinators.group.classic.membership import heartbeat_at_a_glance
 from headrace.coordinators.group.groups import describe_group, list_groups
 from headrace.coordinators.group.shard import GroupShard
 from headrace.protocol.declare import Struct
@@ -25,6 +27,7 @@ from headrace.server.context import RequestContext
 
 NULL_PROTOCOL_VERSION_MIN = 7  # of JoinGroup
 
+Answer = TypeVar("Answer", bound=Struct)
 Deleted = DeleteGroupsResponse.DeletableGroupResult
 Described = DescribeGroupsResponse.DescribedGroup
 
@@ -33,53 +36,76 @@ def asked_by(context: RequestContext, request: Struct) -> Asked:
     return Asked(request, context.api_version, context.client_id or "", f"/{context.peer.address}")
 
 
+def answer_of(
+    groups: Coordination[GroupShard], group_id: str, asked: Asked, refuse: Callable[[KafkaError], Answer]
+) -> Answer | Awaitable[Answer]:
+    """The answer itself where it is there at once, as nearly all are: a task for each would cost as much as deciding it."""
+    try:
+        future = groups.decide(group_id, asked)
+        if future.done():
+            answer: Answer = future.result()
+            return answer
+    except KafkaError as error:
+        return refuse(error)
+    return _later(future, refuse)
+
+
+async def _later(future: asyncio.Future[Answer], refuse: Callable[[KafkaError], Answer]) -> Answer:
+    try:
+        return await future
+    except KafkaError as error:
+        return refuse(error)
+
+
+def _refused_heartbeat(error: KafkaError) -> HeartbeatResponse:
+    # While the group is loaded nobody is late.
+    loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return HeartbeatResponse(error_code=ErrorCode.NONE if loading else error.code)
+
+
 class GroupsApi:
     def __init__(self, groups: Coordination[GroupShard]) -> None:
         self._groups = groups
 
-    async def _decide(self, context: RequestContext, group_id: str, request: Struct) -> Any:
-        """What a member asks of its group. KafkaError if it may not, or is refused."""
+    def _answer(
+        self, context: RequestContext, group_id: str, request: Struct, refuse: Callable[[KafkaError], Answer]
+    ) -> Answer | Awaitable[Answer]:
+        """What a member asks of its group."""
         if not context.may(Operation.READ, Resource.GROUP, group_id):
-            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            return refuse(KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED))
         if not group_id:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-        return await self._groups.decide(group_id, asked_by(context, request))
+            return refuse(KafkaError(ErrorCode.INVALID_GROUP_ID))
+        return answer_of(self._groups, group_id, asked_by(context, request), refuse)
 
     async def join(self, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
-        answer: JoinGroupResponse
-        try:
-            answer = await self._decide(context, request.group_id, request)
-        except KafkaError as error:
-            answer = JoinGroupResponse(error_code=error.code, member_id=request.member_id)
+        def refused(error: KafkaError) -> JoinGroupResponse:
+            return JoinGroupResponse(error_code=error.code, member_id=request.member_id)
+
+        answer = self._answer(context, request.group_id, request, refused)
+        if not isinstance(answer, JoinGroupResponse):
+            answer = await answer
         if answer.error_code:
             answer.protocol_name = None if context.api_version >= NULL_PROTOCOL_VERSION_MIN else ""
         return answer
 
-    async def sync(self, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
-        answer: SyncGroupResponse
-        try:
-            answer = await self._decide(context, request.group_id, request)
-        except KafkaError as error:
-            answer = SyncGroupResponse(error_code=error.code)
-        return answer
+    def sync(
+        self, context: RequestContext, request: SyncGroupRequest
+    ) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
+        return self._answer(context, request.group_id, request, lambda error: SyncGroupResponse(error_code=error.code))
 
-    async def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-        answer: HeartbeatResponse
-        try:
-            answer = await self._decide(context, request.group_id, request)
-        except KafkaError as error:
-            # While the group is loaded nobody is late.
-            loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            answer = HeartbeatResponse(error_code=ErrorCode.NONE if loading else error.code)
-        return answer
+    def heartbeat(
+        self, context: RequestContext, request: HeartbeatRequest
+    ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
+        if context.may(Operation.READ, Resource.GROUP, request.group_id):
+            answer = self._groups.glance(request.group_id, heartbeat_at_a_glance, request)
+            if answer is not None:
+                return answer
+        return self._answer(context, request.group_id, request, _refused_heartbeat)
 
-    async def leave(self, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-        answer: LeaveGroupResponse
-        try:
-            answer = await self._decide(context, request.group_id, request)
-        except KafkaError as error:
-            answer = LeaveGroupResponse(error_code=error.code)
-        return answer
+    def leave(
+        self, context: RequestContext, request: LeaveGroupRequest
+    ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
+        return self._answer(context, request.group_id, request, lambda error: LeaveGroupResponse(error_code=error.code))
 
     def list(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
         """Whoever may describe the cluster sees them all, others those that they may describe."""

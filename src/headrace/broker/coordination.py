@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +18,7 @@ from headrace.metadata.image import Image
 from headrace.replication.journal import PartitionJournal
 from headrace.replication.partition import Partition
 from headrace.statemachine.journal import NotLeader
-from headrace.statemachine.machine import Machine
+from headrace.statemachine.machine import Arm, Machine
 from headrace.statemachine.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,7 @@ LOAD_SLICE_S = 0.004
 LOAD_TOLD_S = 1.0  # from here on a load is worth a line in the log
 TIMER_S_MIN = 0.001
 
+Answer = TypeVar("Answer")
 MachineType = TypeVar("MachineType", bound=Machine[Any, Any])
 
 
@@ -46,38 +47,57 @@ class Shard(Generic[MachineType]):
         self._clock = clock
         self._loop = loop
         self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ms = 0
+        self._loaded = 0
 
     @property
     def name(self) -> str:
         return str(self.journal.partition.name)
 
-    async def load(self) -> None:
-        began = self._loop.time()
-        slice_end, count = began + LOAD_SLICE_S, 0
-        async for first, records in self.journal.read():
-            for _ in self.runtime.load([(first, records)]):
-                count += len(records)
-            if self._loop.time() > slice_end:
-                await asyncio.sleep(0)
-                slice_end = self._loop.time() + LOAD_SLICE_S
+    async def load(self, turns: asyncio.Lock) -> None:
+        """A slice at each of its turns: many shards that are loaded at once take them one after the other."""
+        await self.journal.settled()
+        began, pieces = self._loop.time(), self.journal.read()
+        is_whole = False
+        while not is_whole:
+            async with turns:
+                is_whole = await self._load_slice(pieces)
+            await asyncio.sleep(0)
         took = self._loop.time() - began
         if took > LOAD_TOLD_S:
-            log.info("%s is loaded: %d records in %.1f s", self.name, count, took)
+            log.info("%s is loaded: %d records in %.1f s", self.name, self._loaded, took)
         self.runtime.lead(self._clock.now_ms())
         self._set_alarm()
+
+    async def _load_slice(self, pieces: AsyncIterator[tuple[int, list[Any]]]) -> bool:
+        """Whether that was the last."""
+        end = self._loop.time() + LOAD_SLICE_S
+        async for first, records in pieces:
+            for _ in self.runtime.load([(first, records)]):
+                self._loaded += len(records)
+            if self._loop.time() > end:
+                return False
+        return True
 
     def submit(self, request: Any, tell: Callable[[Any, Exception | None], None]) -> None:
         self.runtime.submit(request, self._clock.now_ms(), tell)
         self._set_alarm()
 
+    def arm(self, timer: Hashable, at_ms: int) -> None:
+        """Without a decision."""
+        self.runtime.arm(timer, at_ms)
+        self._set_alarm()
+
     def _set_alarm(self) -> None:
+        """One that rings too early does no harm: it is set again then. Nearly every request moves a timer to later."""
         at_ms = self.runtime.next_timer()
+        if at_ms is None or (self._alarm is not None and self._alarm_ms <= at_ms):
+            return
         if self._alarm is not None:
             self._alarm.cancel()
-            self._alarm = None
-        if at_ms is not None:
-            delay = max((at_ms - self._clock.now_ms()) / 1000, TIMER_S_MIN)
-            self._alarm = self._loop.call_later(delay, self._tick)
+        delay = max((at_ms - self._clock.now_ms()) / 1000, TIMER_S_MIN)
+        self._alarm = self._loop.call_later(delay, self._tick)
+        self._alarm_ms = at_ms
 
     def _tick(self) -> None:
         self._alarm = None
@@ -112,6 +132,7 @@ class Coordination(Generic[MachineType]):
         self._shards: dict[int, Shard[MachineType]] = {}
         self._loading: dict[int, asyncio.Task[None]] = {}
         self._broken: dict[int, str] = {}  # could not be loaded, and why
+        self._turns = asyncio.Lock()
         self._closed = False
 
     # --- following leadership
@@ -133,7 +154,7 @@ class Coordination(Generic[MachineType]):
 
     async def _load(self, index: int, shard: Shard[MachineType]) -> None:
         try:
-            await shard.load()
+            await shard.load(self._turns)
         except NotLeader:
             self._lost(index, shard)
         except (CorruptData, KafkaError, OSError) as error:
@@ -185,12 +206,23 @@ class Coordination(Generic[MachineType]):
         """Those that answer now."""
         return [shard.machine for _, shard in sorted(self._shards.items()) if shard.runtime.leading]
 
-    def decide(self, name: str, request: Any) -> Awaitable[Any]:
-        """The answer, when everything that it rests on is committed. KafkaError, now or later, if there is none."""
+    def decide(self, name: str, request: Any) -> asyncio.Future[Any]:
+        """The answer, when everything that it rests on is committed: often that is now. KafkaError, now or later, if there is none."""
         shard = self._shard(self.partition_of(name))
         future: asyncio.Future[Any] = self._loop.create_future()
         shard.submit(request, partial(_settle, future))
         return future
+
+    def glance(
+        self, name: str, look: Callable[[MachineType, Any, int, Arm], Answer | None], request: Any
+    ) -> Answer | None:
+        """For what is asked by the ten thousand a second and changes nothing but timers: what `look` finds without a decision. None:
+        it has to be decided."""
+        topic = self._image().topics.get(self.topic)
+        shard = None if topic is None else self._shards.get(coordinator_partition(name, len(topic.partitions)))
+        if shard is None or not shard.runtime.is_settled or not shard.journal.leads:
+            return None
+        return look(shard.machine, request, self._clock.now_ms(), shard.arm)
 
     def decide_everywhere(self, request: Any) -> None:
         """On every shard that is loaded; nobody hears the answers."""

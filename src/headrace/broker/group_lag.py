@@ -6,6 +6,7 @@ Told by the broker that coordinates a group, of the partitions that it leads its
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData, KafkaError
@@ -19,6 +20,8 @@ from headrace.storage.file_range import FileRange
 
 SERIES_MAX = 50_000  # partitions of groups; a scrape of more helps nobody
 LINES_AT_ONCE = 100  # then others have their turn
+Row = tuple[str, int, int | None, float | None]  # labels, committed offset, lag and its age
+
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 _HELP = {
@@ -43,9 +46,10 @@ class GroupLag:
 
     def expose(self) -> Iterator[bytes]:
         rows = []
-        for row in self._rows():
-            rows.append(row)
-            if len(rows) % LINES_AT_ONCE == 0:
+        for number, row in enumerate(self._rows()):
+            if row is not None:
+                rows.append(row)
+            if number % LINES_AT_ONCE == 0:
                 yield b""  # nothing to say yet, but others wait
         for column, (name, text) in enumerate(_HELP.items(), 1):
             yield f"# HELP {name} {text}\n# TYPE {name} gauge\n".encode()
@@ -53,16 +57,18 @@ class GroupLag:
                 some = rows[start : start + LINES_AT_ONCE]
                 yield "".join(f"{name}{row[0]} {row[column]}\n" for row in some if row[column] is not None).encode()
 
-    def _rows(self) -> Iterator[tuple[str, int, int | None, float | None]]:
-        """Labels, committed offset, lag and its age."""
+    def _rows(self) -> Iterator[Row | None]:
+        """None for a group that is left out."""
         self._left_out, told, now_ms = 0, 0, self._clock.now_ms()
         for machine in self._groups.loaded():
             for group, offsets in machine.offsets.groups.committed_items():
-                for (topic, index), committed in offsets.committed_items():
-                    if told >= SERIES_MAX:
-                        self._left_out += 1
-                        continue
-                    told += 1
+                telling = min(len(offsets), SERIES_MAX - told)
+                told += telling
+                self._left_out += len(offsets) - telling
+                if not telling:
+                    yield None
+                    continue
+                for (topic, index), committed in islice(offsets.committed_items(), telling):
                     names = f'{{consumergroup="{_escaped(group)}",topic="{_escaped(topic)}",partition="{index}"}}'
                     yield names, committed.offset, *self._lag(topic, index, committed.offset, now_ms)
 

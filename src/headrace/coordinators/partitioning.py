@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 GROUPS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 
+HASHES_KEPT = 4096  # groups that are asked for again and again
+NAME_KEPT_MAX = 255
 _INT_MIN = -(2**31)
 
 
@@ -17,6 +21,9 @@ def java_hash(text: str) -> int:
     return value - 2**32 if value >= 2**31 else value
 
 
+_remembered_hash = lru_cache(HASHES_KEPT)(java_hash)
+
+
 def coordinator_partition(name: str, partitions: int) -> int:
-    value = java_hash(name)
+    value = _remembered_hash(name) if len(name) <= NAME_KEPT_MAX else java_hash(name)
     return 0 if value == _INT_MIN else abs(value) % partitions

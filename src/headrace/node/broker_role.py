@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from random import Random
 
 from msgspec.structs import replace
@@ -82,6 +83,7 @@ from headrace.storage.log_dirs import LogDir
 log = logging.getLogger(__name__)
 
 CATCH_UP_POLL_S = 0.002
+GROUPS_SETTLE_S_MAX = 1.0  # so long a start waits for them: whoever comes back to a small shard is not sent away
 # What every client asks first, in the versions that today's clients use.
 WARM = {ApiKey.API_VERSIONS: 4, ApiKey.METADATA: 13, ApiKey.PRODUCE: 13, ApiKey.FETCH: 18}
 
@@ -310,7 +312,8 @@ class BrokerRole:
         await self.registration.become_active()
         await self._caught_up()
         await self.replicas.settle()
-        await self.groups.settle()
+        with suppress(TimeoutError):  # large shards are loaded while everything else is served
+            await asyncio.wait_for(self.groups.settle(), GROUPS_SETTLE_S_MAX)
         self._tasks.append(self._loop.create_task(self.registration.run()))
         self._tasks.append(self._loop.create_task(self._assignments.run()))
         self._background.start()

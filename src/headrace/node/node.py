@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from random import Random
 from typing import Any
 
@@ -109,11 +110,23 @@ class Node:
             self.cluster_id,
         )
         self._roles.append(self.broker)
-        await self.broker.start(self._previous_epoch)
+        await self._unless_failed(self.broker.start(self._previous_epoch))
         listener = settings.text("headrace.http.listener")
         if listener:
             self._http = HttpEndpoint(listener, ports.metrics, self.health)
             await self._http.start()
+
+    async def _unless_failed(self, work: Coroutine[Any, Any, None]) -> None:
+        """Who waits for a controller that has given up would wait for ever."""
+        loop = self._ports.loop
+        working, failing = tasks = loop.create_task(work), loop.create_task(self.failed())
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await (failing if failing.done() else working)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def health(self) -> dict[str, Any]:
         """What /health says; `ok` is what an orchestrator looks at."""

@@ -6,6 +6,7 @@ pyarrow is an optional dependency, so it is imported by the functions that need 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.records.batch import (
@@ -43,6 +44,24 @@ def section_of(batch: Buffer, header: BatchHeader, limit: int = DECODED_BYTES_MA
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     records = record_section(batch, header, limit)
     return Section(records, header.record_count, header.base_offset, header.base_timestamp, append_time)
+
+
+def keys_and_values(batch: Buffer, header: BatchHeader) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Of the batch that starts the buffer; CorruptBatch if any of it is wrong. Needs no pyarrow."""
+    check_crc(batch, 0, header)
+    columns = decode_columns([section_of(batch, header)], False, 0, OFFSET_MAX)
+    return zip(_each(columns.keys, columns.rows), _each(columns.values, columns.rows), strict=True)
+
+
+def _each(column: BinaryColumn, rows: int) -> list[bytes | None]:
+    data, validity = bytes(column.data), column.validity
+    ends = memoryview(column.offsets).cast("B").cast("i").tolist()
+    found: list[bytes | None] = [data[begin:end] for begin, end in pairwise(ends[: rows + 1])]
+    if validity is not None:
+        for row in range(rows):
+            if not validity[row >> 3] >> (row & 7) & 1:
+                found[row] = None
+    return found
 
 
 def decode_batches(

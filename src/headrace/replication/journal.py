@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from itertools import islice, starmap
 from typing import Generic, TypeVar
 
 from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData
-from headrace.records.batch import iterate_batches, unpack_header
+from headrace.records.batch import BatchHeader, iterate_batches, unpack_header
 from headrace.records.builder import BatchBuilder
-from headrace.records.record import decode_records
+from headrace.records.columns import keys_and_values
 from headrace.replication.partition import Partition
 from headrace.statemachine.journal import NotLeader
+from headrace.storage.files import File
 
 Record = TypeVar("Record")
 
@@ -44,6 +46,7 @@ class PartitionJournal(Generic[Record]):
         self._lost: list[Callable[[], None]] = []
         self._told = self.committed_offset()
         self._is_lost = False
+        self._advanced: asyncio.Future[None] | None = None  # of whoever waits for a commit
         partition.watch(self._woken)
 
     @property
@@ -67,9 +70,11 @@ class PartitionJournal(Generic[Record]):
         header = unpack_header(data)
         self.next_offset()
         self.partition.admit(ALL_ACKS)
-        checked = self.partition.check(data, header, now_ms)
-        if checked.converted is not None:
-            data, header = checked.converted
+        if self.partition.compresses or header.size > self.partition.log.config.max_message_bytes:
+            # Else there is nothing to check: the batch was made here.
+            checked = self.partition.check(data, header, now_ms)
+            if checked.converted is not None:
+                data, header = checked.converted
         return self.partition.append(data, header, header.max_timestamp, now_ms).last_offset
 
     def committed_offset(self) -> int:
@@ -105,20 +110,41 @@ class PartitionJournal(Generic[Record]):
             self._told = offset
             for committed in self._committed:
                 committed(offset)
+            if self._advanced is not None and not self._advanced.done():
+                self._advanced.set_result(None)
 
     # --- loading
+
+    async def settled(self) -> None:
+        """Returns when all that earlier terms have written is committed: what they were about to say counts from then on."""
+        end = self.partition.log.log_end
+        while self.partition.high_watermark < end:
+            if not self.leads:
+                raise NotLeader(f"{self.partition.name} is led elsewhere, or again")
+            self._advanced = self._loop.create_future()
+            await self._advanced
 
     async def read(self) -> AsyncIterator[tuple[int, list[Record]]]:
         """All that is committed, in slices, each with the offset of its batch. NotLeader, CorruptData or OSError in between."""
         offset = self.partition.log.log_start
+        closed: File | None = None
         while offset < self.partition.high_watermark:
             found = self.partition.log.read(offset, READ_BYTES, self.partition.high_watermark)
-            data = await self._loop.run_in_executor(None, found.range.read)
+            if not len(found.range):
+                return  # the last records were tombstones, and compaction has taken them away
+            try:
+                data = await self._loop.run_in_executor(None, found.range.read)
+            except ValueError as error:
+                # It was closed meanwhile: compaction, or a move to another directory, has put another file in its place.
+                if found.range.file is closed:
+                    raise NotLeader(f"{self.partition.name} is gone") from error
+                closed = found.range.file
+                continue
             reached = offset
             for position, header in iterate_batches(data):
                 reached = header.last_offset + 1
                 if not header.is_control:
-                    for piece in self._slices(memoryview(data)[position : position + header.size]):
+                    for piece in self._slices(memoryview(data)[position : position + header.size], header):
                         if not self.leads:
                             raise NotLeader(f"{self.partition.name} is led elsewhere, or again")
                         yield header.base_offset, piece
@@ -126,13 +152,7 @@ class PartitionJournal(Generic[Record]):
                 raise CorruptData(f"{self.partition.name} has no batch at offset {offset}")
             offset = reached
 
-    def _slices(self, batch: memoryview) -> Iterator[list[Record]]:
-        piece: list[Record] = []
-        for record in decode_records(batch):
-            decoded = self._decode(record.key, record.value)
-            if decoded is not None:
-                piece.append(decoded)
-            if len(piece) == RECORDS_AT_ONCE:
-                yield piece
-                piece = []
-        yield piece
+    def _slices(self, batch: memoryview, header: BatchHeader) -> Iterator[list[Record]]:
+        pairs = keys_and_values(batch, header)
+        while some := list(islice(pairs, RECORDS_AT_ONCE)):
+            yield [record for record in starmap(self._decode, some) if record is not None]

@@ -11,6 +11,8 @@ Record = TypeVar("Record")
 Record_contra = TypeVar("Record_contra", contravariant=True)
 Request_contra = TypeVar("Request_contra", contravariant=True)
 
+Arm = Callable[[Hashable, int], None]  # a timer, and when
+
 
 class Ticket:
     """The right to one answer. A later decision may answer it; it is told exactly once, on commit or on failure."""

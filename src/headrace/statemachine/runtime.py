@@ -61,7 +61,9 @@ class Runtime(Generic[Request, Record]):
         self._newest_offset = -1  # of anything emitted here: answers that saw it must wait for it
         self._open: dict[Ticket, None] = {}  # asked and not answered, in their order
         self._timers: dict[Hashable, int] = {}
+        # Each timer once: one that was moved to later, as sessions are all the time, is put there when it comes up.
         self._due: list[tuple[int, int, Hashable]] = []
+        self._queued: dict[Hashable, tuple[int, int]] = {}  # where in it a timer is
         self._armed = 0
         self.leading = False
         journal.on_committed(self._committed)
@@ -89,6 +91,11 @@ class Runtime(Generic[Request, Record]):
         else:
             self._decide(partial(self._machine.decide, request, now_ms), ticket)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that can be seen is committed: an answer that rests on it need not wait."""
+        return self.leading and self._newest_offset <= self._journal.committed_offset()
+
     def _ticket(self, tell: Callable[[Any, Exception | None], None]) -> Ticket:
         """One that is refused when leadership is lost, wherever the machine has put it."""
 
@@ -101,14 +108,23 @@ class Runtime(Generic[Request, Record]):
         return ticket
 
     def next_timer(self) -> int | None:
-        while self._due and self._timers.get(self._due[0][2]) != self._due[0][0]:
-            heapq.heappop(self._due)  # cancelled or re-armed since
-        return self._due[0][0] if self._due else None
+        while self._due:
+            at, order, timer = self._due[0]
+            wanted = self._timers.get(timer)
+            is_current = self._queued.get(timer) == (at, order)
+            if is_current and wanted == at:
+                return at
+            heapq.heappop(self._due)
+            if is_current:
+                del self._queued[timer]
+                if wanted is not None:
+                    self._queue(timer, wanted)
+        return None
 
     def tick(self, now_ms: int) -> None:
         while self.leading and (at := self.next_timer()) is not None and at <= now_ms:
             timer = heapq.heappop(self._due)[2]
-            del self._timers[timer]
+            del self._timers[timer], self._queued[timer]
             failed = partial(self._timer_failed, timer, now_ms)
             self._decide(partial(self._machine.on_timer, timer, now_ms), Ticket(failed))
 
@@ -119,7 +135,7 @@ class Runtime(Generic[Request, Record]):
         if not isinstance(error, HeadraceError):
             log.error("timer %s failed: %s", timer, error, exc_info=error)
         if timer not in self._timers:
-            self._arm(timer, now_ms + TIMER_RETRY_MS)
+            self.arm(timer, now_ms + TIMER_RETRY_MS)
 
     def _decide(self, decision: Callable[[_Transaction[Record]], None], ticket: Ticket) -> None:
         try:
@@ -147,7 +163,7 @@ class Runtime(Generic[Request, Record]):
         if not tx.records and self._newest_offset <= self._journal.committed_offset():
             undo.commit(first)  # nothing is under way that could take it back
         for timer, at in tx.timers:
-            self._arm(timer, at)
+            self.arm(timer, at)
         self._park(tx.replies)
 
     def _park(self, replies: list[tuple[Ticket, Any]]) -> None:
@@ -157,12 +173,18 @@ class Runtime(Generic[Request, Record]):
             else:
                 self._parked.add(self._newest_offset, partial(ticket.answer, answer), ticket.fail)
 
-    def _arm(self, timer: Hashable, at: int | None) -> None:
+    def arm(self, timer: Hashable, at: int | None) -> None:
         if at is None:
             self._timers.pop(timer, None)
             return
-        self._armed += 1
         self._timers[timer] = at
+        queued = self._queued.get(timer)
+        if queued is None or at < queued[0]:
+            self._queue(timer, at)
+
+    def _queue(self, timer: Hashable, at: int) -> None:
+        self._armed += 1
+        self._queued[timer] = (at, self._armed)
         heapq.heappush(self._due, (at, self._armed, timer))
 
     def _committed(self, offset: int) -> None:
@@ -175,6 +197,7 @@ class Runtime(Generic[Request, Record]):
         self._machine.undo.rollback_to(0)
         self._timers.clear()
         self._due.clear()
+        self._queued.clear()
         self._newest_offset = -1
         reason = NotLeader("leadership was lost before the change was committed")
         self._parked.lose(reason)

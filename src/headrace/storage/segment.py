@@ -356,6 +356,8 @@ class Segment:
         self.time_index.load()
         self._check_indexes()
         self.reload()
+        if len(self.offset_index) and self.offset_index.last().offset >= self.next_offset:
+            raise CorruptIndex(f"{self.offset_index.path} knows offsets behind the end of its log")
 
     def load_sealed(self, next_offset: int) -> None:
         """Opens an older segment; the next one begins at `next_offset`. FileNotFoundError, CorruptIndex: build its indexes."""

@@ -12,6 +12,8 @@ SIMULATOR = (sys.executable, "-m", "headrace.testing.simulator")
 SEEDS = 500
 SEEDS_A_MUTATION = 200
 MUTATIONS = ("skip-torn-tail-cut", "acknowledge-before-write", "acknowledge-before-sync", "forget-producer-state")
+GROUP_SEEDS, GROUP_SEEDS_AT_ONCE = 1000, 100
+GROUP_MUTATIONS = ("answer-before-commit", "lose-a-revocation")
 TRACED_SEEDS = (0, 1, 2, 3, 4)
 MANY_S_MAX = 3600.0
 ONE_S_MAX = 120.0
@@ -31,8 +33,39 @@ def simulated_seeds() -> str:
     " each within 200 seeds",
 )
 def mutations_found() -> str:
+    return _find(MUTATIONS)
+
+
+@check(
+    "simulated-groups",
+    "1,000 simulated seeds of classic and consumer groups, with crashes, unloads and reloads of their coordinator: no partition"
+    " with two owners, no acknowledged commit lost, every group stable again",
+)
+def simulated_groups() -> str:
+    commits = reads = 0
+    for first in range(0, GROUP_SEEDS, GROUP_SEEDS_AT_ONCE):
+        last = first + GROUP_SEEDS_AT_ONCE - 1
+        done = run([*SIMULATOR, "--groups", "--seeds", f"{first}-{last}"], timeout_s=MANY_S_MAX, may_fail=True).stdout
+        summary = re.search(
+            rf"^{GROUP_SEEDS_AT_ONCE} seeds, 0 bad; (\d+) records acknowledged, (\d+) read", done, re.MULTILINE
+        )
+        assert summary, f"not all seeds from {first} to {last} are good: {done[-2000:]}"
+        commits, reads = commits + int(summary[1]), reads + int(summary[2])
+        say(f"{last + 1} seeds, 0 bad")
+    return f"{GROUP_SEEDS} seeds, 0 bad; {commits} commits acknowledged, {reads} times all of a group's offsets read"
+
+
+@check(
+    "group-mutations-found",
+    "the simulator finds a coordinator that answers before the commit, and one that loses a revocation, each within 200 seeds",
+)
+def group_mutations_found() -> str:
+    return _find(GROUP_MUTATIONS)
+
+
+def _find(mutations: tuple[str, ...]) -> str:
     found = []
-    for mutation in MUTATIONS:
+    for mutation in mutations:
         command = [*SIMULATOR, "--seeds", f"0-{SEEDS_A_MUTATION - 1}", "--mutation", mutation]
         done = run(command, timeout_s=MANY_S_MAX, may_fail=True)
         verdict = re.search(rf"^{mutation} was found after (\d+) seeds$", done.stdout, re.MULTILINE)
@@ -47,15 +80,19 @@ def mutations_found() -> str:
     "a seed plays the same trace under another PYTHONHASHSEED: what failed once can be played again",
 )
 def same_seed_same_trace() -> str:
-    for seed in TRACED_SEEDS:
-        traces = {_trace(seed, hash_seed) for hash_seed in ("1", "2", "random")}
-        assert len(traces) == 1, f"seed {seed} has traces {sorted(traces)}"
-    return f"{len(TRACED_SEEDS)} seeds, 3 hash seeds each, one trace each"
+    for kind in ((), ("--groups",)):
+        for seed in TRACED_SEEDS:
+            traces = {_trace(kind, seed, hash_seed) for hash_seed in ("1", "2", "random")}
+            assert len(traces) == 1, f"seed {seed} {kind} has traces {sorted(traces)}"
+    return f"{len(TRACED_SEEDS)} seeds of each kind, 3 hash seeds each, one trace each"
 
 
-def _trace(seed: int, hash_seed: str) -> str:
+def _trace(kind: tuple[str, ...], seed: int, hash_seed: str) -> str:
     said = run(
-        [*SIMULATOR, "--seed", str(seed)], timeout_s=ONE_S_MAX, environment={"PYTHONHASHSEED": hash_seed}, may_fail=True
+        [*SIMULATOR, *kind, "--seed", str(seed)],
+        timeout_s=ONE_S_MAX,
+        environment={"PYTHONHASHSEED": hash_seed},
+        may_fail=True,
     ).stdout
     trace = re.search(r"trace (\w+)", said)
     assert trace, f"no trace of seed {seed}: {said[-1000:]}"

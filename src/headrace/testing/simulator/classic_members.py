@@ -12,7 +12,8 @@ from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRes
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from headrace.testing.simulator.clients import BACKOFF_S, REQUEST_TIMEOUT_S, World
-from headrace.testing.simulator.group_members import PASSING, Group, GroupMember, Place
+from headrace.testing.simulator.group_members import GroupMember
+from headrace.testing.simulator.group_offsets import PASSING, Group, Place
 
 PROTOCOL_TYPE, PROTOCOL = "consumer", "range"
 EMBEDDED_VERSION = 1
@@ -146,7 +147,7 @@ class ClassicMember(GroupMember):
         self.generation, self._joined_topics = joined.generation_id, topics
         assigned = codec(ConsumerProtocolAssignment, EMBEDDED_VERSION).decode(bytes(answer.assignment), len(PREFIX))
         places = [(one.topic, index) for one in assigned.assigned_partitions for index in one.partitions]
-        self.take(places, self.generation)
+        self.take(places, None if self.group.is_mixed else self.generation)
 
     def _assign(self, joined: JoinGroupResponse) -> list[Assignment]:
         subscriptions = {

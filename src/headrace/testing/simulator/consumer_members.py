@@ -11,7 +11,8 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 from headrace.testing.simulator.clients import BACKOFF_S, LOST, World
-from headrace.testing.simulator.group_members import PASSING, Group, GroupMember, Place
+from headrace.testing.simulator.group_members import GroupMember
+from headrace.testing.simulator.group_offsets import PASSING, Group, Place
 
 JOINING, LEAVING, LEAVING_TO_RETURN = 0, -1, -2
 REVOKING_S = 0.4
@@ -48,7 +49,9 @@ class ConsumerMember(GroupMember):
 
     @property
     def is_settled(self) -> bool:
-        return self.generation > 0 and self.owned == self._target and self._is_sure and not self.is_late
+        return (
+            self.generation > 0 and not self.is_late and self.owned == self._target and self.topics == self._told_topics
+        )
 
     async def beat(self) -> None:
         if self.generation > 0 and self.is_late:

@@ -14,7 +14,8 @@ from typing import Any
 from msgspec import Struct, field
 
 from headrace.testing.history import POWER_LOSS, Anomaly, Event, History, Kind
-from headrace.testing.simulator.group_members import GIVE, HOLD, TAKE, UNANSWERED, UNEXPECTED, Place
+from headrace.testing.simulator.group_members import GIVE, HOLD, TAKE
+from headrace.testing.simulator.group_offsets import UNANSWERED, UNEXPECTED, Place
 
 NOTHING = -1  # what a read tells of a partition without a commit
 NEVER = 2**62
@@ -94,8 +95,10 @@ class _Commit(Struct):
     member: str
     era: int
     begun: int  # events by number
+    usurper: str | None  # who had taken the partition when it was sent, without our having given it up
     ended: int = NEVER  # from here on it certainly is not still on its way
     seen: int = NEVER  # from here on it certainly was done
+    acknowledged: bool = False
     refused: bool = False
 
 
@@ -108,12 +111,19 @@ class _Read(Struct):
 
 
 class _Place(Struct):
+    taker: str | None = None  # the last one; None after a power loss that nobody answers for
     commits: dict[int, _Commit] = field(default_factory=dict)  # by offset
     reads: list[_Read] = field(default_factory=list)
 
 
 def _commits(history: History, is_flushed: bool) -> Iterator[Anomaly]:
     for (group, place), known in _gather(history, is_flushed).items():
+        for commit in known.commits.values():
+            if commit.acknowledged and commit.usurper is not None:
+                yield Anomaly(
+                    "commit of a former owner",
+                    f"{place} of {group}: {commit.offset} of {commit.member}, which {commit.usurper} had taken",
+                )
         kept: dict[int, int] = {}  # era → what it found of earlier ones
         for read in known.reads:
             where = f"{place} of {group}: {read.who} read {read.offset} (event {read.ended})"
@@ -128,12 +138,15 @@ def _gather(history: History, is_flushed: bool) -> dict[tuple[str, Place], _Plac
     for event in history.events:
         if event.operation == POWER_LOSS and not is_flushed:
             era += 1
+            for known in places.values():
+                known.taker = None
         eras.append(era)
         begun = history.events[event.call].value if event.call < event.number else event.value
         if event.operation == "commit":
             known = places.setdefault((begun["group"], begun["place"]), _Place())
             if event.kind is Kind.INVOKE:
-                known.commits[begun["offset"]] = _Commit(begun["offset"], event.process, era, event.number)
+                usurper = None if known.taker == event.process else known.taker
+                known.commits[begun["offset"]] = _Commit(begun["offset"], event.process, era, event.number, usurper)
             else:
                 _end(known.commits[begun["offset"]], event)
         elif event.operation == "fetch" and event.kind is Kind.OK:
@@ -145,7 +158,9 @@ def _gather(history: History, is_flushed: bool) -> dict[tuple[str, Place], _Plac
         elif event.operation == TAKE:
             # Whoever had it before was given up by the coordinator, and with it whatever it still had on the way.
             for place in event.value["places"]:
-                for commit in places.setdefault((event.value["group"], place), _Place()).commits.values():
+                known = places.setdefault((event.value["group"], place), _Place())
+                known.taker = event.value["member"]
+                for commit in known.commits.values():
                     if commit.member != event.value["member"]:
                         commit.ended = min(commit.ended, event.number)
     return places
@@ -155,6 +170,7 @@ def _end(commit: _Commit, event: Event) -> None:
     if event.kind is Kind.OK:
         commit.ended = min(commit.ended, event.number)
         commit.seen = min(commit.seen, event.number)
+        commit.acknowledged = True
     elif event.kind is Kind.FAIL:
         commit.refused = True
 

@@ -5,23 +5,26 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
+from headrace.base.errors import KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.broker.coordination import Coordination
+from headrace.coordinators.group.shard import GroupShard
 from headrace.coordinators.partitioning import GROUPS_TOPIC
 from headrace.replication.partition import Partition
 from headrace.testing.history import Anomaly, Kind
 from headrace.testing.simulator.admin import create_topic
 from headrace.testing.simulator.classic_members import INITIAL_DELAY_S_MAX, ClassicMember
-from headrace.testing.simulator.clients import REQUEST_TIMEOUT_S, Client
+from headrace.testing.simulator.clients import LOST, REQUEST_TIMEOUT_S, Client
 from headrace.testing.simulator.consumer_members import ConsumerMember
-from headrace.testing.simulator.faults import Faults
+from headrace.testing.simulator.faults import CHECK_S, Faults
 from headrace.testing.simulator.group_checkers import check_groups
-from headrace.testing.simulator.group_members import Group
+from headrace.testing.simulator.group_offsets import Group
 from headrace.testing.simulator.machine import DATA, SECOND_DATA
 from headrace.testing.simulator.mover import Mover
 from headrace.testing.simulator.simulation import DONE_S_MAX, Outcome, Simulation, Trace
 
 FLUSHED_SHARE = 0.4
+MIXED_SHARE = 0.25
 MEMBERS_MAX = 4
 TOPICS = ("t", "u")
 PARTITIONS_MAX = 4
@@ -30,6 +33,7 @@ LOOK_S = 0.1
 STABLE_S = 1.0
 READ_TRIES = 50
 UNLOADED_S_MAX = 0.3
+STORM_SHARE, STORM_S = 0.3, 0.4
 GROUP_FAULTS = ("unload", "unload", "unload", "unload_at_once", "unload_at_once", "lead_again")
 
 Member = ClassicMember | ConsumerMember
@@ -38,36 +42,64 @@ Member = ClassicMember | ConsumerMember
 class GroupFaults(Faults):
     more = GROUP_FAULTS
 
-    def _led(self) -> tuple[Coordination[object], Partition] | None:  # type: ignore[type-var]
+    def _led(self, chance: Random) -> tuple[Coordination[GroupShard], Partition] | None:
         node = self._machine.node
         if node is None:
             return None
         found = [one for one in node.broker.replicas.all() if one.name.topic == GROUPS_TOPIC and one.is_leader]
-        return (node.broker.groups, self._chance.choice(found)) if found else None  # type: ignore[return-value]
+        return (node.broker.groups, chance.choice(found)) if found else None
+
+    async def check_always(self) -> None:
+        async def look() -> None:
+            while True:
+                if self._machine.node is not None:
+                    for shard in self._machine.node.broker.groups.loaded():
+                        _check_owners(shard)
+                await asyncio.sleep(CHECK_S)
+
+        await asyncio.gather(super().check_always(), look())
 
     async def _unload(self) -> None:
+        await self.unload(self._chance)
+
+    async def unload(self, chance: Random) -> None:
         """Another leads the partition for a while."""
-        led = self._led()
+        led = self._led(chance)
         if led is not None:
-            await self._machine.inside(_lose_and_regain(*led, self._chance.random() * UNLOADED_S_MAX))
+            await self._machine.inside(_lose_and_regain(*led, chance.random() * UNLOADED_S_MAX))
 
     async def _unload_at_once(self) -> None:
         """Several times, so that one comes in the middle of loading."""
         for _ in range(self._chance.randint(1, 4)):
-            led = self._led()
+            led = self._led(self._chance)
             if led is not None:
                 await self._machine.inside(_lose_and_regain(*led, None))
             await asyncio.sleep(self._chance.random() * 0.02)
 
     async def _lead_again(self) -> None:
         """The coordinator hears of it from the partition, before metadata says anything."""
-        led = self._led()
+        led = self._led(self._chance)
         if led is not None:
             await self._machine.inside(_lose_and_regain(*led, self._chance.random() * UNLOADED_S_MAX, told=False))
 
 
+def _check_owners(shard: GroupShard) -> None:
+    """What a member has, or has not confirmed to be rid of, is nobody else's."""
+    for group in shard.consumers.groups.values():
+        owned = [
+            ((topic, partition), member.member_id)
+            for member in group.members.values()
+            for owns in (member.assigned, member.revoking)
+            for topic, partitions in owns.items()
+            for partition in partitions
+        ]
+        owners = dict(owned)
+        assert len(owned) == len(owners), f"{group.group_id}: partitions of two members in {sorted(owned)}"
+        assert owners == dict(group.owners.items()), f"{group.group_id}: {owners}, its table has {group.owners.items()}"
+
+
 async def _lose_and_regain(
-    groups: Coordination[object],  # type: ignore[type-var]
+    groups: Coordination[GroupShard],
     partition: Partition,
     seconds: float | None,
     told: bool = True,
@@ -91,6 +123,7 @@ class GroupSimulation(Simulation):
         self._timeouts = chance.choice((1000, 1500, 3000)), chance.choice((1000, 2500))
         self._offsets_partitions = chance.choice((1, 1, 2, OFFSETS_PARTITIONS_MAX))
         self._segment_bytes = chance.choice((None, 2_000, 10_000))
+        self._is_stormy = chance.random() < STORM_SHARE
         self._group_chance = chance
         super().__init__(seed, trace)
 
@@ -116,9 +149,14 @@ class GroupSimulation(Simulation):
         self.check_always()
         living = [self.loop.create_task(member.run()) for member in members]
         if self.machine.two_dirs:
-            mover = Mover("mover", self.world, self._chance("mover"), GROUPS_TOPIC, 1, [DATA, SECOND_DATA])
+            mover = Mover(
+                "mover", self.world, self._chance("mover"), GROUPS_TOPIC, self._offsets_partitions, [DATA, SECOND_DATA]
+            )
             living.append(self.loop.create_task(mover.run()))
+        storm = self.loop.create_task(self._storm())
         await self.faults.run()
+        storm.cancel()
+        await asyncio.wait([storm])
         await self.faults.heal()
         self.loop.slow_share = (
             0.0  # sessions are short: a disk that sleeps now and then would end some of them for ever
@@ -137,26 +175,36 @@ class GroupSimulation(Simulation):
         self.world.stopping = True
         await self._finish(living, "members")
 
+    async def _storm(self) -> None:
+        """In some seeds coordinators come and go all the time: every step of a rebalance is once the last one before an unload."""
+        chance = self._chance("storm")
+        assert isinstance(self.faults, GroupFaults)
+        while self._is_stormy:
+            await asyncio.sleep(chance.random() * STORM_S)
+            await self.faults.unload(chance)
+
     async def _make(self) -> tuple[list[Group], list[Member]]:
         chance = self._chance("members")
         topics = {topic: chance.randint(1, PARTITIONS_MAX) for topic in TOPICS}
         first = Client("first", self.world, self._chance("first"))
         for topic, partitions in topics.items():
-            while await create_topic(first, topic, partitions, {}) is None:
-                await first.pause(LOOK_S)
+            await _create(first, topic, partitions, {})
         if self._segment_bytes is not None:
             # Segments so small that they are compacted while the coordinator lives on them; left alone, it makes its topic itself.
             options = {"cleanup.policy": "compact", "internal.segment.bytes": str(self._segment_bytes)}
-            while await create_topic(first, GROUPS_TOPIC, self._offsets_partitions, options) is None:
-                await first.pause(LOOK_S)
+            await _create(first, GROUPS_TOPIC, self._offsets_partitions, options)
         await first.close()
         groups, members = [], []
         for number in range(chance.choice((1, 1, 2))):
-            group = Group(f"g{number}", topics, *self._timeouts)
             kind = chance.choice((ClassicMember, ConsumerMember))
+            is_mixed = self._chance(f"mixed {number}").random() < MIXED_SHARE
+            group = Group(f"g{number}", topics, *self._timeouts, is_mixed)
             groups.append(group)
             for index in range(chance.randint(2, MEMBERS_MAX)):
                 name = f"{group.name}-{index}"
+                if is_mixed:
+                    # The group changes its type whenever the first of one kind comes, or the last one goes.
+                    kind = (ClassicMember, ConsumerMember)[index % 2]
                 instance_id = f"static-{index}" if chance.random() < 0.3 else None
                 members.append(kind(name, self.world, Random(chance.getrandbits(64)), group, instance_id))
         if self._is_flushed:
@@ -191,6 +239,16 @@ class GroupSimulation(Simulation):
             if event.kind is Kind.OK:
                 outcome.acknowledged += event.operation == "commit"
                 outcome.read += event.operation == "fetch"
+
+
+async def _create(client: Client, topic: str, partitions: int, options: dict[str, str]) -> None:
+    while await create_topic(client, topic, partitions, options) is None:
+        try:
+            await client.cluster.partitions(topic)
+        except (*LOST, KafkaError):
+            await client.pause(LOOK_S)
+        else:
+            return  # the answer was lost, or took too long
 
 
 def _unsettled(group: Group, members: list[Member]) -> str | None:

@@ -25,6 +25,7 @@ from headrace.protocol.messages.sync_group import SyncGroupRequest
 if TYPE_CHECKING:
     from headrace.coordinators.group.asked import Asked
     from headrace.coordinators.group.shard import GroupShard, Tx
+    from headrace.statemachine.machine import Arm
 
 MANY_MEMBERS_VERSION_MIN = 3  # of LeaveGroup
 PROTOCOL_NAMED_VERSION_MIN = 5  # of SyncGroup (KIP-559)
@@ -84,6 +85,20 @@ def heartbeat(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
     prolong(group, group.members[request.member_id], now_ms, tx)
     tx.reply(tx.ticket, HeartbeatResponse(error_code=ON_HEARTBEAT.get(group.state, ErrorCode.NONE)))
+
+
+def heartbeat_at_a_glance(
+    shard: GroupShard, request: HeartbeatRequest, now_ms: int, arm: Arm
+) -> HeartbeatResponse | None:
+    """Of a member of a stable group, as nearly all are; None for any other."""
+    group = shard.classic.groups.get(request.group_id)
+    if group is None or group.state is not State.STABLE or request.generation_id != group.generation:
+        return None
+    member = group.members.get(request.member_id)
+    if member is None or request.group_instance_id is not None or shard.consumers.has(request.group_id):
+        return None
+    arm((SESSION, group.id, member.id), now_ms + member.session_timeout_ms)
+    return HeartbeatResponse()
 
 
 def leave(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:

@@ -1,0 +1,97 @@
+"""What is asked of a group coordinator, as finished frames, and waiting until there is one."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from bench.frames import CLIENT_ID, ERROR_MARK, difference
+from bench.wire import READY_S_MAX, RETRY_S, BenchFailed, Wire
+from headrace.base.errors import ErrorCode
+from headrace.client.frames import encode_request
+from headrace.protocol.compiler import codec
+from headrace.protocol.framing import SIZE
+from headrace.protocol.headers import response_header
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
+from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from headrace.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
+
+FIND_COORDINATOR_VERSION = 4
+HEARTBEAT_VERSION = 4
+OFFSET_COMMIT_VERSION = 9  # the last one that names topics by name
+OFFSET_FETCH_VERSION = 9
+LOADING = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
+
+_Answered = OffsetCommitResponse.OffsetCommitResponseTopic
+_AnsweredPartition = OffsetCommitResponse.OffsetCommitResponsePartition
+
+
+def commit_request(group: str, topic: str, partitions: range, offset: int) -> OffsetCommitRequest:
+    """As a consumer does it that assigns itself."""
+    places = [
+        OffsetCommitRequest.OffsetCommitRequestPartition(
+            partition_index=index, committed_offset=offset, committed_metadata=""
+        )
+        for index in partitions
+    ]
+    wanted = OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=places)
+    return OffsetCommitRequest(group_id=group, generation_id_or_member_epoch=-1, topics=[wanted])
+
+
+def commit_frame(group: str, topic: str) -> bytes:
+    return b"".join(encode_request(commit_request(group, topic, range(1), 1), OFFSET_COMMIT_VERSION, 0, CLIENT_ID))
+
+
+def commit_answer(topic: str, error_code: int = 0) -> bytes:
+    answered = _Answered(name=topic, partitions=[_AnsweredPartition(0, error_code)])
+    return _frame(OffsetCommitResponse(topics=[answered]), OFFSET_COMMIT_VERSION)
+
+
+def commit_error_at(topic: str) -> tuple[int, ...]:
+    return (difference(commit_answer(topic), commit_answer(topic, ERROR_MARK)),)
+
+
+def heartbeat_frame(group: str, generation: int, member: str) -> bytes:
+    request = HeartbeatRequest(group_id=group, generation_id=generation, member_id=member)
+    return b"".join(encode_request(request, HEARTBEAT_VERSION, 0, CLIENT_ID))
+
+
+def heartbeat_answer(error_code: int = 0) -> bytes:
+    return _frame(HeartbeatResponse(error_code=error_code), HEARTBEAT_VERSION)
+
+
+def heartbeat_error_at() -> tuple[int, ...]:
+    return (difference(heartbeat_answer(), heartbeat_answer(ERROR_MARK)),)
+
+
+def _frame(answer: Any, version: int) -> bytes:
+    key = type(answer).facts.api_key
+    body = response_header(key, version, 0) + codec(type(answer), version).encode(answer)
+    return SIZE.pack(len(body)) + body
+
+
+def fetch_offset(wire: Wire, group: str, topic: str, partition: int) -> tuple[int, int]:
+    """The error code and the offset that is committed, -1 if none is."""
+    wanted = OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])
+    groups = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=[wanted])]
+    (found,) = wire.ask(OffsetFetchRequest(groups=groups), OFFSET_FETCH_VERSION).groups
+    if found.error_code:
+        return int(found.error_code), -1
+    return 0, int(found.topics[0].partitions[0].committed_offset)
+
+
+def wait_for_coordinator(wire: Wire, groups: list[str], topic: str) -> None:
+    """Returns when all of these groups are answered for; asking for one creates the topic of groups."""
+    deadline = time.monotonic() + READY_S_MAX
+    request = FindCoordinatorRequest(key_type=0, coordinator_keys=groups)
+    while True:
+        found = wire.ask(request, FIND_COORDINATOR_VERSION).coordinators
+        codes = [one.error_code for one in found] or [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+        if not any(codes):
+            codes = [fetch_offset(wire, group, topic, 0)[0] for group in groups]
+        if not any(codes):
+            return
+        if time.monotonic() > deadline or not set(codes) <= {ErrorCode.NONE, *LOADING}:
+            raise BenchFailed(f"the coordinator of groups answers with {max(codes)}")
+        time.sleep(RETRY_S)
