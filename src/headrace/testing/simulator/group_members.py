@@ -8,6 +8,7 @@ that all was well, so it is never after the coordinator's own.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from random import Random
 from typing import Any
@@ -25,7 +26,7 @@ COMMIT_SHARE, FETCH_SHARE = 0.5, 0.25
 DEATH_SHARE, LEAVING_SHARE, SLEEP_SHARE, RESUBSCRIBE_SHARE = 0.012, 0.012, 0.012, 0.02
 
 
-class GroupMember(GroupClient):
+class GroupMember(GroupClient, ABC):
     """`run` is a life with many deaths; a kind of member says how it beats, and how it leaves."""
 
     commit_versions: tuple[int, ...] = (9, BY_ID_VERSION_MIN)
@@ -42,16 +43,16 @@ class GroupMember(GroupClient):
 
     # --- as kinds of members have it
 
+    @abstractmethod
     async def beat(self) -> None:
         """One step: whatever the protocol asks for next. LOST and KafkaError as they come."""
-        raise NotImplementedError
 
-    async def leave(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def leave(self) -> None: ...
 
+    @abstractmethod
     def begin_again(self) -> None:
         """As a process that was just started: it knows nothing."""
-        raise NotImplementedError
 
     # --- life
 
