@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.base.metrics import Counter
-from headrace.server.company import REFUSALS_TOLD_MAX, SCRATCH_BYTES, Company
+from headrace.server.company import HELD_MAX, HELD_S, LET_GO_MAX, REFUSALS_TOLD_MAX, SCRATCH_BYTES, Company
 from headrace.server.connection import (
     ANSWERS_WAITING_MAX,
     GATHER_CONNECTIONS_MIN,
@@ -43,11 +43,22 @@ class Recorder(asyncio.Transport):
 
 
 class Turns:
-    """Only call_soon, turns that a test takes, and a clock that it sets."""
+    """Only call_soon, turns that a test takes, and a clock that it sets: timers ring when it is told to."""
 
     def __init__(self):
         self.soon = []
+        self.timers = []
         self.now = 0.0
+
+    def call_later(self, delay, callback, *arguments):
+        self.timers.append((self.now + delay, callback, arguments))
+
+    def wait(self, seconds):
+        self.now += seconds
+        due = [timer for timer in self.timers if timer[0] <= self.now]
+        self.timers = [timer for timer in self.timers if timer[0] > self.now]
+        for _, callback, arguments in due:
+            callback(*arguments)
 
     def time(self):
         return self.now
@@ -304,3 +315,39 @@ def test_of_many_refused_clients_the_log_tells_of_a_few_a_second(caplog):
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == REFUSALS_TOLD_MAX + 1 and "5 others" in told[-1]
     assert stage.company.refused.value == REFUSALS_TOLD_MAX + 6
+
+
+def test_refused_clients_of_which_there_are_many_wait_before_they_may_come_again():
+    stage = Stage()
+    clients = [stage.connect() for _ in range(REFUSALS_TOLD_MAX + 5)]
+    for connection, _ in clients:
+        stage.receive(framed(b".......1", b"X......."), connection)
+    stage.turns.turn()
+    assert all(stage.answers(transport) == [b".......1"] for _, transport in clients)
+    assert [transport.closed for _, transport in clients] == [True] * REFUSALS_TOLD_MAX + [False] * 5
+    assert not any(transport.reading for _, transport in clients[REFUSALS_TOLD_MAX:])
+    stage.turns.wait(HELD_S)
+    assert all(transport.closed for _, transport in clients)
+
+
+def test_only_so_many_refused_clients_wait():
+    stage = Stage()
+    clients = [stage.connect() for _ in range(REFUSALS_TOLD_MAX + HELD_MAX + 1)]
+    for connection, _ in clients:
+        stage.receive(framed(b"X......."), connection)
+    assert clients[-1][1].closed and not clients[-2][1].closed
+    for _ in range(-(-HELD_MAX // LET_GO_MAX)):
+        assert not clients[-2][1].closed
+        stage.turns.wait(HELD_S)
+    assert clients[-2][1].closed and not stage.turns.timers
+
+
+def test_refused_clients_that_wait_go_with_the_listener():
+    stage = Stage()
+    clients = [stage.connect() for _ in range(REFUSALS_TOLD_MAX + 5)]
+    for connection, _ in clients:
+        stage.receive(framed(b"X......."), connection)
+    stage.company.end()
+    assert all(transport.closed for _, transport in clients)
+    stage.turns.wait(HELD_S)
+    assert not stage.turns.timers

@@ -53,9 +53,9 @@ class Stage:
     def __init__(self):
         self.protocols = []
 
-    def take(self, client, readiness):
+    def take(self, client, own, address, readiness):
         self.protocols.append(Echo())
-        PlainTransport(client, self.protocols[-1], readiness, asyncio.get_running_loop())
+        PlainTransport(client, own, address, self.protocols[-1], readiness, asyncio.get_running_loop())
 
     async def __aenter__(self):
         loop = asyncio.get_running_loop()
@@ -215,7 +215,8 @@ def test_a_shortage_of_descriptors_is_waited_out(monkeypatch, caplog):
             loop = asyncio.get_running_loop()
             inner = stage.server.sockets[0]
             loop.remove_reader(inner.fileno())
-            loop.add_reader(inner.fileno(), stage.server._accept, Short(inner))
+            door = socket_server._Door(Short(inner), stage.address, is_everywhere=False, is_loopback=True)
+            loop.add_reader(inner.fileno(), stage.server._accept, door)
             reader, writer = await asyncio.open_connection(*stage.address)
             writer.write(b"hello")
             assert await reader.readexactly(5) == b"hello"
@@ -223,3 +224,29 @@ def test_a_shortage_of_descriptors_is_waited_out(monkeypatch, caplog):
             writer.close()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_small_answers_do_not_wait_for_others_and_each_end_has_its_name(host):
+    async def scenario():
+        found = []
+
+        def take(client, own, address, readiness):
+            found.append((client, own, address))
+
+        server = await SocketServer.open(take, host, 0, 10, asyncio.get_running_loop())
+        await server.start_serving()
+        port = server.sockets[0].getsockname()[1]
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        while not found:
+            await asyncio.sleep(0)
+        client, own, address = found[0]
+        assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert own == client.getsockname() and address == writer.get_extra_info("sockname")
+        if hasattr(socket, "TCP_CONGESTION"):
+            assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"reno"
+        client.close()
+        writer.close()
+        server.close()
+
+    asyncio.run(scenario())

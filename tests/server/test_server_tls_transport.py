@@ -72,8 +72,8 @@ class Stage:
         self.protocols = []
         self.problems = []
 
-    def take(self, client, readiness):
-        Handshake(client, self.tls, self.make, self.done, readiness, asyncio.get_running_loop())
+    def take(self, client, own, address, readiness):
+        Handshake(client, own, address, self.tls, self.make, self.done, readiness, asyncio.get_running_loop())
 
     def make(self):
         self.protocols.append(Echo())

@@ -43,7 +43,7 @@ def read_request_header(buffer: Buffer, position: int = 0) -> tuple[int, int, in
     except KeyError:
         raise DecodeError(f"RequestHeader: no API has key {api_key}") from None
     except _FAULTS as error:
-        raise DecodeError(f"RequestHeader: {error or 'the bytes end too early'}") from error
+        raise DecodeError(f"RequestHeader: {str(error) or 'the bytes end too early'}") from error
 
 
 def request_header(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytes:

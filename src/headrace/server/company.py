@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import TYPE_CHECKING
 
 from headrace.base.metrics import Counter
@@ -17,6 +18,10 @@ log = logging.getLogger(__name__)
 
 SCRATCH_BYTES = 64 * 1024
 REFUSALS_TOLD_MAX = 10  # in a second: a line of the log is dearer than the refusal, and nobody reads more
+HELD_S = 1.0
+HELD_MAX = 1000
+LET_GO_S = 0.02
+LET_GO_MAX = 32  # in one turn
 
 
 class Company:
@@ -31,6 +36,7 @@ class Company:
 
     __slots__ = (
         "_answering",
+        "_held",
         "_loop",
         "_second",
         "_told",
@@ -58,6 +64,7 @@ class Company:
         self.connections: dict[Connection, None] = {}  # in the order of their coming: a set's order follows addresses
         self._loop = loop
         self._answering: list[Connection] = []
+        self._held: deque[tuple[float, asyncio.Transport]] = deque()  # refused ones, and when they are closed
         self._second = 0.0  # in which `_told` lines were written
         self._told = self._untold = 0
         self.renew_scratch()
@@ -66,18 +73,45 @@ class Company:
         """Somebody keeps what was received into the old one."""
         self.scratch = memoryview(allocate(SCRATCH_BYTES))
 
-    def refuse(self, listener: str, address: str, reason: str) -> None:
-        """Counts every one, and tells of a few."""
+    def refuse(self, listener: str, address: str, reason: str) -> bool:
+        """Counts every one, and tells of a few; False: this is one of too many."""
         self.refused.value += 1
         now = self._loop.time()
         if now - self._second >= 1.0:
             self._second, self._told = now, 0
         if self._told >= REFUSALS_TOLD_MAX:
             self._untold += 1
-            return
+            return False
         others = f" (and {self._untold} others before it, untold)" if self._untold else ""
         log.warning("connection from %s on %s closed: %s%s", address, listener, reason, others)
         self._told, self._untold = self._told + 1, 0
+        return True
+
+    def hold(self, transport: asyncio.Transport) -> None:
+        """Whoever is thrown out comes again, and coming is dear. Where many do, they wait at the door for a while."""
+        if len(self._held) >= HELD_MAX:
+            transport.close()
+            return
+        transport.pause_reading()
+        if not self._held:
+            self._loop.call_later(HELD_S, self._let_go)
+        self._held.append((self._loop.time() + HELD_S, transport))
+
+    def _let_go(self) -> None:
+        """Some at a time: a turn of the loop for each would cost more than closing it."""
+        now, held = self._loop.time(), self._held
+        for _ in range(LET_GO_MAX):
+            if not held or held[0][0] > now:
+                break
+            held.popleft()[1].close()
+        if held:
+            self._loop.call_later(LET_GO_S, self._let_go)
+
+    def end(self) -> None:
+        for connection in list(self.connections):
+            connection.close()
+        while self._held:
+            self._held.popleft()[1].close()
 
     def answer_later(self, connection: Connection) -> None:
         if not self._answering:

@@ -286,8 +286,12 @@ class Connection(asyncio.BufferedProtocol):
     # --- ending
 
     def _refuse(self, reason: str) -> None:
-        self._company.refuse(self._listener, self.peer.address, reason)
-        self.close()
+        transport = self._transport
+        if self._company.refuse(self._listener, self.peer.address, reason) or transport is None:
+            self.close()
+        else:
+            self._forget_transport()
+            self._company.hold(transport)
 
     def close(self) -> None:
         if self._transport is not None:

@@ -16,7 +16,7 @@ from headrace.server.company import Company
 from headrace.server.connection import Connection
 from headrace.server.frames import FrameHandler
 from headrace.server.plain import PlainTransport
-from headrace.server.readiness import Readiness, is_possible
+from headrace.server.readiness import Name, Readiness, is_possible
 from headrace.server.socket_server import SocketServer
 from headrace.server.tls import Tls
 from headrace.server.tls_transport import Handshake
@@ -126,13 +126,15 @@ class Listener:
         await self._server.start_serving()
         self._sweep(asyncio.get_running_loop())
 
-    def _take(self, client: socket.socket, readiness: Readiness) -> None:
+    def _take(self, client: socket.socket, own: Name, address: Name, readiness: Readiness) -> None:
         if self._is_full():
             client.close()
         elif self._tls is None:
-            PlainTransport(client, self._connection(), readiness, self._loop)
+            PlainTransport(client, own, address, self._connection(), readiness, self._loop)
         else:
-            handshake = Handshake(client, self._tls, self._connection, self._shook_hands, readiness, self._loop)
+            handshake = Handshake(
+                client, own, address, self._tls, self._connection, self._shook_hands, readiness, self._loop
+            )
             self._handshakes[handshake] = None
 
     def _make(self) -> asyncio.BufferedProtocol:
@@ -179,8 +181,7 @@ class Listener:
             self._sweeper.cancel()
         for handshake in list(self._handshakes):
             handshake.close()
-        for connection in list(self._company.connections):
-            connection.close()
+        self._company.end()
 
 
 class _Refusal(asyncio.BufferedProtocol):

@@ -10,7 +10,6 @@ import asyncio
 import os
 import socket
 from collections import deque
-from contextlib import suppress
 
 from headrace.base.stored import Stored
 
@@ -22,7 +21,6 @@ WRITE_VECTOR_MAX = 64  # parts of one answer in one system call
 WRITE_PIECE = 256 * 1024  # what a transport without a plain socket holds for us
 WAKE_PIECE = 64 * 1024  # what a plain transport holds: it tells us when the socket has taken it
 _CORK = getattr(socket, "TCP_CORK", None)
-_CONGESTION = getattr(socket, "TCP_CONGESTION", None)
 
 
 def joined(answer: Answer) -> bytes:
@@ -41,11 +39,6 @@ class Outlet:
         if self._socket is not None and transport.get_extra_info("sslcontext") is None:
             self._descriptor = self._socket.fileno()
         transport.set_write_buffer_limits(high=WRITE_PIECE if self._descriptor < 0 else 0)
-        peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        if self._socket is not None and _CONGESTION is not None and peer and own and peer[0] == own[0]:
-            # A client on this very machine: there is no network to be gentle with, and a kernel that paces (bbr) would arm timers.
-            with suppress(OSError):
-                self._socket.setsockopt(socket.IPPROTO_TCP, _CONGESTION, b"reno")
 
     def send(self, out: Answer, size: int) -> None:
         if size <= JOIN_MAX and not self.paused and not self._unsent:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from typing import Any
 
-from headrace.server.readiness import Readiness
+from headrace.server.readiness import Name, Readiness
 
 LINGER_S_MAX = 10.0  # for which a closed connection waits until its client has taken the last answers
 
@@ -15,11 +15,13 @@ class PlainTransport(asyncio.Transport):
     def __init__(
         self,
         client: socket.socket,
+        own: Name,
+        address: Name,
         protocol: asyncio.BufferedProtocol,
         readiness: Readiness,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__({"socket": client, "sockname": client.getsockname(), "peername": client.getpeername()})
+        super().__init__({"socket": client, "sockname": own, "peername": address})
         self._socket = client
         self._receive = client.recv_into
         self._descriptor = client.fileno()

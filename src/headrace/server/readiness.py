@@ -10,7 +10,7 @@ import asyncio
 import select
 import socket
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 EVENTS_MAX = 64  # clients served in one turn of the loop; timers and others come between
 
@@ -41,7 +41,8 @@ class Readiness(Protocol):
     def close_when_empty(self) -> None: ...
 
 
-Take = Callable[[socket.socket, Readiness], None]
+Name = tuple[Any, ...]  # of one end of a connection, as sockets tell it: host and port come first
+Take = Callable[[socket.socket, Name, Name, Readiness], None]  # its own end's name, then the client's
 
 
 def make_readiness(loop: asyncio.AbstractEventLoop) -> Readiness:

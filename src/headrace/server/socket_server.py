@@ -6,14 +6,25 @@ import asyncio
 import errno
 import logging
 import socket
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import NamedTuple
 
-from headrace.server.readiness import Readiness, Take, make_readiness
+from headrace.server.readiness import Name, Readiness, Take, make_readiness
 
 log = logging.getLogger(__name__)
 
 ACCEPTS_MAX = 32  # new clients taken in one turn
 ACCEPT_PAUSE_S = 1.0  # after the process ran out of descriptors
+_CONGESTION = getattr(socket, "TCP_CONGESTION", None)
 _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class _Door(NamedTuple):
+    listening: socket.socket
+    name: Name
+    is_everywhere: bool  # bound to all addresses: which one a client came to, only its own socket knows
+    is_loopback: bool
 
 
 class SocketServer:
@@ -53,33 +64,41 @@ class SocketServer:
     async def start_serving(self) -> None:
         self._readiness = make_readiness(self._loop)
         for one in self.sockets:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # clients' sockets inherit it
+            name = one.getsockname()
+            address = ip_address(name[0])
+            if address.is_loopback:
+                _send_at_once(one)
             one.listen(self._backlog)
-            self._loop.add_reader(one.fileno(), self._accept, one)
+            door = _Door(one, name, address.is_unspecified, address.is_loopback)
+            self._loop.add_reader(one.fileno(), self._accept, door)
 
-    def _accept(self, listening: socket.socket) -> None:
+    def _accept(self, door: _Door) -> None:
         assert self._readiness is not None
         for _ in range(ACCEPTS_MAX):
             try:
-                client, _address = listening.accept()
+                client, address = door.listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 if error.errno not in _OUT_OF_RESOURCES:
                     raise
                 log.error("no client can be accepted for %.0f s: %s", ACCEPT_PAUSE_S, error.strerror)
-                self._loop.remove_reader(listening.fileno())
-                self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again, listening)
+                self._loop.remove_reader(door.listening.fileno())
+                self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again, door)
                 return
             try:
                 client.setblocking(False)
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._take(client, self._readiness)
+                own = client.getsockname() if door.is_everywhere else door.name
+                if own[0] == address[0] and not door.is_loopback:
+                    _send_at_once(client)
+                self._take(client, own, address, self._readiness)
             except OSError:
                 client.close()  # it left before it was let in
 
-    def _accept_again(self, listening: socket.socket) -> None:
-        if listening.fileno() >= 0:
-            self._loop.add_reader(listening.fileno(), self._accept, listening)
+    def _accept_again(self, door: _Door) -> None:
+        if door.listening.fileno() >= 0:
+            self._loop.add_reader(door.listening.fileno(), self._accept, door)
 
     def close(self) -> None:
         """No new clients; those that are in stay until they go."""
@@ -89,3 +108,10 @@ class SocketServer:
                 one.close()
         if self._readiness is not None:
             self._readiness.close_when_empty()
+
+
+def _send_at_once(one: socket.socket) -> None:
+    """To clients on this very machine: there is no network to be gentle with, and a kernel that paces (bbr) would arm timers."""
+    if _CONGESTION is not None:
+        with suppress(OSError):
+            one.setsockopt(socket.IPPROTO_TCP, _CONGESTION, b"reno")

@@ -15,7 +15,7 @@ from headrace.base.errors import HeadraceError
 from headrace.security.certificates import BadCertificate
 from headrace.server.connection import Connection
 from headrace.server.plain import PlainTransport
-from headrace.server.readiness import Readiness
+from headrace.server.readiness import Name, Readiness
 from headrace.server.tls import Tls, reason_of
 
 HANDSHAKE_S_MAX = 10.0
@@ -29,6 +29,8 @@ class Handshake:
     def __init__(
         self,
         client: socket.socket,
+        own: Name,
+        address: Name,
         tls: Tls,
         make: Callable[[], Connection],
         done: Callable[[Handshake, str | None], None],
@@ -36,8 +38,8 @@ class Handshake:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         """`done` is told once: None, or why there will be no connection."""
-        name = client.getpeername()
-        self.address = name[0] if isinstance(name, tuple) else "local"
+        self.address = address[0]
+        self._names = own, address
         # The context of this moment: a new certificate counts for the next client.
         self._client = tls.context.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
         self._tls = tls
@@ -73,7 +75,7 @@ class Handshake:
             return
         self._leave()
         connection = self._make()
-        transport = TlsTransport(self._client, connection, self._readiness, self._loop)
+        transport = TlsTransport(self._client, *self._names, connection, self._readiness, self._loop)
         connection.peer.principal = principal
         self._done(self, None)
         transport.readable()  # what came with the end of the handshake
@@ -95,12 +97,14 @@ class TlsTransport(PlainTransport):
     def __init__(
         self,
         client: ssl.SSLSocket,
+        own: Name,
+        address: Name,
         protocol: asyncio.BufferedProtocol,
         readiness: Readiness,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._client = client
-        super().__init__(client, protocol, readiness, loop)
+        super().__init__(client, own, address, protocol, readiness, loop)
 
     def get_extra_info(self, name: str, default: object = None) -> object:
         return self._client.context if name == "sslcontext" else super().get_extra_info(name, default)
