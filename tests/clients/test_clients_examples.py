@@ -1,13 +1,11 @@
 """Every example runs as its page says, on a node of its own, and says what it should."""
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from tools.prove import examples
+from tools.prove.examples import EXAMPLES, run
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 pytestmark = pytest.mark.clients
 SAYS = {
     "admin": r"(?s)retention\.ms=86400000.*\n3 partitions, the first one holds offsets 4 to 9\nadministered(-too)? is gone",
@@ -16,42 +14,31 @@ SAYS = {
 }
 
 
-def run(example, node, *arguments):
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / example), node.bootstrap, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("client", ["confluent", "aiokafka"])
 @pytest.mark.parametrize("kind", SAYS)
 def test_an_example_does_what_it_says(headrace_node, kind, client):
-    assert re.search(SAYS[kind], run(f"{kind}_{client}.py", headrace_node))
+    assert re.search(SAYS[kind], run(f"{kind}_{client}.py", headrace_node.bootstrap))
 
 
 @pytest.mark.parametrize("client", ["confluent", "aiokafka"])
 def test_the_consumers_read_what_both_producers_wrote(headrace_node, client):
     for producer in ("confluent", "aiokafka"):
-        run(f"producer_{producer}.py", headrace_node, f"read-by-{client}")
-    said = run(f"consumer_{client}.py", headrace_node, f"read-by-{client}")
+        run(f"producer_{producer}.py", headrace_node.bootstrap, f"read-by-{client}")
+    said = run(f"consumer_{client}.py", headrace_node.bootstrap, f"read-by-{client}")
     assert said.count("b'greeting 99'") == 2 and said.endswith("200 records\n")
 
 
 def test_work_before_the_commit_is_done_twice_after_a_crash(headrace_node):
-    assert run("at_least_once.py", headrace_node).endswith("lost: [], done twice: [12]\n")
+    assert examples.at_least_once(headrace_node.bootstrap) == examples.Work(lost=[], twice=[12])
 
 
 def test_a_commit_before_the_work_loses_it_in_a_crash(headrace_node):
-    assert run("at_most_once.py", headrace_node).endswith("lost: [12], done twice: []\n")
+    assert examples.at_most_once(headrace_node.bootstrap) == examples.Work(lost=[12], twice=[])
 
 
 def test_a_killed_consumer_is_replaced(headrace_node):
-    said = run("kill_a_consumer.py", headrace_node)
-    assert "ben is killed" in said and "anna and carla own partitions [0, 1, 2]; 300 records were read" in said
+    takeover = examples.kill_a_consumer(headrace_node.bootstrap)
+    assert takeover.orphan in takeover.owned["anna"] | takeover.owned["carla"] and takeover.read == examples.RECORDS
 
 
 def test_every_example_is_in_the_table():

@@ -87,6 +87,15 @@ def test_many_topics_are_looked_at_in_slices(stage):
     assert len(a.owned) == len(many) // 10
 
 
+@pytest.mark.parametrize("regex", ["(a+)+b", "(a|aa)+b", "(.*a){12}b"])
+def test_an_expression_that_others_would_try_for_ever_is_answered(stage, regex):
+    """Each name alone would keep an engine that backtracks busy for years, and with it the loop of the node."""
+    stage.set_topics({**{"a" * length: 1 for length in range(200, 250)}, "a" * 100 + "b": 2})
+    a = Client(stage, "a", subscribed_topic_regex=regex)
+    a.beat()
+    assert group_of(stage).resolved[regex].topics == ("a" * 100 + "b",) and len(a.owned) == 2
+
+
 def test_an_expression_without_members_is_forgotten(stage):
     a = Client(stage, "a", subscribed_topic_regex="order.*")
     b = Client(stage, "b", subscribed_topic_regex="clicks|orders")

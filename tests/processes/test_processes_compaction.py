@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from prometheus_client.parser import text_string_to_metric_families
 from tools.prove import compaction
 
 from headrace.testing.cluster import EmbeddedNode
@@ -15,6 +17,7 @@ from headrace.testing.peers import require_kafka
 
 RECORDS, KEYS, KILLS = 60_000, 5_000, 2
 WAIT_S = 20.0
+HTTP = {"headrace.http.listener": "127.0.0.1:0"}
 
 
 @pytest.mark.java
@@ -34,6 +37,20 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def scrape(node: EmbeddedNode) -> dict[str, tuple[dict[str, str], float]]:
+    """What /metrics says of compaction: of each series its labels and its value."""
+    assert node.node is not None
+    with urllib.request.urlopen(f"http://127.0.0.1:{node.node.http_port}/metrics", timeout=WAIT_S) as answer:
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    prefix = "kafka_log_logcleaner"
+    assert all(len(one.samples) == 1 for one in families if one.name.startswith(prefix))
+    return {
+        one.name.removeprefix(prefix): (one.samples[0].labels, one.samples[0].value)
+        for one in families
+        if one.name.startswith(prefix)
+    }
 
 
 def fill(node: EmbeddedNode, topic: str, count: int = 300) -> None:
@@ -72,9 +89,44 @@ def test_a_damaged_log_is_told_of_and_left_alone(tmp_path: Path, caplog: pytest.
     damaged = bytearray(path.read_bytes())
     damaged[61] ^= 0x40  # the length of the first record
     path.write_bytes(damaged)
-    with EmbeddedNode(compaction.SETTINGS, data_dir=tmp_path) as node:
+    with EmbeddedNode({**compaction.SETTINGS, **HTTP}, data_dir=tmp_path) as node:
         compaction.until_clean(tmp_path, node.bootstrap, "good")
         until(lambda: "bad-0 cannot be compacted" in caplog.text)
+        found = scrape(node)
+        assert found["manager_uncleanable_partitions_count"] == ({"logDirectory": str(tmp_path)}, 1)
+        waiting = sum(file.stat().st_size for file in (tmp_path / "bad-0").glob("*.log"))
+        assert found["manager_uncleanable_bytes"] == ({"logDirectory": str(tmp_path)}, waiting)
         assert len(compaction.read_all(node.bootstrap, "good")) == 8
     assert caplog.text.count("bad-0 cannot be compacted") == 1
     assert path.read_bytes() == damaged
+
+
+def test_what_a_run_did_is_told_in_metrics(tmp_path: Path) -> None:
+    with EmbeddedNode({**compaction.SETTINGS, **HTTP}, data_dir=tmp_path) as node:
+        compaction.create(node.bootstrap, "told", min_cleanable_dirty_ratio="1.0")  # never
+        fill(node, "told", 300)
+        until(lambda: scrape(node)["manager_max_dirty_percent"][1] == 100)
+        before = scrape(node)
+        file = tmp_path / "told-0" / f"{0:020d}.log"
+        size = file.stat().st_size
+        compaction.alter(node.bootstrap, "told", compaction.DIRTY_RATIO, "0.0")
+        compaction.until_clean(tmp_path, node.bootstrap, "told")
+        until(lambda: scrape(node)["manager_max_dirty_percent"][1] == 0)
+        after = scrape(node)
+        size_after = file.stat().st_size
+    values = {name: value for name, (_, value) in after.items()}
+    assert values.pop("_cleaner_recopy_percent") == pytest.approx(100 * size_after / size) and size_after < size
+    slots = int(300 / 0.9) + 2  # for so many offsets
+    assert values.pop("_max_buffer_utilization_percent") == pytest.approx(100 * 7 / slots)
+    assert 0 < values.pop("_max_clean_time_secs") < WAIT_S
+    assert 0 <= values.pop("manager_time_since_last_run_ms") < WAIT_S * 1000
+    assert values == dict.fromkeys(
+        (
+            "_max_compaction_delay_secs",
+            "manager_max_dirty_percent",
+            "manager_uncleanable_bytes",
+            "manager_uncleanable_partitions_count",
+        ),
+        0,
+    )
+    assert before.keys() == after.keys() and before["_max_clean_time_secs"][1] == 0

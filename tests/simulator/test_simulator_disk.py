@@ -233,3 +233,17 @@ def test_cached_reads_miss_now_and_then() -> None:
     answers = {file.read_cached(0, 3) for _ in range(300)}
     assert answers == {None, b"abc"}
     assert file.read_cached(3, 5) == b""
+
+
+def test_names_can_be_lost_in_any_order() -> None:
+    files = SimulatedFiles(Random(0))
+    files.make_dirs("/d")
+    for name in "ab":
+        files.open(f"/d/{name}", create=True).append(name.encode())
+    files.sync_dir("/d")
+    files.rename("/d/a", "/d/c")
+    files.rename("/d/b", "/d/a")
+    assert files.unsynced_names("/d") == 2
+    files.lose_names("/d", {1})
+    assert files.list_dir("/d") == ["a"] and files.open("/d/a").read(0, 1) == b"b"
+    assert files.unsynced_names("/d") == 0

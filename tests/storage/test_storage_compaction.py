@@ -304,3 +304,18 @@ def test_a_segment_is_closed_in_time_for_max_compaction_lag(tmp_path: Path) -> N
     assert len(log.segments) == 1
     put(log, (b"k", b"3"), timestamp=NOW_MS + 5001)
     assert len(log.segments) == 2
+
+
+def test_a_new_segment_is_as_old_as_the_last_of_those_it_is_made_from(tmp_path: Path) -> None:
+    """Where no record is left to tell the age, retention goes by that."""
+    log = keyed_log(tmp_path)
+    for number in range(2):
+        put(log, (b"k", b"%d" % number))
+        log.roll(NOW_MS)
+    put(log, (b"k", b"last"))
+    log.roll(NOW_MS)
+    for number, segment in enumerate(log.segments):
+        log.files.set_modified_ms(segment.file.path, NOW_MS + number)
+    clean(log)
+    assert [segment.base_offset for segment in log.segments] == [0, 3]
+    assert log.segments.first.modified_ms() == NOW_MS + 2

@@ -149,6 +149,8 @@ def test_a_file_that_moves_stays_usable(tmp_path: Path) -> None:
     assert file.append(b" second") == 5
     assert file.read(0, 20) == b"first second"
     assert files.modified_ms(file.path) == os.stat(file.path).st_mtime_ns // 1_000_000
+    files.set_modified_ms(file.path, 1_234_567)
+    assert files.modified_ms(file.path) == 1_234_567
     file.close()
 
 

@@ -26,7 +26,7 @@ from headrace.testing.processes import LOOPBACK, NodeProcess
 from tools.prove.registry import ROOT, say
 
 CONNECTIONS = 1000
-ROUNDS = 9
+ROUNDS = 15
 SECONDS = 2.0
 ROUND_BYTES_MAX = 1_500_000_000  # more would be a measurement of the disk
 LOSS_MAX = 0.10

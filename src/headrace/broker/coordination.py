@@ -199,8 +199,8 @@ class Coordination(Generic[MachineType]):
         return self._shard(self.partition_of(name)).machine
 
     def machines(self) -> list[MachineType]:
-        """All that are loaded; KafkaError COORDINATOR_LOAD_IN_PROGRESS if one of them is not."""
-        return [self._shard(index).machine for index in sorted(self._shards)]
+        """All that can be loaded; KafkaError COORDINATOR_LOAD_IN_PROGRESS if one of them is not yet."""
+        return [self._shard(index).machine for index in sorted(self._shards) if index not in self._broken]
 
     def loaded(self) -> list[MachineType]:
         """Those that answer now."""

@@ -154,5 +154,8 @@ class PartitionJournal(Generic[Record]):
 
     def _slices(self, batch: memoryview, header: BatchHeader) -> Iterator[list[Record]]:
         pairs = keys_and_values(batch, header)
-        while some := list(islice(pairs, RECORDS_AT_ONCE)):
-            yield [record for record in starmap(self._decode, some) if record is not None]
+        try:
+            while some := list(islice(pairs, RECORDS_AT_ONCE)):
+                yield [record for record in starmap(self._decode, some) if record is not None]
+        except CorruptData as error:
+            raise CorruptData(f"in the batch at offset {header.base_offset}: {error}") from error

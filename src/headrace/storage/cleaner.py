@@ -193,6 +193,8 @@ class Cleaning:
                         done = 0
             into.finish()
             into.seal(group[-1].next_offset)
+            # Or retention, where no record tells the age, would count from every cleaning anew.
+            plan.log.files.set_modified_ms(into.file.path, group[-1].modified_ms())
             for file in into.files_to_sync():
                 file.sync()  # BEFORE any name may point at it
             yield done

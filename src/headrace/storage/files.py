@@ -78,6 +78,9 @@ class Files(Protocol):
     def modified_ms(self, path: str) -> int:
         """When the contents last changed, by the clock of the machine."""
 
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        """For a file that stands for another: it is as old as that one."""
+
     def space(self, path: str) -> tuple[int, int]:
         """Bytes of the volume that holds it: all of them, and those that can still be used."""
 

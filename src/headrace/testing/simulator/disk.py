@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 
@@ -96,11 +96,16 @@ class _Directory:
         self.durable = dict(self.entries)
         self.pending.clear()
 
-    def lose_power(self, chance: Random) -> None:
-        for changes in self.pending[: chance.randint(0, len(self.pending))]:
-            _change(self.durable, changes)
+    def keep(self, kept: Container[int]) -> None:
+        """Of what is pending, that which got to the disk."""
+        for number, changes in enumerate(self.pending):
+            if number in kept:
+                _change(self.durable, changes)
         self.entries = dict(self.durable)
         self.pending.clear()
+
+    def lose_power(self, chance: Random) -> None:
+        self.keep(range(chance.randint(0, len(self.pending))))
         for name in sorted(self.entries):
             self.entries[name].lose_power(chance)
 
@@ -209,6 +214,16 @@ class SimulatedFiles:
     def power_loss(self) -> None:
         self.process_crash()
         self._root.lose_power(self._chance)
+
+    def unsynced_names(self, path: str) -> int:
+        """How many changes of names in a directory no sync has covered."""
+        return len(self._directory(path).pending)
+
+    def lose_names(self, path: str, kept: Container[int]) -> None:
+        """A power loss that spares all contents: of those changes only the numbers in `kept` got to the disk. `power_loss` keeps them
+        in their order; no file system has promised to."""
+        self.process_crash()
+        self._directory(path).keep(kept)
 
     def flip_bit(self, path: str, position: int, bit: int) -> None:
         """On the disk itself, so that every later read sees it."""
@@ -336,6 +351,9 @@ class SimulatedFiles:
 
     def modified_ms(self, path: str) -> int:
         return self._contents(path).modified_ms
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        self._contents(path).modified_ms = modified_ms
 
     def space(self, path: str) -> tuple[int, int]:
         self._directory(path)

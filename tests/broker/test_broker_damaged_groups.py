@@ -1,0 +1,94 @@
+"""A record of __consumer_offsets that cannot be read: its partition is told of and closed, all other groups are served."""
+
+import asyncio
+
+import pytest
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import TopicPartition
+from headrace.client.cluster import Cluster
+from headrace.client.groups import commit_offsets, committed_offsets, describe_group, find_coordinator, list_groups
+from headrace.coordinators.partitioning import coordinator_partition
+from headrace.records.batch import read_header
+from headrace.records.builder import build_batch
+from headrace.records.record import Record
+from headrace.storage.disk import DiskFiles
+from headrace.storage.log import Log
+from headrace.storage.log_config import LogConfig
+from headrace.testing.cluster import LOOPBACK, EmbeddedNode
+
+PARTITIONS = 2
+SETTINGS = {"offsets.topic.num.partitions": str(PARTITIONS), "num.partitions": "1"}
+READ = TopicPartition("read", 0)
+GROUPS = [f"group-{number}" for number in range(6)]
+OUT_OF_REACH = coordinator_partition(GROUPS[0], PARTITIONS)
+LOST = [group for group in GROUPS if coordinator_partition(group, PARTITIONS) == OUT_OF_REACH]
+SERVED = [group for group in GROUPS if group not in LOST]
+TURNS_MAX = 500
+COMMITTED_KEY, GROUP_KEY = b"\x00\x01", b"\x00\x02"
+
+
+def append(directory, key, value):
+    """What no coordinator ever writes; the offset it has."""
+    name = TopicPartition("__consumer_offsets", OUT_OF_REACH)
+    log, _ = Log.open(DiskFiles(), str(directory / str(name)), name, LogConfig(), clean=True, now_ms=0)
+    batch = build_batch([Record(0, 0, key, value)])
+    offset = log.append_as_leader(batch, read_header(batch), log.epochs.latest, 0).first_offset
+    log.close()
+    return offset
+
+
+async def loaded(cluster):
+    """All groups, once there is nothing left to be loaded."""
+    for _ in range(TURNS_MAX):
+        try:
+            return [one.group for one in await list_groups(cluster, [], [])]
+        except KafkaError as error:
+            assert error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    raise AssertionError("it takes too long")
+
+
+async def refusal(work):
+    with pytest.raises(KafkaError) as caught:
+        await work
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (COMMITTED_KEY + b"\x00\x07group-0", b"\x00\x04"),  # ends in the middle
+        (GROUP_KEY + b"\x00\x07group-0", b"\x7f\xff\x00"),  # a version of the value that nobody knows
+        (None, b"without a key"),
+    ],
+)
+def test_other_groups_are_served(tmp_path, caplog, key, value):
+    async def commit_all():
+        async with Cluster([(LOOPBACK, node.port)]) as cluster:
+            await cluster.partitions(READ.topic, create=True)
+            await find_coordinator(cluster, GROUPS[0])
+            await loaded(cluster)
+            for group in GROUPS:
+                assert await commit_offsets(cluster, group, {READ: 1}) == {READ: ErrorCode.NONE}
+
+    async def check():
+        async with Cluster([(LOOPBACK, node.port)]) as cluster:
+            assert await loaded(cluster) == SERVED
+            for group in SERVED:
+                assert (await committed_offsets(cluster, group))[READ].offset == 1
+                assert await commit_offsets(cluster, group, {READ: 2}) == {READ: ErrorCode.NONE}
+                assert (await describe_group(cluster, group)).state == "Empty"
+            for group in LOST:
+                assert await refusal(committed_offsets(cluster, group)) is ErrorCode.NOT_COORDINATOR
+                assert await commit_offsets(cluster, group, {READ: 2}) == {READ: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+
+    with EmbeddedNode(SETTINGS, data_dir=tmp_path) as node:
+        asyncio.run(commit_all())
+    offset = append(tmp_path, key, value)
+    with EmbeddedNode(SETTINGS, data_dir=tmp_path) as node:
+        asyncio.run(check())
+    [told] = [record for record in caplog.records if "cannot be loaded" in record.getMessage()]
+    assert told.levelname == "ERROR"
+    assert told.getMessage().startswith(
+        f"__consumer_offsets-{OUT_OF_REACH} cannot be loaded: in the batch at offset {offset}: a record of __consumer_offsets "
+    )

@@ -1,0 +1,201 @@
+"""Compaction on a whole node with simulated disks, in virtual time: under moves and deletions, beside retention, and what it does in
+which order to names."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import groupby
+
+import pytest
+from node_world import T0, World
+
+from headrace.base.errors import ErrorCode
+from headrace.client.consumer import EARLIEST, LATEST
+from headrace.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from headrace.records.builder import BatchBuilder
+from headrace.testing.simulator.machine import DATA, SECOND_DATA
+
+KEYS = 5
+SEGMENT_BYTES = 2000
+OPTIONS = {"log.cleaner.backoff.ms": "500", "log.retention.check.interval.ms": "5000"}
+TOPIC = {
+    "cleanup_policy": "compact",
+    "min_cleanable_dirty_ratio": "0.0",
+    "internal_segment_bytes": str(SEGMENT_BYTES),
+    "file_delete_delay_ms": "2000",
+}
+SLOW = {**OPTIONS, "log.cleaner.io.max.bytes.per.second": "2000.0"}  # a run takes many seconds
+MARKS = (".cleaned", ".swap", ".deleted")
+DIRECTORY = f"{DATA}/t-0"
+
+
+async def write(world: World, count: int, first: int = 0, keys: int = KEYS, prefix: bytes = b"key") -> None:
+    """Each a batch of its own, its number the value."""
+    for number in range(first, first + count):
+        builder = BatchBuilder()
+        builder.append(world.files.now_ms(), b"%b-%d" % (prefix, number % keys), b"%d" % number * 20)
+        assert await world.producer.send(T0, builder) == number
+
+
+async def read(world: World) -> dict[int, tuple[bytes | None, bytes | None]]:
+    """All that is left, by offset."""
+    found = {}
+    offset, end = await world.consumer.offset(T0, EARLIEST), await world.consumer.offset(T0, LATEST)
+    while offset < end:
+        fetched = await world.consumer.fetch(T0, offset, wait_ms=0)
+        found |= {record.offset: (record.key, record.value) for record in fetched.records if record.offset >= offset}
+        offset = fetched.next_offset
+    return found
+
+
+def newest_of_each_key(found: dict[int, tuple[bytes | None, bytes | None]]) -> dict[bytes | None, bytes | None]:
+    return {key: value for _, (key, value) in sorted(found.items())}
+
+
+def expected(count: int) -> dict[bytes | None, bytes | None]:
+    return {b"key-%d" % (number % KEYS): b"%d" % number * 20 for number in range(count)}
+
+
+async def until_under_way(world: World) -> None:
+    """A run that has written something already."""
+    log = world.node.broker.replicas.get(*T0).log
+    await world.until(lambda: log.is_being_cleaned and any(n.endswith(".cleaned") for n in world.names(log.directory)))
+
+
+async def until_clean(world: World) -> None:
+    def is_clean() -> bool:
+        log = world.node.broker.replicas.get(*T0).log
+        return not log.is_being_cleaned and log.cleaned_to == log.segments.active.base_offset > 0
+
+    await world.until(is_clean, 600.0)
+
+
+def marked(world: World) -> list[str]:
+    """What a run or a move may leave behind, anywhere."""
+    found = [path for path, _ in world.files.walk() if path.endswith(MARKS)]
+    return found + [
+        name for place in (DATA, SECOND_DATA) for name in world.names(place) if name.endswith(("-future", "-delete"))
+    ]
+
+
+async def move(world: World, path: str) -> None:
+    topic = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name="t", partitions=[0])
+    request = AlterReplicaLogDirsRequest(
+        dirs=[AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=path, topics=[topic])]
+    )
+    answer: AlterReplicaLogDirsResponse = await world.cluster.request(request)
+    assert answer.results[0].partitions[0].error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_is_given_up_when_its_partition_moves_to_another_directory(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(SLOW, two_dirs=True, seed=seed)
+
+    async def main() -> None:
+        await world.create(1, **TOPIC)
+        await write(world, 100)
+        await until_under_way(world)
+        there = SECOND_DATA if world.place(T0) == DATA else DATA
+        with caplog.at_level(logging.INFO):
+            await move(world, there)
+            await world.until(lambda: world.place(T0) == there)
+            await world.until(lambda: "the compaction of t-0 was given up" in caplog.text)
+        assert newest_of_each_key(await read(world)) == expected(100)
+        await world.until(lambda: not world.files.exists(f"{DATA if there == SECOND_DATA else SECOND_DATA}/t-0"))
+        await until_clean(world)  # it is begun anew where the partition lies now
+        found = await read(world)
+        assert newest_of_each_key(found) == expected(100) and len(found) < 100
+        await world.until(lambda: not marked(world))
+        await world.machine.stop()
+        await world.machine.until_up()
+        await world.cluster.close()
+        assert world.place(T0) == there and await read(world) == found
+        assert "cannot be compacted" not in caplog.text
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_is_given_up_when_its_topic_is_deleted(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(SLOW, seed=seed)
+
+    async def main() -> None:
+        await world.create(1, **TOPIC)
+        await write(world, 100)
+        await until_under_way(world)
+        with caplog.at_level(logging.INFO):
+            state = DeleteTopicsRequest.DeleteTopicState(name="t")
+            answer: DeleteTopicsResponse = await world.cluster.request(DeleteTopicsRequest(topics=[state]))
+            assert answer.responses[0].error_code == ErrorCode.NONE
+            await world.until(lambda: "the compaction of t-0 was given up" in caplog.text)
+        await world.create(1, **TOPIC)  # another topic of that name is nobody's heir
+        await world.cluster.refresh(["t"])
+        await write(world, 60)
+        await until_clean(world)
+        found = await read(world)
+        assert newest_of_each_key(found) == expected(60) and len(found) < 60
+        await world.until(lambda: not marked(world))
+        assert "cannot be compacted" not in caplog.text and world.node.broker.replicas.offline() == []
+
+    world.run(main)
+
+
+def test_compact_and_delete_lets_old_segments_go_and_compacts_the_rest() -> None:
+    world = World(OPTIONS)
+
+    async def main() -> None:
+        await world.create(1, **{**TOPIC, "cleanup_policy": "compact,delete"}, retention_ms="60000")
+        await write(world, 50, keys=30, prefix=b"old")
+        await until_clean(world)
+        assert {0, 5}.isdisjoint(await read(world)) and await world.consumer.offset(T0, EARLIEST) == 0
+        await asyncio.sleep(40)
+        await write(world, 50, first=50)
+        await until_clean(world)
+        assert b"old-7" in newest_of_each_key(await read(world))  # nothing is too old yet
+        # Now the first half is: also the segment that compaction has left without a record to tell its age.
+        await asyncio.sleep(40)
+        start, left = await world.consumer.offset(T0, EARLIEST), await read(world)
+        assert 30 < start < 70 and min(left) >= start and newest_of_each_key(left) == expected(100)
+        active = world.node.broker.replicas.get(*T0).log.segments.active.base_offset
+        sealed = [key for offset, (key, _) in left.items() if offset < active]
+        assert len(sealed) == len(set(sealed)) > 0
+        await asyncio.sleep(60)
+        assert await read(world) == {} and await world.consumer.offset(T0, EARLIEST) == 100
+        await world.until(lambda: not marked(world))
+        assert [name for name in world.names(DIRECTORY) if name.endswith(".log")] == [f"{100:020d}.log"]
+        await write(world, 1, first=100)
+
+    world.run(main)
+
+
+def test_names_are_on_disk_before_others_change() -> None:
+    """The node takes the steps of `storage.swap` in their order, for every segment that it exchanges."""
+    world = World(OPTIONS)
+    seen: list[str] = []
+
+    def watch(operation: str, path: str) -> None:
+        if path.startswith(DIRECTORY):
+            if operation == "sync_dir" and path == DIRECTORY:
+                seen.append("sync")
+            elif operation == "rename" and path.partition(" ")[0].endswith((".log", ".log.cleaned", ".log.swap")):
+                target = path.partition(" ")[2]
+                seen.append(next((mark for mark in (".swap", ".deleted") if target.endswith(mark)), "unmarked"))
+
+    async def main() -> None:
+        await world.create(1, **TOPIC)
+        await write(world, 100)
+        world.files.fault = watch  # type: ignore[assignment]
+        await until_clean(world)
+        await asyncio.sleep(1)
+        world.files.fault = None
+
+    world.run(main)
+    swaps = " ".join(seen).split(".swap ")[1:]
+    assert len(swaps) > 3
+    for swap in swaps:
+        steps = [step for step, _ in groupby(swap.split())]
+        assert steps[:4] == ["sync", ".deleted", "sync", "unmarked"], seen

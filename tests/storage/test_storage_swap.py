@@ -1,0 +1,96 @@
+"""The order of renames and syncs when the cleaner's segment takes the place of others, on a disk that writes names in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from random import Random
+
+from compaction_samples import COMPACTED, batches, clean, put
+from msgspec.structs import replace
+from storage_samples import NOW_MS, PARTITION, sync
+
+from headrace.records.batch import BatchHeader
+from headrace.records.record import Record
+from headrace.storage.log import Log
+from headrace.testing.simulator.disk import SimulatedFiles
+
+DIRECTORY = f"/data/{PARTITION}"
+SUBSETS_AT_RANDOM = 20
+
+Batches = list[tuple[BatchHeader, list[Record]]]  # of all segments: one that is there besides another counts
+
+
+def open_on(files: SimulatedFiles, recovery_point: int = 0) -> Log:
+    config = replace(COMPACTED, segment_bytes=900)
+    return Log.open(files, DIRECTORY, PARTITION, config, recovery_point=recovery_point, now_ms=NOW_MS)[0]
+
+
+def make_log(files: SimulatedFiles) -> Log:
+    """Segments that a first run has made small, and a new one: the next exchanges them all, the small ones for one together."""
+    log = open_on(files)
+    for number in range(40):
+        put(log, (b"k%d" % (number % 7), b"v" * (10 + number % 3)), (b"k%d" % (number % 2), b"w" * 40))
+    log.roll(NOW_MS)
+    clean(log)
+    for number in range(8):
+        put(log, (b"k%d" % (number % 3), b"again"))
+    log.roll(NOW_MS)
+    put(log, (b"k0", b"in the active segment"))
+    sync(log)
+    files.sync_dir(DIRECTORY)
+    return log
+
+
+def crashes(files: SimulatedFiles) -> Iterator[SimulatedFiles]:
+    """The disk as it may be found: nothing, all, all up to a place, one alone, all but one, and some of the others."""
+    count = files.unsynced_names(DIRECTORY)
+    everything = frozenset(range(count))
+    few = [frozenset(range(at, at + size)) for size in (0, 1) for at in range(count)]
+    chosen = {*few, *(everything - some for some in few), *(frozenset(range(end)) for end in range(count))}
+    chance = Random(count)
+    chosen |= {frozenset(one for one in everything if chance.random() < 0.5) for _ in range(SUBSETS_AT_RANDOM)}
+    for kept in sorted(chosen, key=sorted):
+        disk = deepcopy(files)
+        disk.lose_names(DIRECTORY, kept)
+        yield disk
+
+
+def between(found: Batches, start: int, end: int) -> Batches:
+    return [one for one in found if start <= one[0].base_offset < end]
+
+
+def test_whatever_names_a_crash_leaves_each_place_holds_the_old_segments_or_the_new_one() -> None:
+    files = SimulatedFiles(Random(0))
+    files.make_dirs("/data")
+    files.sync_dir("/")
+    log = make_log(files)
+    old, old_bases, end = batches(log), log.segments.base_offsets(), log.log_end
+    moments: list[SimulatedFiles] = []
+
+    def before_each_sync(operation: str, path: str) -> None:
+        # Until the next sync no name is safe: every crash since the last one is among those of this moment.
+        if operation == "sync_dir":
+            moments.append(deepcopy(files))
+            moments[-1].fault = None
+
+    files.fault = before_each_sync  # type: ignore[assignment]
+    clean(log)
+    files.fault = None
+    moments.append(files)
+    new, bases = batches(log), log.segments.base_offsets()
+    places = list(zip(bases, [*bases[1:], end], strict=True))
+    changed = [start for start, following in places if between(old, start, following) != between(new, start, following)]
+    assert len(changed) > 1 and len(bases) < len(old_bases)
+    seen: set[tuple[int, bool]] = set()
+    for disk in [disk for moment in moments for disk in crashes(moment)]:
+        found = open_on(disk, end)
+        found.check()
+        left = batches(found)
+        assert found.log_end == end and found.log_start == 0
+        for place in places:
+            here = between(left, *place)
+            assert here in (between(old, *place), between(new, *place)), f"{place}: neither, or both"
+            seen.add((place[0], here == between(new, *place)))
+        assert not [one for one in disk.list_dir(DIRECTORY) if one.endswith((".swap", ".cleaned", ".deleted"))]
+    assert seen >= {(start, is_new) for start in changed for is_new in (False, True)}

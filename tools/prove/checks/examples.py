@@ -1,0 +1,25 @@
+"""What the examples show of consumers."""
+
+from __future__ import annotations
+
+from headrace.testing.processes import NodeProcess
+from tools.prove.examples import RECORDS, at_least_once, at_most_once, kill_a_consumer
+from tools.prove.registry import check, say
+
+
+@check(
+    "examples-of-consumers",
+    "the examples of consumers: the partition of one that is killed goes to the others and every record is read; work before the commit "
+    "is done twice and never lost after a crash, a commit before the work loses it and never doubles it",
+)
+def examples_of_consumers() -> str:
+    with NodeProcess() as node:
+        say("a consumer is killed")
+        takeover = kill_a_consumer(node.bootstrap)
+        say("a worker dies between its work and its commit, another between its commit and its work")
+        least, most = at_least_once(node.bootstrap), at_most_once(node.bootstrap)
+        assert node.terminate() == 0, node.log_text()
+    return (
+        f"partition {takeover.orphan} taken over, {takeover.read} of {RECORDS} records read; at least once: {len(least.twice)} order "
+        f"done twice, 0 lost; at most once: {len(most.lost)} order lost, 0 done twice"
+    )

@@ -1,0 +1,97 @@
+"""The programs under `examples/`, run as their page says, and what those of consumers have to tell."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from tools.prove.registry import ROOT
+
+EXAMPLES = ROOT / "examples"
+RUN_S_MAX = 100.0
+RECORDS = 300  # of kill_a_consumer
+
+_GIVEN = re.compile(r"(\w+) is given partitions \[([\d, ]*)\]")
+_KILLED = re.compile(r"ben is killed; his partition (\d) waits")
+_OUTCOME = re.compile(r"(\d+) records were read, (\d+) of them twice\n\Z")
+_WORK = re.compile(r"lost: \[([\d, ]*)\], done twice: \[([\d, ]*)\]\n\Z")
+
+
+def run(example: str, bootstrap: str, *arguments: str) -> str:
+    """What it says; AssertionError with its complaints if it fails."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / example), bootstrap, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=RUN_S_MAX,
+    )
+    assert done.returncode == 0, f"{example} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+# --- a consumer that is killed
+
+
+@dataclass
+class Takeover:
+    orphan: int  # the partition of the one that was killed
+    owned: dict[str, set[int]]  # by the two others, in the end
+    read: int
+    twice: int
+
+
+def kill_a_consumer(bootstrap: str) -> Takeover:
+    """AssertionError unless each of three had a partition, and the two that are left have all of them and read every record."""
+    said = run("kill_a_consumer.py", bootstrap)
+    killed, outcome = _KILLED.search(said), _OUTCOME.search(said)
+    assert killed is not None and outcome is not None, said
+    before = _owned(said[: killed.start()])
+    orphan = int(killed[1])
+    assert before["ben"] == {orphan} and sorted(map(sorted, before.values())) == [[0], [1], [2]], said
+    owned = _owned(said[killed.end() :])
+    shared = sorted(partition for partitions in owned.values() for partition in partitions)
+    assert owned.keys() == {"anna", "carla"} and shared == [0, 1, 2], said
+    takeover = Takeover(orphan, owned, int(outcome[1]), int(outcome[2]))
+    assert takeover.read == RECORDS, said
+    return takeover
+
+
+def _owned(said: str) -> dict[str, set[int]]:
+    """What each was given last."""
+    return {name: set(_numbers(partitions)) for name, partitions in _GIVEN.findall(said)}
+
+
+# --- work and commits around a crash
+
+
+@dataclass
+class Work:
+    lost: list[int]
+    twice: list[int]
+
+
+def at_least_once(bootstrap: str) -> Work:
+    """AssertionError unless something is done twice and nothing is lost."""
+    work = _work("at_least_once.py", bootstrap)
+    assert work.twice and not work.lost, work
+    return work
+
+
+def at_most_once(bootstrap: str) -> Work:
+    """AssertionError unless something is lost and nothing is done twice."""
+    work = _work("at_most_once.py", bootstrap)
+    assert work.lost and not work.twice, work
+    return work
+
+
+def _work(example: str, bootstrap: str) -> Work:
+    said = run(example, bootstrap)
+    found = _WORK.search(said)
+    assert found is not None, said
+    return Work(_numbers(found[1]), _numbers(found[2]))
+
+
+def _numbers(listed: str) -> list[int]:
+    return [int(number) for number in listed.split(",") if number]
