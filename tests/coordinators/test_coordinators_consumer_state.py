@@ -87,6 +87,16 @@ def test_many_topics_are_looked_at_in_slices(stage):
     assert len(a.owned) == len(many) // 10
 
 
+def test_a_large_pattern_gets_fewer_names_at_once(stage):
+    many = {f"t{number}": 1 for number in range(200)}
+    stage.set_topics(many)
+    a = Client(stage, "a", subscribed_topic_regex="(t?0*){300}")
+    a.beat()
+    assert group_of(stage).search[regexes.UNDER_WAY].place in range(1, 100)
+    stage.pass_time(100)
+    assert group_of(stage).resolved["(t?0*){300}"].topics == ("t0",)
+
+
 @pytest.mark.parametrize("regex", ["(a+)+b", "(a|aa)+b", "(.*a){12}b"])
 def test_an_expression_that_others_would_try_for_ever_is_answered(stage, regex):
     """Each name alone would keep an engine that backtracks busy for years, and with it the loop of the node."""
@@ -94,6 +104,21 @@ def test_an_expression_that_others_would_try_for_ever_is_answered(stage, regex):
     a = Client(stage, "a", subscribed_topic_regex=regex)
     a.beat()
     assert group_of(stage).resolved[regex].topics == ("a" * 100 + "b",) and len(a.owned) == 2
+
+
+def test_an_expression_that_another_program_wrote_may_be_unknown_here(stage):
+    a, b = Client(stage, "a", subscribed_topic_regex="order.*"), Client(stage, "b", "clicks")
+    settle(stage, [a, b])
+    stage.journal.written = [
+        tuple(part and part.replace(b"order.*", b"order++") for part in record) for record in stage.journal.written
+    ]
+    stage.move()
+    assert group_of(stage).resolved["order++"].topics == ("order-lines", "orders")
+    stage.set_topics({"orders": 6, "order-lines": 2, "clicks": 3, "orders-2": 4})
+    stage.pass_time(regexes.REFRESH_MS_MIN + 1)
+    settle(stage, [b, a], 3)
+    assert group_of(stage).resolved["order++"].topics == ()
+    assert names_of(stage, b) == {"clicks"} and not a.owned
 
 
 def test_an_expression_without_members_is_forgotten(stage):

@@ -14,8 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.base.pattern_syntax import BadPattern
-from headrace.base.patterns import Pattern
+from headrace.base.patterns import BadPattern, Pattern
 from headrace.coordinators.group.consumer.groups import ConsumerGroup, Resolved
 from headrace.coordinators.group.consumer.record_values import regex_record
 from headrace.metadata.image import Image
@@ -25,7 +24,8 @@ if TYPE_CHECKING:
     from headrace.coordinators.group.shard import GroupShard, Tx
 
 REFRESH_MS_MIN = 10_000
-SEARCHED_AT_ONCE = 1000  # names against one pattern; two to four milliseconds
+SEARCHED_AT_ONCE = 1000  # names against one small pattern; two to four milliseconds
+INSTRUCTIONS_LIKE_A_NAME = 16  # a larger pattern gets fewer names: whether RE2 will be quick with it shows only then
 COMPILED_LIKE = 50  # names: what an expression costs at least
 SLICE_PAUSE_MS = 5  # between two slices: others have their turn
 PATTERNS_REMEMBERED_MAX = 100
@@ -131,10 +131,16 @@ def _slice(search: Search, patterns: Patterns) -> Search:
     budget = SEARCHED_AT_ONCE
     while search.left and budget > 0:
         regex = search.left[0]
-        pattern = patterns.get(regex)
-        names = search.names[search.place : search.place + budget]
+        try:
+            pattern = patterns.get(regex)
+        except BadPattern:  # another program wrote it, or an earlier version: it stands for nothing
+            search = replace(search, left=search.left[1:], found=(*search.found, (regex, ())))
+            budget -= COMPILED_LIKE
+            continue
+        weight = max(pattern.size // INSTRUCTIONS_LIKE_A_NAME, 1)
+        names = search.names[search.place : search.place + max(budget // weight, 1)]
         matched = search.matched + tuple(name for name in names if pattern.matches(name) and search.allowed(name))
-        budget -= max(len(names), COMPILED_LIKE)
+        budget -= max(len(names) * weight, COMPILED_LIKE)
         place = search.place + len(names)
         if place < len(search.names):
             search = replace(search, place=place, matched=matched)
