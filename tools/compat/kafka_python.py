@@ -50,7 +50,6 @@ def prepare() -> None:
         _pip(
             "download",
             "--no-deps",
-            "--no-build-isolation",
             "--no-binary",
             "kafka-python",
             "-d",
