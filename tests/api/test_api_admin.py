@@ -14,7 +14,6 @@ from headrace.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from headrace.protocol.messages.describe_producers import DescribeProducersRequest
 from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest
 from headrace.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
-from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest
 from headrace.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
@@ -192,18 +191,13 @@ def test_resources_that_have_options_are_listed(admin):
     assert admin.describe(GROUP, "g")["consumer.session.timeout.ms"].config_source == 8
 
 
-def test_the_quorum_and_what_nobody_coordinates_or_limits(admin):
+def test_the_quorum_and_what_nobody_limits(admin):
     partition = DescribeQuorumRequest.PartitionData(partition_index=0)
     topics = [DescribeQuorumRequest.TopicData(topic_name="__cluster_metadata", partitions=[partition])]
     for version in (0, 1, 2):
         found = admin.ask(DescribeQuorumRequest(topics=topics), version).topics[0].partitions[0]
         assert found.leader_id == 1 and found.high_watermark > 0 and found.current_voters[0].replica_id == 1
     assert admin.ask(DescribeClientQuotasRequest()).entries == []
-    for version in range(1, 7):  # transactions: nobody coordinates them yet
-        keys = {"key": "g"} if version < 4 else {"coordinator_keys": ["g", "h"]}
-        answer = admin.ask(FindCoordinatorRequest(key_type=1, **keys), version)
-        codes = [answer.error_code] if version < 4 else [one.error_code for one in answer.coordinators]
-        assert set(codes) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
 
 def sizes(admin):

@@ -11,7 +11,13 @@ from headrace.testing.cluster import EmbeddedNode
 
 @pytest.fixture(scope="module")
 def node():
-    with EmbeddedNode({"offsets.topic.num.partitions": "7", "offsets.topic.segment.bytes": "2000000"}) as running:
+    with EmbeddedNode(
+        {
+            "offsets.topic.num.partitions": "7",
+            "offsets.topic.segment.bytes": "2000000",
+            "transaction.state.log.num.partitions": "5",
+        }
+    ) as running:
         yield running
 
 
@@ -45,8 +51,13 @@ def test_its_topic_is_made_as_the_options_say(node):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("version", range(1, 7))
+def test_a_transactional_id_is_found(node, version):
+    for one in find(Admin(node.port), version, key_type=1):
+        assert (one.error_code, one.node_id, one.port) == (ErrorCode.NONE, 1, node.port)
+
+
 def test_what_nobody_coordinates_is_said(node):
     admin = Admin(node.port)
     for version in (1, 4, 6):
-        assert {one.error_code for one in find(admin, version, key_type=1)} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
         assert {one.error_code for one in find(admin, version, key_type=9)} == {ErrorCode.INVALID_REQUEST}

@@ -37,6 +37,7 @@ OPEN |= {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
 BROKERS_ONLY = {ApiKey.DESCRIBE_CLUSTER}
 SILENT = {(ApiKey.DESCRIBE_LOG_DIRS, 1)}  # too old to have a word for it: an empty answer
 SILENT |= {(ApiKey.LIST_GROUPS, version) for version in range(6)}  # all that one may see
+SILENT |= {(ApiKey.LIST_TRANSACTIONS, version) for version in range(3)}
 
 
 def batch():
@@ -126,6 +127,18 @@ SAMPLES = {
     ApiKey.ALLOCATE_PRODUCER_IDS: lambda v, i: of(67, broker_id=1),
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: lambda v, i: of(73, broker_id=1),
     ApiKey.LIST_CONFIG_RESOURCES: lambda v, i: of(74),
+    ApiKey.ADD_PARTITIONS_TO_TXN: lambda v, i: of(24, transactions=[part(24, "AddPartitionsToTxnTransaction",
+        transactional_id="t", topics=[part(24, "AddPartitionsToTxnTopic", name=TOPIC, partitions=[0])])]) if v >= 4
+        else of(24, v3_and_below_transactional_id="t",
+        v3_and_below_topics=[part(24, "AddPartitionsToTxnTopic", name=TOPIC, partitions=[0])]),
+    ApiKey.ADD_OFFSETS_TO_TXN: lambda v, i: of(25, transactional_id="t", group_id="g"),
+    ApiKey.END_TXN: lambda v, i: of(26, transactional_id="t"),
+    ApiKey.WRITE_TXN_MARKERS: lambda v, i: of(27, markers=[part(27, "WritableTxnMarker", producer_id=1,
+        topics=[part(27, "WritableTxnMarkerTopic", name=TOPIC, partition_indexes=[0])])]),
+    ApiKey.TXN_OFFSET_COMMIT: lambda v, i: of(28, transactional_id="t", group_id="g", topics=[part(28,
+        "TxnOffsetCommitRequestTopic", name=TOPIC, partitions=[part(28, "TxnOffsetCommitRequestPartition")])]),
+    ApiKey.DESCRIBE_TRANSACTIONS: lambda v, i: of(65, transactional_ids=["t"]),
+    ApiKey.LIST_TRANSACTIONS: lambda v, i: of(66),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: lambda v, i: of(75, topics=[part(75, "TopicRequest", name=TOPIC)], cursor=None),
 }  # fmt: skip
 
@@ -140,7 +153,7 @@ def codes_in(value):
     if hasattr(value, "__struct_fields__"):
         for name in value.__struct_fields__:
             inner = getattr(value, name)
-            if name == "error_code":
+            if name.endswith("error_code"):
                 yield inner
             yield from codes_in(inner)
     elif isinstance(value, list):

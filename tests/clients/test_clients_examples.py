@@ -36,6 +36,11 @@ def test_a_commit_before_the_work_loses_it_in_a_crash(headrace_node):
     assert examples.at_most_once(headrace_node.bootstrap) == examples.Work(lost=[12], twice=[])
 
 
+def test_a_transaction_neither_loses_nor_doubles_in_a_crash(headrace_node):
+    bills = examples.exactly_once(headrace_node.bootstrap)
+    assert bills.committed == 100 < bills.written
+
+
 def test_a_killed_consumer_is_replaced(headrace_node):
     takeover = examples.kill_a_consumer(headrace_node.bootstrap)
     assert takeover.orphan in takeover.owned["anna"] | takeover.owned["carla"] and takeover.read == examples.RECORDS

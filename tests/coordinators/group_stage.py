@@ -2,6 +2,8 @@
 
 import random
 
+import msgspec
+
 from headrace.base.ids import Uuid
 from headrace.coordinators.group.asked import Asked
 from headrace.coordinators.group.records import decode_group_record, encode_group_record
@@ -11,6 +13,22 @@ from headrace.coordinators.group.shard import GroupShard
 from headrace.metadata.image import GROUP_CONFIG, Image, Partition, Topic
 from headrace.statemachine.journal import NotLeader
 from headrace.statemachine.runtime import Runtime
+from headrace.statemachine.transactional import MarkerRecord
+
+
+def _write(record):
+    """Key and value, and the producer of what belongs to a transaction; a marker as it is."""
+    if isinstance(record, MarkerRecord):
+        return record
+    pair = encode_group_record(record)
+    return pair if record.producer is None else (*pair, record.producer)
+
+
+def read(written):
+    if isinstance(written, MarkerRecord):
+        return written
+    record = decode_group_record(*written[:2])
+    return record if len(written) == 2 else msgspec.structs.replace(record, producer=written[2])
 
 
 class Journal:
@@ -32,7 +50,7 @@ class Journal:
     def append(self, records):
         if self.refusal is not None:
             raise self.refusal
-        self.written += [encode_group_record(record) for record in records]
+        self.written += [_write(record) for record in records]
         return len(self.written) - 1
 
     def committed_offset(self):
@@ -87,7 +105,7 @@ class GroupStage:
         """A new coordinator over what is written."""
         self.shard = GroupShard(GROUP_ROOMS, self.settings, lambda: self.image, self.chance)
         self.runtime = Runtime(self.shard, self.journal)
-        list(self.runtime.load([(0, [decode_group_record(*record) for record in self.journal.written])]))
+        list(self.runtime.load([(0, [read(record) for record in self.journal.written])]))
         self.runtime.lead(self.now_ms)
         self.settle()
 

@@ -13,6 +13,7 @@ from headrace.node.controller_role import ControllerRole
 from headrace.quorum.driver import QuorumFailed
 from headrace.records.batch import read_header
 from headrace.records.builder import BatchBuilder
+from headrace.records.control import TransactionMarker, build_marker
 from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
 from headrace.storage.partition_metadata import PARTITION_METADATA
@@ -73,6 +74,53 @@ def test_a_clean_end_syncs_what_a_killed_run_wrote() -> None:
         files.power_loss()
         log = open_log(files, clean=True)
         assert (log.log_end, log.topic_id) == (5, TOPIC_ID)
+
+
+def transactional(log: Log) -> None:
+    builder = BatchBuilder()
+    builder.append(1, None, b"value")
+    batch = builder.build(producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    log.append_as_leader(batch, read_header(batch), 0, 1)
+
+
+def abort(log: Log) -> None:
+    marker = build_marker(
+        TransactionMarker(commit=False, coordinator_epoch=0), producer_id=7, producer_epoch=1, timestamp=1
+    )
+    log.append_as_leader(marker, read_header(marker), 0, 1)
+
+
+def test_a_clean_end_syncs_which_transactions_were_aborted() -> None:
+    """Their index is not built again after a clean end."""
+    for seed in range(20):
+        files = SimulatedFiles(Random(seed))
+        files.make_dirs("/data")
+        files.sync_dir("/")
+        log = open_log(files)
+        transactional(log)
+        abort(log)
+        log.close()
+        files.power_loss()
+        log = open_log(files, clean=True)
+        assert [found.first_offset for found in log.aborted_transactions(0, log.log_end)] == [0]
+
+
+def test_a_disk_with_room_for_half_an_abort_takes_none_of_it() -> None:
+    """Else the marker, tried again, would end nothing, and readers would be shown what was aborted."""
+    for room in range(0, 150, 5):
+        files = SimulatedFiles(Random(0))
+        log = open_log(files)
+        transactional(log)
+        files.capacity = files.used() + room
+        try:
+            abort(log)
+        except OSError:
+            log.check()
+            assert (log.log_end, log.last_stable_offset(log.log_end), log.aborted_transactions(0, 9)) == (1, 0, [])
+            files.capacity = None
+            abort(log)
+        assert (log.log_end, log.last_stable_offset(log.log_end)) == (2, 2)
+        assert [found.first_offset for found in log.aborted_transactions(0, log.log_end)] == [0]
 
 
 def test_a_node_lets_nobody_in_before_it_is_ready() -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from headrace.testing.simulator.__main__ import main
 from headrace.testing.simulator.group_simulation import GroupSimulation
-from headrace.testing.simulator.mutations import GROUP_MUTATIONS, MUTATIONS
+from headrace.testing.simulator.mutations import GROUP_MUTATIONS, MUTATIONS, TRANSACTION_MUTATIONS
 from headrace.testing.simulator.simulation import run_seed
+from headrace.testing.simulator.transaction_simulation import TransactionSimulation
 
 HASH_SEEDS = ("1", "2")
 COMPARED = (2, 5, 12)
@@ -35,12 +36,23 @@ def test_a_seed_of_groups_is_good(seed: int) -> None:
     assert outcome.acknowledged > 0 and outcome.read > 0
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_seed_of_transactions_is_good(seed: int) -> None:
+    outcome = run_seed(seed, None, TransactionSimulation)
+    assert (outcome.failures, outcome.anomalies) == ([], []), (
+        f"python -m headrace.testing.simulator --transactions --seed {seed} --trace"
+    )
+    assert outcome.acknowledged > 0 and outcome.read > 0
+
+
 def test_a_seed_is_the_same_run_under_another_hash_seed() -> None:
     program = (
         "import sys\n"
         "from headrace.testing.simulator.group_simulation import GroupSimulation\n"
         "from headrace.testing.simulator.simulation import run_seed\n"
-        "print([run_seed(int(seed)).trace_hash for seed in sys.argv[1:]], run_seed(0, None, GroupSimulation).trace_hash)"
+        "from headrace.testing.simulator.transaction_simulation import TransactionSimulation\n"
+        "print(*(run_seed(int(seed)).trace_hash for seed in sys.argv[1:]))\n"
+        "print(*(run_seed(0, None, kind).trace_hash for kind in (GroupSimulation, TransactionSimulation)))\n"
     )
     told = [
         subprocess.run(
@@ -52,8 +64,9 @@ def test_a_seed_is_the_same_run_under_another_hash_seed() -> None:
         ).stdout
         for hash_seed in HASH_SEEDS
     ]
-    here = [run_seed(seed).trace_hash for seed in COMPARED], run_seed(0, None, GroupSimulation).trace_hash
-    assert told[0] == told[1] == f"{here[0]} {here[1]}\n"
+    here = [run_seed(seed).trace_hash for seed in COMPARED]
+    here += [run_seed(0, None, kind).trace_hash for kind in (GroupSimulation, TransactionSimulation)]
+    assert told[0].split() == told[1].split() == here
 
 
 # Where each was found when this was written, so that the search is short; any change of the product moves them a little.
@@ -77,6 +90,12 @@ def test_a_fault_in_the_product_is_found(mutation: str) -> None:
 def test_a_fault_in_the_group_coordinator_is_found(mutation: str) -> None:
     with GROUP_MUTATIONS[mutation]():
         assert any(not run_seed(seed, None, GroupSimulation).is_good for seed in range(SEARCHED))
+
+
+@pytest.mark.parametrize("mutation", sorted(TRANSACTION_MUTATIONS))
+def test_a_fault_in_transactions_is_found(mutation: str) -> None:
+    with TRANSACTION_MUTATIONS[mutation]():
+        assert any(not run_seed(seed, None, TransactionSimulation).is_good for seed in range(SEARCHED))
 
 
 def test_the_command_tells_the_seed_and_the_way_back(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -41,3 +42,11 @@ def test_the_pom_names_kafka_and_a_logging_back_end() -> None:
     pom = peers._pom()
     assert f"<version>{peers.VERSION}</version>" in pom
     assert "log4j-core" in pom
+
+
+def test_classes_of_ours_come_before_kafkas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_KAFKA_LIBS", "libs")
+    command = peers.java("Copier", "id", classes=Path("ours"))
+    assert command[command.index("-cp") + 1 :] == ["ours:libs/*", "Copier", "id"]
+    command = peers.java("kafka.Kafka")
+    assert command[command.index("-cp") + 1 :] == ["libs/*", "kafka.Kafka"]

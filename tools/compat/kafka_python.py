@@ -113,17 +113,10 @@ def read_report(report: Path) -> Outcomes:
     return outcomes
 
 
-_TRANSACTIONS = "transactions"
-LATER = {
-    "test_producer_integration::test_transactional_producer_messages": _TRANSACTIONS,
-    "test_producer_integration::test_transactional_producer_offsets": _TRANSACTIONS,
-}
-
 SUITE = Suite(
     "kafka-python",
     VERSION,
     prepare,
     run,
     {"num.partitions": "4", "auto.create.topics.enable": "true"},
-    LATER,
 )

@@ -1,6 +1,6 @@
 """librdkafka's own tests, from the sources inside the npm package of node-rdkafka, built here.
 
-Those that need no broker of their own (no emulated network, no mock cluster) and, until transactions are there, no transaction.
+Those that need no broker of their own: no emulated network, no mock cluster.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ TESTS = (
     "0018", "0019", "0022", "0026", "0029", "0030", "0033", "0037", "0040", "0042", "0045", "0050", "0056", "0060", "0077", "0081",
     "0083", "0084", "0089", "0091", "0093", "0099", "0102", "0107", "0109", "0111", "0113", "0116", "0118", "0122", "0130", "0132",
     "0137", "0140",
+    # With transactions.
+    "0098", "0103", "0129",
 )  # fmt: skip
 
 

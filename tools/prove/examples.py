@@ -12,10 +12,12 @@ from tools.prove.registry import ROOT
 EXAMPLES = ROOT / "examples"
 RUN_S_MAX = 100.0
 RECORDS = 300  # of kill_a_consumer
+KILLS = 3  # of exactly_once
 
 _GIVEN = re.compile(r"(\w+) is given partitions \[([\d, ]*)\]")
 _KILLED = re.compile(r"ben is killed; his partition (\d) waits")
 _OUTCOME = re.compile(r"(\d+) records were read, (\d+) of them twice\n\Z")
+_BILLS = re.compile(r"(\d+) bills were written, (\d+) of them were committed\n")
 _WORK = re.compile(r"lost: \[([\d, ]*)\], done twice: \[([\d, ]*)\]\n\Z")
 
 
@@ -86,8 +88,26 @@ def at_most_once(bootstrap: str) -> Work:
     return work
 
 
+@dataclass
+class Bills:
+    written: int
+    committed: int
+
+
+def exactly_once(bootstrap: str) -> Bills:
+    """AssertionError unless copiers died with bills in the log, and yet nothing is lost and nothing done twice."""
+    said = run("exactly_once.py", bootstrap)
+    work, bills = _work_of(said), _BILLS.search(said)
+    assert bills is not None and said.count(" is killed with bills ") == KILLS, said
+    assert not work.lost and not work.twice, said
+    return Bills(int(bills[1]), int(bills[2]))
+
+
 def _work(example: str, bootstrap: str) -> Work:
-    said = run(example, bootstrap)
+    return _work_of(run(example, bootstrap))
+
+
+def _work_of(said: str) -> Work:
     found = _WORK.search(said)
     assert found is not None, said
     return Work(_numbers(found[1]), _numbers(found[2]))

@@ -1,6 +1,6 @@
-"""FindCoordinator 0–6: which broker keeps a group. The internal topic comes to be when it is first asked for.
+"""FindCoordinator 0–6: which broker keeps a group, or a transactional id. The internal topic comes to be when it is first asked for.
 
-Transactions and share groups have no coordinator yet: whoever asks is told so. Librdkafka offers lz4 only to brokers that list this API.
+Share groups have no coordinator yet: whoever asks is told so. Librdkafka offers lz4 only to brokers that list this API.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import NamedTuple
 from headrace.base.errors import ErrorCode
 from headrace.base.options import Value
 from headrace.broker.topic_creation import TopicCreation
-from headrace.coordinators.partitioning import GROUPS_TOPIC, coordinator_partition
+from headrace.coordinators.internal_topics import groups_topic, transactions_topic
+from headrace.coordinators.partitioning import coordinator_partition
 from headrace.metadata.image import Image
-from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
@@ -45,35 +45,18 @@ class _Found(NamedTuple):
     port: int = -1
 
 
-def groups_topic(options: Mapping[str, Value]) -> CreateTopicsRequest.CreatableTopic:
-    """As the options of this node want it made."""
-    config = CreateTopicsRequest.CreatableTopicConfig
-    partitions, replicas = options["offsets.topic.num.partitions"], options["offsets.topic.replication.factor"]
-    assert isinstance(partitions, int) and isinstance(replicas, int)
-    return CreateTopicsRequest.CreatableTopic(
-        name=GROUPS_TOPIC,
-        num_partitions=partitions,
-        replication_factor=replicas,
-        configs=[
-            config(name="cleanup.policy", value="compact"),
-            config(name="compression.type", value="producer"),
-            config(name="segment.bytes", value=str(options["offsets.topic.segment.bytes"])),
-        ],
-    )
-
-
 class FindCoordinatorApi:
     def __init__(self, image: Callable[[], Image], creation: TopicCreation, options: Mapping[str, Value]) -> None:
         self._image = image
         self._creation = creation
-        self._groups_topic = groups_topic(options)
+        self._topics = {GROUP_KEY: groups_topic(options), TRANSACTION_KEY: transactions_topic(options)}
 
     async def handle(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
         many = context.api_version >= MANY_KEYS_VERSION_MIN
         keys = request.coordinator_keys if many else [request.key]
         codes = {key: _check(context, request.key_type, key) for key in keys}
-        if request.key_type == GROUP_KEY and ErrorCode.NONE in codes.values():
-            await self._make_topic()
+        if ErrorCode.NONE in codes.values():
+            await self._make_topic(request.key_type)
         found = [self._find(context, request.key_type, key, codes[key]) for key in keys]
         if many:
             coordinators = [
@@ -97,16 +80,17 @@ class FindCoordinatorApi:
             port=one.port,
         )
 
-    async def _make_topic(self) -> None:
+    async def _make_topic(self, key_type: int) -> None:
         """On behalf of the node: a client that may join a group need not be allowed to create topics."""
-        if GROUPS_TOPIC not in self._image().topics:
-            await self._creation.create_internal(self._groups_topic)
+        topic = self._topics[key_type]
+        if topic.name not in self._image().topics:
+            await self._creation.create_internal(topic)
 
     def _find(self, context: RequestContext, key_type: int, key: str, refused: ErrorCode) -> _Found:
         if refused is not ErrorCode.NONE:
             return _Found(refused)
         image = self._image()
-        topic = image.topics.get(GROUPS_TOPIC) if key_type == GROUP_KEY else None
+        topic = image.topics.get(self._topics[key_type].name)
         if topic is None:
             return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         leader = topic.partitions[coordinator_partition(key, len(topic.partitions))].leader
@@ -128,4 +112,4 @@ def _check(context: RequestContext, key_type: int, key: str) -> ErrorCode:
     resource, operation, code = allowed
     if not context.may(operation, resource, key):
         return code
-    return ErrorCode.NONE if key_type == GROUP_KEY else ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return ErrorCode.NONE

@@ -1,16 +1,18 @@
 """Produce 3–13: one batch a partition, checked record by record, appended, acknowledged. v13 names topics by id; acks=0 gets no answer.
 
 The path of a small batch has no suspension: decode, check, one write, answer. Only large compressed batches are checked in a
-thread; their connection waits meanwhile, which keeps the order of one producer.
+thread, and only the first batch of a transaction waits for its coordinator; their connection waits meanwhile, which keeps the order
+of one producer.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.api.counters import AppendedCounters
+from headrace.api.produce_transactional import TransactionalBatches
 from headrace.base.clock import Clock
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.metrics import Metrics
@@ -22,6 +24,7 @@ from headrace.records.validate_batch import Checked, InvalidRecords, read_produc
 from headrace.replication.group_commit import Synced
 from headrace.replication.partition import DECOMPRESSED_INLINE_MAX, Partition
 from headrace.replication.replicas import Replicas
+from headrace.replication.verification import Guard, NoVerifier, TransactionVerifier
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
 from headrace.server.dispatch import HoldFrame
@@ -41,6 +44,22 @@ _WITHOUT_LOG_START = (
 )
 
 
+class _Pending(NamedTuple):
+    """One batch that cannot be appended in the first go."""
+
+    topic: ProduceRequest.TopicProduceData
+    answer: PartitionResponse
+    partition: Partition
+    records: memoryview
+    header: BatchHeader
+    checked: Checked | None  # None: a thread has to do it
+    guard: Guard | None  # of a transactional batch, once it is checked
+
+    @property
+    def waits(self) -> bool:
+        return self.guard is not None and self.guard.waits
+
+
 class ProduceApi:
     def __init__(
         self,
@@ -49,12 +68,15 @@ class ProduceApi:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         metrics: Metrics,
+        verifier: TransactionVerifier | None = None,
+        verification_enabled: Callable[[], bool] = lambda: True,
     ) -> None:
         self._replicas = replicas
         self._image = image
         self._clock = clock
         self._loop = loop
         self._appended = AppendedCounters(metrics)
+        self._transactional = TransactionalBatches(verifier or NoVerifier(), verification_enabled)
 
     def handle(self, context: RequestContext, request: ProduceRequest) -> Any:
         acks = request.acks
@@ -62,7 +84,7 @@ class ProduceApi:
             return self._refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
         now_ms = self._clock.now_ms()
         responses = []
-        pending: list[tuple[PartitionResponse, Partition, memoryview, BatchHeader]] = []
+        pending: list[_Pending] = []
         unflushed: list[tuple[PartitionResponse, Synced]] = []
         for topic in request.topic_data:
             answers = []
@@ -70,7 +92,7 @@ class ProduceApi:
             for data in topic.partition_data:
                 answer = PartitionResponse(index=data.index)
                 answers.append(answer)
-                admitted = None
+                admitted = guard = None
                 try:
                     if refusal is not None:
                         raise refusal
@@ -89,19 +111,21 @@ class ProduceApi:
                     admitted = partition
                     if unusual or partition.compresses:
                         compressed = _check_compressed(partition, records, header, now_ms)
-                        if compressed is None:
-                            pending.append((answer, partition, records, header))
+                        if compressed is not None and unusual & TRANSACTIONAL:
+                            guard = self._transactional.guard(context.api_version, partition, header)
+                        if compressed is None or (guard is not None and guard.waits):
+                            pending.append(_Pending(topic, answer, partition, records, header, compressed, guard))
                             continue
                         checked = compressed
                     else:
                         checked = partition.check(records, header, now_ms)
-                    self._append(answer, partition, records, header, checked, now_ms, unflushed)
+                    self._append(answer, partition, records, header, checked, now_ms, unflushed, guard)
                 except KafkaError as error:
                     self._refuse(context, topic, answer, error, admitted)
             responses.append(TopicResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
         response = ProduceResponse(responses=responses)
         if pending:
-            return HoldFrame(self._finish(context, response, pending, now_ms, acks, unflushed))
+            return HoldFrame(self._finish(context, request, response, pending, now_ms, unflushed))
         if unflushed and acks:
             return self._flushed(response, unflushed)
         return response if acks else self._unanswered(response)
@@ -137,18 +161,11 @@ class ProduceApi:
             topic.name = found.name
         return self._replicas.get(topic.name, index)
 
-    @staticmethod
-    def _check_attributes(context: RequestContext, header: BatchHeader, transactional_id: str | None) -> None:
+    def _check_attributes(self, context: RequestContext, header: BatchHeader, transactional_id: str | None) -> None:
         if header.codec == Codec.ZSTD and context.api_version < ZSTD_VERSION_MIN:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_VERSION_MIN} or newer")
-        if header.is_transactional and transactional_id is None:
-            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the request names no transactional id")
-        if header.is_transactional and not context.may(
-            Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id or ""
-        ):
-            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if header.is_transactional:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "no transaction is open for this producer")
+            self._transactional.check(context, header, transactional_id)
 
     def _append(
         self,
@@ -159,10 +176,14 @@ class ProduceApi:
         checked: Checked,
         now_ms: int,
         unflushed: list[tuple[PartitionResponse, Synced]],
+        guard: Guard | None,
     ) -> None:
         if checked.converted is not None:
             records, header = checked.converted
-        info = partition.append(records, header, checked.max_timestamp, now_ms)
+        if guard is None:
+            info = partition.append(records, header, checked.max_timestamp, now_ms)
+        else:
+            info = partition.append_transactional(records, header, checked.max_timestamp, now_ms, guard)
         answer.base_offset = info.first_offset
         answer.log_append_time_ms = info.log_append_time
         answer.log_start_offset = partition.log.log_start
@@ -177,22 +198,58 @@ class ProduceApi:
     async def _finish(
         self,
         context: RequestContext,
+        request: ProduceRequest,
         response: ProduceResponse,
-        pending: list[tuple[PartitionResponse, Partition, memoryview, BatchHeader]],
+        pending: list[_Pending],
         now_ms: int,
-        acks: int,
         unflushed: list[tuple[PartitionResponse, Synced]],
     ) -> ProduceResponse | None:
-        for answer, partition, records, header in pending:
+        checked = [one for waiting in pending if (one := await self._check(context, waiting, now_ms)) is not None]
+        for one in await self._verified(context, request.transactional_id, checked):
+            assert one.checked is not None
             try:
-                checked = await self._loop.run_in_executor(None, partition.check, records, header, now_ms)
-                partition.check_leader()  # it may have changed while the thread ran
-                self._append(answer, partition, records, header, checked, now_ms, unflushed)
+                one.partition.admit(request.acks)  # all may have changed in the meantime
+                self._append(
+                    one.answer, one.partition, one.records, one.header, one.checked, now_ms, unflushed, one.guard
+                )
             except KafkaError as error:
-                self._refuse(context, None, answer, error, partition)
-        if unflushed and acks:
+                self._refuse(context, one.topic, one.answer, error, one.partition)
+        if unflushed and request.acks:
             return await self._flushed(response, unflushed)
-        return response if acks else self._unanswered(response)
+        return response if request.acks else self._unanswered(response)
+
+    async def _check(self, context: RequestContext, one: _Pending, now_ms: int) -> _Pending | None:
+        """None: it was refused."""
+        if one.checked is not None:
+            return one
+        partition, header = one.partition, one.header
+        try:
+            checked = await self._loop.run_in_executor(None, partition.check, one.records, header, now_ms)
+            guard = None
+            if header.is_transactional:
+                guard = self._transactional.guard(context.api_version, partition, header)
+            return one._replace(checked=checked, guard=guard)
+        except KafkaError as error:
+            self._refuse(context, one.topic, one.answer, error, partition)
+            return None
+
+    async def _verified(
+        self, context: RequestContext, transactional_id: str | None, pending: list[_Pending]
+    ) -> list[_Pending]:
+        """Those that may be appended, after the coordinator was asked for those that open a transaction."""
+        waiting = [(one.partition.name, one.header) for one in pending if one.waits]
+        if not waiting:
+            return pending
+        assert transactional_id is not None
+        errors = iter(await self._transactional.verify(context.api_version, transactional_id, waiting))
+        verified = []
+        for one in pending:
+            error = next(errors) if one.waits else None
+            if error is None:
+                verified.append(one)
+            else:
+                self._refuse(context, one.topic, one.answer, error, None)
+        return verified
 
     @staticmethod
     def _unanswered(response: ProduceResponse) -> None:

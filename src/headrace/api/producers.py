@@ -1,7 +1,8 @@
-"""InitProducerId 0–5: a fresh producer id for an idempotent producer."""
+"""InitProducerId 0–5: a fresh producer id for an idempotent producer; that of a transactional id is its coordinator's to say."""
 
 from __future__ import annotations
 
+from headrace.api.transactions import TransactionsApi
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.broker.producer_ids import ProducerIds
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -10,8 +11,9 @@ from headrace.server.context import RequestContext
 
 
 class ProducersApi:
-    def __init__(self, producer_ids: ProducerIds) -> None:
+    def __init__(self, producer_ids: ProducerIds, transactions: TransactionsApi) -> None:
         self._producer_ids = producer_ids
+        self._transactions = transactions
 
     async def init_producer_id(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
         if request.transactional_id is not None and not context.may(
@@ -20,9 +22,7 @@ class ProducersApi:
             code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             return InitProducerIdResponse(error_code=code, producer_epoch=-1)
         if request.transactional_id is not None:
-            # An empty id is never right; any other needs a transaction coordinator, and this is not it.
-            code = ErrorCode.NOT_COORDINATOR if request.transactional_id else ErrorCode.INVALID_REQUEST
-            return InitProducerIdResponse(error_code=code, producer_epoch=-1)
+            return await self._transactions.init(context, request)
         if not (
             context.may(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, quietly=True)
             or context.may_any(Operation.WRITE, Resource.TOPIC)

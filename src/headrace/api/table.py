@@ -20,6 +20,7 @@ from headrace.api.find_coordinator import FindCoordinatorApi
 from headrace.api.forwarded import ForwardedApi
 from headrace.api.groups import GroupsApi
 from headrace.api.log_dirs import LogDirsApi
+from headrace.api.markers import MarkersApi
 from headrace.api.metadata import MetadataApi
 from headrace.api.offsets import OffsetsApi
 from headrace.api.produce import ProduceApi
@@ -31,6 +32,9 @@ from headrace.api.scram import ControllerScramApi, ScramApi, refuse_alteration, 
 from headrace.api.telemetry import TelemetryApi
 from headrace.api.topic_pages import TopicPagesApi
 from headrace.api.topics import TopicsApi
+from headrace.api.transaction_reads import TransactionReadsApi
+from headrace.api.transactional_offsets import TransactionalOffsetsApi
+from headrace.api.transactions import TransactionsApi
 from headrace.api.versions import VersionsApi
 from headrace.protocol.apis import ApiKey
 from headrace.security.resources import Need, Operation, Resource
@@ -38,6 +42,9 @@ from headrace.server.dispatch import Service
 
 NOTHING = Need(Resource.NONE, Operation.NONE)
 CLUSTER_ACTION = Need(Resource.CLUSTER, Operation.CLUSTER_ACTION)
+CLUSTER_ACTION_OR_ALTER = Need(
+    Resource.CLUSTER, Operation.CLUSTER_ACTION, per_entity=True
+)  # the handler asks for either
 DESCRIBE_CLUSTER = Need(Resource.CLUSTER, Operation.DESCRIBE)
 ALTER_CLUSTER = Need(Resource.CLUSTER, Operation.ALTER)
 # What a broker only forwards: the controller asks.
@@ -52,6 +59,10 @@ def _topic(operation: Operation) -> Need:
 
 def _group(operation: Operation) -> Need:
     return Need(Resource.GROUP, operation, per_entity=True)
+
+
+def _transactional_id(operation: Operation) -> Need:
+    return Need(Resource.TRANSACTIONAL_ID, operation, per_entity=True)
 
 
 def _table(*services: Service) -> dict[ApiKey, Service]:
@@ -82,6 +93,10 @@ def broker_table(
     acls: AclsApi,
     scram: ScramApi,
     telemetry: TelemetryApi,
+    transactions: TransactionsApi,
+    transaction_reads: TransactionReadsApi,
+    transactional_offsets: TransactionalOffsetsApi,
+    markers: MarkersApi,
 ) -> dict[ApiKey, Service]:
     return _table(
         Service(ApiKey.PRODUCE, (3, 13), produce.handle, _topic(Operation.WRITE)),
@@ -140,6 +155,15 @@ def broker_table(
         # Like Kafka's: whoever may connect may say how it fares.
         Service(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, (0, 0), telemetry.get_subscriptions, NOTHING),
         Service(ApiKey.PUSH_TELEMETRY, (0, 0), telemetry.push, NOTHING),
+        Service(ApiKey.ADD_PARTITIONS_TO_TXN, (0, 5), transactions.add_partitions, _transactional_id(Operation.WRITE)),
+        Service(ApiKey.ADD_OFFSETS_TO_TXN, (0, 4), transactions.add_offsets, _transactional_id(Operation.WRITE)),
+        Service(ApiKey.END_TXN, (0, 5), transactions.end, _transactional_id(Operation.WRITE)),
+        Service(ApiKey.TXN_OFFSET_COMMIT, (0, 5), transactional_offsets.commit, _transactional_id(Operation.WRITE)),
+        Service(ApiKey.WRITE_TXN_MARKERS, (1, 2), markers.write, CLUSTER_ACTION_OR_ALTER),
+        Service(
+            ApiKey.DESCRIBE_TRANSACTIONS, (0, 0), transaction_reads.describe, _transactional_id(Operation.DESCRIBE)
+        ),
+        Service(ApiKey.LIST_TRANSACTIONS, (0, 2), transaction_reads.list, _transactional_id(Operation.DESCRIBE)),
     )
 
 

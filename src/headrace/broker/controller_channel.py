@@ -35,5 +35,5 @@ class LocalChannel:
         if isinstance(answer, Deferred):
             answer = await answer.wait()
         if answer is None:
-            raise ConnectionError("the controller could not answer; its log says why")
+            raise ConnectionError("there was no answer; the log says why")
         return decode_response(message.facts.api_key, version, correlation_id, memoryview(joined(answer))[4:])

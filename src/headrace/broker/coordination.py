@@ -15,17 +15,22 @@ from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData, ErrorCode, KafkaError
 from headrace.coordinators.partitioning import coordinator_partition
 from headrace.metadata.image import Image
+from headrace.records.batch import NO_SEQUENCE
+from headrace.records.control import TransactionMarker
 from headrace.replication.journal import PartitionJournal
 from headrace.replication.partition import Partition
+from headrace.replication.verification import OPEN, Guard
 from headrace.statemachine.journal import NotLeader
 from headrace.statemachine.machine import Arm, Machine
 from headrace.statemachine.runtime import Runtime
+from headrace.statemachine.transactional import MarkerRecord
 
 log = logging.getLogger(__name__)
 
 LOAD_SLICE_S = 0.004
 LOAD_TOLD_S = 1.0  # from here on a load is worth a line in the log
 TIMER_S_MIN = 0.001
+NO_LEADERSHIP = -1
 
 Answer = TypeVar("Answer")
 MachineType = TypeVar("MachineType", bound=Machine[Any, Any])
@@ -121,7 +126,10 @@ class Coordination(Generic[MachineType]):
         image: Callable[[], Image],
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
+        *,
+        end: Callable[[MarkerRecord], Any] | None = None,
     ) -> None:
+        """`end` makes the request that ends a transaction of a producer, where producers write into the topic."""
         self.topic = topic
         self._make = make
         self._encode = encode
@@ -129,6 +137,7 @@ class Coordination(Generic[MachineType]):
         self._image = image
         self._clock = clock
         self._loop = loop
+        self._end = end
         self._shards: dict[int, Shard[MachineType]] = {}
         self._loading: dict[int, asyncio.Task[None]] = {}
         self._broken: dict[int, str] = {}  # could not be loaded, and why
@@ -145,7 +154,9 @@ class Coordination(Generic[MachineType]):
         self._unload(index)
         if not partition.is_leader or self._closed:
             return
-        journal = PartitionJournal[Any](partition, self._encode, self._decode, self._clock, self._loop)
+        journal = PartitionJournal[Any](
+            partition, self._encode, self._decode, self._clock, self._loop, with_markers=self._end is not None
+        )
         shard = self._shards[index] = Shard(self._make(), journal, self._clock, self._loop)
         # AFTER the runtime, which rolls back and refuses whoever waits for an answer.
         journal.on_lost(partial(self._lost, index, shard))
@@ -194,6 +205,18 @@ class Coordination(Generic[MachineType]):
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return coordinator_partition(name, len(topic.partitions))
 
+    def epoch_of(self, name: str) -> int:
+        """Of the leadership in which this broker coordinates it; -1 if it does not."""
+        topic = self._image().topics.get(self.topic)
+        shard = None if topic is None else self._shards.get(coordinator_partition(name, len(topic.partitions)))
+        return NO_LEADERSHIP if shard is None or not shard.journal.leads else shard.journal.epoch
+
+    def term_of(self, name: str) -> object:
+        """Of this broker as its coordinator, or None; another one after each unload. A move to another directory keeps the epoch."""
+        topic = self._image().topics.get(self.topic)
+        shard = None if topic is None else self._shards.get(coordinator_partition(name, len(topic.partitions)))
+        return None if shard is None or not shard.journal.leads else shard
+
     def machine_of(self, name: str) -> MachineType:
         """To read what is committed."""
         return self._shard(self.partition_of(name)).machine
@@ -211,6 +234,39 @@ class Coordination(Generic[MachineType]):
         shard = self._shard(self.partition_of(name))
         future: asyncio.Future[Any] = self._loop.create_future()
         shard.submit(request, partial(_settle, future))
+        return future
+
+    def guard(self, name: str, producer_id: int, producer_epoch: int, *, adds: bool) -> Guard:
+        """For `decide_in_transaction`; if it `waits`, the coordinator of the transaction has to say yes first."""
+        partition = self._shard(self.partition_of(name)).journal.partition
+        return partition.guard(producer_id, producer_epoch, NO_SEQUENCE, adds=adds)
+
+    def decide_in_transaction(self, name: str, request: Any, guard: Guard) -> asyncio.Future[Any]:
+        """Like `decide`, where what is written belongs to the transaction of a producer. INVALID_TXN_STATE if that has ended."""
+        journal = self._shard(self.partition_of(name)).journal
+        journal.guard = guard
+        try:
+            return self.decide(name, request)
+        finally:
+            journal.guard = OPEN
+
+    def end_transaction(
+        self,
+        partition: int,
+        producer_id: int,
+        producer_epoch: int,
+        marker: TransactionMarker,
+        transaction_version: int,
+    ) -> asyncio.Future[None]:
+        """Writes a marker to that partition of the topic, and lets its machine know. Done when it is committed; else KafkaError, with
+        what the leader of a partition would say."""
+        assert self._end is not None, f"nothing of {self.topic} belongs to transactions"
+        record = MarkerRecord(producer_id, producer_epoch, marker.coordinator_epoch, marker.commit, transaction_version)
+        future: asyncio.Future[None] = self._loop.create_future()
+        try:
+            self._shard(partition).submit(self._end(record), partial(_settle_end, future))
+        except KafkaError as error:
+            _settle_end(future, None, error)
         return future
 
     def glance(
@@ -253,6 +309,22 @@ def _settle(future: asyncio.Future[Any], answer: Any, error: Exception | None) -
     else:
         future.set_exception(error)
 
+
+def _settle_end(future: asyncio.Future[None], answer: None, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    elif isinstance(error, NotLeader) or (isinstance(error, KafkaError) and error.code in NOT_LEADING):
+        future.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)))
+    else:
+        future.set_exception(error)
+
+
+# Of a coordinator; whoever wants a marker written knows partitions and their leaders.
+NOT_LEADING = frozenset(
+    {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+)
 
 # What a partition says when it refuses a write, as clients of a coordinator know it.
 APPEND_ERRORS = {

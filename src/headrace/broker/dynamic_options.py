@@ -91,6 +91,7 @@ EFFECTIVE = TOPIC_DEFAULTS | {
     "log.cleaner.io.buffer.size",
     "log.cleaner.io.max.bytes.per.second",
     "log.cleaner.threads",
+    "transaction.partition.verification.enable",
 }
 # Doors cannot be opened or closed on a running node: saying yes would be a lie.
 FIXED = frozenset({"listeners", "listener.security.protocol.map"})

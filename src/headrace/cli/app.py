@@ -21,6 +21,7 @@ COMMANDS = {
     "offsets": ("headrace.cli.offsets", "Find offsets of partitions: first, last, or by time."),
     "records": ("headrace.cli.records", "Delete the records at the beginning of partitions."),
     "groups": ("headrace.cli.groups", "List, describe and delete groups; move and delete their offsets."),
+    "transactions": ("headrace.cli.transactions", "List and describe transactions; find and end those that hang."),
     "log-dirs": ("headrace.cli.log_dirs", "Show the data directories of brokers and what is in them."),
     "quorum": ("headrace.cli.quorum", "Show the controllers and how far they are."),
     "acls": ("headrace.cli.acls", "List, add and remove access rules."),

@@ -31,6 +31,8 @@ BY_NAME_VERSION_MAX = 9  # of OffsetCommit and OffsetFetch: from 10 on topics go
 MANY_KEYS_VERSION_MIN = 4
 MANY_GROUPS_VERSION_MIN = 8
 ASSIGNMENT_VERSION_MAX = 3
+GROUP, TRANSACTION = 0, 1  # what FindCoordinator finds one for
+_KEYS = ("group", "transactional id")
 _PASSING = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -75,21 +77,25 @@ class Committed(NamedTuple):
     metadata: str
 
 
-async def find_coordinator(cluster: Cluster, group: str) -> tuple[int, Connection]:
+async def find_coordinator(cluster: Cluster, key: str, key_type: int = GROUP) -> tuple[int, Connection]:
     """Its id, and the way to it; waits, within the cluster's timeout, for one that is being made."""
     deadline = asyncio.get_running_loop().time() + cluster.timeout_s
     while True:
         connection = await cluster.any_broker()
         version = connection.version_for(FindCoordinatorRequest)
         many = version >= MANY_KEYS_VERSION_MIN
-        request = FindCoordinatorRequest(coordinator_keys=[group]) if many else FindCoordinatorRequest(key=group)
+        request = FindCoordinatorRequest(key_type=key_type)
+        if many:
+            request.coordinator_keys = [key]
+        else:
+            request.key = key
         answer: FindCoordinatorResponse = await connection.request(request, version=version)
         found: Any = answer.coordinators[0] if many else answer
         code = ErrorCode(found.error_code)
         if code is ErrorCode.NONE:
             return found.node_id, await cluster.broker(found.node_id)
         if code not in _PASSING or asyncio.get_running_loop().time() > deadline:
-            raise KafkaError(code, found.error_message or f"group {group}")
+            raise KafkaError(code, found.error_message or f"{_KEYS[key_type]} {key}")
         await asyncio.sleep(RETRY_BACKOFF_S)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from random import Random
 
 from msgspec.structs import replace
@@ -22,6 +21,7 @@ from headrace.api.find_coordinator import FindCoordinatorApi
 from headrace.api.forwarded import ForwardedApi
 from headrace.api.groups import GroupsApi
 from headrace.api.log_dirs import LogDirsApi
+from headrace.api.markers import MarkersApi
 from headrace.api.metadata import MetadataApi
 from headrace.api.offsets import OffsetsApi
 from headrace.api.produce import ProduceApi
@@ -33,6 +33,9 @@ from headrace.api.table import broker_table
 from headrace.api.telemetry import TelemetryApi
 from headrace.api.topic_pages import TopicPagesApi
 from headrace.api.topics import TopicsApi
+from headrace.api.transaction_reads import TransactionReadsApi
+from headrace.api.transactional_offsets import TransactionalOffsetsApi
+from headrace.api.transactions import TransactionsApi
 from headrace.api.versions import VersionsApi
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError
@@ -43,26 +46,20 @@ from headrace.broker.authorization import AclPublisher, find_credential
 from headrace.broker.background import Background, Intervals
 from headrace.broker.client_telemetry import ClientTelemetry
 from headrace.broker.controller_channel import LocalChannel
-from headrace.broker.coordination import Coordination
 from headrace.broker.directory_assignments import DirectoryAssignments
 from headrace.broker.dynamic_options import PRODUCER_EXPIRY, DynamicOptions
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.forwarding import Forwarding
-from headrace.broker.group_lag import GroupLag
 from headrace.broker.group_metadata import GroupMetadataPublisher
 from headrace.broker.log_cleaner import LogCleaner
 from headrace.broker.observer import MetadataObserver
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.registration import Registration
 from headrace.broker.topic_creation import TopicCreation
-from headrace.coordinators.group.records import decode_group_record, encode_group_record
-from headrace.coordinators.group.rooms import GROUP_ROOMS
-from headrace.coordinators.group.settings import group_settings
-from headrace.coordinators.group.shard import GroupShard
-from headrace.coordinators.partitioning import GROUPS_TOPIC
 from headrace.metadata.image import Image
 from headrace.metadata.loader import MetadataLoader
 from headrace.metadata.state import KRAFT_VERSION
+from headrace.node.coordinators import Coordinators
 from headrace.node.formatting import SUPPORTED_FEATURES
 from headrace.node.listeners import open_listeners
 from headrace.node.security import SecurityOfListeners, make_authorizer
@@ -83,7 +80,6 @@ from headrace.storage.log_dirs import LogDir
 log = logging.getLogger(__name__)
 
 CATCH_UP_POLL_S = 0.002
-GROUPS_SETTLE_S_MAX = 1.0  # so long a start waits for them: whoever comes back to a small shard is not sent away
 # What every client asks first, in the versions that today's clients use.
 WARM = {ApiKey.API_VERSIONS: 4, ApiKey.METADATA: 13, ApiKey.PRODUCE: 13, ApiKey.FETCH: 18}
 
@@ -132,17 +128,19 @@ class BrokerRole:
         self._client_series = ClientSeries()
         self._telemetry = ClientTelemetry(self._client_series, settings.number("telemetry.max.bytes"), chance)
         # Options BEFORE the replicas that are opened with them.
-        self.groups = Coordination(
-            GROUPS_TOPIC,
-            lambda: GroupShard(GROUP_ROOMS, group_settings(settings.values), lambda: self.image, chance),
-            encode_group_record,
-            decode_group_record,
+        self._coordinators = Coordinators(
+            settings,
+            self._options,
             lambda: self.image,
+            self.replicas,
+            lambda: self.dispatcher,
             clock,
+            chance,
             loop,
+            metrics,
         )
-        self.replicas.on_led[GROUPS_TOPIC] = self.groups.elected
-        GroupLag(self.groups, self.replicas, clock, metrics)
+        self.groups = self._coordinators.groups
+        self.transactions = self._coordinators.transactions
         self._loader = MetadataLoader(
             [
                 *acls,
@@ -226,6 +224,8 @@ class BrokerRole:
         def image() -> Image:
             return self.image
 
+        coordinators = self._coordinators
+        transactions = TransactionsApi(coordinators.transactions, producer_ids, image)
         sessions = FetchSessions(chance, settings.number("max.incremental.fetch.session.cache.slots"))
         self._metrics.gauge(
             "kafka_server_fetchsessioncache_numincrementalfetchsessions",
@@ -236,14 +236,22 @@ class BrokerRole:
         self._versions = versions = VersionsApi(lambda: table, image, SUPPORTED_FEATURES)
         table = broker_table(
             versions=versions,
-            produce=ProduceApi(self.replicas, image, clock, self._loop, self._metrics),
+            produce=ProduceApi(
+                self.replicas,
+                image,
+                clock,
+                self._loop,
+                self._metrics,
+                coordinators.verifier,
+                coordinators.is_verifying,
+            ),
             fetch=FetchApi(self.replicas, sessions, image, self._loop, settings.number("fetch.max.bytes"), bytes_out),
             offsets=OffsetsApi(self.replicas),
             metadata=MetadataApi(
                 image, self._creation, settings.node_id, cluster_id, settings.flag("auto.create.topics.enable")
             ),
             topics=TopicsApi(forwarding, self._creation, deletion_enabled=settings.flag("delete.topic.enable")),
-            producers=ProducersApi(producer_ids),
+            producers=ProducersApi(producer_ids, transactions),
             coordinator=FindCoordinatorApi(image, self._creation, settings.values),
             committed=CommittedOffsetsApi(self.groups, image),
             groups=GroupsApi(self.groups),
@@ -259,6 +267,12 @@ class BrokerRole:
             acls=AclsApi(lambda: self.image.acls.values(), forwarding, self._creation, self._authorizer),
             scram=ScramApi(lambda: self.image.scram, forwarding, self._creation),
             telemetry=TelemetryApi(self._telemetry, self._client_series, self._metrics, self._loop),
+            transactions=transactions,
+            transaction_reads=TransactionReadsApi(coordinators.transactions, clock),
+            transactional_offsets=TransactionalOffsetsApi(
+                self.groups, image, coordinators.verifier, coordinators.is_verifying
+            ),
+            markers=MarkersApi(self.replicas, clock, self.groups.end_transaction),
         )
         self._metrics.gauge(
             "kafka_log_logmanager_offlinelogdirectorycount",
@@ -312,8 +326,7 @@ class BrokerRole:
         await self.registration.become_active()
         await self._caught_up()
         await self.replicas.settle()
-        with suppress(TimeoutError):  # large shards are loaded while everything else is served
-            await asyncio.wait_for(self.groups.settle(), GROUPS_SETTLE_S_MAX)
+        await self._coordinators.start()
         self._tasks.append(self._loop.create_task(self.registration.run()))
         self._tasks.append(self._loop.create_task(self._assignments.run()))
         self._background.start()
@@ -338,7 +351,7 @@ class BrokerRole:
         except (OSError, HeadraceError) as error:
             log.warning("the controller could not be told of the stop: %s", error)
         self._cancel()
-        self.groups.close()
+        await self._coordinators.stop()
         await self._cleaner.stop()
         await self._moves.stop()
         await self._background.stop()
@@ -351,7 +364,7 @@ class BrokerRole:
 
     def kill(self) -> None:
         self._cancel()
-        self.groups.close()
+        self._coordinators.kill()
         self._moves.cancel()
         self._cleaner.cancel()
         self._background.cancel()

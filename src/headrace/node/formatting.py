@@ -22,12 +22,13 @@ from headrace.storage.log_dirs import LogDir
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
 BOOTSTRAP_BYTES_MAX = 16 << 20
 
-# The levels of a new cluster, and the ranges that this version can live with. Transactions, share and streams groups have none here
-# yet, but a directory that Kafka wrote has theirs: they are kept, and say nothing about what is served.
+# The levels of a new cluster, and the ranges that this version can live with. Share and streams groups have none here yet, but a
+# directory that Kafka wrote has theirs: they are kept, and say nothing about what is served.
 FEATURE_LEVELS = {
     "metadata.version": METADATA_VERSION_MAX,
     "eligible.leader.replicas.version": 1,
     "group.version": 1,
+    "transaction.version": 2,
 }
 SUPPORTED_FEATURES = {
     "metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION_MAX),

@@ -1,6 +1,7 @@
 """The journal of a coordinator: the local leader of one partition of an internal topic.
 
 It lives as long as one term of that leadership. Whoever else leads the partition, or leads it again, begins with a new one.
+Records of a producer become one batch of its transaction, a MarkerRecord the marker that ends it, and both are read as they were written.
 """
 
 from __future__ import annotations
@@ -8,15 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from itertools import islice, starmap
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from msgspec.structs import replace
 
 from headrace.base.clock import Clock
-from headrace.base.errors import CorruptData
-from headrace.records.batch import BatchHeader, iterate_batches, unpack_header
+from headrace.base.errors import CorruptData, ErrorCode, KafkaError
+from headrace.records.batch import BatchHeader, check_crc, iterate_batches, unpack_header
 from headrace.records.builder import BatchBuilder
 from headrace.records.columns import keys_and_values
+from headrace.records.control import TransactionMarker
 from headrace.replication.partition import Partition
+from headrace.replication.verification import OPEN
 from headrace.statemachine.journal import NotLeader
+from headrace.statemachine.transactional import MarkerRecord, OfProducer, Producer
+from headrace.storage.append import transaction_marker
 from headrace.storage.files import File
 
 Record = TypeVar("Record")
@@ -34,14 +41,18 @@ class PartitionJournal(Generic[Record]):
         decode: Callable[[bytes | None, bytes | None], Record | None],
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
+        *,
+        with_markers: bool = False,
     ) -> None:
-        """`decode` gives None for what can be passed over."""
+        """`decode` gives None for what can be passed over. `with_markers`: there are transactions, and their ends are read too."""
         self.partition = partition
         self.epoch = partition.leader_epoch
         self._encode = encode
         self._decode = decode
         self._clock = clock
         self._loop = loop
+        self._with_markers = with_markers
+        self.guard = OPEN  # of the transaction that a decision writes in, while it is made
         self._committed: list[Callable[[int], None]] = []
         self._lost: list[Callable[[], None]] = []
         self._told = self.committed_offset()
@@ -63,9 +74,17 @@ class PartitionJournal(Generic[Record]):
     def append(self, records: Sequence[Record]) -> int:
         """KafkaError if the partition refuses: too few replicas, a batch too large, a disk that is full."""
         now_ms = self._clock.now_ms()
+        first: Any = records[0]
+        if type(first) is MarkerRecord:
+            assert len(records) == 1, "a marker is decided alone"
+            return self._append_marker(first, now_ms)
+        producer: Producer | None = getattr(first, "producer", None)
         builder = BatchBuilder()
         for record in records:
+            assert getattr(record, "producer", None) == producer, "a decision is of one transaction, or of none"
             builder.append(now_ms, *self._encode(record))
+        if producer is not None:
+            return self._append_of_producer(builder, producer, now_ms)
         data = memoryview(builder.build())
         header = unpack_header(data)
         self.next_offset()
@@ -76,6 +95,26 @@ class PartitionJournal(Generic[Record]):
             if checked.converted is not None:
                 data, header = checked.converted
         return self.partition.append(data, header, header.max_timestamp, now_ms).last_offset
+
+    def _append_of_producer(self, builder: BatchBuilder, producer: Producer, now_ms: int) -> int:
+        """Never compressed: checks and conversions are for what producers send, and that has sequences."""
+        producer_id, epoch = producer
+        data = memoryview(builder.build(producer_id=producer_id, producer_epoch=epoch, transactional=True))
+        header = unpack_header(data)
+        self.next_offset()
+        self.partition.admit(ALL_ACKS)
+        if header.size > self.partition.log.config.max_message_bytes:
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"{header.size} bytes in one batch of {self.partition.name}")
+        return self.partition.append_transactional(
+            data, header, header.max_timestamp, now_ms, self.guard, check_producer=False
+        ).last_offset
+
+    def _append_marker(self, record: MarkerRecord, now_ms: int) -> int:
+        self.next_offset()
+        marker = TransactionMarker(record.commit, record.coordinator_epoch)
+        return self.partition.append_marker(
+            record.producer_id, record.producer_epoch, marker, record.transaction_version, now_ms
+        ).last_offset
 
     def committed_offset(self) -> int:
         return self.partition.high_watermark - 1
@@ -124,7 +163,7 @@ class PartitionJournal(Generic[Record]):
             self._advanced = self._loop.create_future()
             await self._advanced
 
-    async def read(self) -> AsyncIterator[tuple[int, list[Record]]]:
+    async def read(self) -> AsyncIterator[tuple[int, list[Any]]]:
         """All that is committed, in slices, each with the offset of its batch. NotLeader, CorruptData or OSError in between."""
         offset = self.partition.log.log_start
         closed: File | None = None
@@ -143,19 +182,37 @@ class PartitionJournal(Generic[Record]):
             reached = offset
             for position, header in iterate_batches(data):
                 reached = header.last_offset + 1
-                if not header.is_control:
-                    for piece in self._slices(memoryview(data)[position : position + header.size], header):
-                        if not self.leads:
-                            raise NotLeader(f"{self.partition.name} is led elsewhere, or again")
-                        yield header.base_offset, piece
+                for piece in self._slices(memoryview(data)[position : position + header.size], header):
+                    if not self.leads:
+                        raise NotLeader(f"{self.partition.name} is led elsewhere, or again")
+                    yield header.base_offset, piece
             if reached == offset:
                 raise CorruptData(f"{self.partition.name} has no batch at offset {offset}")
             offset = reached
 
-    def _slices(self, batch: memoryview, header: BatchHeader) -> Iterator[list[Record]]:
-        pairs = keys_and_values(batch, header)
+    def _slices(self, batch: memoryview, header: BatchHeader) -> Iterator[list[Any]]:
         try:
+            if header.is_control:
+                if self._with_markers:
+                    yield _marker(batch, header)
+                return
+            pairs = keys_and_values(batch, header)
             while some := list(islice(pairs, RECORDS_AT_ONCE)):
-                yield [record for record in starmap(self._decode, some) if record is not None]
+                records = [record for record in starmap(self._decode, some) if record is not None]
+                yield _of_producer(records, header) if header.is_transactional else records
         except CorruptData as error:
             raise CorruptData(f"in the batch at offset {header.base_offset}: {error}") from error
+
+
+def _marker(batch: memoryview, header: BatchHeader) -> list[MarkerRecord]:
+    """Nothing of a control batch of another kind, or one whose record the cleaner has taken away."""
+    check_crc(batch, 0, header)
+    marker = transaction_marker(batch)
+    if marker is None:
+        return []
+    return [MarkerRecord(header.producer_id, header.producer_epoch, marker.coordinator_epoch, marker.commit)]
+
+
+def _of_producer(records: list[Any], header: BatchHeader) -> list[Any]:
+    producer = (header.producer_id, header.producer_epoch)
+    return [replace(record, producer=producer) if isinstance(record, OfProducer) else record for record in records]

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NodeId, TopicPartition, Uuid
 from headrace.base.options import LONG_MAX
-from headrace.records.batch import CODEC_MASK, HEADER_BYTES, BatchHeader, pack_header
+from headrace.records.batch import CODEC_MASK, HEADER_BYTES, BatchHeader, pack_header, unpack_header
 from headrace.records.compression import Codec
+from headrace.records.control import TransactionMarker, build_marker
 from headrace.records.recompress import TARGETS, recompress
 from headrace.records.validate_batch import Checked, check_produced_batch, needs_thread
+from headrace.replication.verification import Guard, Guards
 from headrace.storage.append import AppendInfo
 from headrace.storage.file_range import FileRange
 from headrace.storage.files import DISK_FULL, is_passing
@@ -35,6 +37,7 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 
 
 ALL_RECORDS = -1  # DeleteRecords: up to the high watermark
+ALL_ACKS = -1
 
 
 class ReadPlan(NamedTuple):
@@ -59,6 +62,7 @@ class Partition:
         self.leader_epoch = -1
         self.isr: tuple[int, ...] = ()
         self.min_isr = 1
+        self.guards = Guards()
         self._watchers: dict[Callable[[], None], None] = {}
         self.requires_keys = False
         self._append_time = False
@@ -101,6 +105,7 @@ class Partition:
                 self.log.assign_epoch(leader_epoch, self.log.log_end)
             self.advance()
         if changed:
+            self.guards.clear()
             self._wake()
 
     # --- appending
@@ -170,8 +175,18 @@ class Partition:
     def needs_thread(self, header: BatchHeader) -> bool:
         return needs_thread(header, converts=self.compresses)
 
-    def append(self, records: memoryview, header: BatchHeader, max_timestamp: int, now_ms: int) -> AppendInfo:
-        """Stamps the batch and writes it. KafkaError KAFKA_STORAGE_ERROR: nothing was appended."""
+    def append(
+        self,
+        records: memoryview,
+        header: BatchHeader,
+        max_timestamp: int,
+        now_ms: int,
+        *,
+        check_producer: bool = True,
+        transaction_version: int = 0,
+    ) -> AppendInfo:
+        """Stamps the batch and writes it. KafkaError KAFKA_STORAGE_ERROR: nothing was appended. `check_producer` is false for what
+        a coordinator writes on behalf of a producer: it has no sequences."""
         try:
             info = self.log.append_as_leader(
                 records,
@@ -180,6 +195,8 @@ class Partition:
                 now_ms,
                 max_timestamp=max_timestamp,
                 append_time=self._append_time,
+                check_producer=check_producer,
+                transaction_version=transaction_version,
             )
         except OSError as error:
             # As it came: whoever tries again must not find our stamps on it.
@@ -195,6 +212,53 @@ class Partition:
             if self._watchers:
                 self._wake()
         return info
+
+    # --- transactions
+
+    def guard(self, producer_id: int, producer_epoch: int, base_sequence: int, *, adds: bool) -> Guard:
+        """For `append_transactional`; if it `waits`, the coordinator has to say yes first. KafkaError INVALID_PRODUCER_EPOCH."""
+        entry = self.log.producers.entry(producer_id)
+        return self.guards.begin(entry, producer_id, producer_epoch, base_sequence, self.leader_epoch, adds=adds)
+
+    def append_transactional(
+        self,
+        records: memoryview,
+        header: BatchHeader,
+        max_timestamp: int,
+        now_ms: int,
+        guard: Guard,
+        *,
+        check_producer: bool = True,
+    ) -> AppendInfo:
+        """The transaction is open, or this opens it. KafkaError INVALID_TXN_STATE if a marker has taken the guard away meanwhile."""
+        self.guards.check(self.log.producers.entry(header.producer_id), header, guard, self.leader_epoch)
+        info = self.append(
+            records,
+            header,
+            max_timestamp,
+            now_ms,
+            check_producer=check_producer,
+            transaction_version=guard.transaction_version,
+        )
+        if not info.duplicate:
+            self.guards.opened(header.producer_id)
+        return info
+
+    def append_marker(
+        self, producer_id: int, producer_epoch: int, marker: TransactionMarker, transaction_version: int, now_ms: int
+    ) -> AppendInfo:
+        """Ends the transaction of this producer here. INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED: it comes too late."""
+        if producer_id < 0 or producer_epoch < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"no producer has id {producer_id} and epoch {producer_epoch}")
+        self.admit(ALL_ACKS)
+        batch = memoryview(
+            build_marker(marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=now_ms)
+        )
+        info = self.append(batch, unpack_header(batch), now_ms, now_ms, transaction_version=transaction_version)
+        self.guards.ended(producer_id, producer_epoch)
+        return info
+
+    # --- disks that refuse
 
     def _refusal(self, error: OSError) -> KafkaError:
         if not is_passing(error):

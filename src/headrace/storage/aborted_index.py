@@ -11,6 +11,7 @@ from typing import NamedTuple
 from headrace.base.errors import CorruptData
 from headrace.storage.files import File, Files
 from headrace.storage.index_file import IndexFile
+from headrace.storage.producer_state import CompletedTransaction
 
 ENTRY = Struct(">hqqqq")
 ENTRY_VERSION = 0
@@ -41,6 +42,15 @@ class AbortedIndex(IndexFile):
         assert not entries or entries[-1].last_offset < transaction.last_offset, "markers ascend"
         self._open_file(create=True).append(ENTRY.pack(ENTRY_VERSION, *transaction))
         entries.append(transaction)
+
+    def note(self, completed: CompletedTransaction | None) -> None:
+        """What a marker has completed, or is about to."""
+        if completed is not None and completed.aborted:
+            self.append(
+                AbortedTransaction(
+                    completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
+                )
+            )
 
     def collect(self, start_offset: int, upper_offset: int) -> tuple[list[AbortedTransaction], bool]:
         """The transactions that overlap the range, and whether later segments can hold none that do."""

@@ -162,7 +162,12 @@ class Log:
         if active.should_roll(size, last, timestamp, now_ms):
             active = self.roll(now_ms)
         stamp(batch, 0, header, first, leader_epoch)
-        active.append(batch, first, last, timestamp)
+        if marker is None:
+            active.append(batch, first, last, timestamp)
+        else:
+            self._append_marker(
+                active, batch, first, timestamp, self.producers.completion(header.producer_id, marker, first)
+            )
         self.log_end = last + 1
         if leader_epoch != self._epoch:
             self.assign_epoch(leader_epoch, first)
@@ -170,10 +175,25 @@ class Log:
         if header.producer_id >= 0:
             if marker is not None:
                 completed = self.producers.ended(header, marker, first, timestamp)
-                self._note_aborted(active, completed)
             elif not header.attributes & CONTROL:
                 self.producers.appended(header, first, timestamp)
         return AppendInfo(first, last, now_ms if append_time else NO_APPEND_TIME, False, completed)
+
+    def _append_marker(
+        self,
+        active: Segment,
+        batch: bytearray | memoryview,
+        offset: int,
+        timestamp: int,
+        completed: CompletedTransaction | None,
+    ) -> None:
+        """The index BEFORE the marker: on a disk that has no room for both, the marker alone would show what it aborts."""
+        active.aborted_index.note(completed)
+        try:
+            active.append(batch, offset, offset, timestamp)
+        except OSError:
+            active.aborted_index.truncate_to(offset)
+            raise
 
     def append_as_follower(self, buffer: Buffer, now_ms: int) -> AppendInfo | None:
         """What the leader sent, with offsets and epochs as given; None if it holds no whole batch.
@@ -209,19 +229,9 @@ class Log:
             if header.leader_epoch > self._epoch:
                 self.assign_epoch(header.leader_epoch, header.base_offset)
             if header.producer_id >= 0:
-                self._note_aborted(
-                    active, replay_batch(self.producers, header, data[position : position + header.size])
-                )
+                completed = replay_batch(self.producers, header, data[position : position + header.size])
+                active.aborted_index.note(completed)
             position += header.size
-
-    @staticmethod
-    def _note_aborted(segment: Segment, completed: CompletedTransaction | None) -> None:
-        if completed is not None and completed.aborted:
-            segment.aborted_index.append(
-                AbortedTransaction(
-                    completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
-                )
-            )
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """A leader calls it when it takes over, at the log end; appends call it at the first batch of an epoch."""
@@ -444,6 +454,8 @@ class Log:
     def close(self) -> None:
         """A clean end: indexes, producer snapshot and epochs are on disk. It syncs: run it in a thread, with no plan under way."""
         self._active.finish()
+        aborted = self._active.aborted_index.file_to_sync()
+        self._new_names = self._new_names or aborted is not None
         self.producers.end_offset = self.log_end
         if self.log_end > (self.snapshots.latest or self.log_start):
             path = self.snapshots.write(self.log_end, self.producers.entries())
@@ -455,6 +467,8 @@ class Log:
             self.synced(plan)
         self._active.offset_index.file_to_sync().sync()
         self._active.time_index.file_to_sync().sync()
+        if aborted is not None:
+            aborted.sync()
         self.abandon()
 
     def abandon(self) -> None:

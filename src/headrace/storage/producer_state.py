@@ -175,11 +175,21 @@ class ProducerState:
             self._open[first_offset] = producer_id
         self.end_offset = last_offset + 1
 
+    def completion(self, producer_id: int, marker: TransactionMarker, offset: int) -> CompletedTransaction | None:
+        """What a marker at `offset` completes; None if no transaction of that producer is open here."""
+        entry = self._entries.get(producer_id)
+        if entry is None or entry.transaction_first_offset < 0:
+            return None
+        first_offset = entry.transaction_first_offset
+        stable = next((undecided for undecided in self._open if undecided != first_offset), offset + 1)
+        return CompletedTransaction(producer_id, first_offset, offset, not marker.commit, stable)
+
     def ended(
         self, header: BatchHeader, marker: TransactionMarker, offset: int, timestamp: int
     ) -> CompletedTransaction | None:
         """A marker lies in the log at `offset`; None if no transaction of that producer was open here."""
         producer_id = header.producer_id
+        completed = self.completion(producer_id, marker, offset)
         entry = self._entries.get(producer_id)
         if entry is None:
             entry = self._entries[producer_id] = ProducerEntry(producer_id, header.producer_epoch)
@@ -187,13 +197,11 @@ class ProducerState:
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.last_timestamp = timestamp
         self.end_offset = offset + 1
-        first_offset = entry.transaction_first_offset
-        if first_offset < 0:
+        if completed is None:
             return None
+        first_offset = completed.first_offset
         entry.transaction_first_offset = NO_OFFSET
         self._open.pop(first_offset, None)
-        stable = next(iter(self._open), offset + 1)
-        completed = CompletedTransaction(producer_id, first_offset, offset, not marker.commit, stable)
         self._unreplicated.append(completed)
         if self._first_unreplicated < 0 or first_offset < self._first_unreplicated:
             self._first_unreplicated = first_offset

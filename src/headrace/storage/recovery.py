@@ -12,7 +12,6 @@ from msgspec import Struct, field
 
 from headrace.base.errors import CorruptData
 from headrace.records.batch import BatchHeader
-from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.append import replay_batch
 from headrace.storage.checkpoints import (
     CHECKPOINT_BYTES_MAX,
@@ -233,12 +232,7 @@ class Loader:
         self._take_epoch(header)
         completed = replay_batch(self._producers, header, batch)
         self._producers.end_offset = header.next_offset
-        if completed is not None and completed.aborted:
-            self._recovering.aborted_index.append(
-                AbortedTransaction(
-                    completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
-                )
-            )
+        self._recovering.aborted_index.note(completed)
 
     def _drop_all(self, snapshots: ProducerSnapshots, log_start: int) -> None:
         """The log ends below where it has to start: files are missing, and what is left has no meaning any more."""

@@ -156,10 +156,13 @@ def _logging_file() -> str:
     return path
 
 
-def java(main_class: str, *arguments: str, options: tuple[str, ...] = TOOL_OPTIONS) -> list[str]:
-    """The command line of a class of Kafka's."""
+def java(
+    main_class: str, *arguments: str, options: tuple[str, ...] = TOOL_OPTIONS, classes: Path | None = None
+) -> list[str]:
+    """The command line of a class of Kafka's, or of one in the folder `classes` that uses Kafka's."""
     logging = f"-Dlog4j2.configurationFile={_logging_file()}"
-    return ["java", *options, "-Djava.awt.headless=true", logging, "-cp", f"{libraries()}/*", main_class, *arguments]
+    path = f"{libraries()}/*" if classes is None else f"{classes}{os.pathsep}{libraries()}/*"
+    return ["java", *options, "-Djava.awt.headless=true", logging, "-cp", path, main_class, *arguments]
 
 
 def tool(

@@ -19,6 +19,7 @@ from tools.prove.checks import (
     simulation,
     suites,
     swapping,
+    transactions,
 )
 
 __all__ = [
@@ -38,4 +39,5 @@ __all__ = [
     "simulation",
     "suites",
     "swapping",
+    "transactions",
 ]

@@ -14,6 +14,9 @@ SEEDS_A_MUTATION = 200
 MUTATIONS = ("skip-torn-tail-cut", "acknowledge-before-write", "acknowledge-before-sync", "forget-producer-state")
 GROUP_SEEDS, GROUP_SEEDS_AT_ONCE = 1000, 100
 GROUP_MUTATIONS = ("answer-before-commit", "lose-a-revocation")
+TRANSACTION_SEEDS, TRANSACTION_SEEDS_AT_ONCE = 1000, 100
+TRANSACTION_SEEDS_A_MUTATION = 300
+TRANSACTION_MUTATIONS = ("stable-off-by-one", "lose-a-marker", "keep-the-epoch")
 TRACED_SEEDS = (0, 1, 2, 3, 4)
 MANY_S_MAX = 3600.0
 ONE_S_MAX = 120.0
@@ -42,16 +45,7 @@ def mutations_found() -> str:
     " with two owners, no acknowledged commit lost, every group stable again",
 )
 def simulated_groups() -> str:
-    commits = reads = 0
-    for first in range(0, GROUP_SEEDS, GROUP_SEEDS_AT_ONCE):
-        last = first + GROUP_SEEDS_AT_ONCE - 1
-        done = run([*SIMULATOR, "--groups", "--seeds", f"{first}-{last}"], timeout_s=MANY_S_MAX, may_fail=True).stdout
-        summary = re.search(
-            rf"^{GROUP_SEEDS_AT_ONCE} seeds, 0 bad; (\d+) records acknowledged, (\d+) read", done, re.MULTILINE
-        )
-        assert summary, f"not all seeds from {first} to {last} are good: {done[-2000:]}"
-        commits, reads = commits + int(summary[1]), reads + int(summary[2])
-        say(f"{last + 1} seeds, 0 bad")
+    commits, reads = _play("--groups", GROUP_SEEDS, GROUP_SEEDS_AT_ONCE)
     return f"{GROUP_SEEDS} seeds, 0 bad; {commits} commits acknowledged, {reads} times all of a group's offsets read"
 
 
@@ -63,10 +57,42 @@ def group_mutations_found() -> str:
     return _find(GROUP_MUTATIONS)
 
 
-def _find(mutations: tuple[str, ...]) -> str:
+@check(
+    "simulated-transactions",
+    "1,000 simulated seeds of transactions, with crashes, zombies, requests that come again much later and coordinators that come and go:"
+    " each transaction is seen as a whole or not at all, nothing acknowledged is lost, nothing aborted is read, none stays open",
+)
+def simulated_transactions() -> str:
+    ends, reads = _play("--transactions", TRANSACTION_SEEDS, TRANSACTION_SEEDS_AT_ONCE)
+    return f"{TRANSACTION_SEEDS} seeds, 0 bad; {ends} ends of transactions acknowledged, {reads} records read"
+
+
+@check(
+    "transaction-mutations-found",
+    "the simulator finds a last stable offset that is off by one, a lost marker, and an epoch that outlives its transaction,"
+    " each within 300 seeds",
+)
+def transaction_mutations_found() -> str:
+    return _find(TRANSACTION_MUTATIONS, TRANSACTION_SEEDS_A_MUTATION)
+
+
+def _play(kind: str, seeds: int, at_once: int) -> tuple[int, int]:
+    """What was acknowledged, and what was read."""
+    acknowledged = reads = 0
+    for first in range(0, seeds, at_once):
+        last = first + at_once - 1
+        done = run([*SIMULATOR, kind, "--seeds", f"{first}-{last}"], timeout_s=MANY_S_MAX, may_fail=True).stdout
+        summary = re.search(rf"^{at_once} seeds, 0 bad; (\d+) records acknowledged, (\d+) read", done, re.MULTILINE)
+        assert summary, f"not all seeds from {first} to {last} are good: {done[-2000:]}"
+        acknowledged, reads = acknowledged + int(summary[1]), reads + int(summary[2])
+        say(f"{last + 1} seeds, 0 bad")
+    return acknowledged, reads
+
+
+def _find(mutations: tuple[str, ...], seeds: int = SEEDS_A_MUTATION) -> str:
     found = []
     for mutation in mutations:
-        command = [*SIMULATOR, "--seeds", f"0-{SEEDS_A_MUTATION - 1}", "--mutation", mutation]
+        command = [*SIMULATOR, "--seeds", f"0-{seeds - 1}", "--mutation", mutation]
         done = run(command, timeout_s=MANY_S_MAX, may_fail=True)
         verdict = re.search(rf"^{mutation} was found after (\d+) seeds$", done.stdout, re.MULTILINE)
         assert verdict, f"{mutation} was not found (exit code {done.returncode}): {done.stdout[-1000:]}"
@@ -80,7 +106,7 @@ def _find(mutations: tuple[str, ...]) -> str:
     "a seed plays the same trace under another PYTHONHASHSEED: what failed once can be played again",
 )
 def same_seed_same_trace() -> str:
-    for kind in ((), ("--groups",)):
+    for kind in ((), ("--groups",), ("--transactions",)):
         for seed in TRACED_SEEDS:
             traces = {_trace(kind, seed, hash_seed) for hash_seed in ("1", "2", "random")}
             assert len(traces) == 1, f"seed {seed} {kind} has traces {sorted(traces)}"

@@ -24,8 +24,6 @@ def kafka_python_suite() -> str:
     return _suite("kafka-python")
 
 
-@check(
-    "librdkafka-suite", "librdkafka's tests that need no transaction, those of groups too: all that real Kafka passes"
-)
+@check("librdkafka-suite", "librdkafka's tests, those of groups and transactions too: all that real Kafka passes")
 def librdkafka_suite() -> str:
     return _suite("librdkafka")

@@ -3,31 +3,75 @@
 from __future__ import annotations
 
 from headrace.base.options import Kind, Option, OptionTable, unused
-from headrace.broker.options.reasons import NO_QUOTAS, NO_TRANSACTIONS, PLUGINS
+from headrace.broker.options.reasons import NO_QUOTAS, OWN_LOG, PLUGINS
 
 TRANSACTIONS_OPTIONS = OptionTable(
+    Option("transaction.state.log.num.partitions", Kind.INT, 50, "partitions of __transaction_state", at_least=1),
+    Option(
+        "transaction.state.log.replication.factor",
+        Kind.SHORT,
+        3,
+        "replicas of __transaction_state",
+        at_least=1,
+    ),
+    Option(
+        "transaction.state.log.min.isr",
+        Kind.INT,
+        2,
+        "min.insync.replicas of __transaction_state",
+        at_least=1,
+    ),
+    Option("transaction.state.log.segment.bytes", Kind.INT, 104_857_600, "segments of __transaction_state", at_least=1),
+    Option(
+        "transaction.max.timeout.ms",
+        Kind.INT,
+        900_000,
+        "the longest transaction that a producer may ask for",
+        at_least=1,
+    ),
+    Option(
+        "transactional.id.expiration.ms",
+        Kind.INT,
+        604_800_000,
+        "idle time after which a transactional id is forgotten",
+        at_least=1,
+    ),
+    Option(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        Kind.INT,
+        10000,
+        "how often transactions that take too long are looked for",
+        at_least=1,
+    ),
+    Option(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        Kind.INT,
+        3_600_000,
+        "how often idle transactional ids are looked for",
+        at_least=1,
+    ),
+    Option(
+        "transaction.partition.verification.enable",
+        Kind.BOOLEAN,
+        True,
+        "whether a partition must have been added to a transaction before it is written",
+    ),
+    Option(
+        "transaction.two.phase.commit.enable",
+        Kind.BOOLEAN,
+        False,
+        "whether transactions may take part in a two-phase commit",
+    ),
+    Option(
+        "add.partitions.to.txn.retry.backoff.ms",
+        Kind.INT,
+        20,
+        "pause before a partition is added to a busy transaction again",
+        at_least=1,
+    ),
+    Option("add.partitions.to.txn.retry.backoff.max.ms", Kind.INT, 100, "how long that is tried", at_least=0),
     *unused(
-        NO_TRANSACTIONS,
-        Option("transaction.state.log.num.partitions", Kind.INT, 50, "partitions of __transaction_state", at_least=1),
-        Option(
-            "transaction.state.log.replication.factor",
-            Kind.SHORT,
-            3,
-            "replicas of __transaction_state",
-            at_least=1,
-            anyway=(1,),
-        ),
-        Option(
-            "transaction.state.log.min.isr",
-            Kind.INT,
-            2,
-            "min.insync.replicas of __transaction_state",
-            at_least=1,
-            anyway=(1,),
-        ),
-        Option(
-            "transaction.state.log.segment.bytes", Kind.INT, 104_857_600, "segments of __transaction_state", at_least=1
-        ),
+        OWN_LOG,
         Option(
             "transaction.state.log.load.buffer.size",
             Kind.INT,
@@ -35,54 +79,6 @@ TRANSACTIONS_OPTIONS = OptionTable(
             "bytes read at once when transactions are loaded",
             at_least=1,
         ),
-        Option(
-            "transaction.max.timeout.ms",
-            Kind.INT,
-            900_000,
-            "the longest transaction that a producer may ask for",
-            at_least=1,
-        ),
-        Option(
-            "transactional.id.expiration.ms",
-            Kind.INT,
-            604_800_000,
-            "idle time after which a transactional id is forgotten",
-            at_least=1,
-        ),
-        Option(
-            "transaction.abort.timed.out.transaction.cleanup.interval.ms",
-            Kind.INT,
-            10000,
-            "how often transactions that take too long are looked for",
-            at_least=1,
-        ),
-        Option(
-            "transaction.remove.expired.transaction.cleanup.interval.ms",
-            Kind.INT,
-            3_600_000,
-            "how often idle transactional ids are looked for",
-            at_least=1,
-        ),
-        Option(
-            "transaction.partition.verification.enable",
-            Kind.BOOLEAN,
-            True,
-            "whether a partition must have been added to a transaction before it is written",
-        ),
-        Option(
-            "transaction.two.phase.commit.enable",
-            Kind.BOOLEAN,
-            False,
-            "whether transactions may take part in a two-phase commit",
-        ),
-        Option(
-            "add.partitions.to.txn.retry.backoff.ms",
-            Kind.INT,
-            20,
-            "pause before a partition is added to a busy transaction again",
-            at_least=1,
-        ),
-        Option("add.partitions.to.txn.retry.backoff.max.ms", Kind.INT, 100, "how long that is tried", at_least=0),
     ),
     *unused(
         NO_QUOTAS,

@@ -59,11 +59,9 @@ def on_sweep_timer(shard: GroupShard, timer: tuple[str], now_ms: int, tx: Tx) ->
 
 def _everything(shard: GroupShard) -> Iterator[Found]:
     owned = [group_id for owner in shard.owners for group_id in owner.group_ids()]
-    for group_id in dict.fromkeys([*owned, *shard.offsets.groups.keys()]):
-        table = shard.offsets.groups.get(group_id)
-        if table is not None:
-            for place in table.keys():  # noqa: SIM118 -- a table, not a dict
-                yield group_id, place
+    for group_id in dict.fromkeys([*owned, *shard.offsets.group_ids()]):
+        for place in shard.offsets.places(group_id):
+            yield group_id, place
         yield group_id, None
 
 
@@ -76,12 +74,15 @@ def _expire_offset(
     now_ms: int,
     tx: Tx,
 ) -> None:
-    committed = shard.offsets.get(group_id, place)
-    if committed is None:
-        return
-    if deleted is not None and _is_of(committed, *deleted):
-        tx.emit(offset_tombstone(group_id, place))
-    elif owner is None or not owner.is_subscribed(group_id, place[0]):
+    committed, pending = shard.offsets.get(group_id, place), shard.offsets.pending
+    if deleted is not None:
+        there = pending.at(group_id, place) + ([] if committed is None else [committed])
+        if any(_is_of(one, *deleted) for one in there):
+            tx.emit(offset_tombstone(group_id, place))
+            return
+    if committed is None or pending.has(group_id, place):
+        return  # what a transaction is about to renew is not old
+    if owner is None or not owner.is_subscribed(group_id, place[0]):
         retention_ms = shard.settings.offsets_retention_minutes * MINUTE_MS
         if _is_expired(owner, group_id, committed, now_ms, retention_ms):
             tx.emit(offset_tombstone(group_id, place))

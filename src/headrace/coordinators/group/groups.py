@@ -31,7 +31,7 @@ def list_groups(shard: GroupShard, states: Sequence[str], types: Sequence[str]) 
     owned = {group.group_id for group in found}
     found += [
         Listed(group_id, "", State.EMPTY.value, CLASSIC)
-        for group_id in shard.offsets.groups.keys()  # noqa: SIM118 -- a table, not a dict
+        for group_id in shard.offsets.group_ids()
         if group_id not in owned
     ]
     return [
@@ -73,17 +73,16 @@ def describe_group(shard: GroupShard, group_id: str, version: int) -> Described:
 
 
 def delete_group(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
-    """One that is named, with all its offsets; KafkaError unless it is there and empty."""
+    """One that is named, with all its offsets, also those of transactions that are open; KafkaError unless it is there and empty."""
     request = asked.request
     assert isinstance(request, DeleteGroupsRequest)
     [group_id] = request.groups_names
-    owner, table = owner_of(shard.owners, group_id), shard.offsets.groups.get(group_id)
-    if owner is None and table is None:
+    owner = owner_of(shard.owners, group_id)
+    if owner is None and not shard.offsets.has(group_id):
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
     if owner is not None:
         owner.check_delete(group_id)
-    if table is not None:
-        for place in table.keys():  # noqa: SIM118 -- a table, not a dict
-            tx.emit(offset_tombstone(group_id, place))
+    for place in shard.offsets.places(group_id):
+        tx.emit(offset_tombstone(group_id, place))
     (owner or shard.classic).forget(group_id, tx)
     tx.reply(tx.ticket, None)

@@ -1,16 +1,18 @@
 """OffsetFetch 1–10 as a shard answers it, for one group.
 
 Read past the runtime, an offset is what was committed last. With require_stable it is asked as a decision: then it is the newest, and
-the answer waits until that one is committed too. Offsets of a transaction that is open belong here once there are transactions.
+the answer waits until that one is committed too; where a transaction that is open has committed another, there is none to tell.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.base.errors import ErrorCode
 from headrace.base.ids import ZERO_UUID, Uuid
 from headrace.coordinators.group.offsets import CommittedOffset, Place
 from headrace.coordinators.group.ownership import owner_of
+from headrace.coordinators.group.pending_offsets import PendingOffsets
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from headrace.statemachine.undo import Table
 
@@ -41,19 +43,32 @@ def fetch(shard: GroupShard, request: FetchGroup, *, newest: bool = False) -> Fe
     groups = shard.offsets.groups
     table = groups.get(request.group_id) if newest else groups.committed(request.group_id)
     if request.topics is None:
-        return FetchedGroup(request.group_id, _all(table, newest))
-    topics = [
-        FetchedTopic(
-            topic.name,
-            topic.topic_id,
-            [
-                _fetched(index, _find(table, (topic.name, index), topic.topic_id, newest))
-                for index in topic.partition_indexes
-            ],
-        )
-        for topic in request.topics
-    ]
+        topics = _all(table, newest)
+    else:
+        topics = [
+            FetchedTopic(
+                topic.name,
+                topic.topic_id,
+                [
+                    _fetched(index, _find(table, (topic.name, index), topic.topic_id, newest))
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics
+        ]
+    if newest and request.group_id in shard.offsets.pending.groups:
+        _hide_unstable(topics, shard.offsets.pending, request.group_id)
     return FetchedGroup(request.group_id, topics)
+
+
+def _hide_unstable(topics: list[FetchedTopic], pending: PendingOffsets, group_id: str) -> None:
+    for topic in topics:
+        topic.partitions = [
+            Fetched(one.partition_index, NO_OFFSET, NO_EPOCH, "", ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            if pending.has(group_id, (topic.name, one.partition_index))
+            else one
+            for one in topic.partitions
+        ]
 
 
 def _find(

@@ -6,7 +6,7 @@ Offsets belong to a group id, not to a type of group: they stay when a group cha
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,6 +14,7 @@ import msgspec
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, Uuid
 from headrace.coordinators.group.ownership import GroupOwner, PartitionCheck, owner_of
+from headrace.coordinators.group.pending_offsets import NEWEST, PendingOffsets
 from headrace.coordinators.group.records import GroupRecord
 from headrace.protocol.declare import Struct
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
@@ -24,6 +25,8 @@ from headrace.protocol.messages.stored.offsets import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from headrace.statemachine.transactional import Producer
 from headrace.statemachine.undo import Table, UndoLog
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ GROUP_ERRORS_VERSION_MIN = 9
 Place = tuple[str, int]  # topic and partition
 DeletedTopic = tuple[Uuid, int]  # its id, and when it was deleted
 Partition = OffsetCommitRequest.OffsetCommitRequestPartition
+TransactionalPartition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
 Answered = OffsetCommitResponse.OffsetCommitResponsePartition
 
 
@@ -64,20 +68,35 @@ class OffsetsState:
     def __init__(self, undo: UndoLog) -> None:
         self._undo = undo
         self.groups: Table[str, Table[Place, CommittedOffset]] = Table(undo)  # none of them empty
+        self.pending = PendingOffsets(undo)
         # Where the sweep of old offsets is, and the topics that it has to take with it; see expiry.
         self.sweep: Iterator[tuple[str, Place | None]] | None = None
         self.deleted: dict[str, DeletedTopic] = {}
 
     def has(self, group_id: str) -> bool:
-        return group_id in self.groups
+        """Offsets, be they pending."""
+        return group_id in self.groups or group_id in self.pending.groups
 
-    def put(self, group_id: str, place: Place, offset: CommittedOffset) -> None:
+    def group_ids(self) -> Iterable[str]:
+        return dict.fromkeys([*self.groups.keys(), *self.pending.groups.keys()])
+
+    def places(self, group_id: str) -> Iterable[Place]:
+        """Where it has offsets, be they pending."""
+        table = self.groups.get(group_id)
+        return dict.fromkeys([*([] if table is None else table.keys()), *self.pending.places(group_id)])
+
+    def put(self, group_id: str, place: Place, offset: CommittedOffset, position: int = NEWEST) -> None:
+        """`position`: of its record in the log, if others may lie behind it."""
+        if len(self.pending.groups):
+            self.pending.overtake(group_id, place, position)
         table = self.groups.get(group_id)
         if table is None:
             table = self.groups[group_id] = Table(self._undo)
         table[place] = offset
 
     def drop(self, group_id: str, place: Place) -> None:
+        if len(self.pending.groups):
+            self.pending.drop(group_id, place)
         table = self.groups.get(group_id)
         if table is not None and place in table:
             del table[place]
@@ -87,6 +106,10 @@ class OffsetsState:
     def get(self, group_id: str, place: Place) -> CommittedOffset | None:
         table = self.groups.get(group_id)
         return None if table is None else table.get(place)
+
+    def has_at(self, group_id: str, place: Place) -> bool:
+        """An offset, be it pending."""
+        return self.get(group_id, place) is not None or self.pending.has(group_id, place)
 
 
 # --- verbs
@@ -144,8 +167,9 @@ def delete_offsets(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None
         for partition in topic.partitions:
             index = partition.partition_index
             answered.append(OffsetDeleteResponse.OffsetDeleteResponsePartition(index, code))
-            if code is ErrorCode.NONE and shard.offsets.get(request.group_id, (topic.name, index)) is not None:
-                tx.emit(offset_tombstone(request.group_id, (topic.name, index)))
+            place = (topic.name, index)
+            if code is ErrorCode.NONE and shard.offsets.has_at(request.group_id, place):
+                tx.emit(offset_tombstone(request.group_id, place))
         answer.topics.append(OffsetDeleteResponse.OffsetDeleteResponseTopic(topic.name, answered))
     tx.reply(tx.ticket, answer)
 
@@ -159,7 +183,13 @@ def _deletion_code(owner: GroupOwner | None, group_id: str, topic: str) -> Error
 
 
 def commit_record(
-    group_id: str, topic: str, topic_id: Uuid, partition: Partition, now_ms: int, expire_ms: int = NO_EXPIRY
+    group_id: str,
+    topic: str,
+    topic_id: Uuid,
+    partition: Partition | TransactionalPartition,
+    now_ms: int,
+    expire_ms: int = NO_EXPIRY,
+    producer: Producer | None = None,
 ) -> GroupRecord:
     value = OffsetCommitValue(
         offset=partition.committed_offset,
@@ -170,7 +200,7 @@ def commit_record(
         topic_id=topic_id,
     )
     version = VALUE_VERSION if expire_ms == NO_EXPIRY else VALUE_VERSION_WITH_EXPIRY
-    return GroupRecord(OffsetCommitKey(group_id, topic, partition.partition_index), value, version)
+    return GroupRecord(OffsetCommitKey(group_id, topic, partition.partition_index), value, version, producer=producer)
 
 
 def offset_tombstone(group_id: str, place: Place) -> GroupRecord:
@@ -182,7 +212,11 @@ def apply_offset(shard: GroupShard, key: OffsetCommitKey, value: OffsetCommitVal
     if value is None:
         shard.offsets.drop(key.group, place)
         return
-    committed = CommittedOffset(
+    shard.offsets.put(key.group, place, committed_offset(value))
+
+
+def committed_offset(value: OffsetCommitValue) -> CommittedOffset:
+    return CommittedOffset(
         value.offset,
         value.leader_epoch,
         value.metadata,
@@ -190,7 +224,6 @@ def apply_offset(shard: GroupShard, key: OffsetCommitKey, value: OffsetCommitVal
         value.expire_timestamp,
         ZERO_UUID if value.topic_id == ZERO_UUID else value.topic_id,
     )
-    shard.offsets.put(key.group, place, committed)
 
 
 def apply_legacy_offset(shard: GroupShard, key: LegacyOffsetCommitKey, value: LegacyOffsetCommitValue | None) -> None:

@@ -13,15 +13,19 @@ from headrace.coordinators.group.offsets import (
     delete_offsets,
 )
 from headrace.coordinators.group.shard import Room
+from headrace.coordinators.group.transactional_commits import EndOffsets, commit_in_transaction, end
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
 from headrace.protocol.messages.offset_delete import OffsetDeleteRequest
 from headrace.protocol.messages.stored.offsets import LegacyOffsetCommitKey, OffsetCommitKey
+from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 OFFSETS_ROOM = Room(
     verbs={
         OffsetCommitRequest: commit,
         OffsetDeleteRequest: delete_offsets,
+        TxnOffsetCommitRequest: commit_in_transaction,
+        EndOffsets: end,
         FetchGroup: fetch_stable,
         DeleteGroupsRequest: delete_group,
         TopicsDeleted: on_topics_deleted,

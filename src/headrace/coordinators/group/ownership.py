@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.base.ids import Uuid
 from headrace.protocol.messages.list_groups import ListGroupsResponse
+from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 if TYPE_CHECKING:
     from headrace.coordinators.group.asked import Asked
@@ -36,6 +37,10 @@ class GroupOwner(Protocol):
 
     def check_commit(self, asked: Asked, now_ms: int, tx: Tx) -> PartitionCheck | None:
         """Of an OffsetCommitRequest. None if there is nothing to check of each partition; a member's session is prolonged here."""
+
+    def check_transactional_commit(self, request: TxnOffsetCommitRequest) -> PartitionCheck | None:
+        """Like `check_commit`, but a rebalance does not matter, nobody's session is prolonged, and whoever does not say who it is, as
+        before version 3, is not asked."""
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
         """Against what is committed; the group may be one it does not have."""

@@ -1,4 +1,7 @@
-"""A record of __consumer_offsets as a value: key, value and the version the value is written in."""
+"""A record of __consumer_offsets as a value: key, value, the version the value is written in, and whose transaction it belongs to.
+
+A transaction ends with a record of its own kind, a MarkerRecord.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,13 @@ from struct import Struct as Layout
 from struct import error as LayoutError
 from typing import Any
 
-import msgspec
-
 from headrace.base.errors import CorruptData
 from headrace.base.ids import ZERO_UUID
 from headrace.protocol.declare import Struct
 from headrace.protocol.errors import DecodeError
 from headrace.protocol.messages.stored.offsets import OffsetCommitKey, OffsetCommitValue
 from headrace.protocol.stored import GROUP_RECORDS
+from headrace.statemachine.transactional import MarkerRecord, OfProducer
 
 NAMES_KEPT = 4096  # pairs of group and topic that are not read anew
 KEY_BYTES_MAX = 1024  # of those
@@ -32,10 +34,13 @@ _ID_TAG = 0x0010  # number 0, 16 bytes
 _NO_EXPIRY = -1
 
 
-class GroupRecord(msgspec.Struct, frozen=True):
+class GroupRecord(OfProducer, frozen=True):
     key: Struct
     value: Any  # None: a tombstone
     version: int = 0  # of the value
+
+
+AnyRecord = GroupRecord | MarkerRecord
 
 
 def encode_group_record(record: GroupRecord) -> tuple[bytes, bytes | None]:

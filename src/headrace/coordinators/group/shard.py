@@ -14,17 +14,19 @@ from headrace.coordinators.group.classic.state import ClassicState
 from headrace.coordinators.group.consumer.state import ConsumerState
 from headrace.coordinators.group.offsets import OffsetsState
 from headrace.coordinators.group.ownership import GroupOwner
-from headrace.coordinators.group.records import GroupRecord
+from headrace.coordinators.group.records import AnyRecord
 from headrace.coordinators.group.settings import GroupSettings
+from headrace.coordinators.group.transactional_commits import apply_marker, apply_pending, is_pending
 from headrace.metadata.image import Image
 from headrace.protocol.declare import Struct
 from headrace.statemachine.machine import Decision
+from headrace.statemachine.transactional import MarkerRecord
 from headrace.statemachine.undo import UndoLog
 
 if TYPE_CHECKING:
     from random import Random
 
-Tx = Decision[GroupRecord]
+Tx = Decision[AnyRecord]
 Verb = Callable[["GroupShard", Asked, int, Tx], None]
 Applier = Callable[["GroupShard", Any, Any], None]  # key and value; no value: a tombstone
 Alarm = Callable[["GroupShard", Any, int, Tx], None]
@@ -73,7 +75,13 @@ class GroupShard:
     def decide(self, request: Asked, now_ms: int, tx: Tx) -> None:
         self._verbs[type(request.request)](self, request, now_ms, tx)
 
-    def apply(self, record: GroupRecord, offset: int) -> None:
+    def apply(self, record: AnyRecord, offset: int) -> None:
+        if type(record) is MarkerRecord:
+            apply_marker(self, record)
+            return
+        if record.producer is not None and is_pending(record):
+            apply_pending(self, record, offset)
+            return
         applier = self._appliers.get(type(record.key))
         if applier is not None:  # records of other kinds of groups lie in the same topic
             applier(self, record.key, record.value)

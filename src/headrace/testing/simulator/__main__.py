@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from headrace.testing.simulator.group_simulation import GroupSimulation
-from headrace.testing.simulator.mutations import GROUP_MUTATIONS, MUTATIONS
+from headrace.testing.simulator.mutations import GROUP_MUTATIONS, MUTATIONS, TRANSACTION_MUTATIONS
 from headrace.testing.simulator.report import run_many, tell_outcome
 from headrace.testing.simulator.simulation import Simulation, run_seed
+from headrace.testing.simulator.transaction_simulation import TransactionSimulation
 
 
 def _range(text: str) -> range:
@@ -19,11 +20,13 @@ def _range(text: str) -> range:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    all_mutations = MUTATIONS | GROUP_MUTATIONS
+    all_mutations = MUTATIONS | GROUP_MUTATIONS | TRANSACTION_MUTATIONS
     parser = argparse.ArgumentParser(prog="python -m headrace.testing.simulator", description=__doc__)
     parser.add_argument("--seed", type=int, help="play this seed and tell all about it")
     parser.add_argument("--seeds", type=_range, metavar="FIRST-LAST", help="play all of these")
-    parser.add_argument("--groups", action="store_true", help="members of groups instead of producers and readers")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--groups", action="store_true", help="members of groups instead of producers and readers")
+    kinds.add_argument("--transactions", action="store_true", help="producers of transactions, and their readers")
     parser.add_argument(
         "--mutation", choices=sorted(all_mutations), help="put this fault into the product; stop when found"
     )
@@ -35,8 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def say(text: str) -> None:
         print(text, flush=True)
 
-    groups = given.groups or given.mutation in GROUP_MUTATIONS
-    kind: type[Simulation] = GroupSimulation if groups else Simulation
+    kind: type[Simulation] = Simulation
+    if given.groups or given.mutation in GROUP_MUTATIONS:
+        kind = GroupSimulation
+    elif given.transactions or given.mutation in TRANSACTION_MUTATIONS:
+        kind = TransactionSimulation
     with all_mutations[given.mutation]() if given.mutation else nullcontext():
         if given.seed is not None:
             outcome = run_seed(given.seed, say if given.trace else None, kind)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 
 from headrace.base.errors import KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.broker.coordination import Coordination
 from headrace.coordinators.group.shard import GroupShard
 from headrace.coordinators.partitioning import GROUPS_TOPIC
+from headrace.node.broker_role import BrokerRole
 from headrace.replication.partition import Partition
 from headrace.testing.history import Anomaly, Kind
 from headrace.testing.simulator.admin import create_topic
@@ -37,17 +38,26 @@ STORM_SHARE, STORM_S = 0.3, 0.4
 GROUP_FAULTS = ("unload", "unload", "unload", "unload_at_once", "unload_at_once", "lead_again")
 
 Member = ClassicMember | ConsumerMember
+Told = Callable[[Partition], None]
 
 
 class GroupFaults(Faults):
     more = GROUP_FAULTS
 
-    def _led(self, chance: Random) -> tuple[Coordination[GroupShard], Partition] | None:
+    def told(self, broker: BrokerRole) -> dict[str, Told]:
+        """The topics whose partitions may be led by another, and who hears of it."""
+        return {GROUPS_TOPIC: broker.groups.elected}
+
+    def _led(self, chance: Random) -> tuple[Told, Partition] | None:
         node = self._machine.node
         if node is None:
             return None
-        found = [one for one in node.broker.replicas.all() if one.name.topic == GROUPS_TOPIC and one.is_leader]
-        return (node.broker.groups, chance.choice(found)) if found else None
+        told = self.told(node.broker)
+        found = [one for one in node.broker.replicas.all() if one.name.topic in told and one.is_leader]
+        if not found:
+            return None
+        partition = chance.choice(found)
+        return told[partition.name.topic], partition
 
     async def check_always(self) -> None:
         async def look() -> None:
@@ -76,6 +86,12 @@ class GroupFaults(Faults):
                 await self._machine.inside(_lose_and_regain(*led, None))
             await asyncio.sleep(self._chance.random() * 0.02)
 
+    async def storm(self, chance: Random, is_stormy: bool) -> None:
+        """In some seeds coordinators come and go all the time: every step of a rebalance is once the last one before an unload."""
+        while is_stormy:
+            await asyncio.sleep(chance.random() * STORM_S)
+            await self.unload(chance)
+
     async def _lead_again(self) -> None:
         """The coordinator hears of it from the partition, before metadata says anything."""
         led = self._led(self._chance)
@@ -99,7 +115,7 @@ def _check_owners(shard: GroupShard) -> None:
 
 
 async def _lose_and_regain(
-    groups: Coordination[GroupShard],
+    elected: Told,
     partition: Partition,
     seconds: float | None,
     told: bool = True,
@@ -107,15 +123,16 @@ async def _lose_and_regain(
     leader, epoch, isr = partition.leader, partition.leader_epoch, partition.isr
     partition.lead(-1, epoch, isr)
     if told:
-        groups.elected(partition)
+        elected(partition)
     if seconds is not None:
         await asyncio.sleep(seconds)
     partition.lead(leader, epoch, isr)
-    groups.elected(partition)
+    elected(partition)
 
 
 class GroupSimulation(Simulation):
     faults_type = GroupFaults
+    flag = "--groups"
 
     def __init__(self, seed: int, trace: Trace) -> None:
         chance = Random(f"{seed} groups")
@@ -153,7 +170,8 @@ class GroupSimulation(Simulation):
                 "mover", self.world, self._chance("mover"), GROUPS_TOPIC, self._offsets_partitions, [DATA, SECOND_DATA]
             )
             living.append(self.loop.create_task(mover.run()))
-        storm = self.loop.create_task(self._storm())
+        assert isinstance(self.faults, GroupFaults)
+        storm = self.loop.create_task(self.faults.storm(self._chance("storm"), self._is_stormy))
         await self.faults.run()
         storm.cancel()
         await asyncio.wait([storm])
@@ -175,24 +193,16 @@ class GroupSimulation(Simulation):
         self.world.stopping = True
         await self._finish(living, "members")
 
-    async def _storm(self) -> None:
-        """In some seeds coordinators come and go all the time: every step of a rebalance is once the last one before an unload."""
-        chance = self._chance("storm")
-        assert isinstance(self.faults, GroupFaults)
-        while self._is_stormy:
-            await asyncio.sleep(chance.random() * STORM_S)
-            await self.faults.unload(chance)
-
     async def _make(self) -> tuple[list[Group], list[Member]]:
         chance = self._chance("members")
         topics = {topic: chance.randint(1, PARTITIONS_MAX) for topic in TOPICS}
         first = Client("first", self.world, self._chance("first"))
         for topic, partitions in topics.items():
-            await _create(first, topic, partitions, {})
+            await create_surely(first, topic, partitions, {})
         if self._segment_bytes is not None:
             # Segments so small that they are compacted while the coordinator lives on them; left alone, it makes its topic itself.
             options = {"cleanup.policy": "compact", "internal.segment.bytes": str(self._segment_bytes)}
-            await _create(first, GROUPS_TOPIC, self._offsets_partitions, options)
+            await create_surely(first, GROUPS_TOPIC, self._offsets_partitions, options)
         await first.close()
         groups, members = [], []
         for number in range(chance.choice((1, 1, 2))):
@@ -241,7 +251,7 @@ class GroupSimulation(Simulation):
                 outcome.read += event.operation == "fetch"
 
 
-async def _create(client: Client, topic: str, partitions: int, options: dict[str, str]) -> None:
+async def create_surely(client: Client, topic: str, partitions: int, options: dict[str, str]) -> None:
     while await create_topic(client, topic, partitions, options) is None:
         try:
             await client.cluster.partitions(topic)

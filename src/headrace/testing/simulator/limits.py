@@ -12,6 +12,7 @@ from types import ModuleType
 
 from headrace.broker import background, observer, producer_ids
 from headrace.controller import producer_ids as controller_producer_ids
+from headrace.coordinators.transaction import ending, init, partitions
 from headrace.quorum import log as quorum_log
 from headrace.quorum import snapshots, snapshotter
 from headrace.records import validate_batch
@@ -41,10 +42,20 @@ SMALL: tuple[tuple[ModuleType, str, float], ...] = (
     (segment, "TAIL_BATCHES_MAX", 4),
 )
 
+# These only together.
+FEW_EPOCHS: tuple[tuple[ModuleType, str, float], ...] = (
+    (init, "EPOCH_LAST", 6),
+    (ending, "EPOCH_LAST", 6),
+    (ending, "EPOCH_MAX", 7),
+    (partitions, "EPOCH_MAX", 7),
+)
+
 
 @contextmanager
 def small_limits(chance: Random) -> Iterator[list[str]]:
     chosen = [limit for limit in SMALL if chance.random() < SMALL_SHARE]
+    if chance.random() < SMALL_SHARE:
+        chosen += FEW_EPOCHS
     before = [getattr(module, name) for module, name, _ in chosen]
     for module, name, value in chosen:
         setattr(module, name, value)

@@ -10,7 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from headrace.base.ids import TopicPartition
+from headrace.broker.transaction_markers import MarkerSender
 from headrace.coordinators.group.consumer.reconciliation import Reconciliation
+from headrace.coordinators.transaction.asked import Markers
+from headrace.coordinators.transaction.shard import TransactionShard
 from headrace.records.batch import BatchHeader
 from headrace.replication.partition import Partition
 from headrace.statemachine.machine import Ticket
@@ -126,6 +130,40 @@ def lose_a_revocation() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def stable_off_by_one() -> Iterator[None]:
+    """The last stable offset is that of the first undecided record, and not the one before."""
+    last_stable_offset = Log.last_stable_offset
+
+    def one_too_many(self: Log, high_watermark: int) -> int:
+        return min(last_stable_offset(self, high_watermark) + 1, high_watermark)
+
+    with _replaced(Log, "last_stable_offset", one_too_many):
+        yield
+
+
+@contextmanager
+def lose_a_marker() -> Iterator[None]:
+    """Of the partitions of a transaction the last one is never told how it ended."""
+    ask = MarkerSender._ask
+
+    async def ask_others(
+        self: MarkerSender, leader: int, markers: Markers, epoch: int, partitions: list[TopicPartition]
+    ) -> set[TopicPartition]:
+        told = [one for one in partitions if len(markers.partitions) == 1 or one != markers.partitions[-1]]
+        return await ask(self, leader, markers, epoch, told) if told else set()
+
+    with _replaced(MarkerSender, "_ask", ask_others):
+        yield
+
+
+@contextmanager
+def keep_the_epoch() -> Iterator[None]:
+    """The end of a transaction leaves its producer the epoch that it has, as before KIP-890."""
+    with _replaced(TransactionShard, "bumps_epochs", lambda self, client_version: False):
+        yield
+
+
 MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "skip-torn-tail-cut": skip_torn_tail_cut,
     "acknowledge-before-write": acknowledge_before_write,
@@ -137,4 +175,11 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
 GROUP_MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "answer-before-commit": answer_before_commit,
     "lose-a-revocation": lose_a_revocation,
+}
+
+# Of transactions, too.
+TRANSACTION_MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "stable-off-by-one": stable_off_by_one,
+    "lose-a-marker": lose_a_marker,
+    "keep-the-epoch": keep_the_epoch,
 }

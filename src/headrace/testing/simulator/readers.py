@@ -22,6 +22,7 @@ from headrace.testing.simulator.clients import (
 )
 
 LATEST, MAX_TIMESTAMP = -1, -3
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 FETCH_WAIT_MS = 200
 FETCH_BYTES = (1, 300, 2_000, 50_000, 1_000_000)
 VERSIONS = (8, 11, 12, 13, 18)
@@ -32,6 +33,8 @@ Data = FetchResponse.PartitionData
 
 
 class Reader(Client):
+    isolation_level = READ_UNCOMMITTED
+
     def __init__(self, name: str, world: World, chance: Random, topic: str, partitions: int) -> None:
         super().__init__(name, world, chance)
         self.topic = topic
@@ -49,7 +52,13 @@ class Reader(Client):
                 for index, position in positions.items()
             ],
         )
-        request = FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=max(size, 1000), topics=[topic])
+        request = FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=max(size, 1000),
+            isolation_level=self.isolation_level,
+            topics=[topic],
+        )
         answer: FetchResponse = await connection.request(request, version=self._version, timeout_s=REQUEST_TIMEOUT_S)
         raise_for(answer.error_code, "Fetch")
         return answer.responses[0].partitions if answer.responses else []
@@ -58,7 +67,9 @@ class Reader(Client):
         connection = await self.leader(TopicPartition(self.topic, partition))
         wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
         topic = ListOffsetsRequest.ListOffsetsTopic(name=self.topic, partitions=[wanted])
-        request = ListOffsetsRequest(replica_id=-1, topics=[topic], timeout_ms=1000)
+        request = ListOffsetsRequest(
+            replica_id=-1, isolation_level=self.isolation_level, topics=[topic], timeout_ms=1000
+        )
         answer: ListOffsetsResponse = await connection.request(request, timeout_s=REQUEST_TIMEOUT_S)
         found = answer.topics[0].partitions[0]
         raise_for(found.error_code, "ListOffsets")

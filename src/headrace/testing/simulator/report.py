@@ -12,8 +12,8 @@ PROGRESS_EVERY = 25
 SHOWN_MAX = 10
 
 
-def replay_command(seed: int, mutation: str | None = None, *, groups: bool = False) -> str:
-    kind = " --groups" if groups else ""
+def replay_command(seed: int, mutation: str | None = None, flag: str = "") -> str:
+    kind = f" {flag}" if flag else ""
     extra = f" --mutation {mutation}" if mutation else ""
     return f"python -m headrace.testing.simulator{kind} --seed {seed}{extra} --trace"
 
@@ -55,12 +55,12 @@ def run_many(
         if len(outcomes) % PROGRESS_EVERY == 0:
             bad = sum(not one.is_good for one in outcomes)
             say(f"{len(outcomes)} seeds, {bad} bad, {time.perf_counter() - began:.0f} s")
-    _summary(outcomes, time.perf_counter() - began, say, mutation, simulation_type is not Simulation)
+    _summary(outcomes, time.perf_counter() - began, say, mutation, simulation_type.flag)
     return outcomes
 
 
 def _summary(
-    outcomes: list[Outcome], seconds: float, say: Callable[[str], None], mutation: str | None, groups: bool
+    outcomes: list[Outcome], seconds: float, say: Callable[[str], None], mutation: str | None, flag: str
 ) -> None:
     bad = [outcome for outcome in outcomes if not outcome.is_good]
     faults = Counter(fault for outcome in outcomes for fault in outcome.faults)
@@ -70,4 +70,4 @@ def _summary(
     )
     say("faults: " + ", ".join(f"{name} {count}" for name, count in sorted(faults.items())))
     if bad:
-        say(f"first bad seed: {bad[0].seed}; again: {replay_command(bad[0].seed, mutation, groups=groups)}")
+        say(f"first bad seed: {bad[0].seed}; again: {replay_command(bad[0].seed, mutation, flag)}")

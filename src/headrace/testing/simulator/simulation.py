@@ -99,6 +99,7 @@ class Simulation:
     """Records written and read; another kind of seed overrides what is public here."""
 
     faults_type: type[Faults] = Faults
+    flag = ""  # of the command that plays such seeds
 
     def __init__(self, seed: int, trace: Trace) -> None:
         self._seed = seed

@@ -12,6 +12,7 @@ from headrace.coordinators.group.ownership import Listed, PartitionCheck
 from headrace.coordinators.group.records import GroupRecord
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
 from headrace.protocol.messages.stored.offsets import GroupMetadataKey, GroupMetadataValue
+from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from headrace.statemachine.undo import Table, UndoLog
 
 if TYPE_CHECKING:
@@ -67,6 +68,17 @@ class ClassicState:
         if (code := ON_COMMIT.get(group.state)) is not None:
             raise KafkaError(code)
         prolong(group, group.members[request.member_id], now_ms, tx)
+        return None
+
+    def check_transactional_commit(self, request: TxnOffsetCommitRequest) -> PartitionCheck | None:
+        group = self.groups[request.group_id]
+        if request.generation_id < 0 and group.state is State.EMPTY:
+            return None
+        if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
+            return None
+        group.check_member(request.member_id, request.group_instance_id)
+        if request.generation_id != group.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         return None
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:

@@ -16,6 +16,7 @@ from headrace.coordinators.group.consumer.topic_hashes import TopicHashes
 from headrace.coordinators.group.ownership import Listed, PartitionCheck
 from headrace.metadata.image import Image
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
+from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from headrace.statemachine.undo import Table, UndoLog
 
 if TYPE_CHECKING:
@@ -76,22 +77,38 @@ class ConsumerState:
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"Members of a consumer group commit with version {EPOCH_COMMIT_VERSION_MIN} of OffsetCommit or above.",
             )
+        return self._check_epoch(member, epoch)
+
+    def check_transactional_commit(self, request: TxnOffsetCommitRequest) -> PartitionCheck | None:
+        group, epoch = self.groups[request.group_id], request.generation_id
+        if epoch < 0 and not len(group.members):
+            return None
+        if epoch < 0 and not request.member_id and request.group_instance_id is None:
+            return None
+        member = group.members.get(request.member_id)
+        if member is None:
+            raise _unknown_member(request.member_id, request.group_id)
+        if member.classic is not None:
+            _check_generation(member, epoch)
+            return None
+        return self._check_epoch(member, epoch)
+
+    def _check_epoch(self, member: Member, epoch: int) -> PartitionCheck | None:
         if epoch == member.epoch:
             return None
         if epoch > member.epoch:
             raise _stale(epoch, member.epoch)
-        held = member
 
         def check(topic: str, topic_id: Uuid, partition: int) -> None:
             """An older epoch will do where the member had the partition at that epoch already (KIP-1251)."""
             if topic_id == ZERO_UUID:
                 found = self._image().topics.get(topic)
                 topic_id = ZERO_UUID if found is None else found.id
-            given = held.assigned.get(topic_id, {}).get(partition)
+            given = member.assigned.get(topic_id, {}).get(partition)
             if given is None:
-                given = held.revoking.get(topic_id, {}).get(partition)
+                given = member.revoking.get(topic_id, {}).get(partition)
             if given is None or given > epoch:
-                raise _stale(epoch, held.epoch)
+                raise _stale(epoch, member.epoch)
 
         return check
 

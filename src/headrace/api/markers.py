@@ -1,0 +1,133 @@
+"""WriteTxnMarkers 1–2: the coordinator of a transaction has its end written to the partitions that this node leads.
+
+A partition of __consumer_offsets goes through the group coordinator, whose pending offsets end with the transaction. Answered when the
+markers are committed. An administrator may write one, too, to end a transaction that hangs (KIP-664).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from headrace.base.clock import Clock
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import TopicPartition
+from headrace.coordinators.partitioning import GROUPS_TOPIC
+from headrace.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from headrace.records.control import TransactionMarker
+from headrace.replication.replicas import Replicas
+from headrace.security.resources import Operation, Resource
+from headrace.server.context import RequestContext
+
+log = logging.getLogger(__name__)
+
+MARKERS_AT_ONCE = 100  # appended before others have their turn
+
+# Partition of __consumer_offsets, producer id and epoch, how it ended, transaction version.
+EndOffsets = Callable[[int, int, int, TransactionMarker, int], Awaitable[None]]
+Marker = WriteTxnMarkersRequest.WritableTxnMarker
+Codes = dict[TopicPartition, ErrorCode]
+Result = WriteTxnMarkersResponse.WritableTxnMarkerResult
+TopicResult = WriteTxnMarkersResponse.WritableTxnMarkerTopicResult
+PartitionResult = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
+
+# The sender knows what a partition leader may say, and asks again for this one.
+_NOT_READY = frozenset(
+    {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
+)
+
+
+class MarkersApi:
+    def __init__(self, replicas: Replicas, clock: Clock, end_offsets: EndOffsets) -> None:
+        self._replicas = replicas
+        self._clock = clock
+        self._end_offsets = end_offsets
+
+    async def write(self, context: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        if not (
+            context.may(Operation.ALTER, Resource.CLUSTER, quietly=True)
+            or context.may(Operation.CLUSTER_ACTION, Resource.CLUSTER)
+        ):
+            return refuse_markers(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        codes: dict[int, Codes] = {}
+        waiting: list[Awaitable[None]] = []
+        appended = 0
+        for marker in request.markers:
+            of_producer = codes.setdefault(marker.producer_id, {})
+            for name in _partitions(marker):
+                work = self._write(marker, name, of_producer)
+                if work is not None:
+                    waiting.append(asyncio.ensure_future(work))
+                appended += 1
+                if appended % MARKERS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        await asyncio.gather(*waiting)
+        return _response(codes)
+
+    def _write(self, marker: Marker, name: TopicPartition, codes: Codes) -> Awaitable[None] | None:
+        """None: `codes` has the answer. Else it will, when this is done."""
+        how = TransactionMarker(marker.transaction_result, marker.coordinator_epoch)
+        try:
+            partition = self._replicas.get(*name)
+            if name.topic == GROUPS_TOPIC:
+                ending = self._end_offsets(
+                    name.partition, marker.producer_id, marker.producer_epoch, how, marker.transaction_version
+                )
+                return self._ended(ending, name, codes)
+            info = partition.append_marker(
+                marker.producer_id, marker.producer_epoch, how, marker.transaction_version, self._clock.now_ms()
+            )
+        except KafkaError as error:
+            self._refuse(name, error, codes)
+            return None
+        codes[name] = ErrorCode.NONE
+        flush = partition.flushed(info.last_offset)
+        return None if flush is None else self._flushed(flush, name, codes)
+
+    async def _flushed(self, flush: asyncio.Future[KafkaError | None], name: TopicPartition, codes: Codes) -> None:
+        error = await asyncio.shield(flush)  # others wait for the same one
+        if error is not None:
+            self._refuse(name, error, codes)
+
+    async def _ended(self, ending: Awaitable[None], name: TopicPartition, codes: Codes) -> None:
+        codes[name] = ErrorCode.NONE
+        try:
+            await ending
+        except KafkaError as error:
+            self._refuse(name, error, codes)
+        except Exception:
+            log.exception("%s: the end of a transaction failed", name)
+            codes[name] = ErrorCode.UNKNOWN_SERVER_ERROR
+
+    @staticmethod
+    def _refuse(name: TopicPartition, error: KafkaError, codes: Codes) -> None:
+        log.info("%s: a transaction marker is refused: %s", name, error)
+        codes[name] = ErrorCode.NOT_LEADER_OR_FOLLOWER if error.code in _NOT_READY else error.code
+
+
+def refuse_markers(request: WriteTxnMarkersRequest, code: ErrorCode) -> WriteTxnMarkersResponse:
+    codes: dict[int, Codes] = {}
+    for marker in request.markers:
+        codes.setdefault(marker.producer_id, {}).update(dict.fromkeys(_partitions(marker), code))
+    return _response(codes)
+
+
+def _partitions(marker: Marker) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes]
+
+
+def _response(codes: dict[int, Codes]) -> WriteTxnMarkersResponse:
+    """By producer, as Kafka has it: what is asked twice of one is answered once."""
+    results = []
+    for producer_id, of_producer in codes.items():
+        topics: dict[str, list[PartitionResult]] = {}
+        for (topic, index), code in of_producer.items():
+            topics.setdefault(topic, []).append(PartitionResult(partition_index=index, error_code=code))
+        results.append(
+            Result(
+                producer_id=producer_id,
+                topics=[TopicResult(name=name, partitions=partitions) for name, partitions in topics.items()],
+            )
+        )
+    return WriteTxnMarkersResponse(markers=results)

@@ -1,0 +1,91 @@
+"""What Produce asks of transactional batches: the right to the transactional id, and the coordinator's word for the first batch of a
+transaction on a partition (KIP-890). Clients of Produce 12 and up leave it to the leader to add the partition; older ones did it
+themselves, and it is only verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import TopicPartition
+from headrace.records.batch import BatchHeader
+from headrace.replication.partition import Partition
+from headrace.replication.verification import UNGUARDED, Guard, TransactionVerifier
+from headrace.security.resources import Operation, Resource
+from headrace.server.context import RequestContext
+
+ABORTABLE_VERSION_MIN = 11  # of Produce: its clients know TRANSACTION_ABORTABLE
+ADDING_VERSION_MIN = 12
+
+# Clients send again for NOT_ENOUGH_REPLICAS without a look at the metadata; of a coordinator's errors they would not know what to think.
+_UNVERIFIED = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+_NO_PART = frozenset(
+    {ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+)
+
+
+class TransactionalBatches:
+    def __init__(self, verifier: TransactionVerifier, verification_enabled: Callable[[], bool]) -> None:
+        self._verifier = verifier
+        self._verification_enabled = verification_enabled
+
+    @staticmethod
+    def check(context: RequestContext, header: BatchHeader, transactional_id: str | None) -> None:
+        if transactional_id is None:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the request names no transactional id")
+        if not context.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id):
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if header.producer_id < 0 or header.producer_epoch < 0:
+            raise KafkaError(ErrorCode.INVALID_RECORD, "a transactional batch needs a producer id and epoch")
+
+    def guard(self, version: int, partition: Partition, header: BatchHeader) -> Guard:
+        adds = version >= ADDING_VERSION_MIN
+        if not adds and not self._verification_enabled():
+            return UNGUARDED
+        return partition.guard(header.producer_id, header.producer_epoch, header.base_sequence, adds=adds)
+
+    async def verify(
+        self, version: int, transactional_id: str, waiting: Sequence[tuple[TopicPartition, BatchHeader]]
+    ) -> list[KafkaError | None]:
+        """Of each, why it may not be appended. One question for all of a request: a client has one transaction at a time."""
+        first = waiting[0][1]
+        asked = {name: None for name, header in waiting if _is_of_one(header, first)}
+        adds = version >= ADDING_VERSION_MIN
+        codes = await self._verifier.verify(
+            transactional_id, first.producer_id, first.producer_epoch, list(asked), add=adds
+        )
+        return [
+            _refusal(codes.get(name, ErrorCode.COORDINATOR_NOT_AVAILABLE), version)
+            if _is_of_one(header, first)
+            else KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "a request is of one transactional producer")
+            for name, header in waiting
+        ]
+
+
+def _is_of_one(header: BatchHeader, first: BatchHeader) -> bool:
+    return header.producer_id == first.producer_id and header.producer_epoch == first.producer_epoch
+
+
+def _refusal(code: ErrorCode, version: int) -> KafkaError | None:
+    """What the coordinator said, as a producer of that version can read it."""
+    if code is ErrorCode.NONE:
+        return None
+    if code is ErrorCode.PRODUCER_FENCED:
+        return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+    if code in _UNVERIFIED or (code is ErrorCode.CONCURRENT_TRANSACTIONS and version < ADDING_VERSION_MIN):
+        return KafkaError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"the transaction's coordinator could not say whether the partition is part of it: {code.name}",
+        )
+    if code is ErrorCode.TRANSACTION_ABORTABLE and version >= ABORTABLE_VERSION_MIN:
+        return KafkaError(code)
+    if code in _NO_PART:
+        return KafkaError(ErrorCode.INVALID_TXN_STATE, "the partition is not part of the transaction")
+    return KafkaError(code)

@@ -1,0 +1,93 @@
+"""Asks the coordinator of a transaction whether a partition belongs to it, or adds it (KIP-890): a leader does so before it opens one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from headrace.base.errors import ErrorCode
+from headrace.base.ids import TopicPartition
+from headrace.broker.broker_channel import BrokerChannel
+from headrace.coordinators.partitioning import TRANSACTIONS_TOPIC, coordinator_partition
+from headrace.metadata.image import Image
+from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+
+NOBODY = -1
+
+
+class CoordinatorVerifier:
+    def __init__(
+        self,
+        image: Callable[[], Image],
+        brokers: BrokerChannel,
+        loop: asyncio.AbstractEventLoop,
+        patience_s: Callable[[], tuple[float, float]],
+    ) -> None:
+        """`patience_s`: the pause before a transaction that is still ending is asked again, and how long that is done."""
+        self._image = image
+        self._brokers = brokers
+        self._loop = loop
+        self._patience_s = patience_s
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        add: bool,
+    ) -> dict[TopicPartition, ErrorCode]:
+        request = AddPartitionsToTxnRequest(
+            transactions=[
+                AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
+                    transactional_id=transactional_id,
+                    producer_id=producer_id,
+                    producer_epoch=producer_epoch,
+                    verify_only=not add,
+                    topics=[
+                        AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=indexes)
+                        for topic, indexes in _by_topic(partitions).items()
+                    ],
+                )
+            ]
+        )
+        pause_s, patience_s = self._patience_s()
+        deadline = self._loop.time() + patience_s
+        while True:
+            codes = await self._ask(transactional_id, request, partitions)
+            is_ending = add and ErrorCode.CONCURRENT_TRANSACTIONS in codes.values()
+            if not is_ending or self._loop.time() + pause_s > deadline:
+                return codes
+            # The transaction before this one is about to be over: asking again here is cheaper than letting the client do it.
+            await asyncio.sleep(pause_s)
+
+    async def _ask(
+        self, transactional_id: str, request: AddPartitionsToTxnRequest, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        topic = self._image().topics.get(TRANSACTIONS_TOPIC)
+        leader = NOBODY
+        if topic is not None:
+            leader = topic.partitions[coordinator_partition(transactional_id, len(topic.partitions))].leader
+        try:
+            if leader == NOBODY:
+                return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            answer: AddPartitionsToTxnResponse = await self._brokers.request(leader, request)
+        except ConnectionError:
+            return dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
+        whole = ErrorCode(answer.error_code)
+        found = {
+            TopicPartition(result.name, one.partition_index): ErrorCode(one.partition_error_code)
+            for transaction in answer.results_by_transaction
+            for result in transaction.topic_results
+            for one in result.results_by_partition
+        }
+        missing = whole or ErrorCode.UNKNOWN_SERVER_ERROR
+        return {partition: found.get(partition, missing) for partition in partitions}
+
+
+def _by_topic(partitions: Sequence[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    return topics

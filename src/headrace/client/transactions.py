@@ -1,0 +1,223 @@
+"""Transactions as an administrator sees them: what coordinators know of them, what leaders of partitions do, and how both are ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import TopicPartition
+from headrace.client.cluster import RETRY_BACKOFF_S, Cluster
+from headrace.client.connection import Connection
+from headrace.client.groups import TRANSACTION, find_coordinator
+from headrace.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
+from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from headrace.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from headrace.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+
+DURATION_VERSION_MIN = 1  # of ListTransactions
+PATTERN_VERSION_MIN = 2
+NO_TIMEOUT_MS = 2_147_483_647  # of a transaction that takes part in a two-phase commit (KIP-939)
+ONGOING = "Ongoing"
+_PASSING = (
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+)
+
+
+class TransactionFilter(NamedTuple):
+    """What is not given lets everything pass."""
+
+    states: Collection[str] = ()
+    producer_ids: Collection[int] = ()
+    duration_ms: int | None = None  # only those that began longer ago
+    pattern: str | None = None  # of transactional ids
+
+
+class ListedTransaction(NamedTuple):
+    transactional_id: str
+    coordinator: int
+    producer_id: int
+    state: str
+
+
+class TransactionInfo(NamedTuple):
+    transactional_id: str
+    coordinator: int
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int | None  # None: it takes part in a two-phase commit, may be prepared, and waits for its decision
+    started_ms: int | None
+    partitions: list[TopicPartition]
+
+
+class ActiveProducer(NamedTuple):
+    """As the leader of a partition remembers it."""
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int  # -1: no transaction of it has ended here
+    last_sequence: int
+    last_timestamp_ms: int
+    start_offset: int | None  # of its open transaction
+
+
+EVERYTHING = TransactionFilter()
+
+
+# --- what coordinators know
+
+
+async def list_transactions(cluster: Cluster, wanted: TransactionFilter = EVERYTHING) -> list[ListedTransaction]:
+    """Of all brokers: each knows those that it coordinates."""
+    listed: list[ListedTransaction] = []
+    unknown: set[str] = set()
+    for node_id in await cluster.brokers():
+        connection = await cluster.broker(node_id)
+        version = connection.version_for(ListTransactionsRequest)
+        request = _list_request(wanted, version, node_id)
+        answer: ListTransactionsResponse = await connection.request(request, version=version)
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code), f"the transactions of broker {node_id}")
+        unknown.update(answer.unknown_state_filters)
+        listed += [
+            ListedTransaction(one.transactional_id, node_id, one.producer_id, one.transaction_state)
+            for one in answer.transaction_states
+        ]
+    if unknown:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"no transaction is ever {', '.join(sorted(unknown))}")
+    return sorted(listed)
+
+
+def _list_request(wanted: TransactionFilter, version: int, node_id: int) -> ListTransactionsRequest:
+    request = ListTransactionsRequest(state_filters=list(wanted.states), producer_id_filters=list(wanted.producer_ids))
+    if wanted.duration_ms is not None:
+        if version < DURATION_VERSION_MIN:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"broker {node_id} cannot list by duration")
+        request.duration_filter = wanted.duration_ms
+    if wanted.pattern is not None:
+        if version < PATTERN_VERSION_MIN:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"broker {node_id} cannot list by a pattern")
+        request.transactional_id_pattern = wanted.pattern
+    return request
+
+
+async def describe_transaction(cluster: Cluster, transactional_id: str) -> TransactionInfo:
+    """KafkaError TRANSACTIONAL_ID_NOT_FOUND if nobody knows it."""
+    node_id, connection = await find_coordinator(cluster, transactional_id, TRANSACTION)
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    answer: DescribeTransactionsResponse = await connection.request(request)
+    found = answer.transaction_states[0]
+    if found.error_code:
+        raise KafkaError(ErrorCode(found.error_code), f"transactional id {transactional_id}")
+    return TransactionInfo(
+        found.transactional_id,
+        node_id,
+        found.producer_id,
+        found.producer_epoch,
+        found.transaction_state,
+        None if found.transaction_timeout_ms == NO_TIMEOUT_MS else found.transaction_timeout_ms,
+        None if found.transaction_start_time_ms < 0 else found.transaction_start_time_ms,
+        sorted(TopicPartition(topic.topic, index) for topic in found.topics for index in topic.partitions),
+    )
+
+
+async def terminate_transaction(cluster: Cluster, transactional_id: str) -> TransactionInfo:
+    """Fences whoever uses the transactional id, which aborts what it has open. What it was before. KafkaError if nobody knows it."""
+    before = await describe_transaction(cluster, transactional_id)  # to initialize an unknown one would make it
+    timeout_ms = int(cluster.timeout_s * 1000)  # nobody writes with the epoch that this asks for
+    deadline = asyncio.get_running_loop().time() + cluster.timeout_s
+    while True:
+        _, connection = await find_coordinator(cluster, transactional_id, TRANSACTION)
+        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
+        answer: InitProducerIdResponse = await connection.request(request)
+        code = ErrorCode(answer.error_code)
+        if code is ErrorCode.NONE:
+            return before
+        if code not in _PASSING or asyncio.get_running_loop().time() > deadline:
+            raise KafkaError(code, f"transactional id {transactional_id}")
+        await asyncio.sleep(RETRY_BACKOFF_S)
+
+
+# --- what partitions know
+
+
+async def describe_producers(
+    cluster: Cluster, partition: TopicPartition, broker: int | None = None
+) -> list[ActiveProducer]:
+    """As the leader remembers them, or this broker."""
+    connection = await _leader(cluster, partition) if broker is None else await cluster.broker(broker)
+    found, refused = await producers_of(connection, [partition])
+    if refused:
+        raise refused[partition]
+    return found
+
+
+async def _leader(cluster: Cluster, partition: TopicPartition) -> Connection:
+    known = await cluster.partitions(partition.topic)
+    if partition.partition not in known:
+        message = f"{partition}: the topic has partitions 0 to {len(known) - 1}"
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+    return await cluster.leader(partition)
+
+
+async def producers_of(
+    connection: Connection, partitions: Sequence[TopicPartition]
+) -> tuple[list[ActiveProducer], dict[TopicPartition, KafkaError]]:
+    """As this broker remembers them, and of which partitions it says nothing."""
+    topics: dict[str, list[int]] = defaultdict(list)
+    for topic, index in partitions:
+        topics[topic].append(index)
+    request = DescribeProducersRequest(
+        topics=[
+            DescribeProducersRequest.TopicRequest(name=name, partition_indexes=some) for name, some in topics.items()
+        ]
+    )
+    answer: DescribeProducersResponse = await connection.request(request)
+    found: list[ActiveProducer] = []
+    refused = {}
+    for answered in answer.topics:
+        for one in answered.partitions:
+            partition = TopicPartition(answered.name, one.partition_index)
+            if one.error_code:
+                refused[partition] = KafkaError(ErrorCode(one.error_code), one.error_message or str(partition))
+            found += [_active(partition, state) for state in one.active_producers]
+    return sorted(found), refused
+
+
+def _active(partition: TopicPartition, state: DescribeProducersResponse.ProducerState) -> ActiveProducer:
+    return ActiveProducer(
+        partition,
+        state.producer_id,
+        state.producer_epoch,
+        state.coordinator_epoch,
+        state.last_sequence,
+        state.last_timestamp,
+        None if state.current_txn_start_offset < 0 else state.current_txn_start_offset,
+    )
+
+
+async def write_abort(
+    cluster: Cluster, partition: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int
+) -> None:
+    """Whatever the producer has open on this partition is aborted there, and only there. Nobody is asked whether it hangs."""
+    connection = await _leader(cluster, partition)
+    topic = WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=partition.topic, partition_indexes=[partition.partition])
+    marker = WriteTxnMarkersRequest.WritableTxnMarker(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transaction_result=False,
+        topics=[topic],
+        coordinator_epoch=max(0, coordinator_epoch),  # -1: none was seen yet, and 0 is as early as any
+    )
+    answer: WriteTxnMarkersResponse = await connection.request(WriteTxnMarkersRequest(markers=[marker]))
+    code = ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)
+    if code is not ErrorCode.NONE:
+        raise KafkaError(code, f"{partition}: producer {producer_id} of epoch {producer_epoch}")

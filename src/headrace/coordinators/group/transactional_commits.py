@@ -1,0 +1,115 @@
+"""TxnOffsetCommit 0–5 as a shard decides it, and the markers that make what it wrote count, or not."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import ZERO_UUID
+from headrace.coordinators.group.asked import Asked
+from headrace.coordinators.group.offsets import commit_record, committed_offset
+from headrace.coordinators.group.ownership import PartitionCheck, owner_of
+from headrace.coordinators.group.records import GroupRecord
+from headrace.protocol.declare import Struct
+from headrace.protocol.messages.stored.offsets import OffsetCommitKey, OffsetCommitValue
+from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from headrace.statemachine.transactional import MarkerRecord
+
+if TYPE_CHECKING:
+    from headrace.coordinators.group.shard import GroupShard, Tx
+
+Answered = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
+AnsweredTopic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+
+
+class EndOffsets(Struct):
+    """Asked by the shell, of the shard in whose partition the coordinator of a transaction wants a marker."""
+
+    marker: MarkerRecord
+
+
+def asked_to_end(marker: MarkerRecord) -> Asked:
+    return Asked(EndOffsets(marker), 0)
+
+
+# --- verbs
+
+
+def commit_in_transaction(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
+    request = asked.request
+    assert isinstance(request, TxnOffsetCommitRequest)
+    if request.producer_id < 0:
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    if request.producer_epoch < 0:
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+    try:
+        tx.reply(tx.ticket, _write(shard, request, now_ms, tx))
+    except KafkaError as error:
+        # A word that the API does not have: its clients know of generations only.
+        if error.code is ErrorCode.STALE_MEMBER_EPOCH:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, error.message) from error
+        raise
+
+
+def _write(shard: GroupShard, request: TxnOffsetCommitRequest, now_ms: int, tx: Tx) -> TxnOffsetCommitResponse:
+    check = _check(shard, request)
+    producer = (request.producer_id, request.producer_epoch)
+    metadata_max = shard.settings.offset_metadata_max_bytes
+    topics = shard.image().topics
+    answer = TxnOffsetCommitResponse()
+    for topic in request.topics:
+        known = topics.get(topic.name)
+        topic_id = ZERO_UUID if known is None else known.id
+        answered = []
+        for partition in topic.partitions:
+            index = partition.partition_index
+            if len(partition.committed_metadata or "") > metadata_max:
+                answered.append(Answered(index, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+                continue
+            if check is not None:
+                check(topic.name, topic_id, index)
+            tx.emit(commit_record(request.group_id, topic.name, topic_id, partition, now_ms, producer=producer))
+            answered.append(Answered(index))
+        answer.topics.append(AnsweredTopic(topic.name, answered))
+    return answer
+
+
+def _check(shard: GroupShard, request: TxnOffsetCommitRequest) -> PartitionCheck | None:
+    owner = owner_of(shard.owners, request.group_id)
+    if owner is not None:
+        return owner.check_transactional_commit(request)
+    if request.generation_id < 0:
+        return None  # a consumer that assigns itself: the offsets make the group
+    has_offsets = shard.offsets.has(request.group_id)
+    raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID if has_offsets else ErrorCode.ILLEGAL_GENERATION)
+
+
+def end(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
+    request = asked.request
+    assert isinstance(request, EndOffsets)
+    tx.emit(request.marker)
+    tx.reply(tx.ticket, None)
+
+
+# --- records
+
+
+def is_pending(record: GroupRecord) -> bool:
+    """Of a record that belongs to a transaction: whether it counts only once that is committed. A tombstone counts at once, as in
+    Kafka."""
+    return record.value is not None and type(record.key) is OffsetCommitKey
+
+
+def apply_pending(shard: GroupShard, record: GroupRecord, position: int) -> None:
+    key, value, producer = record.key, record.value, record.producer
+    assert isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue) and producer is not None
+    place = (sys.intern(key.topic), key.partition)
+    shard.offsets.pending.put(producer[0], key.group, place, position, committed_offset(value))
+
+
+def apply_marker(shard: GroupShard, marker: MarkerRecord) -> None:
+    """The epoch is of no interest: a log takes no record of an older one, and the marker of a newer one ends what is there."""
+    for group_id, place, pending in shard.offsets.pending.end(marker.producer_id):
+        if marker.commit and pending.offset is not None:
+            shard.offsets.put(group_id, place, pending.offset, pending.position)

@@ -1,0 +1,212 @@
+"""EndTxn 0–5, and how a transaction that is decided comes to its end.
+
+The record of PREPARE_COMMIT or PREPARE_ABORT is the decision. Once it is committed the producer is answered and the markers leave,
+again after each change of coordinators until the shell says that all are written.
+
+Before transaction version 2 a producer keeps its epoch from one transaction to the next, and what is asked twice is known by the state
+alone. With it every end takes the producer to the next epoch (KIP-890), or to a new id when epochs run out, and with that epoch e:
+
+    state            abort at e−1   abort at e     commit at e−1   commit at e
+    Empty            fenced         abort nothing  fenced          invalid state
+    Ongoing          fenced         abort          fenced          commit
+    PrepareAbort     concurrent     fenced         invalid state   fenced
+    PrepareCommit    invalid state  fenced         concurrent      fenced
+    CompleteAbort    again          abort nothing  invalid state   invalid state
+    CompleteCommit   invalid state  abort nothing  again           invalid state
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.coordinators.transaction.asked import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    EndTransaction,
+    Markers,
+    MarkersWritten,
+    ProducerIdNeeded,
+    TransactionEnded,
+)
+from headrace.coordinators.transaction.partitions import fenced
+from headrace.coordinators.transaction.state import EPOCH_LAST, EPOCH_MAX, NO_PARTITIONS, Transaction
+from headrace.coordinators.transaction.states import PREPARED, RESTING, State
+from headrace.statemachine.machine import Ticket
+
+if TYPE_CHECKING:
+    from headrace.coordinators.transaction.shard import TransactionShard, Tx
+
+INVALID_STATE = ErrorCode.INVALID_TXN_STATE
+ENDS = {State.PREPARE_COMMIT: State.COMPLETE_COMMIT, State.PREPARE_ABORT: State.COMPLETE_ABORT}
+
+
+# --- EndTxn
+
+
+def end_transaction(shard: TransactionShard, request: EndTransaction, now_ms: int, tx: Tx) -> None:
+    old = shard.tables.all.get(request.transactional_id)
+    if old is None:
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    bumps = shard.bumps_epochs(request.client_version)
+    if (_is_repeated if bumps else _is_repeated_without_bump)(request, old):
+        tx.reply(tx.ticket, TransactionEnded(old.producer_id, old.producer_epoch) if bumps else TransactionEnded())
+        return
+    new = _bumped(request, old) if bumps else old
+    if bumps:
+        shard.tables.remember_epoch(request.transactional_id, request.producer_epoch)
+    new = new.but(
+        state=State.PREPARE_COMMIT if request.commit else State.PREPARE_ABORT,
+        started_ms=now_ms if old.state in RESTING else old.started_ms,
+        updated_ms=now_ms,
+        client_version=request.client_version if bumps else 0,
+    )
+    new = shard.change(request.transactional_id, old, new, tx)
+    _proceed(shard, request.transactional_id, new, now_ms, tx)
+    tx.reply(tx.ticket, TransactionEnded(*new.successor) if bumps else TransactionEnded())
+
+
+def _is_repeated_without_bump(request: EndTransaction, old: Transaction) -> bool:
+    producer_id, epoch = old.client
+    if request.producer_id != producer_id:
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    if request.producer_epoch != epoch or epoch == EPOCH_MAX:
+        raise fenced(request)
+    if old.state is State.ONGOING:
+        return False
+    _check_kind(request, old)
+    if old.state in PREPARED:
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+    return True
+
+
+def _is_repeated(request: EndTransaction, old: Transaction) -> bool:
+    """The state and the present epoch would not tell: they are those of the next transaction too."""
+    producer_id, epoch = old.client
+    rotated = request.producer_id == old.previous_producer_id and request.producer_epoch == EPOCH_LAST and epoch == 0
+    if request.producer_id != producer_id and not rotated:
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    again = rotated or request.producer_epoch + 1 == epoch
+    if old.state in PREPARED:
+        if not again:
+            raise fenced(request)
+        _check_kind(request, old)
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if again and old.state in ENDS.values():
+        _check_kind(request, old)
+        if epoch == EPOCH_MAX:
+            raise fenced(request)  # timed out at its last epoch: nobody goes on with this id (KAFKA-20090)
+        return True
+    if request.producer_epoch != epoch or epoch == EPOCH_MAX:
+        raise fenced(request)
+    if request.commit and old.state is not State.ONGOING:
+        raise KafkaError(INVALID_STATE)
+    return False
+
+
+def _check_kind(request: EndTransaction, old: Transaction) -> None:
+    """The other end was decided, or none was begun."""
+    kinds = (
+        (State.PREPARE_COMMIT, State.COMPLETE_COMMIT) if request.commit else (State.PREPARE_ABORT, State.COMPLETE_ABORT)
+    )
+    if old.state not in kinds:
+        raise KafkaError(INVALID_STATE)
+
+
+def _bumped(request: EndTransaction, old: Transaction) -> Transaction:
+    """The markers carry the next epoch. So does the producer, unless epochs run out, or it is not the one that began."""
+    producer_id, epoch = old.client
+    next_producer_id, next_epoch = NO_PRODUCER_ID, NO_EPOCH
+    if epoch >= EPOCH_LAST:
+        next_producer_id, next_epoch = request.fresh_producer_id, 0 if old.is_kept else NO_EPOCH
+        if next_producer_id == NO_PRODUCER_ID:
+            raise ProducerIdNeeded(request.transactional_id)
+    elif old.is_kept:
+        next_producer_id, next_epoch = producer_id, epoch + 1
+    return old.but(
+        producer_epoch=min(old.producer_epoch + 1, EPOCH_MAX),
+        next_producer_id=next_producer_id,
+        next_producer_epoch=next_epoch,
+    )
+
+
+# --- without being asked by its producer
+
+
+def fence(shard: TransactionShard, name: str, old: Transaction, now_ms: int, tx: Tx) -> None:
+    """Aborts a transaction that is open, at an epoch that its producer does not have."""
+    assert old.state is State.ONGOING
+    shard.tables.remember_epoch(name, NO_EPOCH)
+    bumped = old.producer_epoch < EPOCH_MAX
+    new = old.but(
+        producer_epoch=old.producer_epoch + bumped,
+        next_producer_epoch=min(old.next_producer_epoch + 1, EPOCH_MAX) if old.is_kept else NO_EPOCH,
+        state=State.PREPARE_ABORT,
+        updated_ms=now_ms,
+        # Version 2 has partitions refuse a marker at the epoch of the data. Kafka once let producers have the highest there is.
+        client_version=shard.transaction_version() if bumped else 0,
+    )
+    _proceed(shard, name, shard.change(name, old, new, tx), now_ms, tx)
+
+
+def refuse_when_committed(error: KafkaError, tx: Tx) -> None:
+    """To raise it would take back what was emitted."""
+    asker = tx.ticket
+    tx.reply(Ticket(lambda _, failure: asker.fail(failure or error)), None)
+
+
+# --- markers
+
+
+def begin_endings(shard: TransactionShard, tx: Tx) -> None:
+    """Emits nothing: if that were refused, nobody would begin again. So even what has no partitions goes by the shell."""
+    for name in shard.tables.prepared.keys():  # noqa: SIM118 -- a table, not a dict
+        _send(shard, name, shard.tables.all[name], tx)
+
+
+def on_markers_written(shard: TransactionShard, request: MarkersWritten, now_ms: int, tx: Tx) -> None:
+    name = request.transactional_id
+    if shard.tables.prepared.get(name) == request.prepared_offset:
+        old = shard.tables.all[name]
+        if (old.producer_id, old.producer_epoch) == (request.producer_id, request.producer_epoch):
+            _complete(shard, name, old, now_ms, tx)
+    tx.reply(tx.ticket, None)
+
+
+def _proceed(shard: TransactionShard, name: str, decided: Transaction, now_ms: int, tx: Tx) -> None:
+    if decided.partitions:
+        _send(shard, name, decided, tx)
+    else:
+        _complete(shard, name, decided, now_ms, tx)
+
+
+def _send(shard: TransactionShard, name: str, decided: Transaction, tx: Tx) -> None:
+    markers = Markers(
+        name,
+        decided.producer_id,
+        decided.producer_epoch,
+        decided.state is State.PREPARE_COMMIT,
+        tuple(sorted(decided.partitions)),
+        decided.client_version,
+        shard.tables.prepared[name],
+    )
+
+    def tell(value: Any, failure: Exception | None) -> None:
+        if failure is None:  # else the coordinator is another: that one finds the record, or it was never decided
+            shard.send(markers)
+
+    tx.reply(Ticket(tell), None)
+
+
+def _complete(shard: TransactionShard, name: str, old: Transaction, now_ms: int, tx: Tx) -> None:
+    producer_id, epoch = old.successor
+    new = old.but(
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        next_producer_id=NO_PRODUCER_ID,
+        next_producer_epoch=NO_EPOCH,
+        state=ENDS[old.state],
+        partitions=NO_PARTITIONS,
+        updated_ms=now_ms,
+    )
+    shard.change(name, old, new, tx)

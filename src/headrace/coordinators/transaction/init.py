@@ -1,0 +1,141 @@
+"""InitProducerId 0–6 for a transactional id: who the producer is from now on, and everybody before it is not.
+
+A transaction that is open is aborted first, at an epoch that nobody is given; the producer is told to come back and gets the next one.
+It comes with its own id and epoch when it goes on after an error (KIP-360): then it is refused if somebody else came meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.coordinators.transaction.asked import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    InitProducer,
+    ProducerIdNeeded,
+    ProducerInitialized,
+)
+from headrace.coordinators.transaction.ending import fence, refuse_when_committed
+from headrace.coordinators.transaction.state import (
+    EPOCH_LAST,
+    NO_TIME,
+    TWO_PHASE_TIMEOUT_MS,
+    Transaction,
+)
+from headrace.coordinators.transaction.states import PREPARED, State
+
+if TYPE_CHECKING:
+    from headrace.coordinators.transaction.shard import TransactionShard, Tx
+
+FENCED_VERSION_MIN = 4  # older clients know INVALID_PRODUCER_EPOCH
+KEEPING_VERSION_MIN = 2  # of transactions: a kept one has a producer that only tagged values can hold
+
+Producer = tuple[int, int]  # id and epoch
+
+
+def init_producer(shard: TransactionShard, request: InitProducer, now_ms: int, tx: Tx) -> None:
+    expected = _check(shard, request)
+    name = request.transactional_id
+    timeout_ms = TWO_PHASE_TIMEOUT_MS if request.enable_two_phase_commit else request.timeout_ms
+    old = shard.tables.all.get(name)
+    if old is None:
+        # Also for a producer that knows who it was: its transactional id was forgotten, and with it whoever could be in its way.
+        producer, last_epoch = (_fresh(request), 0), NO_EPOCH
+    else:
+        if expected is not None and not _may_be(expected, old):
+            raise fenced(request)
+        if old.state in PREPARED:
+            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        if old.state is State.ONGOING:
+            _init_over_ongoing(shard, request, expected, old, now_ms, tx)
+            return
+        producer, last_epoch = _next(request, expected, old, shard.tables.last_epochs.get(name))
+    shard.tables.remember_epoch(name, last_epoch)
+    new = (old or Transaction(*producer, timeout_ms)).but(
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        timeout_ms=timeout_ms,
+        state=State.EMPTY,
+        started_ms=NO_TIME,
+        updated_ms=now_ms,
+    )
+    shard.change(name, old, new, tx)
+    tx.reply(tx.ticket, ProducerInitialized(*producer))
+
+
+def _check(shard: TransactionShard, request: InitProducer) -> Producer | None:
+    """Whom the asker takes itself for, if it says so."""
+    settings = shard.settings
+    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    two_phase = request.enable_two_phase_commit or request.keep_prepared
+    if two_phase and not settings.transaction_two_phase_commit_enable:
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if request.keep_prepared and request.producer_id != NO_PRODUCER_ID:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    if request.keep_prepared and shard.transaction_version() < KEEPING_VERSION_MIN:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    if not request.enable_two_phase_commit and not 0 < request.timeout_ms <= settings.transaction_max_timeout_ms:
+        raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+    return None if request.producer_id == NO_PRODUCER_ID else (request.producer_id, request.producer_epoch)
+
+
+def _may_be(expected: Producer, old: Transaction) -> bool:
+    """Its id at least: the present one, or the one before if that had no epochs left."""
+    producer_id, epoch = expected
+    return producer_id == old.client[0] or (producer_id == old.previous_producer_id and epoch >= EPOCH_LAST)
+
+
+def _next(
+    request: InitProducer, expected: Producer | None, old: Transaction, last_epoch: int | None
+) -> tuple[Producer, int]:
+    """Who the producer is from now on, and which epoch it may still take for its own."""
+    had = old.producer_id, old.producer_epoch
+    if expected is not None and expected != had:
+        if expected[1] == last_epoch and old.producer_epoch <= EPOCH_LAST:
+            return had, last_epoch  # it has asked before, and missed the answer
+        raise fenced(request)
+    producer = (_fresh(request), 0) if old.producer_epoch >= EPOCH_LAST else (old.producer_id, old.producer_epoch + 1)
+    return producer, NO_EPOCH if expected is None else old.producer_epoch
+
+
+def _init_over_ongoing(
+    shard: TransactionShard,
+    request: InitProducer,
+    expected: Producer | None,
+    old: Transaction,
+    now_ms: int,
+    tx: Tx,
+) -> None:
+    if expected is not None and expected != old.client:
+        # Kafka would abort, and refuse afterwards: a zombie that comes late would take the transaction of its successor with it.
+        raise fenced(request)
+    if request.keep_prepared:
+        _keep(shard, request, old, now_ms, tx)
+        return
+    fence(shard, request.transactional_id, old, now_ms, tx)
+    refuse_when_committed(KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS), tx)
+
+
+def _keep(shard: TransactionShard, request: InitProducer, old: Transaction, now_ms: int, tx: Tx) -> None:
+    """The transaction waits for the new producer to end it; its markers still have to be those of the old one."""
+    if not old.is_two_phase:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE)
+    producer_id, epoch = old.client
+    producer_id, epoch = (_fresh(request), 0) if epoch >= EPOCH_LAST else (producer_id, epoch + 1)
+    shard.tables.remember_epoch(request.transactional_id, NO_EPOCH)
+    new = old.but(next_producer_id=producer_id, next_producer_epoch=epoch, updated_ms=now_ms)
+    shard.change(request.transactional_id, old, new, tx)
+    tx.reply(tx.ticket, ProducerInitialized(producer_id, epoch, old.producer_id, old.producer_epoch))
+
+
+def _fresh(request: InitProducer) -> int:
+    if request.fresh_producer_id == NO_PRODUCER_ID:
+        raise ProducerIdNeeded(request.transactional_id)
+    return request.fresh_producer_id
+
+
+def fenced(request: InitProducer) -> KafkaError:
+    known = request.version >= FENCED_VERSION_MIN
+    return KafkaError(ErrorCode.PRODUCER_FENCED if known else ErrorCode.INVALID_PRODUCER_EPOCH)

@@ -1,0 +1,64 @@
+"""AddPartitionsToTxn 0–5 and AddOffsetsToTxn: a partition belongs to a transaction BEFORE anything is written to it.
+
+Version 4 on is asked by the partition's leader, for a client that left it to the leader (KIP-890), or only to verify that the client
+has done it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.coordinators.transaction.asked import AddPartitions, EndTransaction, PartitionsAnswered
+from headrace.coordinators.transaction.state import EPOCH_MAX, Transaction
+from headrace.coordinators.transaction.states import PREPARED, RESTING, State
+
+if TYPE_CHECKING:
+    from headrace.coordinators.transaction.shard import TransactionShard, Tx
+
+FENCED_VERSION_MIN = 2  # older clients know INVALID_PRODUCER_EPOCH; the same for EndTxn and AddOffsetsToTxn
+ABORTABLE_VERSION_MIN = 5
+
+
+def add_partitions(shard: TransactionShard, request: AddPartitions, now_ms: int, tx: Tx) -> None:
+    old = _check(shard, request)
+    asked = frozenset(request.partitions)
+    if request.verify_only:
+        tx.reply(tx.ticket, _verified(request, old))
+        return
+    if asked and not (old.state is State.ONGOING and asked <= old.partitions):
+        new = old.but(
+            state=State.ONGOING,
+            partitions=old.partitions | asked,
+            started_ms=now_ms if old.state in RESTING else old.started_ms,
+            updated_ms=now_ms,
+            client_version=request.client_version,
+        )
+        shard.change(request.transactional_id, old, new, tx)
+    tx.reply(tx.ticket, PartitionsAnswered(dict.fromkeys(request.partitions, ErrorCode.NONE)))
+
+
+def _check(shard: TransactionShard, request: AddPartitions) -> Transaction:
+    old = shard.tables.all.get(request.transactional_id)
+    if old is None or request.producer_id not in (old.producer_id, old.client[0]):
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    if (request.producer_id, request.producer_epoch) != old.client or request.producer_epoch == EPOCH_MAX:
+        raise fenced(request)
+    if old.state in PREPARED:
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if old.is_kept:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE)  # it is prepared for all who take part: nothing can be added
+    return old
+
+
+def _verified(request: AddPartitions, old: Transaction) -> PartitionsAnswered:
+    known = request.version >= ABORTABLE_VERSION_MIN
+    missing = ErrorCode.TRANSACTION_ABORTABLE if known else ErrorCode.INVALID_TXN_STATE
+    return PartitionsAnswered(
+        {place: ErrorCode.NONE if place in old.partitions else missing for place in request.partitions}
+    )
+
+
+def fenced(request: AddPartitions | EndTransaction) -> KafkaError:
+    known = request.version >= FENCED_VERSION_MIN
+    return KafkaError(ErrorCode.PRODUCER_FENCED if known else ErrorCode.INVALID_PRODUCER_EPOCH)

@@ -1,0 +1,102 @@
+"""One partition of __transaction_state as a machine: the transactional ids that hash to it. It only routes; see the rooms it routes to.
+
+A decision sees the newest state at once and its answer waits for the commit, so nobody is ever told to come back because a write is
+under way; Kafka's pending states have no counterpart here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.coordinators.transaction.asked import (
+    AddPartitions,
+    EndTransaction,
+    InitProducer,
+    Markers,
+    MarkersWritten,
+)
+from headrace.coordinators.transaction.ending import begin_endings, end_transaction, on_markers_written
+from headrace.coordinators.transaction.expiry import (
+    EXPIRY_SWEEP,
+    TIMED_OUT,
+    TIMEOUT_SWEEP,
+    begin_sweeps,
+    on_expiry_sweep,
+    on_timed_out,
+    on_timeout_sweep,
+)
+from headrace.coordinators.transaction.init import init_producer
+from headrace.coordinators.transaction.partitions import add_partitions
+from headrace.coordinators.transaction.records import TransactionRecord
+from headrace.coordinators.transaction.settings import TransactionSettings
+from headrace.coordinators.transaction.state import Transaction, TransactionTables, record_of
+from headrace.coordinators.transaction.states import BEFORE, State
+from headrace.statemachine.machine import Decision
+from headrace.statemachine.undo import UndoLog
+
+Tx = Decision[TransactionRecord]
+Verb = Callable[["TransactionShard", Any, int, Tx], None]  # what is asked, or the timer
+Asked = InitProducer | AddPartitions | EndTransaction | MarkersWritten
+EPOCH_BUMP_VERSION_MIN = 2  # of transactions: each has an epoch of its own (KIP-890)
+
+VERBS: dict[type[Any], Verb] = {
+    InitProducer: init_producer,
+    AddPartitions: add_partitions,
+    EndTransaction: end_transaction,
+    MarkersWritten: on_markers_written,
+}
+ALARMS: dict[str, Verb] = {
+    TIMEOUT_SWEEP: on_timeout_sweep,
+    TIMED_OUT: on_timed_out,
+    EXPIRY_SWEEP: on_expiry_sweep,
+}
+
+
+class TransactionShard:
+    def __init__(
+        self,
+        settings: TransactionSettings,
+        send: Callable[[Markers], None],
+        transaction_version: Callable[[], int],
+    ) -> None:
+        self.undo = UndoLog()
+        self.settings = settings
+        self.send = send  # told only what is committed
+        self.transaction_version = transaction_version  # of the cluster, as this broker has seen it last
+        self.tables = TransactionTables(self.undo)
+
+    # --- as the runtime wants it
+
+    def decide(self, request: Asked, now_ms: int, tx: Tx) -> None:
+        if not request.transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        VERBS[type(request)](self, request, now_ms, tx)
+
+    def apply(self, record: TransactionRecord, offset: int) -> None:
+        self.tables.apply(record, offset)
+
+    def on_timer(self, timer: Hashable, now_ms: int, tx: Tx) -> None:
+        """Timers are tuples: what they are for, then whom they concern."""
+        assert isinstance(timer, tuple)
+        ALARMS[timer[0]](self, timer, now_ms, tx)
+
+    def on_leading(self, now_ms: int, tx: Tx) -> None:
+        begin_endings(self, tx)
+        begin_sweeps(self, now_ms, tx)
+
+    # --- for the rooms
+
+    def bumps_epochs(self, client_version: int) -> bool:
+        return min(client_version, self.transaction_version()) >= EPOCH_BUMP_VERSION_MIN
+
+    def change(self, name: str, old: Transaction | None, new: Transaction, tx: Tx) -> Transaction:
+        """Emits it; every change of a transaction but its tombstone passes here."""
+        before = State.EMPTY if old is None else old.state
+        assert before in BEFORE[new.state], f"{name}: {before.text} does not become {new.state.text}"
+        if old is not None and new.producer_id == old.producer_id:
+            assert new.producer_epoch >= old.producer_epoch, f"{name}: its epoch went back to {new.producer_epoch}"
+        new = new.but(previous_producer_id=new.producer_id if old is None else old.producer_id)
+        tx.emit(record_of(name, new, self.transaction_version()))
+        return self.tables.all[name]

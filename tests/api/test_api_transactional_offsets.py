@@ -1,0 +1,285 @@
+"""TxnOffsetCommit: who may, what the coordinator of the transaction is asked, and how its answers are told to clients of each version."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_files, make_partition
+
+from headrace.api.transactional_offsets import TransactionalOffsetsApi
+from headrace.base.errors import ErrorCode
+from headrace.base.ids import TopicPartition
+from headrace.broker.coordination import Coordination
+from headrace.coordinators.group.offset_reads import FetchGroup, fetch
+from headrace.coordinators.group.records import decode_group_record, encode_group_record
+from headrace.coordinators.group.rooms import GROUP_ROOMS
+from headrace.coordinators.group.settings import GroupSettings
+from headrace.coordinators.group.shard import GroupShard
+from headrace.coordinators.group.transactional_commits import asked_to_end
+from headrace.metadata.image import Image, Partition, Topic
+from headrace.protocol.apis import ApiKey
+from headrace.protocol.compiler import codec
+from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from headrace.records.control import TransactionMarker
+from headrace.security.resources import Operation, Resource
+from headrace.server.context import Peer, RequestContext
+from headrace.testing.simulator.loop import SimulatedLoop
+
+TOPIC = "orders"
+GROUP = "readers"
+PRODUCER = 7
+OFFSETS_PARTITION = TopicPartition("t", 0)
+NONE = ErrorCode.NONE
+
+
+class Verifier:
+    def __init__(self):
+        self.code = NONE
+        self.asked = []
+        self.meanwhile = None
+
+    async def verify(self, transactional_id, producer_id, producer_epoch, partitions, *, add):
+        self.asked.append((transactional_id, producer_id, producer_epoch, list(partitions), add))
+        if self.meanwhile is not None:
+            await self.meanwhile()
+        return dict.fromkeys(partitions, self.code)
+
+
+class Authority:
+    """Refuses what it is told to."""
+
+    def __init__(self, *refused):
+        self.refused = refused
+
+    def allows(self, context, operation, resource, name, *, quietly=False):
+        return (operation, resource, name) not in self.refused
+
+
+class Clock:
+    def now_ms(self):
+        return NOW_MS
+
+
+class Stage:
+    def __init__(self):
+        self.loop = SimulatedLoop(Random(1))
+        self.partition = make_partition(make_files())
+        state = Partition(replicas=(NODE,), isr=(NODE,), leader=NODE, leader_epoch=0, partition_epoch=0)
+        topics = [
+            Topic("t", TOPIC_ID, (state,)),
+            Topic(TOPIC, TOPIC_ID, (state,) * 2),
+            Topic("other", TOPIC_ID, (state,)),
+        ]
+        image = Image(topics={topic.name: topic for topic in topics})
+        self.groups = Coordination(
+            "t",
+            lambda: GroupShard(GROUP_ROOMS, GroupSettings(), lambda: image, Random(2)),
+            encode_group_record,
+            decode_group_record,
+            lambda: image,
+            Clock(),
+            self.loop,
+            end=asked_to_end,
+        )
+        self.verifier = Verifier()
+        self.verification = True
+        self.authority = None
+        self.api = TransactionalOffsetsApi(self.groups, lambda: image, self.verifier, lambda: self.verification)
+
+    def run(self, story):
+        async def whole():
+            self.groups.elected(self.partition)
+            await self.groups.settle()
+            await story()
+            self.groups.close()
+
+        self.loop.run_until_complete(whole())
+        self.loop.close()
+        assert self.loop.errors == []
+
+    async def ask(self, version=5, topics=None, group=GROUP, epoch=0, **more):
+        """The codes, by topic and partition."""
+        request = TxnOffsetCommitRequest(
+            "tx",
+            group,
+            PRODUCER,
+            epoch,
+            topics=[
+                TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(
+                    name,
+                    [TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(*pair) for pair in offsets.items()],
+                )
+                for name, offsets in (topics or {TOPIC: {0: 5}}).items()
+            ],
+            **more,
+        )
+        peer = Peer("PLAINTEXT", "127.0.0.1", authority=self.authority)
+        context = RequestContext(peer, ApiKey.TXN_OFFSET_COMMIT, version, "client")
+        answer = await self.api.commit(context, request)
+        codec(TxnOffsetCommitResponse, version).encode(answer)
+        return {
+            (topic.name, one.partition_index): ErrorCode(one.error_code)
+            for topic in answer.topics
+            for one in topic.partitions
+        }
+
+    async def code(self, version=5, **more):
+        [code] = (await self.ask(version, **more)).values()
+        return code
+
+    async def end(self, *, commit, epoch=0):
+        await self.groups.end_transaction(0, PRODUCER, epoch, TransactionMarker(commit, 1), 0)
+        await asyncio.sleep(0)
+
+    @property
+    def committed(self):
+        answer = fetch(self.groups.machine_of(GROUP), FetchGroup(GROUP, topics=None))
+        return {
+            (topic.name, one.partition_index): one.committed_offset
+            for topic in answer.topics
+            for one in topic.partitions
+        }
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_the_coordinator_of_the_transaction_is_asked_once_and_adds_since_version_5(version):
+    stage = Stage()
+
+    async def story():
+        assert await stage.code(version) is NONE
+        assert await stage.code(version, topics={TOPIC: {1: 6}}) is NONE
+        assert stage.verifier.asked == [("tx", PRODUCER, 0, [OFFSETS_PARTITION], version == 5)]
+        assert stage.committed == {}
+        await stage.end(commit=True)
+        assert stage.committed == {(TOPIC, 0): 5, (TOPIC, 1): 6}
+        await stage.code(version, epoch=1)
+        assert len(stage.verifier.asked) == 2
+
+    stage.run(story)
+
+
+def test_without_verification_only_those_are_asked_about_who_want_to_be_added():
+    stage = Stage()
+    stage.verification = False
+
+    async def story():
+        assert await stage.code(4) is NONE and stage.verifier.asked == []
+        await stage.end(commit=True)
+        assert await stage.code(5, epoch=1) is NONE and len(stage.verifier.asked) == 1
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize(
+    ("said", "version", "told"),
+    [
+        (ErrorCode.INVALID_TXN_STATE, 5, ErrorCode.INVALID_TXN_STATE),
+        (ErrorCode.TRANSACTION_ABORTABLE, 5, ErrorCode.TRANSACTION_ABORTABLE),
+        (ErrorCode.TRANSACTION_ABORTABLE, 4, ErrorCode.TRANSACTION_ABORTABLE),
+        (ErrorCode.TRANSACTION_ABORTABLE, 3, ErrorCode.INVALID_TXN_STATE),
+        (ErrorCode.PRODUCER_FENCED, 5, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, 5, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (ErrorCode.CONCURRENT_TRANSACTIONS, 5, ErrorCode.CONCURRENT_TRANSACTIONS),
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, 5, ErrorCode.INVALID_TXN_STATE),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, 5, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.NETWORK_EXCEPTION, 5, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (ErrorCode.NETWORK_EXCEPTION, 1, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ],
+)
+def test_what_the_coordinator_says_is_told_in_words_that_the_client_knows(said, version, told):
+    stage = Stage()
+    stage.verifier.code = said
+
+    async def story():
+        assert await stage.code(version) is told
+        assert stage.partition.log.log_end == 0
+
+    stage.run(story)
+
+
+def test_a_marker_that_comes_while_the_coordinator_is_asked_ends_it_all():
+    stage = Stage()
+
+    async def story():
+        async def ends():
+            await stage.end(commit=False)
+
+        stage.verifier.meanwhile = ends
+        assert await stage.code(4) is ErrorCode.INVALID_TXN_STATE
+        assert stage.partition.log.log_end == 1  # the marker
+
+        async def leaves():
+            stage.partition.lead(NODE, 1, (NODE,))
+            stage.groups.elected(stage.partition)
+            await stage.groups.settle()
+
+        stage.verifier.meanwhile = leaves
+        assert await stage.code(4) is ErrorCode.NOT_COORDINATOR
+        stage.verifier.meanwhile = None
+        assert await stage.code(4) is NONE
+        await stage.end(commit=True, epoch=1)
+        assert await stage.code(4) is ErrorCode.INVALID_PRODUCER_EPOCH
+
+    stage.run(story)
+
+
+def test_rights_to_the_transaction_then_the_group_then_each_topic():
+    stage = Stage()
+    transaction = (Operation.WRITE, Resource.TRANSACTIONAL_ID, "tx")
+    group = (Operation.READ, Resource.GROUP, GROUP)
+    topic = (Operation.READ, Resource.TOPIC, TOPIC)
+
+    async def story():
+        stage.authority = Authority(transaction, group, topic)
+        assert await stage.code() is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        stage.authority = Authority(group, topic)
+        assert await stage.code() is ErrorCode.GROUP_AUTHORIZATION_FAILED
+        stage.authority = Authority(topic)
+        assert await stage.code() is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert stage.verifier.asked == []
+        assert await stage.ask(topics={TOPIC: {0: 1, 9: 1}, "other": {0: 1, 1: 2}, "gone": {0: 1}}) == {
+            (TOPIC, 0): ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            (TOPIC, 9): ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            ("other", 0): NONE,
+            ("other", 1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ("gone", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+        await stage.end(commit=True)
+        assert stage.committed == {("other", 0): 1}
+
+    stage.run(story)
+
+
+def test_groups_that_cannot_be_asked():
+    stage = Stage()
+
+    async def story():
+        assert await stage.code(group="") is ErrorCode.INVALID_GROUP_ID
+        assert await stage.code(generation_id=3, member_id="who") is ErrorCode.ILLEGAL_GENERATION
+        stage.partition.configure(2)
+        assert await stage.code() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        stage.partition.configure(1)
+        stage.partition.lead(NODE, 1, (NODE,))
+        stage.groups.elected(stage.partition)
+        assert await stage.code(1) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        stage.groups.elected(stage.partition)
+        await stage.groups.settle()
+        stage.partition.lead(2, 2, (NODE,))
+        stage.groups.elected(stage.partition)
+        assert await stage.code() is ErrorCode.NOT_COORDINATOR
+
+    stage.run(story)
+
+
+def test_a_group_that_is_being_loaded():
+    stage = Stage()
+
+    async def story():
+        stage.partition.lead(NODE, 1, (NODE,))
+        stage.groups.elected(stage.partition)
+        assert await stage.code(2) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert stage.verifier.asked == []
+
+    stage.run(story)

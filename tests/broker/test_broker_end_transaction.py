@@ -1,0 +1,289 @@
+"""Offsets of transactions on the log: what is written, what is read of it again, and what a marker that comes too late is told."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_files, make_partition
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.broker.coordination import Coordination
+from headrace.coordinators.group.asked import Asked
+from headrace.coordinators.group.offset_reads import FetchGroup, fetch
+from headrace.coordinators.group.records import GroupRecord, decode_group_record, encode_group_record
+from headrace.coordinators.group.rooms import GROUP_ROOMS
+from headrace.coordinators.group.settings import GroupSettings
+from headrace.coordinators.group.shard import GroupShard
+from headrace.coordinators.group.transactional_commits import asked_to_end
+from headrace.metadata.image import Image, Topic
+from headrace.metadata.image import Partition as PartitionState
+from headrace.protocol.messages.offset_commit import OffsetCommitRequest
+from headrace.protocol.messages.stored.offsets import OffsetCommitKey, OffsetCommitValue
+from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from headrace.records.batch import iterate_batches, read_header
+from headrace.records.builder import BatchBuilder, build_batch
+from headrace.records.control import (
+    ControlRecord,
+    ControlType,
+    TransactionMarker,
+    build_control_batch,
+    build_marker,
+)
+from headrace.records.record import Record
+from headrace.replication.journal import RECORDS_AT_ONCE
+from headrace.testing.simulator.loop import SimulatedLoop
+
+OTHER = 2
+GROUP = "readers"
+P, Q = 7, 8
+COMMIT, ABORT = TransactionMarker(True, 1), TransactionMarker(False, 1)
+
+
+class Clock:
+    def now_ms(self):
+        return NOW_MS
+
+
+class Stage:
+    def __init__(self, **options):
+        self.loop = SimulatedLoop(Random(1))
+        self.partition = make_partition(make_files(), **options)
+        state = PartitionState(replicas=(NODE,), isr=(NODE,), leader=NODE, leader_epoch=0, partition_epoch=0)
+        image = Image(topics={"t": Topic("t", TOPIC_ID, (state,))})
+        self.coordination = Coordination(
+            "t",
+            lambda: GroupShard(GROUP_ROOMS, GroupSettings(), lambda: image, Random(2)),
+            encode_group_record,
+            decode_group_record,
+            lambda: image,
+            Clock(),
+            self.loop,
+            end=asked_to_end,
+        )
+
+    def run(self, story):
+        async def whole():
+            self.coordination.elected(self.partition)
+            await self.coordination.settle()
+            await story()
+            self.coordination.close()
+
+        self.loop.run_until_complete(whole())
+        self.loop.close()
+        assert self.loop.errors == []
+
+    async def commit(self, offsets):
+        partitions = [OffsetCommitRequest.OffsetCommitRequestPartition(*pair) for pair in offsets.items()]
+        topics = [OffsetCommitRequest.OffsetCommitRequestTopic("t", TOPIC_ID, partitions)]
+        await self.coordination.decide(GROUP, Asked(OffsetCommitRequest(GROUP, topics=topics), 9))
+        await asyncio.sleep(0)
+
+    async def commit_pending(self, producer, offsets, epoch=0, guard=None):
+        partitions = [TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(*pair) for pair in offsets.items()]
+        topics = [TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic("t", partitions)]
+        request = TxnOffsetCommitRequest("tx", GROUP, producer, epoch, topics=topics)
+        guard = guard or self.coordination.guard(GROUP, producer, epoch, adds=False)
+        await self.coordination.decide_in_transaction(GROUP, Asked(request, 4), guard)
+
+    async def end(self, producer, marker, epoch=0, version=0):
+        await self.coordination.end_transaction(0, producer, epoch, marker, version)
+        await asyncio.sleep(0)  # readers of what is committed see it from the next turn on
+
+    def append(self, batch):
+        """As it comes from a log that somebody else has written."""
+        self.partition.append(memoryview(batch), read_header(batch), NOW_MS, NOW_MS, check_producer=False)
+
+    async def lead_again(self):
+        self.partition.lead(NODE, self.partition.leader_epoch + 1, (NODE,))
+        self.coordination.elected(self.partition)
+        await self.coordination.settle()
+
+    def headers(self):
+        log = self.partition.log
+        return [header for _, header in iterate_batches(log.read(0, 1 << 20, log.log_end).range.read())]
+
+    @property
+    def committed(self):
+        answer = fetch(self.coordination.machine_of(GROUP), FetchGroup(GROUP, topics=None))
+        return {one.partition_index: one.committed_offset for topic in answer.topics for one in topic.partitions}
+
+    @property
+    def pending(self):
+        return sorted(index for _, index in self.coordination.machine_of(GROUP).offsets.pending.places(GROUP))
+
+
+def code_of(code):
+    return pytest.raises(KafkaError, match=code.name)
+
+
+def stored(index, offset):
+    """Key and value, as a record of the log."""
+    record = GroupRecord(OffsetCommitKey(GROUP, "t", index), OffsetCommitValue(offset, commit_timestamp=NOW_MS), 4)
+    return Record(0, NOW_MS, *encode_group_record(record))
+
+
+def test_a_request_is_one_transactional_batch_and_its_end_is_a_marker():
+    stage = Stage()
+
+    async def story():
+        await stage.commit({0: 1})
+        await stage.commit_pending(P, {0: 5, 1: 6}, epoch=3)
+        await stage.commit_pending(P, {2: 7}, epoch=3)
+        assert stage.partition.last_stable_offset == 1
+        await stage.end(P, COMMIT, epoch=4, version=2)
+        assert stage.partition.last_stable_offset == stage.partition.high_watermark == 5
+        assert [
+            (one.producer_id, one.producer_epoch, one.base_sequence, one.is_transactional, one.is_control, one.record_count)
+            for one in stage.headers()
+        ] == [
+            (-1, -1, -1, False, False, 1),
+            (P, 3, -1, True, False, 2),
+            (P, 3, -1, True, False, 1),
+            (P, 4, -1, True, True, 1),
+        ]  # fmt: skip
+        assert stage.committed == {0: 5, 1: 6, 2: 7}
+        await stage.lead_again()
+        assert stage.committed == {0: 5, 1: 6, 2: 7} and stage.pending == []
+
+    stage.run(story)
+
+
+def test_what_waits_for_its_end_is_found_again_and_ends():
+    stage = Stage()
+
+    async def story():
+        await stage.commit({0: 1})
+        await stage.commit_pending(P, {0: 5, 1: 6})
+        await stage.commit_pending(Q, {1: 8})
+        await stage.commit({1: 9})
+        await stage.lead_again()
+        assert stage.committed == {0: 1, 1: 9} and stage.pending == [0, 1]
+        await stage.end(P, COMMIT)
+        assert stage.committed == {0: 5, 1: 9} and stage.pending == [1]
+        await stage.lead_again()
+        await stage.end(Q, ABORT)
+        assert stage.committed == {0: 5, 1: 9} and stage.pending == []
+
+    stage.run(story)
+
+
+def test_what_kafka_wrote_is_loaded():
+    """Its batches of transactions, its markers, control records of other kinds, a marker whose record was cleaned away."""
+    stage = Stage()
+    many = RECORDS_AT_ONCE * 2 + 1
+    stage.append(
+        build_batch([stored(index, 1) for index in range(many)], producer_id=P, producer_epoch=2, transactional=True)
+    )
+    stage.append(build_batch([stored(0, 2)]))
+    stage.append(build_batch([stored(1, 3)], producer_id=Q, producer_epoch=0, transactional=True))
+    stage.append(build_control_batch([ControlRecord(ControlType.LEADER_CHANGE, b"")], timestamp=NOW_MS))
+    stage.append(build_marker(COMMIT, producer_id=P, producer_epoch=2, timestamp=NOW_MS))
+    stage.append(build_batch([stored(2, 4)], producer_id=9, producer_epoch=0, base_sequence=0))  # of no transaction
+    stage.append(build_marker(ABORT, producer_id=99, producer_epoch=2, timestamp=NOW_MS))
+    cleaned = {"producer_id": Q, "producer_epoch": 0, "transactional": True, "control": True, "last_offset_delta": 0}
+    stage.append(BatchBuilder(NOW_MS).build(**cleaned))
+
+    async def story():
+        assert stage.committed == dict.fromkeys(range(many), 1) | {0: 2, 2: 4}
+        assert stage.pending == [1]
+        await stage.end(Q, COMMIT)
+        assert stage.committed[1] == 3
+
+    stage.run(story)
+
+
+def test_a_damaged_marker_closes_the_shard():
+    stage = Stage()
+    stage.append(build_control_batch(
+        [ControlRecord(ControlType.COMMIT, b"")], timestamp=NOW_MS, producer_epoch=0, transactional=True
+    ))  # fmt: skip
+
+    async def story():
+        with code_of(ErrorCode.COORDINATOR_NOT_AVAILABLE):
+            await stage.commit({0: 1})
+        with code_of(ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            await stage.end(P, COMMIT)
+
+    stage.run(story)
+
+
+def test_a_marker_that_is_refused_changes_nothing():
+    stage = Stage()
+
+    async def story():
+        await stage.commit_pending(P, {0: 5}, epoch=3)
+        with code_of(ErrorCode.INVALID_PRODUCER_EPOCH):
+            await stage.end(P, COMMIT, epoch=2)
+        with code_of(ErrorCode.INVALID_PRODUCER_EPOCH):  # every marker of version 2 has an epoch of its own
+            await stage.end(P, COMMIT, epoch=3, version=2)
+        stage.partition.configure(2)
+        with code_of(ErrorCode.NOT_ENOUGH_REPLICAS):
+            await stage.end(P, COMMIT, epoch=3)
+        stage.partition.configure(1)
+        assert stage.committed == {} and stage.pending == [0] and stage.partition.log.log_end == 1
+        await stage.end(P, TransactionMarker(True, 5), epoch=3)
+        with code_of(ErrorCode.TRANSACTION_COORDINATOR_FENCED):
+            await stage.end(P, TransactionMarker(False, 4), epoch=3)
+        assert stage.committed == {0: 5} and stage.pending == []
+
+    stage.run(story)
+
+
+def test_a_marker_goes_to_whoever_leads_and_has_loaded():
+    stage = Stage()
+
+    async def story():
+        with code_of(ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            await stage.coordination.end_transaction(1, P, 0, COMMIT, 0)
+        stage.partition.lead(NODE, 1, (NODE,))
+        stage.coordination.elected(stage.partition)
+        with code_of(ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            await stage.end(P, COMMIT)  # it is being loaded
+        await stage.coordination.settle()
+        stage.partition.advance = lambda: None  # a follower has yet to fetch it
+        ending = stage.coordination.end_transaction(0, P, 0, COMMIT, 0)
+        assert not ending.done()
+        stage.partition.lead(OTHER, 2, (NODE,))
+        stage.coordination.elected(stage.partition)
+        with code_of(ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            await ending
+
+    stage.run(story)
+
+
+def test_offsets_that_come_after_their_transaction_open_no_other():
+    stage = Stage()
+
+    async def story():
+        guard = stage.coordination.guard(GROUP, P, 0, adds=False)
+        assert guard.waits
+        await stage.end(P, ABORT)
+        with code_of(ErrorCode.INVALID_TXN_STATE):
+            await stage.commit_pending(P, {0: 5}, guard=guard)
+        await stage.end(P, ABORT, epoch=1)
+        with code_of(ErrorCode.INVALID_PRODUCER_EPOCH):
+            stage.coordination.guard(GROUP, P, 0, adds=True)
+        assert stage.pending == []
+        await stage.commit_pending(P, {0: 5}, epoch=1)
+        assert not stage.coordination.guard(GROUP, P, 1, adds=True).waits  # it is open
+        waiting = stage.coordination.guard(GROUP, Q, 0, adds=True)
+        await stage.lead_again()
+        with code_of(ErrorCode.NOT_COORDINATOR):
+            await stage.commit_pending(Q, {0: 5}, guard=waiting)
+
+    stage.run(story)
+
+
+def test_a_batch_that_is_too_large_is_refused_and_none_is_compressed():
+    stage = Stage(max_message_bytes=200, compression_type="gzip")
+
+    async def story():
+        with code_of(ErrorCode.UNKNOWN_SERVER_ERROR):
+            await stage.commit_pending(P, dict.fromkeys(range(9), 1))
+        assert stage.pending == []
+        await stage.commit_pending(P, {0: 5})
+        assert stage.pending == [0] and [one.codec for one in stage.headers()] == [0]
+
+    stage.run(story)

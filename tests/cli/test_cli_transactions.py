@@ -1,0 +1,309 @@
+"""Transactions by the command line: real transactional producers, and one transaction that nobody would ever end."""
+
+import asyncio
+import json
+import time
+
+import pytest
+from tests.cli.command_line import CommandLine
+
+from headrace.base.errors import RETRIABLE, ErrorCode
+from headrace.base.ids import TopicPartition
+from headrace.client.cluster import Cluster
+from headrace.client.consumer import Consumer
+from headrace.client.groups import TRANSACTION, find_coordinator
+from headrace.coordinators.transaction.asked import AddPartitions, InitProducer
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.produce import ProduceRequest
+from headrace.records.builder import BatchBuilder
+from headrace.testing.cluster import EmbeddedNode
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+
+OLD_PRODUCE = 9  # its clients added partitions to transactions themselves
+HOUR_MS = 3_600_000
+TIMEOUT_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def node():
+    """As Kafka was before KIP-890, nobody asks the coordinator whether a batch belongs to a transaction."""
+    with EmbeddedNode(
+        {
+            "log.retention.ms": "-1",
+            "transaction.partition.verification.enable": "false",
+            "transaction.two.phase.commit.enable": "true",
+        }
+    ) as node:
+        yield node
+
+
+@pytest.fixture
+def headrace(node):
+    return CommandLine(node.bootstrap)
+
+
+@pytest.fixture
+def topic(headrace):
+    name = f"orders-{time.monotonic_ns()}"
+    headrace("topics", "create", name, "--partitions", "2")
+    return name
+
+
+@pytest.fixture
+def make_producer(node):
+    made = []
+
+    def make(transactional_id):
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": node.bootstrap,
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": TIMEOUT_MS,
+                "log_level": 2,
+            }
+        )
+        producer.init_transactions(20)
+        made.append(producer)
+        return producer
+
+    yield make
+    for producer in made:
+        producer.purge()
+
+
+def write(producer, topic, partition=0):
+    producer.begin_transaction()
+    producer.produce(topic, b"x", partition=partition)
+    assert producer.flush(20) == 0
+
+
+def loads(headrace, *arguments):
+    return json.loads(headrace("transactions", *arguments, "--json"))
+
+
+def on(node, work):
+    """Our own client, for what no other would do."""
+    host, _, port = node.bootstrap.partition(":")
+
+    async def run():
+        async with Cluster([(host, int(port))], timeout_s=20) as cluster:
+            return await work(cluster)
+
+    return asyncio.run(run())
+
+
+async def init(cluster, transactional_id):
+    _, connection = await find_coordinator(cluster, transactional_id, TRANSACTION)
+    while True:
+        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS)
+        answer = await connection.request(request)
+        if answer.error_code not in RETRIABLE:
+            assert answer.error_code == ErrorCode.NONE
+            return answer.producer_id, answer.producer_epoch
+
+
+async def produce(cluster, partition, value, producer=None, timestamp=None):
+    """The offset. Transactional with a `producer`, whoever that is: an id and an epoch."""
+    records = BatchBuilder()
+    records.append(timestamp or int(time.time() * 1000), None, value)
+    batch = (
+        records.build()
+        if producer is None
+        else records.build(producer_id=producer[0], producer_epoch=producer[1], base_sequence=0, transactional=True)
+    )
+    data = ProduceRequest.PartitionProduceData(index=partition.partition, records=bytes(batch))
+    request = ProduceRequest(
+        transactional_id=None if producer is None else "whoever",
+        acks=-1,
+        timeout_ms=20_000,
+        topic_data=[ProduceRequest.TopicProduceData(name=partition.topic, partition_data=[data])],
+    )
+    answer = await (await cluster.leader(partition)).request(request, version=OLD_PRODUCE)
+    (result,) = answer.responses[0].partition_responses
+    assert result.error_code == ErrorCode.NONE
+    return result.base_offset
+
+
+async def committed(cluster, partition):
+    await cluster.refresh([partition.topic])
+    fetched = await Consumer(cluster, committed_only=True).fetch(partition, 0, wait_ms=0)
+    return [record.value for record in fetched.records]
+
+
+# --- what coordinators know
+
+
+def test_an_open_transaction_and_finished_ones(headrace, topic, make_producer):
+    names = [f"{topic}-{word}" for word in ("commit", "abort", "open")]
+    producers = [make_producer(name) for name in names]
+    for index, producer in enumerate(producers):
+        write(producer, topic, partition=index // 2)
+    producers[0].commit_transaction(20)
+    producers[1].abort_transaction(20)
+    expected = dict(zip(names, ("CompleteCommit", "CompleteAbort", "Ongoing"), strict=True))
+    assert_soon(lambda: states(headrace, topic) == expected)
+    assert states(headrace, topic, "--state", "Ongoing") == {names[2]: "Ongoing"}
+    assert states(headrace, topic, "--duration-filter", "0").keys() >= {names[2]}
+    assert states(headrace, topic, "--duration-filter", str(HOUR_MS)) == {}
+    (found,) = loads(headrace, "describe", names[2])
+    assert found["partitions"] == [{"topic": topic, "partition": 1}] and found["state"] == "Ongoing"
+    assert found["timeout_ms"] == TIMEOUT_MS and not found["two_phase_commit"] and found["coordinator"] == 1
+    assert abs(found["started_ms"] - time.time() * 1000) < 60_000
+    (again,) = loads(headrace, "list", "--producer-id", str(found["producer_id"]))
+    assert again["transactional_id"] == names[2]
+    table = headrace("transactions", "describe", names[0], "--transactional-id", names[2])
+    assert f"{topic}-1" in table and "1.0 min" in table and "CompleteCommit" in table
+    assert names[1] in headrace("transactions", "list")
+
+
+def states(headrace, topic, *arguments):
+    listed = loads(headrace, "list", "--transactional-id-pattern", f"{topic}-.*", *arguments)
+    return {one["transactional_id"]: one["state"] for one in listed}
+
+
+def assert_soon(met):
+    """EndTxn is answered when it is decided; the markers come after."""
+    deadline = time.monotonic() + 20
+    while not met():
+        assert time.monotonic() < deadline
+
+
+def test_who_takes_part_in_a_two_phase_commit_has_no_timeout(headrace, node, topic):
+    name, partition = f"{topic}-2pc", TopicPartition(topic, 0)
+    on(node, lambda cluster: find_coordinator(cluster, name, TRANSACTION))
+
+    async def prepare():
+        """No client can do it yet: the version of InitProducerId that asks for it is not stable."""
+        transactions = node.node.broker._coordinators.transactions
+        asked = InitProducer(name, TIMEOUT_MS, fresh_producer_id=10**9, enable_two_phase_commit=True)
+        made = await transactions.decide(name, asked)
+        await transactions.decide(name, AddPartitions(name, made.producer_id, made.producer_epoch, (partition,)))
+
+    node._do(prepare(), 20)
+    (found,) = loads(headrace, "describe", name)
+    assert (found["state"], found["two_phase_commit"], found["timeout_ms"]) == ("Ongoing", True, None)
+    table = headrace("transactions", "describe", name)
+    assert "Ongoing" in table and "none: two-phase commit" in table
+    assert "aborted" in headrace("transactions", "terminate", name)
+    assert "Ongoing" not in headrace("transactions", "describe", name)
+
+
+def test_producers_of_a_partition(headrace, topic, make_producer):
+    write(make_producer(f"{topic}-p"), topic, partition=1)
+    (found,) = loads(headrace, "producers", "--topic", topic, "--partition", 1)
+    assert (found["topic"], found["partition"], found["start_offset"], found["last_sequence"]) == (topic, 1, 0, 0)
+    assert loads(headrace, "producers", "--topic", topic, "--partition", 0) == []
+    assert str(found["producer_id"]) in headrace(
+        "transactions", "producers", "--topic", topic, "-p", 1, "--broker-id", 1
+    )
+
+
+def test_terminate_fences_the_producer_and_aborts(headrace, node, topic, make_producer):
+    producer, name = make_producer(f"{topic}-t"), f"{topic}-t"
+    write(producer, topic)
+    assert "its transaction is aborted" in headrace("transactions", "terminate", name)
+    (found,) = loads(headrace, "describe", name)
+    assert found["state"] == "Empty" and found["partitions"] == []
+    assert loads(headrace, "producers", "--topic", topic, "-p", 0)[0]["start_offset"] is None
+    with pytest.raises(confluent_kafka.KafkaException) as refused:
+        producer.commit_transaction(20)
+    assert refused.value.args[0].fatal() or refused.value.args[0].txn_requires_abort()
+    assert "nothing was open (Empty)" in headrace("transactions", "terminate", "--transactional-id", name)
+
+
+# --- what hangs
+
+
+@pytest.mark.parametrize("way", ["fenced", "unknown"])
+def test_a_hanging_transaction_is_found_and_aborted_and_readers_go_on(headrace, node, topic, way):
+    partition, name = TopicPartition(topic, 0), f"{topic}-zombie"
+
+    async def hang(cluster):
+        await cluster.partitions(topic)
+        if way == "fenced":
+            zombie = await init(cluster, name)
+            await init(cluster, name)  # its successor
+        else:
+            zombie = (await cluster.request(InitProducerIdRequest(transactional_id=None))).producer_id, 0
+        await produce(cluster, partition, b"before")
+        offset = await produce(cluster, partition, b"late", zombie, int(time.time() * 1000) - HOUR_MS)
+        await produce(cluster, partition, b"after")
+        return zombie, offset, await committed(cluster, partition)
+
+    (producer_id, epoch), offset, seen = on(node, hang)
+    assert seen == [b"before"] and offset == 1
+    (found,) = loads(headrace, "find-hanging", "--topic", topic)
+    assert (found["topic"], found["partition"], found["start_offset"]) == (topic, 0, offset)
+    assert (found["producer_id"], found["producer_epoch"]) == (producer_id, epoch)
+    expected = (name, f"{name} is Empty") if way == "fenced" else (None, "no coordinator knows its producer")
+    assert (found["transactional_id"], found["reason"]) == expected
+    assert "1.0 h" in headrace("transactions", "find-hanging", "--topic", topic, "-p", 0)
+    assert [one["topic"] for one in loads(headrace, "find-hanging", "--broker-id", 1)].count(topic) == 1
+    assert loads(headrace, "find-hanging", "--topic", topic, "--partition", 1) == []
+    assert loads(headrace, "find-hanging", "--topic", topic, "--max-transaction-timeout", 56) == [], "five minutes more"
+    said = headrace("transactions", "abort", "--topic", topic, "-p", 0, "--start-offset", 0, fails=True)
+    assert "from offset 0" in said and "from 1" in said
+    arguments = (
+        ("--start-offset", offset)
+        if way == "fenced"
+        else ("--producer-id", producer_id, "--producer-epoch", epoch, "--coordinator-epoch", -1)
+    )
+    assert str(producer_id) in headrace("transactions", "abort", "--topic", topic, "-p", 0, *arguments)
+    assert loads(headrace, "find-hanging", "--topic", topic) == []
+    assert on(node, lambda cluster: committed(cluster, partition)) == [b"before", b"after"]
+
+
+def test_a_transaction_that_is_at_work_does_not_hang(headrace, node, topic, make_producer):
+    producer, name = make_producer(f"{topic}-w"), f"{topic}-w"
+    producer.begin_transaction()
+    producer.produce(topic, b"x", partition=0, timestamp=int(time.time() * 1000) - HOUR_MS)
+    assert producer.flush(20) == 0
+    assert loads(headrace, "find-hanging", "--topic", topic) == []
+    said = headrace("transactions", "abort", "--topic", topic, "-p", 0, "--start-offset", 0, fails=True)
+    assert f"that of {name} (Ongoing)" in said and "terminate" in said
+    producer.commit_transaction(20)
+    partition = TopicPartition(topic, 0)
+    assert_soon(lambda: on(node, lambda cluster: committed(cluster, partition)) == [b"x"])
+
+
+# --- mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("describe",), "which transactional ids"),
+        (("terminate",), "which transactional ids"),
+        (("describe", "nobody"), "TRANSACTIONAL_ID_NOT_FOUND"),
+        (("terminate", "nobody"), "TRANSACTIONAL_ID_NOT_FOUND"),
+        (("list", "--state", "Happy"), "Happy"),
+        (("list", "--transactional-id-pattern", "a("), "INVALID_REGULAR_EXPRESSION"),
+        (("producers", "--topic", "nowhere", "--partition", "0"), "UNKNOWN_TOPIC_OR_PARTITION"),
+        (("find-hanging", "--partition", "0"), "--topic"),
+        (("find-hanging", "--topic", "nowhere"), "UNKNOWN_TOPIC_OR_PARTITION"),
+        (("find-hanging", "--broker-id", "77"), "there is no broker 77"),
+        (("abort", "--topic", "t", "--partition", "0"), "which transaction"),
+        (("abort", "--topic", "t", "-p", "0", "--start-offset", "1", "--producer-id", "1"), "which transaction"),
+        (("abort", "--topic", "t", "-p", "0", "--producer-id", "1"), "all three"),
+    ],
+)
+def test_mistakes_are_named(headrace, arguments, said):
+    assert said in headrace("transactions", *arguments, fails=True)
+
+
+def test_a_partition_that_is_not_there_and_an_epoch_that_is_past(headrace, topic, make_producer):
+    for command in (("producers",), ("find-hanging",), ("abort", "--start-offset", 0)):
+        said = headrace("transactions", *command, "--topic", topic, "--partition", 9, fails=True)
+        assert "UNKNOWN_TOPIC_OR_PARTITION" in said and "9" in said
+    for _ in range(2):
+        producer = make_producer(f"{topic}-e")  # fences the one before
+        write(producer, topic)
+        producer.commit_transaction(20)
+    assert_soon(lambda: loads(headrace, "producers", "--topic", topic, "-p", 0)[0]["start_offset"] is None)
+    (found,) = loads(headrace, "producers", "--topic", topic, "-p", 0)
+    said = headrace(
+        "transactions", "abort", "--topic", topic, "-p", 0, "--producer-id", found["producer_id"], "--producer-epoch", 0,
+        "--coordinator-epoch", 0, fails=True,
+    )  # fmt: skip
+    assert "INVALID_PRODUCER_EPOCH" in said

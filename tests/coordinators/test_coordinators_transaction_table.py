@@ -1,0 +1,220 @@
+"""Every state and every request: the code, who the producer is afterwards, and the next state; with transaction version 2 and before."""
+
+from itertools import pairwise
+
+import pytest
+from transaction_stage import FRESH, NAME, P0, P1, PRODUCER, Stage, add, end, init
+
+from headrace.base.errors import ErrorCode
+from headrace.coordinators.transaction.asked import MarkersWritten, TransactionEnded
+from headrace.coordinators.transaction.states import BEFORE, STORED, State
+
+NONE = ErrorCode.NONE
+FENCED = ErrorCode.PRODUCER_FENCED
+BUSY = ErrorCode.CONCURRENT_TRANSACTIONS
+INVALID = ErrorCode.INVALID_TXN_STATE
+MAPPING = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+EMPTY, ONGOING = State.EMPTY, State.ONGOING
+PREPARE_COMMIT, PREPARE_ABORT = State.PREPARE_COMMIT, State.PREPARE_ABORT
+COMPLETE_COMMIT, COMPLETE_ABORT = State.COMPLETE_COMMIT, State.COMPLETE_ABORT
+SAME = None
+
+AT = 7  # the epoch of whatever is found
+NOW, PAST, FUTURE = (PRODUCER, AT), (PRODUCER, AT - 1), (PRODUCER, AT + 1)
+OTHER = (PRODUCER + 1, AT)
+
+# state: code, epoch and state afterwards. Alike in all versions.
+INIT = {
+    EMPTY: (NONE, AT + 1, EMPTY),
+    ONGOING: (BUSY, AT + 1, PREPARE_ABORT),
+    PREPARE_COMMIT: (BUSY, AT, SAME),
+    PREPARE_ABORT: (BUSY, AT, SAME),
+    COMPLETE_COMMIT: (NONE, AT + 1, EMPTY),
+    COMPLETE_ABORT: (NONE, AT + 1, EMPTY),
+}
+INIT_PAST = {state: (BUSY if "PREPARE" in state.name else FENCED, AT, SAME) for state in STORED}
+INIT_OTHER = dict.fromkeys(STORED, (FENCED, AT, SAME))
+ADD = {state: (BUSY, AT, SAME) if "PREPARE" in state.name else (NONE, AT, ONGOING) for state in STORED}
+ADD_PAST = dict.fromkeys(STORED, (FENCED, AT, SAME))
+ADD_OTHER = dict.fromkeys(STORED, (MAPPING, AT, SAME))
+
+COMMIT_V1 = {
+    EMPTY: (INVALID, AT, SAME),
+    ONGOING: (NONE, AT, PREPARE_COMMIT),
+    PREPARE_COMMIT: (BUSY, AT, SAME),
+    PREPARE_ABORT: (INVALID, AT, SAME),
+    COMPLETE_COMMIT: (NONE, AT, SAME),
+    COMPLETE_ABORT: (INVALID, AT, SAME),
+}
+ABORT_V1 = {
+    EMPTY: (INVALID, AT, SAME),
+    ONGOING: (NONE, AT, PREPARE_ABORT),
+    PREPARE_COMMIT: (INVALID, AT, SAME),
+    PREPARE_ABORT: (BUSY, AT, SAME),
+    COMPLETE_COMMIT: (INVALID, AT, SAME),
+    COMPLETE_ABORT: (NONE, AT, SAME),
+}
+ALL_FENCED = dict.fromkeys(STORED, (FENCED, AT, SAME))
+ALL_UNMAPPED = dict.fromkeys(STORED, (MAPPING, AT, SAME))
+
+COMMIT_V2 = {
+    EMPTY: (INVALID, AT, SAME),
+    ONGOING: (NONE, AT + 1, PREPARE_COMMIT),
+    PREPARE_COMMIT: (FENCED, AT, SAME),
+    PREPARE_ABORT: (FENCED, AT, SAME),
+    COMPLETE_COMMIT: (INVALID, AT, SAME),
+    COMPLETE_ABORT: (INVALID, AT, SAME),
+}
+COMMIT_AGAIN_V2 = {
+    EMPTY: (FENCED, AT, SAME),
+    ONGOING: (FENCED, AT, SAME),
+    PREPARE_COMMIT: (BUSY, AT, SAME),
+    PREPARE_ABORT: (INVALID, AT, SAME),
+    COMPLETE_COMMIT: (NONE, AT, SAME),
+    COMPLETE_ABORT: (INVALID, AT, SAME),
+}
+ABORT_V2 = {
+    EMPTY: (NONE, AT + 1, COMPLETE_ABORT),  # by way of PREPARE_ABORT, and at once: there are no markers to write
+    ONGOING: (NONE, AT + 1, PREPARE_ABORT),
+    PREPARE_COMMIT: (FENCED, AT, SAME),
+    PREPARE_ABORT: (FENCED, AT, SAME),
+    COMPLETE_COMMIT: (NONE, AT + 1, COMPLETE_ABORT),
+    COMPLETE_ABORT: (NONE, AT + 1, COMPLETE_ABORT),
+}
+ABORT_AGAIN_V2 = {
+    EMPTY: (FENCED, AT, SAME),
+    ONGOING: (FENCED, AT, SAME),
+    PREPARE_COMMIT: (INVALID, AT, SAME),
+    PREPARE_ABORT: (BUSY, AT, SAME),
+    COMPLETE_COMMIT: (INVALID, AT, SAME),
+    COMPLETE_ABORT: (NONE, AT, SAME),
+}
+
+EVERY_VERSION = {
+    "init": (init(), INIT),
+    "init as itself": (init(NOW), INIT),
+    "init as it was once": (init(PAST), INIT_PAST),
+    "init as it never was": (init(FUTURE), INIT_PAST),
+    "init as another": (init(OTHER), INIT_OTHER),
+    "add": (add(NOW, P1), ADD),
+    "add at an old epoch": (add(PAST, P1), ADD_PAST),
+    "add at an epoch to come": (add(FUTURE, P1), ADD_PAST),
+    "add as another": (add(OTHER, P1), ADD_OTHER),
+}
+WITHOUT_BUMP = {
+    "commit": (end(NOW, True, 0), COMMIT_V1),
+    "abort": (end(NOW, False, 0), ABORT_V1),
+    "commit at an old epoch": (end(PAST, True, 0), ALL_FENCED),
+    "abort at an old epoch": (end(PAST, False, 0), ALL_FENCED),
+    "commit at an epoch to come": (end(FUTURE, True, 0), ALL_FENCED),
+    "abort as another": (end(OTHER, False, 0), ALL_UNMAPPED),
+}
+WITH_BUMP = {
+    "commit v2": (end(NOW, True), COMMIT_V2),
+    "commit again v2": (end(PAST, True), COMMIT_AGAIN_V2),
+    "commit two epochs late": (end((PRODUCER, AT - 2), True), ALL_FENCED),
+    "commit at an epoch to come v2": (end(FUTURE, True), ALL_FENCED),
+    "commit as another v2": (end(OTHER, True), ALL_UNMAPPED),
+    "abort v2": (end(NOW, False), ABORT_V2),
+    "abort again v2": (end(PAST, False), ABORT_AGAIN_V2),
+    "abort two epochs late": (end((PRODUCER, AT - 2), False), ALL_FENCED),
+    "abort at an epoch to come v2": (end(FUTURE, False), ALL_FENCED),
+}
+CASES = [
+    pytest.param(version, state, request, *table[state], id=f"tv{version}-{state.text}-{name}")
+    for version, requests in (
+        (0, EVERY_VERSION | WITHOUT_BUMP),
+        (1, EVERY_VERSION | WITHOUT_BUMP),
+        (2, EVERY_VERSION | WITHOUT_BUMP | WITH_BUMP),  # older clients stay what they were
+    )
+    for name, (request, table) in requests.items()
+    for state in sorted(STORED)
+]
+
+
+def stage_in(state, version=2, **fields):
+    stage = Stage(version)
+    holds = state in (ONGOING, PREPARE_COMMIT, PREPARE_ABORT)
+    fields.setdefault("client_version", 2 if version == 2 else 0)
+    stage.put(
+        state=state,
+        partitions=frozenset({P0} if holds else ()),
+        started_ms=-1 if state is EMPTY else stage.now_ms,
+        updated_ms=stage.now_ms,
+        previous_producer_id=PRODUCER,
+        **fields,
+    )
+    return stage
+
+
+@pytest.mark.parametrize(
+    "version, state, request_, code, epoch, after", [case.values for case in CASES], ids=[case.id for case in CASES]
+)
+def test_every_state_answers_every_request(version, state, request_, code, epoch, after):
+    stage = stage_in(state, version)
+    before, written, sent = stage.found, len(stage.journal.written), len(stage.sent)
+    assert stage.code(request_) is code
+    assert stage.producer == (PRODUCER, epoch)
+    assert stage.state is (after if after is not SAME else state)
+    if after is SAME:
+        assert stage.found == before and len(stage.journal.written) == written and len(stage.sent) == sent
+    path = [state, *stage.states_written()[written:]]
+    assert all(earlier in BEFORE[later] for earlier, later in pairwise(path))
+    if stage.state in (PREPARE_COMMIT, PREPARE_ABORT) and after is not SAME:
+        [markers] = stage.sent
+        assert markers.partitions == (P0,) and markers.commit == (after is PREPARE_COMMIT)
+        assert (markers.producer_id, markers.producer_epoch) == stage.producer
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("state", sorted(STORED))
+def test_markers_that_are_written_complete_what_was_decided(version, state):
+    stage = stage_in(state, version)
+    ends = {PREPARE_COMMIT: COMPLETE_COMMIT, PREPARE_ABORT: COMPLETE_ABORT}
+    assert stage.write_markers() == (state in ends)
+    assert stage.state is ends.get(state, state) and stage.producer == NOW
+    if state in ends:
+        assert not stage.found.partitions
+
+
+@pytest.mark.parametrize("request_", [add(NOW), end(NOW), end(NOW, client_version=0)])
+def test_an_id_that_is_not_known_has_no_producer(request_):
+    assert Stage().code(request_) is MAPPING
+
+
+@pytest.mark.parametrize("expected", [(-1, -1), NOW])
+def test_an_id_that_is_not_known_is_given_a_fresh_producer(expected):
+    stage = Stage()
+    answer = stage.ask(init(expected))
+    assert (answer.producer_id, answer.producer_epoch) == (FRESH, 0) == stage.producer
+    assert stage.state is EMPTY and stage.found.previous_producer_id == FRESH
+
+
+@pytest.mark.parametrize(
+    "request_", [init(), add(NOW), end(NOW), MarkersWritten(NAME, *NOW, 0)], ids=lambda request: type(request).__name__
+)
+def test_an_id_without_a_name_is_no_id(request_):
+    fields = {name: getattr(request_, name) for name in request_.__struct_fields__}
+    assert Stage().code(type(request_)(**fields | {"transactional_id": ""})) is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    "request_, version, code",
+    [
+        (init(PAST, version=3), 3, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (init(PAST, version=4), 4, FENCED),
+        (add(PAST, version=1), 1, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (add(PAST, version=2), 2, FENCED),
+        (end(PAST, client_version=0, version=1), 1, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (end(PAST, client_version=0, version=2), 2, FENCED),
+    ],
+)
+def test_old_clients_are_fenced_with_the_code_they_know(request_, version, code):
+    assert stage_in(ONGOING).code(request_) is code
+
+
+def test_a_cluster_before_version_2_bumps_no_epoch_whatever_the_client_says():
+    stage = stage_in(ONGOING, 1)
+    assert stage.ask(end(NOW, client_version=2)) == TransactionEnded()
+    assert stage.producer == NOW and stage.sent[0].transaction_version == 0

@@ -1,0 +1,247 @@
+"""Transactions on one partition: markers as Kafka writes them, and guards that let no ended transaction begin again."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+from aiokafka.record.control_record import ABORT_MARKER, COMMIT_MARKER
+from aiokafka.record.control_record import ControlRecord as AioControlRecord
+from aiokafka.record.default_records import DefaultRecordBatch as AioBatch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from replication_samples import NOW_MS, make_files, make_partition
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.cli.dump_batches import dump_batches
+from headrace.cli.output import progress
+from headrace.records.batch import read_header
+from headrace.records.builder import build_batch
+from headrace.records.control import TransactionMarker
+from headrace.records.record import Record
+from headrace.replication.partition import Partition
+from headrace.replication.verification import GUARDS_MAX, OPEN, UNGUARDED, Guard, Guards
+from headrace.storage.append import AppendInfo
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.record.default_records import DefaultRecordBatch as PythonBatch
+
+PRODUCER = 9
+COMMIT, ABORT = TransactionMarker(True, 4), TransactionMarker(False, 4)
+
+
+def append(
+    partition: Partition, guard: Guard, epoch: int = 0, sequence: int = 0, check_producer: bool = True
+) -> AppendInfo:
+    batch = build_batch(
+        [Record(0, NOW_MS, b"k", b"v")],
+        producer_id=PRODUCER,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        transactional=True,
+    )
+    return partition.append_transactional(
+        memoryview(batch), read_header(batch), NOW_MS, NOW_MS, guard, check_producer=check_producer
+    )
+
+
+def refused(partition: Partition, guard: Guard, epoch: int = 0, sequence: int = 0) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        append(partition, guard, epoch, sequence)
+    return caught.value.code
+
+
+@pytest.mark.parametrize("marker", [COMMIT, ABORT])
+def test_a_marker_lies_in_the_log_as_kafkas(tmp_path: Path, marker: TransactionMarker) -> None:
+    partition = make_partition(make_files())
+    partition.lead(1, 6, (1,))
+    append(partition, UNGUARDED, epoch=3)
+    info = partition.append_marker(PRODUCER, 4, marker, 2, NOW_MS + 5)
+    assert (info.first_offset, info.duplicate, partition.high_watermark, partition.last_stable_offset) == (
+        1,
+        False,
+        2,
+        2,
+    )
+    assert info.completed is not None and info.completed.aborted != marker.commit
+    data = partition.log.read(1, 1000).range.read()
+    # One record of offset delta 0 without headers: key of version 0 and type, value of version 0 and coordinator epoch.
+    assert data[61:] == b"\x20\0\0\0\x08\0\0\0" + bytes([marker.commit]) + b"\x0c\0\0\0\0\0\x04\0"
+    for reader in (AioBatch(data), PythonBatch(data)):
+        assert reader.validate_crc()
+        assert reader.is_control_batch and reader.is_transactional and reader.compression_type == 0
+        assert (reader.producer_id, reader.base_offset, reader.max_timestamp) == (PRODUCER, 1, NOW_MS + 5)
+        (record,) = reader
+        assert AioControlRecord.parse(record.key) == (COMMIT_MARKER if marker.commit else ABORT_MARKER)
+    header = read_header(data)
+    assert (header.producer_epoch, header.base_sequence, header.leader_epoch, header.record_count) == (4, -1, 6, 1)
+    path = tmp_path / f"{0:020}.log"
+    path.write_bytes(partition.log.read(0, 1000).range.read())
+    with progress("bytes", None) as done:
+        lines = list(dump_batches(path, True, None, None, done))
+    assert [line.kind for line in lines] == ["batch", "record", "batch", "record", "summary"]
+    facts = lines[3].facts
+    assert (facts["endTxnMarker"], facts["coordinatorEpoch"]) == ("COMMIT" if marker.commit else "ABORT", 4)
+
+
+def test_guards_are_shared_and_taken_down() -> None:
+    partition = make_partition(make_files())
+    first = partition.guard(PRODUCER, 2, 7, adds=False)
+    assert first.waits and partition.guard(PRODUCER, 2, 5, adds=False) is first
+    assert partition.guard(PRODUCER, 2, 6, adds=False).lowest_sequence == 5
+    assert (
+        partition.guard(PRODUCER, 1, 0, adds=False).lowest_sequence == 5
+    )  # an older producer says nothing of this one
+    assert refused(partition, first, epoch=2, sequence=6) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert partition.guard(PRODUCER, 3, 1, adds=True) is first
+    assert (first.epoch, first.lowest_sequence, first.transaction_version) == (3, 1, 2)
+    assert partition.guard(PRODUCER, 3, 0, adds=True) is first
+    append(partition, first, epoch=3)
+    assert len(partition.guards) == 0 and not OPEN.waits
+    assert partition.guard(PRODUCER, 3, 1, adds=True) is OPEN
+    append(partition, OPEN, epoch=3, sequence=1)
+    partition.append_marker(PRODUCER, 4, COMMIT, 2, NOW_MS)
+    assert refused(partition, OPEN, epoch=4) is ErrorCode.INVALID_TXN_STATE
+    with pytest.raises(KafkaError) as caught:
+        partition.guard(PRODUCER, 3, 2, adds=True)
+    assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_a_marker_that_could_not_be_written_takes_nothing_down() -> None:
+    files = make_files()
+    partition = make_partition(files)
+    guard = partition.guard(PRODUCER, 0, 0, adds=False)
+    files.fault = lambda operation, path: OSError(28, "full", path) if operation == "append" else None
+    with pytest.raises(KafkaError) as caught:
+        partition.append_marker(PRODUCER, 0, ABORT, 0, NOW_MS)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert refused(partition, guard) is ErrorCode.KAFKA_STORAGE_ERROR
+    files.fault = None
+    append(partition, guard)
+    partition.append_marker(PRODUCER, 0, ABORT, 0, NOW_MS)
+    assert partition.last_stable_offset == 2
+
+
+def test_a_coordinators_batches_have_no_sequences_and_are_guarded_all_the_same() -> None:
+    partition = make_partition(make_files())
+    for number in range(3):
+        guard = partition.guard(PRODUCER, 0, -1, adds=False)
+        assert guard.waits == (number != 1)
+        append(partition, guard, sequence=-1, check_producer=False)
+        if number == 1:
+            partition.append_marker(PRODUCER, 0, COMMIT, 0, NOW_MS)
+            assert refused(partition, guard, sequence=-1) is ErrorCode.INVALID_TXN_STATE
+
+
+def test_there_is_a_limit_to_what_waits() -> None:
+    guards = Guards()
+    first = guards.begin(None, 0, 0, 0, 0, adds=True)
+    for producer_id in range(1, GUARDS_MAX + 5):
+        guards.begin(None, producer_id, 0, 0, 0, adds=True)
+    assert len(guards) == GUARDS_MAX
+    assert guards.begin(None, 0, 0, 0, 0, adds=True) is not first
+
+
+class Asked:
+    """A batch of one epoch, from its arrival to its append."""
+
+    def __init__(self, epoch: int, guard: Guard) -> None:
+        self.epoch = epoch
+        self.guard = guard
+        self.allowed: bool | None = None
+
+
+class Truth:
+    """One producer and its coordinator, which decides; messages between them and the partition take any time and order."""
+
+    def __init__(self, adds: bool) -> None:
+        self.adds = adds
+        self.partition = make_partition(make_files())
+        self.epoch = 0
+        self.ongoing = self.added = False
+        self.marker: int | None = None  # the epoch of the one under way
+        self.asked: list[Asked] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self.partition.log.producers.first_undecided_offset is not None
+
+    def begin(self) -> None:
+        if self.marker is None and not self.ongoing:
+            self.ongoing, self.added = True, not self.adds
+
+    def arrive(self, age: int) -> None:
+        epoch = max(0, self.epoch - age)
+        try:
+            guard = self.partition.guard(PRODUCER, epoch, 0, adds=self.adds)
+        except KafkaError as error:
+            assert error.code is ErrorCode.INVALID_PRODUCER_EPOCH
+            return
+        self.asked.append(Asked(epoch, guard))
+        if not guard.waits:
+            self.asked[-1].allowed = True
+
+    def answer(self, which: int) -> None:
+        waiting = [one for one in self.asked if one.allowed is None]
+        if waiting:
+            one = waiting[which % len(waiting)]
+            if self.ongoing and one.epoch == self.epoch:
+                self.added = self.added or self.adds
+                one.allowed = self.added
+            elif self.marker is None:
+                one.allowed = False  # else it is asked again: the last transaction is still ending
+
+    def append(self, which: int) -> None:
+        allowed = [one for one in self.asked if one.allowed is not None]
+        if allowed:
+            one = allowed[which % len(allowed)]
+            self.asked.remove(one)
+            entry = self.partition.log.producers.entry(PRODUCER)
+            sequence = 0 if entry is None or entry.epoch != one.epoch else entry.last_sequence + 1
+            one.guard.lowest_sequence = max(one.guard.lowest_sequence, sequence)
+            if one.allowed:
+                try:
+                    append(self.partition, one.guard, epoch=one.epoch, sequence=sequence)
+                except KafkaError as error:
+                    assert error.code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_EPOCH)
+
+    def end(self) -> None:
+        if self.ongoing:
+            self.ongoing = False
+            self.epoch += self.adds
+            self.marker = self.epoch if self.added else None
+
+    def mark(self, again: bool) -> None:
+        if self.marker is not None:
+            for _ in range(2 if again else 1):
+                self.partition.append_marker(PRODUCER, self.marker, COMMIT, 2 if self.adds else 0, NOW_MS)
+            self.marker = None
+
+    def check(self) -> None:
+        """A transaction is open in the log only if somebody is going to end it."""
+        assert not self.is_open or (self.ongoing and self.added) or self.marker is not None
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.booleans(), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=60))
+def test_no_transaction_is_left_open_that_nobody_ends(adds: bool, steps: list[tuple[int, int]]) -> None:
+    truth = Truth(adds)
+    for kind, which in steps:
+        if kind == 0:
+            truth.begin()
+        elif kind == 1:
+            truth.arrive(which % 2)
+        elif kind == 2:
+            truth.answer(which)
+        elif kind == 3:
+            truth.append(which)
+        elif kind == 4:
+            truth.end()
+        else:
+            truth.mark(which % 2 == 1)
+        truth.check()
+    truth.end()
+    truth.mark(False)
+    assert truth.partition.last_stable_offset == truth.partition.high_watermark == truth.partition.log.log_end

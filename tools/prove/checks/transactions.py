@@ -1,0 +1,52 @@
+"""Transactions of real clients, and what kills and pauses do to them."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from pathlib import Path
+
+from headrace.testing.processes import NodeProcess
+from tools.prove.registry import NotRun, check, say
+from tools.prove.transactions.copying import COPIERS, SETTINGS, Copying, compile_java, java_missing
+from tools.prove.transactions.kills import rounds_of_kills
+
+COPIER_KILLS = 50
+ROUNDS = 200
+
+
+def _seed() -> int:
+    return int(os.environ.get("HEADRACE_SEED", random.SystemRandom().randrange(1 << 32)))
+
+
+@check(
+    "exactly-once",
+    "copiers of three clients, each killed 50 times, with aborts, zombies and kills of the node in between: under read_committed the copy "
+    "has every record of the source once, in its order",
+)
+def exactly_once() -> str:
+    reason = java_missing()
+    if reason is not None:
+        raise NotRun(reason)
+    kills = int(os.environ.get("HEADRACE_ROUNDS", COPIER_KILLS))
+    seed = _seed()
+    figures = []
+    with NodeProcess(SETTINGS) as node, tempfile.TemporaryDirectory(prefix="copier-") as classes:
+        compile_java(Path(classes))
+        for client in COPIERS:
+            figures.append(Copying(node, client, seed, Path(classes)).play(kills, say))
+            say(figures[-1])
+        assert node.terminate() == 0, node.log_text()[-2000:]
+        wrong = [line for line in node.log_text().splitlines() if "Traceback" in line or " ERROR " in line]
+    assert not wrong, f"seed {seed}: the node complains: {wrong[:3]}"
+    return f"{'; '.join(figures)} (seed {seed})"
+
+
+@check(
+    "transactions-under-kills",
+    "200 rounds of kill -9 and pauses of the node and of producers under transactions over 6 partitions: no aborted read, no torn, lost or "
+    "doubled transaction, none without an end",
+)
+def transactions_under_kills() -> str:
+    return rounds_of_kills(int(os.environ.get("HEADRACE_ROUNDS", ROUNDS)), _seed(), say)

@@ -1,0 +1,167 @@
+"""`python -m tools.prove.transactions.copier CLIENT ID BOOTSTRAP SOURCE TARGET GROUP SEED`: copies exactly once, until SIGTERM.
+
+Each batch, and the offsets behind it, in one transaction; some are aborted, by chance, and done again. A line of JSON for each. Exit code
+1: the client gave up, as one that was shut out has to; another may begin in its place. `Copier.java` plays the same part for Java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+from typing import Any
+
+from tools.prove.transactions.reading import RECONNECT
+
+BATCH_MAX = 20
+POLL_S = 0.2
+ABORT_CHANCE = 0.2
+CALL_S_MAX = 30.0
+SESSION_MS, HEARTBEAT_MS = 2000, 300
+TRANSACTION_TIMEOUT_MS = 10_000
+COPY = "copy of "
+
+
+def say(name: str, records: int) -> None:
+    os.write(1, (json.dumps({"name": name, "records": records}) + "\n").encode())  # at once and in one piece
+
+
+class Signal:
+    """Whether SIGTERM came."""
+
+    def __init__(self) -> None:
+        self.came = False
+        signal.signal(signal.SIGTERM, self._come)
+
+    def _come(self, *_: object) -> None:
+        self.came = True
+
+
+def confluent(identity: str, bootstrap: str, source: str, target: str, group: str, chance: random.Random) -> None:
+    from confluent_kafka import Consumer, Producer
+
+    over = Signal()
+    of_transactions = {"transactional.id": identity, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
+    producer = Producer({"bootstrap.servers": bootstrap, **of_transactions, **RECONNECT})
+    producer.init_transactions(CALL_S_MAX)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+            **RECONNECT,
+        }
+    )
+    # Of the generation in which the records were given: this client has none at all the moment it hears that it was thrown out, though
+    # records of before may still be handed to us.
+    member: list[Any] = []
+
+    def assigned(*_: object) -> None:
+        member[:] = [consumer.consumer_group_metadata()]
+
+    consumer.subscribe([source], on_assign=assigned)
+    while not over.came:
+        messages = [one for one in consumer.consume(BATCH_MAX, POLL_S) if one.error() is None]
+        if messages:
+            committed = _confluent_transaction(producer, consumer, messages, target, member[0], chance)
+            say("committed" if committed else "aborted", len(messages))
+    consumer.close()
+
+
+def _confluent_transaction(
+    producer: Any, consumer: Any, messages: list[Any], target: str, member: Any, chance: random.Random
+) -> bool:
+    """Whether it was committed."""
+    from confluent_kafka import TopicPartition
+
+    first: dict[tuple[str, int], int] = {}
+    after: dict[tuple[str, int], int] = {}
+    producer.begin_transaction()
+    for one in messages:
+        place = one.topic(), one.partition()
+        first.setdefault(place, one.offset())
+        after[place] = one.offset() + 1
+        producer.produce(target, COPY + one.value().decode(), partition=one.partition())
+    aborts = chance.random() < ABORT_CHANCE
+    if aborts and chance.random() < 0.5:
+        producer.flush(CALL_S_MAX)  # aborted records in the log, and not only in the client
+    if not aborts or chance.random() < 0.5:
+        positions = [TopicPartition(*place, offset) for place, offset in after.items()]
+        producer.send_offsets_to_transaction(positions, member, CALL_S_MAX)
+    if not aborts:
+        producer.commit_transaction(CALL_S_MAX)
+        return True
+    producer.abort_transaction(CALL_S_MAX)
+    for place, offset in first.items():
+        consumer.seek(TopicPartition(*place, offset))
+    return False
+
+
+def aiokafka(identity: str, bootstrap: str, source: str, target: str, group: str, chance: random.Random) -> None:
+    asyncio.run(_aiokafka(identity, bootstrap, source, target, group, chance))
+
+
+async def _aiokafka(identity: str, bootstrap: str, source: str, target: str, group: str, chance: random.Random) -> None:
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+    over = Signal()
+    producer = AIOKafkaProducer(
+        bootstrap_servers=bootstrap, transactional_id=identity, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
+    )
+    await producer.start()
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    await consumer.start()
+    # This client does not tell the coordinator of which generation its offsets are, and is given partitions behind our back: it takes all
+    # of them by itself, and only its transactional id keeps others out.
+    indexes = await producer.partitions_for(source)
+    consumer.assign([TopicPartition(source, index) for index in indexes])
+    while not over.came:
+        batches = await consumer.getmany(timeout_ms=int(POLL_S * 1000), max_records=BATCH_MAX)
+        if not batches:
+            continue
+        await producer.begin_transaction()
+        sent = [
+            await producer.send(target, COPY.encode() + one.value, partition=one.partition)
+            for batch in batches.values()
+            for one in batch
+        ]
+        aborts = chance.random() < ABORT_CHANCE
+        if aborts and chance.random() < 0.5:
+            await asyncio.gather(*sent)
+        if not aborts or chance.random() < 0.5:
+            after = {place: batch[-1].offset + 1 for place, batch in batches.items()}
+            await producer.send_offsets_to_transaction(after, group)
+        if aborts:
+            await producer.abort_transaction()
+            for place, batch in batches.items():
+                consumer.seek(place, batch[0].offset)
+        else:
+            await producer.commit_transaction()
+        await asyncio.gather(*sent, return_exceptions=True)
+        say("aborted" if aborts else "committed", len(sent))
+    await consumer.stop()
+    await producer.stop()
+
+
+CLIENTS = {"confluent-kafka": confluent, "aiokafka": aiokafka}
+
+
+if __name__ == "__main__":
+    try:
+        CLIENTS[sys.argv[1]](*sys.argv[2:7], random.Random(sys.argv[7]))  # type: ignore[arg-type]
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)  # at once: no client's last efforts

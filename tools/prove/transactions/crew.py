@@ -1,0 +1,112 @@
+"""The workers as processes, and what they say as one history. Only processes started here are ever paused or ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+from headrace.testing.history import History
+from headrace.testing.history_transactions import ABORT, COMMIT
+from tools.prove.registry import ROOT
+
+READ_BYTES = 1 << 16
+ENDED_S_MAX = 30.0
+
+
+class WorkerProcess:
+    def __init__(self, name: str, transactional_id: str, bootstrap: str, seed: int, history: History) -> None:
+        self.name = name
+        self.transactional_id = transactional_id
+        self.committed = self.aborted = 0
+        self._history = history
+        self._calls: dict[str, int] = {}  # by value, or by transaction and operation
+        self._left = b""
+        module = "tools.prove.transactions.worker"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, name, transactional_id, bootstrap, str(seed)],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self._process.stdout is not None
+        self._stream = self._process.stdout
+        os.set_blocking(self._stream.fileno(), False)
+
+    @property
+    def is_there(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def code(self) -> int | None:
+        return self._process.poll()
+
+    def listen(self) -> None:
+        """Everything that it has said by now goes into the history."""
+        while True:
+            try:
+                more = os.read(self._stream.fileno(), READ_BYTES)
+            except BlockingIOError:
+                return
+            if not more:
+                return
+            *lines, self._left = (self._left + more).split(b"\n")
+            for line in lines:
+                said = json.loads(line)
+                if "do" in said:
+                    self._begun(said)
+                else:
+                    self._done(said)
+
+    def _begun(self, said: dict[str, Any]) -> None:
+        operation, transaction = said["do"], said["transaction"]
+        if operation == "send":
+            topic, partition, value = said["topic"], said["partition"], said["value"]
+            self._calls[value] = self._history.invoke(
+                f"{self.name}/{partition}",
+                operation,
+                transaction=transaction,
+                topic=topic,
+                partition=partition,
+                values=[value],
+                once=True,
+            )
+        else:
+            self._calls[f"{operation} {transaction}"] = self._history.invoke(
+                self.name, operation, transaction=transaction
+            )
+
+    def _done(self, said: dict[str, Any]) -> None:
+        operation = said["did"]
+        call = self._calls.pop(said["value"] if operation == "send" else f"{operation} {said['transaction']}")
+        if said["error"] is not None:
+            self._history.info(call, error=said["error"])
+        elif operation == "send":
+            self._history.ok(call, offset=said["offset"])
+        else:
+            self._history.ok(call)
+            self.committed += operation == COMMIT
+            self.aborted += operation == ABORT
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """SIGTERM: it ends its transaction, and then itself."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(ENDED_S_MAX)
+        self.listen()
+
+    def close(self) -> None:
+        self.kill()
+        self._stream.close()

@@ -1,0 +1,77 @@
+"""What fresh clients find in topics, under either isolation level."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.testing.history import Place
+
+READ_S_MAX = 60.0
+COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
+# A client of confluent-kafka that has lost its only broker would otherwise begin anew, once a second, and forget whom it was about to send
+# the offsets of a transaction to: it would wait for ever (librdkafka 5456 and 5511).
+RECONNECT = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "metadata.recovery.strategy": "none",
+    "log_level": 0,
+}
+READER = {"enable.auto.commit": False, "auto.offset.reset": "error", "check.crcs": True, **RECONNECT}
+Records = list[tuple[int, str]]  # offsets and values
+
+
+def create_topics(bootstrap: str, topics: Sequence[str], partitions: int) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for made in admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics]).values():
+        made.result(READ_S_MAX)
+
+
+def keep(message: Any, found: dict[Place, Records]) -> None:
+    place = message.topic(), message.partition()
+    found.setdefault(place, []).append((message.offset(), message.value().decode()))
+
+
+def ends(bootstrap: str, places: Sequence[Place], isolation: str) -> dict[Place, int]:
+    """Where each log ends for a reader of this kind."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends", "isolation.level": isolation, **READER})
+    try:
+        return {place: consumer.get_watermark_offsets(TopicPartition(*place), READ_S_MAX)[1] for place in places}
+    finally:
+        consumer.close()
+
+
+def undecided(bootstrap: str, places: Sequence[Place]) -> list[Place]:
+    """Where a transaction is open."""
+    stable = ends(bootstrap, places, COMMITTED)
+    return [place for place, end in ends(bootstrap, places, UNCOMMITTED).items() if end != stable[place]]
+
+
+def read_all(bootstrap: str, places: Sequence[Place], isolation: str) -> dict[Place, Records]:
+    """Everything, by a fresh client that checks every checksum."""
+    from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+    final: dict[Place, Records] = {place: [] for place in places}
+    settings = {"group.id": "final", "isolation.level": isolation, "enable.partition.eof": True}
+    consumer = Consumer({"bootstrap.servers": bootstrap, **READER, **settings})
+    try:
+        consumer.assign([TopicPartition(*place, 0) for place in places])
+        deadline = time.monotonic() + READ_S_MAX
+        left = set(places)
+        while left:
+            assert time.monotonic() < deadline, f"not all could be read in {READ_S_MAX} s"
+            for message in consumer.consume(1000, 0.2):
+                if message.error() is None:
+                    keep(message, final)
+                elif message.error().code() == KafkaError._PARTITION_EOF:
+                    left.discard((message.topic(), message.partition()))
+                else:
+                    raise AssertionError(f"the last read failed: {message.error()}")
+    finally:
+        consumer.close()
+    return final

@@ -1,0 +1,132 @@
+"""`python -m tools.prove.transactions.worker NAME TRANSACTIONAL_ID BOOTSTRAP SEED`: transactions without end, until SIGTERM.
+
+A line of JSON before everything it does, and one after: whoever kills it knows what it had begun. Exit code 1: it was shut out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from typing import Any
+
+from tools.prove.transactions.reading import RECONNECT
+
+TOPICS = ("bank", "shop")
+PARTITIONS = 3
+SENDS_MAX = 8
+ABORT_CHANCE = 0.25
+FLUSH_CHANCE = 0.3  # transactions whose records lie in the log for a while before the end is asked for
+FLUSHED_S_MAX = 0.2
+CALL_S_MAX = 10.0
+SETTINGS = {
+    "acks": "all",
+    "linger.ms": 2,
+    "transaction.timeout.ms": 4000,
+    # Shorter than a node may pause: what was asked and not answered is asked again, and both may reach the node when it wakes up.
+    "socket.timeout.ms": 1000,
+    "retry.backoff.ms": 20,
+    **RECONNECT,
+}
+
+
+def say(**what: Any) -> None:
+    os.write(1, (json.dumps(what) + "\n").encode())  # at once and in one piece
+
+
+class Worker:
+    def __init__(self, name: str, transactional_id: str, bootstrap: str, seed: str) -> None:
+        from confluent_kafka import Producer
+
+        self._name = name
+        self._chance = random.Random(seed)
+        self._sent = 0
+        self._over = False
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, **SETTINGS},
+        )
+
+    def end(self, *_: object) -> None:
+        self._over = True
+
+    def run(self) -> None:
+        from confluent_kafka import KafkaException
+
+        self._repeat(self._producer.init_transactions)
+        number = 0
+        while not self._over:
+            number += 1
+            name = f"{self._name}/{number}"
+            self._producer.begin_transaction()
+            try:
+                self._send(name)
+                if self._chance.random() < ABORT_CHANCE:
+                    self._finish(name, "abort")
+                else:
+                    self._finish(name, "commit")
+            except KafkaException as error:
+                if not error.args[0].txn_requires_abort():
+                    raise
+                self._finish(name, "abort")
+
+    def _send(self, transaction: str) -> None:
+        for _ in range(self._chance.randint(1, SENDS_MAX)):
+            value = f"{self._name}-{self._sent}"
+            self._sent += 1
+            topic, partition = self._chance.choice(TOPICS), self._chance.randrange(PARTITIONS)
+            say(do="send", transaction=transaction, topic=topic, partition=partition, value=value)
+            self._producer.produce(topic, value, partition=partition, on_delivery=_delivered)
+        if self._chance.random() < FLUSH_CHANCE:
+            self._producer.flush(CALL_S_MAX)
+            time.sleep(self._chance.uniform(0, FLUSHED_S_MAX))
+
+    def _finish(self, transaction: str, operation: str) -> None:
+        say(do=operation, transaction=transaction)
+        call = self._producer.commit_transaction if operation == "commit" else self._producer.abort_transaction
+        try:
+            self._repeat(call)
+        except Exception as error:
+            say(did=operation, transaction=transaction, error=str(error))
+            raise
+        say(did=operation, transaction=transaction, error=None)
+
+    def _repeat(self, call: Any) -> None:
+        """As often as the client says that it may be asked again."""
+        from confluent_kafka import KafkaException
+
+        while True:
+            try:
+                call(CALL_S_MAX)
+                return
+            except KafkaException as error:
+                if not error.args[0].retriable():
+                    raise
+
+
+def _delivered(error: Any, message: Any) -> None:
+    value = message.value().decode()
+    offset = message.offset()
+    if error is None:
+        say(did="send", value=value, error=None, offset=offset if offset is not None and offset >= 0 else None)
+    else:
+        say(did="send", value=value, error=str(error))
+
+
+def main(arguments: list[str]) -> int:
+    from confluent_kafka import KafkaException
+
+    worker = Worker(*arguments)
+    signal.signal(signal.SIGTERM, worker.end)
+    try:
+        worker.run()
+    except KafkaException as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
