@@ -60,7 +60,7 @@ bench: setup
 compat: setup
 	@bash tools/system-packages kcat openssl npm g++ make
 	@$(BIN)/python -m tools.prove clients-read-each-other dump-log-finds-nothing-wrong differential schemas-equal-kafkas kafka-tools-agree \
-		swap-the-binary kafka-python-suite librdkafka-suite
+		group-tools-agree transaction-tools-agree swap-the-binary kafka-python-suite librdkafka-suite
 	@$(BIN)/python -m tools.compat --last --publish
 
 # Long runs: thousands of simulated seeds, coverage-guided fuzzing.

@@ -21,6 +21,7 @@ from headrace.records.compression import Codec
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
 ACKS = 1
+READ_COMMITTED = 1
 CLIENT_ID = "bench"
 MESSAGE_BYTES_MAX = 1_048_588  # Kafka's default of message.max.bytes
 RECORD_OVERHEAD_MAX = 24  # what a record has besides its value
@@ -47,6 +48,8 @@ def make_batch(
     producer_id: int = NO_PRODUCER_ID,
     epoch: int = NO_PRODUCER_EPOCH,
     codec: Codec = Codec.NONE,
+    *,
+    transactional: bool = False,
 ) -> Batch:
     """Values of random bytes, as nothing on the way may gain from their likeness; of random words if they are to be compressed."""
     chance = random.Random(SEED)
@@ -57,7 +60,13 @@ def make_batch(
         builder.append(timestamp, None, _text(chance, words, value_bytes) if words else chance.randbytes(value_bytes))
     sequence = NO_SEQUENCE if producer_id == NO_PRODUCER_ID else 0
     plain_size = builder.size
-    data = builder.build(codec=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+    data = builder.build(
+        codec=codec,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        transactional=transactional,
+    )
     assert len(data) <= MESSAGE_BYTES_MAX
     return Batch(bytes(data), records, plain_size)
 
@@ -97,20 +106,26 @@ def produce_answer(topic: str, error_code: int = 0) -> bytes:
     return SIZE.pack(len(body)) + body
 
 
-def fetch_frame(topic: str, partition: int, offset: int, bytes_max: int) -> bytes:
+def fetch_frame(topic: str, partition: int, offset: int, bytes_max: int, *, committed: bool = False) -> bytes:
     wanted = FetchRequest.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max)
     request = FetchRequest(
         max_wait_ms=500,
         min_bytes=1,
         max_bytes=bytes_max,
+        isolation_level=READ_COMMITTED if committed else 0,
         topics=[FetchRequest.FetchTopic(topic=topic, partitions=[wanted])],
     )
     return b"".join(encode_request(request, FETCH_VERSION, 0, CLIENT_ID))
 
 
-def fetch_answer(topic: str, error_code: int = 0, partition_error_code: int = 0) -> bytes:
+def fetch_answer(
+    topic: str, error_code: int = 0, partition_error_code: int = 0, aborted_transactions: int = 0
+) -> bytes:
     """Without records."""
-    data = FetchResponse.PartitionData(error_code=partition_error_code, aborted_transactions=None, records=b"")
+    aborted = [FetchResponse.AbortedTransaction(0, 0)] * aborted_transactions
+    data = FetchResponse.PartitionData(
+        error_code=partition_error_code, aborted_transactions=aborted or None, records=b""
+    )
     topics = [FetchResponse.FetchableTopicResponse(topic=topic, partitions=[data])]
     answer = FetchResponse(error_code=error_code, responses=topics)
     body = response_header(1, FETCH_VERSION, 0) + codec(FetchResponse, FETCH_VERSION).encode(answer)

@@ -6,6 +6,7 @@ from bench.compaction import Compaction
 from bench.connections import ActiveConnections, IdleConnections
 from bench.contestants import KAFKA
 from bench.fetch import Fetch
+from bench.fetch_committed import FetchCommitted
 from bench.frames import records_that_fit
 from bench.groups import CLASSIC_GROUP, CONSUMER_GROUP, GroupCommits, GroupHeartbeats
 from bench.line import KIB, Figure, Line
@@ -15,6 +16,7 @@ from bench.partitions import ManyPartitions
 from bench.produce import Memory, Produce
 from bench.shard_load import ShardLoad
 from bench.start import Start
+from bench.transactions import transactional_lines
 from headrace.records.compression import Codec
 
 
@@ -118,6 +120,8 @@ def all_lines() -> dict[str, Line]:
         GroupHeartbeats(),
         CLASSIC_GROUP,
         CONSUMER_GROUP,
+        *transactional_lines(),
+        FetchCommitted(),
         Start(),
         IdleConnections(),
         ManyPartitions(),

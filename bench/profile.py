@@ -14,18 +14,20 @@ import pstats
 import random
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from bench.certificate import make_certificate
 from bench.contestants import HEADRACE, TlsDoor
 from bench.fetch import Fetch
-from bench.line import Options
+from bench.line import Line, Options
 from bench.lines import all_lines
-from bench.load import Span
+from bench.load import Outcome, Span
 from bench.native import WORK
 from bench.produce import Produce, run_through
+from bench.transaction_load import run_transactions
+from bench.transactions import Transactional
 from bench.wire import Wire, create_topic, new_producer_id, wait_until_served
 from headrace.base.clock import SystemClock
 from headrace.node.node import Node, Ports
@@ -41,6 +43,7 @@ PATHS = {
     "produce-tls": "tls-produce-64k",
     "fetch": "fetch-1",
     "fetch-tls": "tls-fetch-1",
+    "transactions": "transactions-10x8",
 }
 TOPIC = "profile"
 IDLE = "method 'poll' of 'select.epoll'"  # mostly waiting, which is no work
@@ -93,12 +96,7 @@ async def profile(path: str, seconds: float, directory: Path) -> tuple[float, ps
     ports = Ports(DiskFiles(), SystemClock(), random.Random(), asyncio.get_running_loop())
     node = await Node.start(make_settings(given, single_node=True), ports)
     try:
-        line = all_lines()[PATHS[path]]
-        assert isinstance(line, Produce | Fetch)
-        contestant = InProcess(port, tls)
-        load = await asyncio.to_thread(line.prepare, contestant, TOPIC, Options())
-        span = Span(seconds, WARM_S, 0 if isinstance(line, Fetch) else BYTES_MAX)
-        run = partial(run_through, contestant, load, span, tls=line.tls)
+        run = await asyncio.to_thread(_prepare, all_lines()[PATHS[path]], InProcess(port, tls), seconds)
         bare = await asyncio.to_thread(run)
         profiler = cProfile.Profile()
         profiler.enable()
@@ -107,6 +105,16 @@ async def profile(path: str, seconds: float, directory: Path) -> tuple[float, ps
     finally:
         await node.stop()
     return bare.cpu_us_per_request, pstats.Stats(profiler)
+
+
+def _prepare(line: Line, contestant: InProcess, seconds: float) -> Callable[[], Outcome]:
+    if isinstance(line, Transactional):
+        transactions = line.prepare(contestant, TOPIC)
+        return lambda: run_transactions(contestant.port, contestant.pid, transactions, Span(seconds, WARM_S))[0]
+    assert isinstance(line, Produce | Fetch)
+    load = line.prepare(contestant, TOPIC, Options())
+    span = Span(seconds, WARM_S, 0 if isinstance(line, Fetch) else BYTES_MAX)
+    return partial(run_through, contestant, load, span, tls=line.tls)
 
 
 def table(cost_us: float, stats: pstats.Stats) -> list[tuple[str, float, float]]:

@@ -26,7 +26,7 @@ DELETE_TOPICS_VERSION = 5
 INIT_PRODUCER_ID_VERSION = 4
 LIST_OFFSETS_VERSION = 6
 METADATA_VERSION = 9
-EARLIEST = -2  # the timestamp that asks for the first offset
+LATEST, EARLIEST = -1, -2  # the timestamps that ask for the end and for the first offset
 
 
 class BenchFailed(Exception):
@@ -56,10 +56,15 @@ class Wire:
 
     def ask(self, message: Any, version: int) -> Any:
         self._correlation_id += 1
-        self._socket.sendall(b"".join(encode_request(message, version, self._correlation_id, CLIENT_ID)))
+        frame = b"".join(encode_request(message, version, self._correlation_id, CLIENT_ID))
+        answer = memoryview(self.exchange(frame))
+        return decode_response(message.facts.api_key, version, self._correlation_id, answer)
+
+    def exchange(self, frame: bytes) -> bytes:
+        """The answer to a finished frame, without its size."""
+        self._socket.sendall(frame)
         (size,) = SIZE.unpack(self._receive(SIZE.size))
-        frame = memoryview(self._receive(size))
-        return decode_response(message.facts.api_key, version, self._correlation_id, frame)
+        return self._receive(size)
 
     def _receive(self, size: int) -> bytes:
         data = bytearray()
@@ -112,6 +117,14 @@ def serves_partitions(wire: Wire, name: str, partitions: int) -> bool:
     topics = [ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=wanted)]
     answer = wire.ask(ListOffsetsRequest(topics=topics), LIST_OFFSETS_VERSION)
     return not any(partition.error_code for topic in answer.topics for partition in topic.partitions)
+
+
+def end_offset(wire: Wire, name: str, partition: int = 0) -> int:
+    wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=LATEST)
+    request = ListOffsetsRequest(topics=[ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=[wanted])])
+    (found,) = wire.ask(request, LIST_OFFSETS_VERSION).topics[0].partitions
+    _check(found.error_code, f"asking for the end of {name}")
+    return int(found.offset)
 
 
 def wait_until_served(wire: Wire, name: str, partitions: int) -> None:

@@ -1,4 +1,5 @@
-"""`make soak`: the long runs. Simulated seeds beyond those of `make prove`, and coverage-guided fuzzing of everything that parses.
+"""`make soak`: the long runs. Simulated seeds beyond those of `make prove`, of producers, groups and transactions, and coverage-guided
+fuzzing of everything that parses.
 
     python -m tools.soak [--minutes 10] [--first-seed 10000]
 
@@ -13,7 +14,12 @@ import sys
 import time
 from pathlib import Path
 
-SEEDS_AT_ONCE = 100
+SEEDS_AT_ONCE = 25
+KINDS: dict[str, list[str]] = {
+    "producers and readers": [],
+    "groups": ["--groups"],
+    "transactions": ["--transactions"],
+}  # as the simulator is asked
 WORK = Path(".work/soak")
 
 
@@ -29,14 +35,19 @@ def main() -> None:
 
 
 def simulate(first: int, seconds: float) -> int:
-    deadline, seed = time.monotonic() + seconds, first
-    while time.monotonic() < deadline:
+    """All kinds in turn, with the same seeds; one that has found something has done its work."""
+    deadline, seed, left = time.monotonic() + seconds, first, dict(KINDS)
+    while left and time.monotonic() < deadline:
         last = seed + SEEDS_AT_ONCE - 1
-        print(f"soak: simulated seeds {seed}-{last}", flush=True)
-        if subprocess.run([sys.executable, "-m", "headrace.testing.simulator", "--seeds", f"{seed}-{last}"]).returncode:
-            return 1
+        for kind, arguments in list(left.items()):
+            if time.monotonic() >= deadline:
+                break
+            print(f"soak: simulated seeds {seed}-{last} of {kind}", flush=True)
+            command = [sys.executable, "-m", "headrace.testing.simulator", "--seeds", f"{seed}-{last}", *arguments]
+            if subprocess.run(command).returncode:
+                del left[kind]
         seed = last + 1
-    return 0
+    return len(KINDS) - len(left)
 
 
 def fuzz(seconds: float) -> int:

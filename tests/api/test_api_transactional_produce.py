@@ -39,11 +39,9 @@ def pause(stage):
 
 def begin(stage, sequence=0, epoch=0, version=12, index=0):
     """A batch whose coordinator has been asked and has not answered."""
-    task, held = stage.send(stage.produce_request({index: batch(sequence, epoch)}), version)
-    assert held
     asked = len(stage.coordinator.asked)
-    while len(stage.coordinator.asked) == asked:
-        stage.run(asyncio.sleep(0))
+    task, held = stage.send(stage.produce_request({index: batch(sequence, epoch)}), version)
+    assert held and len(stage.coordinator.asked) == asked + 1
     return task
 
 
@@ -329,8 +327,8 @@ def test_who_may_not_use_the_transactional_id_may_not_write_to_it(make_stage):
 
 
 def test_who_wants_no_answer_hears_of_a_refusal_by_losing_the_connection(stage):
-    task, _ = stage.send(stage.produce_request({0: batch()}, acks=0), 12)
-    assert stage.run(task) is None and stage.log().log_end == 1
+    answer, _ = stage.send(stage.produce_request({0: batch()}, acks=0), 12)
+    assert answer is None and stage.log().log_end == 1
     stage.mark(1)
     with pytest.raises(CloseConnection):
         stage.send(stage.produce_request({0: batch()}, acks=0), 12)

@@ -18,14 +18,12 @@ from bench.lines import all_lines
 from bench.load import Load, Span, run_load
 from bench.produce import Produce, produce_load, run_through
 from bench.runner import Runner, contestants
-from bench.wire import BenchFailed, CannotRun, Wire
+from bench.wire import BenchFailed, CannotRun, end_offset
 
 from bench import native
-from headrace.protocol.messages.list_offsets import ListOffsetsRequest
 from headrace.records.batch import CRC_START, HEADER_BYTES, checksum
 from headrace.records.compression import Codec
 
-LATEST = -1
 REQUESTS = 40
 CRC = Struct(">I")
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
@@ -47,14 +45,6 @@ def generator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     if request.param == "Python":
         monkeypatch.setattr("bench.load._generator", lambda *, tls: [sys.executable, "-m", "bench.python_load"])
     return str(request.param)
-
-
-def end_offset(wire: Wire, topic: str) -> int:
-    wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=LATEST)
-    request = ListOffsetsRequest(topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])])
-    partition = wire.ask(request, 6).topics[0].partitions[0]
-    assert partition.error_code == 0
-    return int(partition.offset)
 
 
 def test_every_line_is_answered_without_an_error(tmp_path: Path) -> None:

@@ -195,6 +195,24 @@ def test_a_coordinator_that_was_loaded_again_leaves_the_rest_to_its_new_self():
     assert leaders.written == [] and decisions.told == []
 
 
+@pytest.mark.parametrize(("patience_s", "left"), [(0.0005, 1), (10.0, 0)])
+def test_whoever_waits_for_the_end_hears_of_it_or_loses_patience(patience_s, left):
+    leaders, decisions = Leaders(), Decisions()
+
+    async def story(sender):
+        loop = asyncio.get_running_loop()
+        sender.start()
+        sender.send(markers(A0, A1))
+        await sender.ended("t", patience_s)
+        assert len(decisions.told) == 1 - left and loop.time() < 1
+        await asyncio.sleep(1)
+        began = loop.time()
+        await sender.ended("t", 3.0)  # nothing is on its way from here: perhaps from elsewhere
+        assert loop.time() - began >= 3.0
+
+    run(story, IMAGE, leaders, decisions)
+
+
 # --- and the other way: a leader asks the coordinator
 
 
@@ -233,7 +251,9 @@ class Coordinator:
 def verify(coordinator, *, add, image=None):
     loop = SimulatedLoop(Random(1), steps_max=100_000)
     image = Image(topics={TRANSACTIONS_TOPIC: topic(TRANSACTIONS_TOPIC, 5)}) if image is None else image
-    verifier = CoordinatorVerifier(lambda: image, coordinator, loop, lambda: (0.02, 0.1))
+    verifier = CoordinatorVerifier(
+        lambda: image, coordinator, loop, lambda: (0.02, 0.1), lambda name, pause_s: asyncio.sleep(pause_s)
+    )
     found = loop.run_until_complete(verifier.verify("t", 7, 3, [A0, A1, B0], add=add))
     loop.close()
     assert found.keys() == {A0, A1, B0} and len(set(found.values())) == 1

@@ -13,6 +13,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.consumer import Consumer
 from headrace.client.groups import TRANSACTION, find_coordinator
 from headrace.coordinators.transaction.asked import AddPartitions, InitProducer
+from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.produce import ProduceRequest
 from headrace.records.builder import BatchBuilder
@@ -33,6 +34,7 @@ def node():
             "log.retention.ms": "-1",
             "transaction.partition.verification.enable": "false",
             "transaction.two.phase.commit.enable": "true",
+            "unstable.api.versions.enable": "true",
         }
     ) as node:
         yield node
@@ -93,14 +95,29 @@ def on(node, work):
     return asyncio.run(run())
 
 
-async def init(cluster, transactional_id):
+async def init(cluster, transactional_id, **fields):
     _, connection = await find_coordinator(cluster, transactional_id, TRANSACTION)
     while True:
-        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS)
-        answer = await connection.request(request)
+        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS, **fields)
+        answer = await connection.request(request, version=6 if fields else None)
         if answer.error_code not in RETRIABLE:
             assert answer.error_code == ErrorCode.NONE
             return answer.producer_id, answer.producer_epoch
+
+
+async def add(cluster, transactional_id, producer, partition):
+    _, connection = await find_coordinator(cluster, transactional_id, TRANSACTION)
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=producer[0],
+        v3_and_below_producer_epoch=producer[1],
+        v3_and_below_topics=[
+            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=partition.topic, partitions=[partition.partition])
+        ],
+    )
+    answer = await connection.request(request, version=3)
+    [result] = answer.results_by_topic_v3_and_below
+    assert result.results_by_partition[0].partition_error_code == ErrorCode.NONE
 
 
 async def produce(cluster, partition, value, producer=None, timestamp=None):
@@ -169,24 +186,74 @@ def assert_soon(met):
         assert time.monotonic() < deadline
 
 
-def test_who_takes_part_in_a_two_phase_commit_has_no_timeout(headrace, node, topic):
-    name, partition = f"{topic}-2pc", TopicPartition(topic, 0)
-    on(node, lambda cluster: find_coordinator(cluster, name, TRANSACTION))
+@pytest.fixture
+def prepared(node, topic):
+    """The transaction of an outside coordinator: a transactional id, and the producer's id and epoch."""
+    name = f"{topic}-2pc"
 
-    async def prepare():
-        """No client can do it yet: the version of InitProducerId that asks for it is not stable."""
-        transactions = node.node.broker._coordinators.transactions
-        asked = InitProducer(name, TIMEOUT_MS, fresh_producer_id=10**9, enable_two_phase_commit=True)
-        made = await transactions.decide(name, asked)
-        await transactions.decide(name, AddPartitions(name, made.producer_id, made.producer_epoch, (partition,)))
+    async def prepare(cluster):
+        await cluster.partitions(topic)
+        producer = await init(cluster, name, enable2_pc=True)
+        for index in (0, 1):
+            await add(cluster, name, producer, TopicPartition(topic, index))
+            await produce(cluster, TopicPartition(topic, index), b"%d" % index, producer)
+        return producer
 
-    node._do(prepare(), 20)
+    producer_id, epoch = on(node, prepare)
+    return name, f"{producer_id}:{epoch}"
+
+
+def all_committed(node, topic):
+    return [on(node, lambda cluster, index=index: committed(cluster, TopicPartition(topic, index))) for index in (0, 1)]
+
+
+def test_who_takes_part_in_a_two_phase_commit_has_no_timeout(headrace, node, topic, prepared):
+    name, _ = prepared
     (found,) = loads(headrace, "describe", name)
     assert (found["state"], found["two_phase_commit"], found["timeout_ms"]) == ("Ongoing", True, None)
     table = headrace("transactions", "describe", name)
     assert "Ongoing" in table and "none: two-phase commit" in table
     assert "aborted" in headrace("transactions", "terminate", name)
     assert "Ongoing" not in headrace("transactions", "describe", name)
+    assert all_committed(node, topic) == [[], []]
+
+
+@pytest.mark.parametrize("how", ["by name", "by what was written down"])
+def test_a_prepared_transaction_is_committed_by_an_operator(headrace, node, topic, prepared, how):
+    name, written_down = prepared
+    assert all_committed(node, topic) == [[], []]
+    arguments = [name] if how == "by name" else ["--transactional-id", name, "--prepared", written_down]
+    said = headrace("transactions", "commit", *arguments)
+    assert said == f"{name}: transaction {written_down} is committed: {topic}-0 {topic}-1\n"
+    assert_soon(lambda: all_committed(node, topic) == [[b"0"], [b"1"]])
+    said = headrace("transactions", "commit", name, fails=True)
+    assert "INVALID_TXN_STATE" in said and "no transaction is open (CompleteCommit)" in said
+
+
+def test_only_what_was_prepared_is_committed(headrace, node, topic, prepared, make_producer):
+    name, written_down = prepared
+    said = headrace("transactions", "commit", name, "--prepared", "1:2", fails=True)
+    assert "INVALID_TXN_STATE" in said and f"transaction {written_down} is open, and not 1:2" in said
+    ordinary = make_producer(f"{topic}-o")
+    write(ordinary, topic)
+    assert "takes part in no two-phase commit" in headrace("transactions", "commit", f"{topic}-o", fails=True)
+    ordinary.commit_transaction(20)
+    assert loads(headrace, "describe", name)[0]["state"] == "Ongoing"
+
+
+def test_a_broker_may_offer_no_two_phase_commits(headrace):
+    with EmbeddedNode({"transaction.two.phase.commit.enable": "true"}) as other:
+        on(other, lambda cluster: find_coordinator(cluster, "x", TRANSACTION))
+
+        async def prepare():
+            transactions = other.node.broker.transactions
+            asked = InitProducer("x", 1, fresh_producer_id=10**9, enable_two_phase_commit=True)
+            made = await transactions.decide("x", asked)
+            await transactions.decide("x", AddPartitions("x", made.producer_id, 0, (TopicPartition("t", 0),)))
+
+        other._do(prepare(), 20)
+        said = CommandLine(other.bootstrap)("transactions", "commit", "x", fails=True)
+        assert "UNSUPPORTED_VERSION" in said and "unstable.api.versions.enable" in said
 
 
 def test_producers_of_a_partition(headrace, topic, make_producer):
@@ -275,6 +342,10 @@ def test_a_transaction_that_is_at_work_does_not_hang(headrace, node, topic, make
     [
         (("describe",), "which transactional ids"),
         (("terminate",), "which transactional ids"),
+        (("commit",), "which transactional ids"),
+        (("commit", "nobody"), "TRANSACTIONAL_ID_NOT_FOUND"),
+        (("commit", "a", "--prepared", "12"), "'12' is not PRODUCER-ID:EPOCH"),
+        (("commit", "a", "b", "--prepared", "1:2"), "of one transactional id"),
         (("describe", "nobody"), "TRANSACTIONAL_ID_NOT_FOUND"),
         (("terminate", "nobody"), "TRANSACTIONAL_ID_NOT_FOUND"),
         (("list", "--state", "Happy"), "Happy"),

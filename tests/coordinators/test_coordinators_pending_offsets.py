@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import ZERO_UUID
 from headrace.coordinators.group.groups import describe_group, list_groups
 from headrace.coordinators.group.offset_reads import FetchGroup, fetch
 from headrace.coordinators.group.offsets import TopicsDeleted
@@ -106,7 +107,7 @@ def test_records_are_those_of_kafka():
     [record] = [read(written) for written in stage.journal.written]
     assert (record.key, record.version, record.producer) == (OffsetCommitKey(GROUP, TOPIC, 1), 4, (P, 3))
     assert (record.value.offset, record.value.leader_epoch, record.value.metadata) == (5, 3, "")
-    assert (record.value.commit_timestamp, record.value.topic_id) == (stage.now_ms, TOPIC_ID)
+    assert (record.value.commit_timestamp, record.value.topic_id) == (stage.now_ms, ZERO_UUID)
 
 
 @pytest.mark.parametrize("is_first", [True, False])

@@ -1,17 +1,18 @@
 """librdkafka's own tests, from the sources inside the npm package of node-rdkafka, built here.
 
-Those that need no broker of their own: no emulated network, no mock cluster.
+All that speak to a broker; what librdkafka plays with itself or with a broker of its own making is left out.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from tools.compat.suite import FAILED, PASSED, NotHere, Outcomes, Suite
+from tools.compat.suite import FAILED, PASSED, SKIPPED, NotHere, Outcomes, Suite
 from tools.prove.registry import WORK, say
 
 PACKAGE = "node-rdkafka@3.6.1"
@@ -26,13 +27,16 @@ TEST_S_MAX = 240.0
 TESTS = (
     "0001", "0002", "0003", "0005", "0007", "0008", "0011", "0012", "0013", "0014", "0015", "0016", "0017", "0020", "0021", "0031",
     "0034", "0035", "0036", "0038", "0039", "0041", "0044", "0048", "0051", "0052", "0053", "0054", "0057", "0059", "0063", "0065",
-    "0067", "0070", "0073", "0085", "0086", "0090", "0092", "0110", "0112", "0114", "0123", "0125", "0127",
+    "0067", "0070", "0073", "0085", "0086", "0090", "0092", "0110", "0112", "0114", "0123", "0125", "0127", "0055", "0061", "0064",
+    "0069", "0079", "0082", "0097", "0101", "0115", "0119", "0126", "0135", "0139", "0142", "0150", "0153",
     # With groups.
     "0018", "0019", "0022", "0026", "0029", "0030", "0033", "0037", "0040", "0042", "0045", "0050", "0056", "0060", "0077", "0081",
     "0083", "0084", "0089", "0091", "0093", "0099", "0102", "0107", "0109", "0111", "0113", "0116", "0118", "0122", "0130", "0132",
     "0137", "0140",
     # With transactions.
     "0098", "0103", "0129",
+    # Through a network that delays and cuts, inside the client.
+    "0049", "0068", "0075", "0076", "0088", "0094",
 )  # fmt: skip
 
 
@@ -62,34 +66,35 @@ def _do(command: Sequence[str], where: Path, seconds: float) -> None:
         raise NotHere(f"{' '.join(command)} ended with {done.returncode}: {(done.stdout + done.stderr)[-400:]}")
 
 
-def run(bootstrap: str, whose: str, without: Collection[str]) -> Outcomes:
+def run(bootstrap: str, whose: str) -> Outcomes:
     configuration = HOME / f"{whose}.conf"
     configuration.write_text(f"metadata.broker.list={bootstrap}\ntest.timeout.multiplier=3\n")
     outcomes: Outcomes = {}
     for number in TESTS:
-        if number in without:
-            continue
         say(f"librdkafka's test {number} against {whose}")
-        outcomes[number] = PASSED if _passes(number, configuration, HOME / f"{whose}-{number}.log") else FAILED
+        outcomes[number] = _outcome(number, configuration, HOME / f"{whose}-{number}.log")
     return outcomes
 
 
-def _passes(number: str, configuration: Path, log: Path) -> bool:
+def _outcome(number: str, configuration: Path, log: Path) -> str:
     environment = {
         **os.environ,
         "TESTS": number,
         "RDKAFKA_TEST_CONF": str(configuration),
         "LD_LIBRARY_PATH": f"{SOURCE / 'src'}:{SOURCE / 'src-cpp'}",
     }
-    command = ("./test-runner", "-Q", "-p1", "-L", "-E", "-V", "4.0.0")
+    command = ("./test-runner", "-Q", "-p1", "-L", "-V", "4.0.0")
     with log.open("wb") as output:
         try:
             done = subprocess.run(
                 command, cwd=RUNNER.parent, env=environment, stdout=output, stderr=output, timeout=TEST_S_MAX
             )
         except subprocess.TimeoutExpired:
-            return False
-    return done.returncode == 0
+            return FAILED
+    if done.returncode != 0:
+        return FAILED
+    # A line for each test with this number; those that the runner leaves out here count for nothing.
+    return PASSED if re.search(rf"\| *\S* *{number}_.*PASSED", log.read_text(errors="replace")) else SKIPPED
 
 
 SUITE = Suite(

@@ -30,8 +30,7 @@ def publish(verdicts: Sequence[Verdict]) -> None:
         parts.append(f"{verdict.passed} of the {len(verdict.counted)} tests that Kafka passes.")
         rows = ["| test | Kafka | Headrace | |", "|---|---|---|---|"]
         for test, kafka in verdict.kafka.items():
-            later = verdict.suite.later.get(test, "")
-            note = f"waits for {later}" if later else "lost" if kafka == PASSED and test in verdict.lost else ""
+            note = "lost" if kafka == PASSED and test in verdict.lost else ""
             rows.append(f"| {test} | {kafka} | {verdict.headrace.get(test, 'did not run')} | {note} |")
         parts.append("\n".join(rows))
     PAGE.write_text("\n\n".join(parts) + "\n")

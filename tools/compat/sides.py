@@ -20,9 +20,9 @@ def compare(suite: Suite) -> Verdict:
         raise NotHere(reason)
     suite.prepare()
     with KafkaPeer(suite.settings) as kafka:
-        expected = suite.run(kafka.bootstrap, "Kafka", ())
+        expected = suite.run(kafka.bootstrap, "Kafka")
     with NodeProcess(suite.settings) as node:
-        got = suite.run(node.bootstrap, "Headrace", suite.later.keys())
+        got = suite.run(node.bootstrap, "Headrace")
         assert node.is_running, f"the node did not survive {suite.name}; its log: {node.log_text()[-2000:]}"
     verdict = Verdict(suite, expected, got)
     _kept(suite).write_text(json.dumps({"kafka": expected, "headrace": got}))

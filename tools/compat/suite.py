@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
@@ -19,9 +19,8 @@ class Suite:
     name: str
     version: str
     prepare: Callable[[], None]  # fetches and builds; NotHere if that cannot be done
-    run: Callable[[str, str, Collection[str]], Outcomes]  # bootstrap address, whose it is, and which tests to leave out
+    run: Callable[[str, str], Outcomes]  # bootstrap address, and whose it is
     settings: Mapping[str, str]  # what both servers are started with
-    later: Mapping[str, str] = field(default_factory=dict)  # tests that need what is not built yet, and what that is
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,8 @@ class Verdict:
 
     @property
     def counted(self) -> list[str]:
-        """What real Kafka passes on this machine, without what waits for a later step."""
-        return [test for test, outcome in self.kafka.items() if outcome == PASSED and test not in self.suite.later]
+        """What real Kafka passes on this machine."""
+        return [test for test, outcome in self.kafka.items() if outcome == PASSED]
 
     @property
     def lost(self) -> list[str]:
@@ -45,6 +44,4 @@ class Verdict:
 
     @property
     def figure(self) -> str:
-        later = sum(1 for test, outcome in self.kafka.items() if outcome == PASSED and test in self.suite.later)
-        text = f"{self.suite.name} {self.suite.version}: {self.passed} of {len(self.counted)} that Kafka passes"
-        return f"{text}, {later} wait for later steps" if later else text
+        return f"{self.suite.name} {self.suite.version}: {self.passed} of {len(self.counted)} that Kafka passes"

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,9 +38,24 @@ class Step:
     keep: str = ""  # only lines that match are compared
     unordered: bool = False
     distinct: bool = False  # how often the same was said is chance
+    tidy: Callable[[str], str] = str  # puts in order what has none within a line
 
     def __str__(self) -> str:
         return f"kafka-{self.tool} {' '.join(self.arguments)}"
+
+
+@dataclass(frozen=True)
+class Act:
+    """What happens between two calls, by other clients of the server at this address. What it returns is compared too."""
+
+    name: str
+    run: Callable[[str], str]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Script = Sequence[Step | Act]
 
 
 def step(
@@ -51,15 +66,16 @@ def step(
     keep: str = "",
     unordered: bool = False,
     distinct: bool = False,
+    tidy: Callable[[str], str] = str,
 ) -> Step:
     name, *arguments = text.split()
-    return Step(name, tuple(arguments), input, door, tuple(forget), keep, unordered, distinct)
+    return Step(name, tuple(arguments), input, door, tuple(forget), keep, unordered, distinct, tidy)
 
 
 NUMBERS = (r"[0-9]+",)
-# APIs that wait for transactions, tokens, quotas, share and streams groups, several voters; and those of client metrics, which
-# Kafka lists only with a plugin that receives them.
-LATER = "Txn|TxnOffsetCommit|Transactions|DelegationToken|Share|Streams|RaftVoter|AlterClientQuotas|Telemetry"
+# APIs that wait for tokens, quotas, share and streams groups, several voters; and those of client metrics, which Kafka lists only with a
+# plugin that receives them.
+LATER = "DelegationToken|Share|Streams|RaftVoter|AlterClientQuotas|Telemetry"
 SCRIPT = (
     step("topics --create --topic first --partitions 3 --replication-factor 1 --config retention.ms=1000000"),
     step("topics --create --topic first --partitions 3"),
@@ -187,13 +203,16 @@ class Security:
         return ["--command-config", str(file)]
 
 
-def play(security: Security, script: Sequence[Step], who: str, data_dir: Path, directory: Path) -> list[str]:
+def play(security: Security, script: Script, who: str, data_dir: Path, directory: Path) -> list[str]:
     deletion = directory / "deletion.json"
     deletion.write_text(json.dumps({"version": 1, "partitions": [{"topic": "first", "partition": 4, "offset": 1}]}))
     outputs = []
     for number, one in enumerate(script):
         if number % 10 == 0:
             say(f"{who}: {number} of {len(script)} calls of Kafka's tools")
+        if isinstance(one, Act):
+            outputs.append(one.run(f"{LOOPBACK}:{security.ports['PLAINTEXT']}"))
+            continue
         arguments = [argument.replace("{deletion}", str(deletion)) for argument in one.arguments]
         where = ["--bootstrap-server", f"{LOOPBACK}:{security.ports[one.door]}", *security.client(one.door)]
         # Those with verbs want the server in front of them or behind, each its own way.
@@ -210,7 +229,7 @@ def normal(text: str, one: Step, data_dir: Path, directory: Path) -> str:
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip() and not _is_noise(line)]
     if one.keep:
         lines = [line for line in lines if re.search(one.keep, line)]
-    lines = [_without_chance(line, one, data_dir, directory) for line in lines]
+    lines = [_without_chance(one.tidy(line), one, data_dir, directory) for line in lines]
     if one.distinct:
         lines = list(dict.fromkeys(lines))
     return "\n".join(sorted(lines) if one.unordered else lines)
@@ -233,14 +252,19 @@ def _is_noise(line: str) -> bool:
     )
 
 
-def both(script: Sequence[Step], differences: Callable[[str], None]) -> int:
-    """Plays the script on both sides and reports every difference; returns how many calls were compared."""
+def both(
+    make: Callable[[], Script], differences: Callable[[str], None], settings: Mapping[str, str] | None = None
+) -> int:
+    """Plays the script, made anew for each side, and reports every difference; returns how many calls were compared."""
     with tempfile.TemporaryDirectory(prefix="headrace-tools-") as name:
         directory = Path(name)
         played: dict[str, list[str]] = {}
+        script: Script = ()
         for who in ("Kafka", "Headrace"):
             security = Security(directory)
-            server = (KafkaPeer if who == "Kafka" else NodeProcess)(security.settings(), directory=directory / who)
+            script = make()
+            given = security.settings() | dict(settings or {})
+            server = (KafkaPeer if who == "Kafka" else NodeProcess)(given, directory=directory / who)
             server.port = security.ports["PLAINTEXT"]
             with server:
                 played[who] = play(security, script, who, server.data_dir, directory)

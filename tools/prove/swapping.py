@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -23,10 +24,12 @@ from confluent_kafka.admin import (
 from headrace.testing.peers import KafkaPeer
 from headrace.testing.processes import NodeProcess
 from tools.prove.registry import say
+from tools.prove.swapping_transactions import SETTINGS, Transactions
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS = 60  # a codec, topic and turn
 WAIT_S = 30.0
+RETRY_S = 0.1
 TEN_YEARS_MS = 315_360_000_000
 TOPIC_CONFIGS = {"retention.ms": str(TEN_YEARS_MS), "segment.bytes": "1048576", "max.message.bytes": "900000"}
 
@@ -77,7 +80,7 @@ def look(bootstrap: str) -> Contents:
         for name, count in found.partitions.items():
             found.records[name] = []
             for partition in range(count):
-                low, high = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=WAIT_S)
+                low, high = _ends(consumer, TopicPartition(name, partition))
                 found.log_starts[name, partition] = low
                 found.records[name] += _read(consumer, name, partition, low, high)
     finally:
@@ -87,6 +90,20 @@ def look(bootstrap: str) -> Contents:
 
 def _own(entries: dict[str, Any], source: ConfigSource) -> dict[str, str]:
     return {name: entry.value for name, entry in sorted(entries.items()) if entry.source == source.value}
+
+
+def _ends(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+    """Kafka answers before it leads all that it will."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            low, high = consumer.get_watermark_offsets(place, timeout=WAIT_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY_S)
+        else:
+            return low, high
 
 
 def _read(consumer: Consumer, topic: str, partition: int, low: int, high: int) -> list[Record]:
@@ -166,23 +183,30 @@ def compare(before: Contents, after: Contents, who: str) -> None:
 
 
 def swap(turns: int, seed: int) -> str:
-    """Headrace begins; every turn the other one opens the directory, is asked for all of it, and writes more."""
+    """Headrace begins; every turn the other one opens the directory, is asked for all of it, ends what is open, and writes more."""
     chance = random.Random(seed)
     before = Contents()
+    transactions = Transactions()
     with tempfile.TemporaryDirectory(prefix="headrace-swap-") as directory:
         for turn in range(turns):
-            server = (NodeProcess, KafkaPeer)[turn % 2](directory=Path(directory))
+            server = (NodeProcess, KafkaPeer)[turn % 2](SETTINGS, directory=Path(directory))
             who = f"{('Headrace', 'Kafka')[turn % 2]} in turn {turn}"
             say(f"{who}: {before.count()} records to be found")
             server.start()
             try:
                 if turn:
                     compare(before, look(server.bootstrap), who)
+                    transactions.take_over(server.bootstrap)
+                else:
+                    transactions.begin(server.bootstrap)
                 write(server.bootstrap, turn, chance)
                 before = look(server.bootstrap)
+                transactions.leave(server.bootstrap, turn)
             except BaseException:
                 say(f"the log of {who} ends with: {server.log_text()[-3000:]}")
                 server.close()
                 raise
             server.terminate() if isinstance(server, NodeProcess) else server.stop()
-    return f"{turns} turns, {before.count()} records, {len(before.partitions)} topics, seed {seed}"
+            transactions.left()
+    figures = f"{before.count()} records, {len(before.partitions)} topics, {transactions.ended} transactions"
+    return f"{turns} turns, {figures}, seed {seed}"

@@ -209,7 +209,9 @@ class _Fetch:
         if committed_only and plan.range is not None:
             data.aborted_transactions = [
                 FetchResponse.AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
-                for aborted in partition.log.aborted_transactions(fetch.fetch_offset, plan.last_stable_offset)
+                for aborted in partition.log.aborted_transactions(
+                    fetch.fetch_offset, plan.last_stable_offset, plan.range
+                )
             ]
         return data, plan.range
 

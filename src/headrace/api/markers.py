@@ -53,19 +53,21 @@ class MarkersApi:
         codes: dict[int, Codes] = {}
         waiting: list[Awaitable[None]] = []
         appended = 0
+        now_ms = self._clock.now_ms()
         for marker in request.markers:
             of_producer = codes.setdefault(marker.producer_id, {})
             for name in _partitions(marker):
-                work = self._write(marker, name, of_producer)
+                work = self._write(marker, name, of_producer, now_ms)
                 if work is not None:
                     waiting.append(asyncio.ensure_future(work))
                 appended += 1
                 if appended % MARKERS_AT_ONCE == 0:
                     await asyncio.sleep(0)
-        await asyncio.gather(*waiting)
+        if waiting:
+            await asyncio.gather(*waiting)
         return _response(codes)
 
-    def _write(self, marker: Marker, name: TopicPartition, codes: Codes) -> Awaitable[None] | None:
+    def _write(self, marker: Marker, name: TopicPartition, codes: Codes, now_ms: int) -> Awaitable[None] | None:
         """None: `codes` has the answer. Else it will, when this is done."""
         how = TransactionMarker(marker.transaction_result, marker.coordinator_epoch)
         try:
@@ -76,7 +78,7 @@ class MarkersApi:
                 )
                 return self._ended(ending, name, codes)
             info = partition.append_marker(
-                marker.producer_id, marker.producer_epoch, how, marker.transaction_version, self._clock.now_ms()
+                marker.producer_id, marker.producer_epoch, how, marker.transaction_version, now_ms
             )
         except KafkaError as error:
             self._refuse(name, error, codes)

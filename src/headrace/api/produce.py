@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from headrace.api.counters import AppendedCounters
 from headrace.api.produce_transactional import TransactionalBatches
 from headrace.base.clock import Clock
+from headrace.base.eager import Rest, begin
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.metrics import Metrics
 from headrace.metadata.image import Image
@@ -125,7 +126,8 @@ class ProduceApi:
             responses.append(TopicResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
         response = ProduceResponse(responses=responses)
         if pending:
-            return HoldFrame(self._finish(context, request, response, pending, now_ms, unflushed))
+            finished = begin(self._finish(context, request, response, pending, now_ms, unflushed))
+            return HoldFrame(finished) if isinstance(finished, Rest) else finished
         if unflushed and acks:
             return self._flushed(response, unflushed)
         return response if acks else self._unanswered(response)

@@ -1,4 +1,4 @@
-"""InitProducerId 0–5: a fresh producer id for an idempotent producer; that of a transactional id is its coordinator's to say."""
+"""InitProducerId 0–6: a fresh producer id for an idempotent producer; that of a transactional id is its coordinator's to say."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ class ProducersApi:
         self._transactions = transactions
 
     async def init_producer_id(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        if request.transactional_id is not None and not context.may(
-            Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id
-        ):
-            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            return InitProducerIdResponse(error_code=code, producer_epoch=-1)
         if request.transactional_id is not None:
+            if not _may(context, request, request.transactional_id):
+                code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                return InitProducerIdResponse(error_code=code, producer_epoch=-1)
             return await self._transactions.init(context, request)
         if not (
             context.may(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, quietly=True)
@@ -33,3 +31,11 @@ class ProducersApi:
         except (OSError, HeadraceError):
             return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, producer_epoch=-1)
         return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+def _may(context: RequestContext, request: InitProducerIdRequest, transactional_id: str) -> bool:
+    """Whoever takes part in a two-phase commit can hold readers back for ever: that is a right of its own."""
+    two_phase = request.enable2_pc or request.keep_prepared_txn
+    return context.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id) and (
+        not two_phase or context.may(Operation.TWO_PHASE_COMMIT, Resource.TRANSACTIONAL_ID, transactional_id)
+    )

@@ -36,6 +36,7 @@ from headrace.api.transaction_reads import TransactionReadsApi
 from headrace.api.transactional_offsets import TransactionalOffsetsApi
 from headrace.api.transactions import TransactionsApi
 from headrace.api.versions import VersionsApi
+from headrace.base.eager import at_once
 from headrace.protocol.apis import ApiKey
 from headrace.security.resources import Need, Operation, Resource
 from headrace.server.dispatch import Service
@@ -97,7 +98,9 @@ def broker_table(
     transaction_reads: TransactionReadsApi,
     transactional_offsets: TransactionalOffsetsApi,
     markers: MarkersApi,
+    unstable_versions: bool = False,
 ) -> dict[ApiKey, Service]:
+    """`unstable_versions`: also those that Kafka may still change."""
     return _table(
         Service(ApiKey.PRODUCE, (3, 13), produce.handle, _topic(Operation.WRITE)),
         Service(ApiKey.FETCH, (4, 18), fetch.handle, _topic(Operation.READ)),
@@ -121,7 +124,7 @@ def broker_table(
         Service(ApiKey.DELETE_TOPICS, (1, 6), topics.delete, _topic(Operation.DELETE)),
         Service(
             ApiKey.INIT_PRODUCER_ID,
-            (0, 5),
+            (0, 6 if unstable_versions else 5),
             producers.init_producer_id,
             Need(Resource.CLUSTER, Operation.IDEMPOTENT_WRITE, per_entity=True),
         ),
@@ -155,11 +158,20 @@ def broker_table(
         # Like Kafka's: whoever may connect may say how it fares.
         Service(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, (0, 0), telemetry.get_subscriptions, NOTHING),
         Service(ApiKey.PUSH_TELEMETRY, (0, 0), telemetry.push, NOTHING),
-        Service(ApiKey.ADD_PARTITIONS_TO_TXN, (0, 5), transactions.add_partitions, _transactional_id(Operation.WRITE)),
-        Service(ApiKey.ADD_OFFSETS_TO_TXN, (0, 4), transactions.add_offsets, _transactional_id(Operation.WRITE)),
-        Service(ApiKey.END_TXN, (0, 5), transactions.end, _transactional_id(Operation.WRITE)),
-        Service(ApiKey.TXN_OFFSET_COMMIT, (0, 5), transactional_offsets.commit, _transactional_id(Operation.WRITE)),
-        Service(ApiKey.WRITE_TXN_MARKERS, (1, 2), markers.write, CLUSTER_ACTION_OR_ALTER),
+        Service(
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            (0, 5),
+            at_once(transactions.add_partitions),
+            _transactional_id(Operation.WRITE),
+        ),
+        Service(
+            ApiKey.ADD_OFFSETS_TO_TXN, (0, 4), at_once(transactions.add_offsets), _transactional_id(Operation.WRITE)
+        ),
+        Service(ApiKey.END_TXN, (0, 5), at_once(transactions.end), _transactional_id(Operation.WRITE)),
+        Service(
+            ApiKey.TXN_OFFSET_COMMIT, (0, 5), at_once(transactional_offsets.commit), _transactional_id(Operation.WRITE)
+        ),
+        Service(ApiKey.WRITE_TXN_MARKERS, (1, 2), at_once(markers.write), CLUSTER_ACTION_OR_ALTER),
         Service(
             ApiKey.DESCRIBE_TRANSACTIONS, (0, 0), transaction_reads.describe, _transactional_id(Operation.DESCRIBE)
         ),

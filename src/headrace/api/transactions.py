@@ -1,4 +1,4 @@
-"""InitProducerId 0–5 of transactional ids, AddPartitionsToTxn 0–5, AddOffsetsToTxn 0–4 and EndTxn 0–5: asked of the coordinator."""
+"""InitProducerId 0–6 of transactional ids, AddPartitionsToTxn 0–5, AddOffsetsToTxn 0–4 and EndTxn 0–5: asked of the coordinator."""
 
 from __future__ import annotations
 
@@ -47,10 +47,13 @@ class TransactionsApi:
         transactions: Coordination[TransactionShard],
         producer_ids: ProducerIds,
         image: Callable[[], Image],
+        offsets_partitions: int,
     ) -> None:
+        """`offsets_partitions`: how many __consumer_offsets will have once it is made."""
         self._transactions = transactions
         self._producer_ids = producer_ids
         self._image = image
+        self._offsets_partitions = offsets_partitions
 
     # --- InitProducerId
 
@@ -62,6 +65,8 @@ class TransactionsApi:
             request.transaction_timeout_ms,
             request.producer_id,
             request.producer_epoch,
+            enable_two_phase_commit=request.enable2_pc,
+            keep_prepared=request.keep_prepared_txn,
             version=context.api_version,
         )
         try:
@@ -70,7 +75,12 @@ class TransactionsApi:
             return InitProducerIdResponse(error_code=error.code, producer_epoch=-1)
         except (OSError, HeadraceError):
             return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, producer_epoch=-1)
-        return InitProducerIdResponse(producer_id=initialized.producer_id, producer_epoch=initialized.producer_epoch)
+        return InitProducerIdResponse(
+            producer_id=initialized.producer_id,
+            producer_epoch=initialized.producer_epoch,
+            ongoing_txn_producer_id=initialized.ongoing_producer_id,
+            ongoing_txn_producer_epoch=initialized.ongoing_producer_epoch,
+        )
 
     async def _decide(self, asked: InitProducer | EndTransaction) -> Any:
         """With a fresh producer id if that turns out to be needed: the id is new, or has used up its epochs."""
@@ -96,7 +106,10 @@ class TransactionsApi:
             return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await self._add_for_client(context, asked))
         if not context.may(Operation.CLUSTER_ACTION, Resource.CLUSTER):
             return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        results = await asyncio.gather(*(self._add_for_leader(context, one) for one in request.transactions))
+        if len(request.transactions) == 1:
+            results = [await self._add_for_leader(context, request.transactions[0])]
+        else:
+            results = await asyncio.gather(*(self._add_for_leader(context, one) for one in request.transactions))
         return AddPartitionsToTxnResponse(
             results_by_transaction=[
                 AddPartitionsToTxnResponse.AddPartitionsToTxnResult(one.transactional_id, result)
@@ -162,10 +175,10 @@ class TransactionsApi:
             return AddOffsetsToTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if not context.may(Operation.READ, Resource.GROUP, request.group_id):
             return AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        # Clients look for the coordinator of the group, which makes the topic, only after this.
         topic = self._image().topics.get(GROUPS_TOPIC)
-        if topic is None:
-            return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        place = TopicPartition(GROUPS_TOPIC, coordinator_partition(request.group_id, len(topic.partitions)))
+        partitions = self._offsets_partitions if topic is None else len(topic.partitions)
+        place = TopicPartition(GROUPS_TOPIC, coordinator_partition(request.group_id, partitions))
         asked = AddPartitions(
             request.transactional_id,
             request.producer_id,

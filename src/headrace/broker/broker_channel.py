@@ -1,26 +1,32 @@
-"""How a broker reaches brokers: always in encoded frames; itself straight into its dispatcher."""
+"""How a broker reaches brokers: always in requests of the protocol; itself straight in its dispatcher, without the bytes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from headrace.base.ids import NodeId
-from headrace.broker.controller_channel import LocalChannel
+from headrace.protocol.apis import APIS
+from headrace.server.context import Peer
+from headrace.server.frames import MessageHandler
 
 
 class BrokerChannel(Protocol):
     async def request(self, node_id: int, message: Any) -> Any:
-        """The decoded answer; ConnectionError if that broker cannot be reached."""
+        """The answer; ConnectionError if that broker cannot be reached."""
 
 
 class OwnBroker:
     """Where there is one broker only."""
 
-    def __init__(self, node_id: NodeId, channel: LocalChannel) -> None:
+    def __init__(self, node_id: NodeId, dispatcher: Callable[[], MessageHandler]) -> None:
         self._node_id = node_id
-        self._channel = channel
+        self._dispatcher = dispatcher
+        self._client_id = f"broker-{node_id}"
+        self._peer = Peer("BROKER", "127.0.0.1")
 
     async def request(self, node_id: int, message: Any) -> Any:
         if node_id != self._node_id:
             raise ConnectionError(f"broker {node_id} is not this one, and this version runs one node")
-        return await self._channel.request(message)
+        version = APIS[message.facts.api_key].stable_version_max
+        return await self._dispatcher().ask(self._peer, message, version, self._client_id)

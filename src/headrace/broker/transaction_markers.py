@@ -37,7 +37,8 @@ class MarkerSender:
         self._image = image
         self._brokers = brokers
         self._loop = loop
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Task[None], str] = {}  # and whose transaction it is
+        self._under_way: dict[str, asyncio.Task[None]] = {}  # the last one of each
         self._ready: asyncio.Future[None] = loop.create_future()
         self.coordination: Coordination[TransactionShard] | None = None  # whoever decides; it is made with `send`
 
@@ -51,11 +52,23 @@ class MarkerSender:
         epoch = self.coordination.epoch_of(markers.transactional_id)
         term = self.coordination.term_of(markers.transactional_id)
         task = self._loop.create_task(self._deliver(self.coordination, markers, epoch, term))
-        self._tasks[task] = None
+        self._tasks[task] = markers.transactional_id
+        self._under_way[markers.transactional_id] = task
         task.add_done_callback(self._ended)
 
+    async def ended(self, transactional_id: str, patience_s: float) -> None:
+        """Returns when no markers of that id are on their way from here any more, or when patience is at its end. Where another
+        broker sends them, nobody here can tell."""
+        task = self._under_way.get(transactional_id)
+        if task is None:
+            await asyncio.sleep(patience_s)
+        else:
+            await asyncio.wait([task], timeout=patience_s)
+
     def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
+        transactional_id = self._tasks.pop(task)
+        if self._under_way.get(transactional_id) is task:
+            del self._under_way[transactional_id]
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.critical("markers of a transaction were given up: %r", error, exc_info=error)
@@ -74,6 +87,7 @@ class MarkerSender:
         self, coordination: Coordination[TransactionShard], markers: Markers, epoch: int, term: object
     ) -> None:
         await self._ready
+        await asyncio.sleep(0)  # the producer's answer goes first: it leaves in this turn
         left = set(markers.partitions)
         pause_s = PAUSE_S
         try:
@@ -91,6 +105,9 @@ class MarkerSender:
     async def _tell(self, markers: Markers, epoch: int, partitions: set[TopicPartition]) -> set[TopicPartition]:
         """Those that have to be told again."""
         by_leader = self._by_leader(partitions)
+        if len(by_leader) == 1:
+            ((leader, asked),) = by_leader.items()
+            return await self._ask(leader, markers, epoch, asked)
         answers = await asyncio.gather(
             *(self._ask(leader, markers, epoch, asked) for leader, asked in sorted(by_leader.items()))
         )

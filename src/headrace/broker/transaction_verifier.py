@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition
@@ -22,12 +22,15 @@ class CoordinatorVerifier:
         brokers: BrokerChannel,
         loop: asyncio.AbstractEventLoop,
         patience_s: Callable[[], tuple[float, float]],
+        ended: Callable[[str, float], Awaitable[None]],
     ) -> None:
-        """`patience_s`: the pause before a transaction that is still ending is asked again, and how long that is done."""
+        """`patience_s`: the pause before a transaction that is still ending is asked again, and how long that is done. `ended` returns
+        after such a pause, or before if it hears that the transaction has ended."""
         self._image = image
         self._brokers = brokers
         self._loop = loop
         self._patience_s = patience_s
+        self._ended = ended
 
     async def verify(
         self,
@@ -60,7 +63,7 @@ class CoordinatorVerifier:
             if not is_ending or self._loop.time() + pause_s > deadline:
                 return codes
             # The transaction before this one is about to be over: asking again here is cheaper than letting the client do it.
-            await asyncio.sleep(pause_s)
+            await self._ended(transactional_id, pause_s)
 
     async def _ask(
         self, transactional_id: str, request: AddPartitionsToTxnRequest, partitions: Sequence[TopicPartition]

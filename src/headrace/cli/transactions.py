@@ -1,4 +1,4 @@
-"""`headrace transactions list | describe | producers | find-hanging | abort | terminate`: what is open, and how it is ended."""
+"""`headrace transactions list | describe | producers | find-hanging | abort | commit | terminate`: what is open, and how it is ended."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from headrace.client.hanging import Found, Search, abort_hanging, find_hanging
 from headrace.client.transactions import (
     ONGOING,
     ActiveProducer,
+    PreparedTransaction,
     TransactionFilter,
     TransactionInfo,
+    commit_prepared,
     describe_producers,
     describe_transaction,
     list_transactions,
@@ -52,7 +54,8 @@ def show_list(
     state: Annotated[list[str] | None, typer.Option(help="only these: Ongoing, CompleteCommit …")] = None,
     producer_id: Annotated[list[int] | None, typer.Option(help="only of these producers", max=INT64_MAX)] = None,
     duration_filter: Annotated[
-        int | None, typer.Option(metavar="MS", min=0, max=INT64_MAX, help="only those that began longer ago")
+        int | None,
+        typer.Option(metavar="MS", min=0, max=INT64_MAX, help="only those that began longer ago, or nothing yet"),
     ] = None,
     transactional_id_pattern: Annotated[
         str | None, typer.Option(metavar="PATTERN", help="only ids that match this regular expression, as a whole")
@@ -210,6 +213,44 @@ def abort(
 
     aborted, epoch = with_cluster(Target(bootstrap_server, command_config), work)
     print(f"{where}: what producer {aborted} of epoch {epoch} had open is aborted")
+
+
+@app.command()
+def commit(
+    ids: Ids = None,
+    transactional_id: MoreIds = None,
+    prepared: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PRODUCER-ID:EPOCH", help="only if this is the one, as whoever prepared it has written down"
+        ),
+    ] = None,
+    bootstrap_server: Bootstrap = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Commit prepared transactions of two-phase commits whose producers do not come back; `terminate` aborts one."""
+    names, expected = _ids(ids, transactional_id), None
+    if prepared is not None:
+        if len(names) > 1:
+            raise ConfigError("--prepared is of one transactional id")
+        try:
+            expected = PreparedTransaction.parse(prepared)
+        except ValueError as error:
+            raise ConfigError(f"--prepared: {error}") from None
+    failures = Failures()
+
+    async def work(cluster: Cluster) -> None:
+        for name in names:
+            try:
+                before = await commit_prepared(cluster, name, expected)
+            except KafkaError as error:
+                failures.found(name, error.code, error.message)
+            else:
+                done = PreparedTransaction(before.producer_id, before.producer_epoch)
+                print(f"{name}: transaction {done} is committed: {' '.join(map(str, before.partitions))}")
+
+    with_cluster(Target(bootstrap_server, command_config), work)
+    failures.end()
 
 
 @app.command()

@@ -87,11 +87,12 @@ class Connection(asyncio.Protocol):
             return False
         return self._stale_at is None or asyncio.get_running_loop().time() < self._stale_at
 
-    def version_for(self, message_type: Any, at_most: int | None = None) -> int:
-        """The newest version that both sides speak."""
+    def version_for(self, message_type: Any, at_most: int | None = None, *, unstable: bool = False) -> int:
+        """The newest version that both sides speak; `unstable`: also one that Kafka may still change."""
         api = APIS[message_type.facts.api_key]
         low, high = self._versions.get(api.key, (0, -1))
-        version = min(high, api.stable_version_max, api.stable_version_max if at_most is None else at_most)
+        newest = api.versions.high if unstable else api.stable_version_max
+        version = min(high, newest, newest if at_most is None else at_most)
         if version < max(low, api.versions.low):
             raise UnexpectedAnswer(f"the broker speaks {api.key.name} {low}-{high}, we speak {api.versions}")
         return version

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
@@ -14,10 +14,12 @@ from headrace.client.connection import Connection
 from headrace.client.groups import TRANSACTION, find_coordinator
 from headrace.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from headrace.protocol.messages.end_txn import EndTxnRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from headrace.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from headrace.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
+TWO_PHASE_VERSION_MIN = 6  # of InitProducerId
 DURATION_VERSION_MIN = 1  # of ListTransactions
 PATTERN_VERSION_MIN = 2
 NO_TIMEOUT_MS = 2_147_483_647  # of a transaction that takes part in a two-phase commit (KIP-939)
@@ -55,6 +57,24 @@ class TransactionInfo(NamedTuple):
     timeout_ms: int | None  # None: it takes part in a two-phase commit, may be prepared, and waits for its decision
     started_ms: int | None
     partitions: list[TopicPartition]
+
+
+class PreparedTransaction(NamedTuple):
+    """What an outside coordinator writes down when it has prepared; as text it is Kafka's `PreparedTxnState`."""
+
+    producer_id: int
+    producer_epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.producer_id}:{self.producer_epoch}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """ValueError for anything else than two numbers with a colon."""
+        producer_id, _, epoch = text.partition(":")
+        if not (producer_id.isascii() and producer_id.isdigit() and epoch.isascii() and epoch.isdigit()):
+            raise ValueError(f"{text!r} is not PRODUCER-ID:EPOCH")
+        return cls(int(producer_id), int(epoch))
 
 
 class ActiveProducer(NamedTuple):
@@ -133,14 +153,56 @@ async def terminate_transaction(cluster: Cluster, transactional_id: str) -> Tran
     """Fences whoever uses the transactional id, which aborts what it has open. What it was before. KafkaError if nobody knows it."""
     before = await describe_transaction(cluster, transactional_id)  # to initialize an unknown one would make it
     timeout_ms = int(cluster.timeout_s * 1000)  # nobody writes with the epoch that this asks for
+    request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
+    await _ask_coordinator(cluster, transactional_id, request)
+    return before
+
+
+async def commit_prepared(
+    cluster: Cluster, transactional_id: str, prepared: PreparedTransaction | None = None
+) -> TransactionInfo:
+    """Takes the open transaction of a two-phase commit over from its producer, which is fenced, and commits it. What it was before.
+
+    KafkaError INVALID_TXN_STATE, and nothing is done, if there is none or it is not `prepared`; UNSUPPORTED_VERSION from brokers that
+    do not offer it."""
+    before = await describe_transaction(cluster, transactional_id)
+    found = PreparedTransaction(before.producer_id, before.producer_epoch)
+    if before.state != ONGOING:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"no transaction is open ({before.state})")
+    if before.timeout_ms is not None:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"transaction {found} takes part in no two-phase commit")
+    if prepared not in (None, found):
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"transaction {found} is open, and not {prepared}")
+    request = InitProducerIdRequest(transactional_id=transactional_id, enable2_pc=True, keep_prepared_txn=True)
+    kept: InitProducerIdResponse = await _ask_coordinator(cluster, transactional_id, request)
+    if (kept.ongoing_txn_producer_id, kept.ongoing_txn_producer_epoch) != found:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"transaction {found} has just been ended by somebody else")
+    end = EndTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=kept.producer_id,
+        producer_epoch=kept.producer_epoch,
+        committed=True,
+    )
+    await _ask_coordinator(cluster, transactional_id, end)
+    return before
+
+
+async def _ask_coordinator(
+    cluster: Cluster, transactional_id: str, request: InitProducerIdRequest | EndTxnRequest
+) -> Any:
+    """Again while a transaction is being ended, or its coordinator is not there yet. KafkaError for any other refusal."""
+    two_phase = isinstance(request, InitProducerIdRequest) and request.keep_prepared_txn
     deadline = asyncio.get_running_loop().time() + cluster.timeout_s
     while True:
         _, connection = await find_coordinator(cluster, transactional_id, TRANSACTION)
-        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
-        answer: InitProducerIdResponse = await connection.request(request)
+        version = connection.version_for(type(request), unstable=two_phase)
+        if two_phase and version < TWO_PHASE_VERSION_MIN:
+            message = "the broker offers no two-phase commit: see unstable.api.versions.enable"
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
+        answer = await connection.request(request, version=version)
         code = ErrorCode(answer.error_code)
         if code is ErrorCode.NONE:
-            return before
+            return answer
         if code not in _PASSING or asyncio.get_running_loop().time() > deadline:
             raise KafkaError(code, f"transactional id {transactional_id}")
         await asyncio.sleep(RETRY_BACKOFF_S)

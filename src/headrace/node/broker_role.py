@@ -225,7 +225,8 @@ class BrokerRole:
             return self.image
 
         coordinators = self._coordinators
-        transactions = TransactionsApi(coordinators.transactions, producer_ids, image)
+        offsets_partitions = settings.number("offsets.topic.num.partitions")
+        transactions = TransactionsApi(coordinators.transactions, producer_ids, image, offsets_partitions)
         sessions = FetchSessions(chance, settings.number("max.incremental.fetch.session.cache.slots"))
         self._metrics.gauge(
             "kafka_server_fetchsessioncache_numincrementalfetchsessions",
@@ -273,6 +274,7 @@ class BrokerRole:
                 self.groups, image, coordinators.verifier, coordinators.is_verifying
             ),
             markers=MarkersApi(self.replicas, clock, self.groups.end_transaction),
+            unstable_versions=settings.flag("unstable.api.versions.enable"),
         )
         self._metrics.gauge(
             "kafka_log_logmanager_offlinelogdirectorycount",

@@ -9,7 +9,6 @@ from random import Random
 from headrace.base.clock import Clock
 from headrace.base.metrics import Metrics
 from headrace.broker.broker_channel import OwnBroker
-from headrace.broker.controller_channel import LocalChannel
 from headrace.broker.coordination import Coordination
 from headrace.broker.dynamic_options import DynamicOptions
 from headrace.broker.group_lag import GroupLag
@@ -27,7 +26,7 @@ from headrace.coordinators.transaction.shard import TransactionShard
 from headrace.metadata.image import Image
 from headrace.node.settings import Settings
 from headrace.replication.replicas import Replicas
-from headrace.server.frames import FrameHandler
+from headrace.server.frames import MessageHandler
 
 SETTLE_S_MAX = 1.0  # so long a start waits for them: whoever comes back to a small shard is not sent away
 TRANSACTION_VERSION = "transaction.version"
@@ -40,15 +39,15 @@ class Coordinators:
         options: DynamicOptions,
         image: Callable[[], Image],
         replicas: Replicas,
-        dispatcher: Callable[[], FrameHandler],
+        dispatcher: Callable[[], MessageHandler],
         clock: Clock,
         chance: Random,
         loop: asyncio.AbstractEventLoop,
         metrics: Metrics,
     ) -> None:
-        """`dispatcher` is this broker's: coordinators and leaders speak in frames, on whichever broker they are."""
+        """`dispatcher` is this broker's: coordinators and leaders speak in requests, on whichever broker they are."""
         self._options = options
-        brokers = OwnBroker(settings.node_id, LocalChannel(dispatcher, f"broker-{settings.node_id}"))
+        brokers = OwnBroker(settings.node_id, dispatcher)
         self.groups = Coordination(
             GROUPS_TOPIC,
             lambda: GroupShard(GROUP_ROOMS, group_settings(settings.values), image, chance),
@@ -74,7 +73,7 @@ class Coordinators:
             loop,
         )
         self._markers.coordination = self.transactions
-        self.verifier = CoordinatorVerifier(image, brokers, loop, self._patience_s)
+        self.verifier = CoordinatorVerifier(image, brokers, loop, self._patience_s, self._markers.ended)
         replicas.on_led[GROUPS_TOPIC] = self.groups.elected
         replicas.on_led[TRANSACTIONS_TOPIC] = self.transactions.elected
         GroupLag(self.groups, replicas, clock, metrics)

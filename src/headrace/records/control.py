@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
-from headrace.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Buffer, CorruptBatch, read_header
+from headrace.records.batch import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    Buffer,
+    CorruptBatch,
+    read_header,
+    stamp,
+    unpack_header,
+)
 from headrace.records.builder import BatchBuilder
 from headrace.records.record import decode_records
 
@@ -40,6 +49,7 @@ class TransactionMarker(NamedTuple):
 
 
 CONTROL_VERSION = 0
+MARKERS_KEPT = 16
 _KEY = Struct(">hh")
 _MARKER_VALUE = Struct(">hi")
 
@@ -82,16 +92,24 @@ def build_marker(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytearray:
+    batch = bytearray(_marker_batch(marker, producer_id, producer_epoch, timestamp))
+    stamp(batch, 0, unpack_header(batch), base_offset, leader_epoch)
+    return batch
+
+
+@lru_cache(MARKERS_KEPT)
+def _marker_batch(marker: TransactionMarker, producer_id: int, producer_epoch: int, timestamp: int) -> bytes:
+    """Where it lies is not in the checksum: all partitions of a transaction get the same one."""
     control_type = ControlType.COMMIT if marker.commit else ControlType.ABORT
     value = _MARKER_VALUE.pack(CONTROL_VERSION, marker.coordinator_epoch)
-    return build_control_batch(
-        [ControlRecord(control_type, value)],
-        timestamp=timestamp,
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=True,
+    return bytes(
+        build_control_batch(
+            [ControlRecord(control_type, value)],
+            timestamp=timestamp,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=True,
+        )
     )
 
 

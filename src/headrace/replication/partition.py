@@ -184,6 +184,7 @@ class Partition:
         *,
         check_producer: bool = True,
         transaction_version: int = 0,
+        marker: TransactionMarker | None = None,
     ) -> AppendInfo:
         """Stamps the batch and writes it. KafkaError KAFKA_STORAGE_ERROR: nothing was appended. `check_producer` is false for what
         a coordinator writes on behalf of a producer: it has no sequences."""
@@ -197,6 +198,7 @@ class Partition:
                 append_time=self._append_time,
                 check_producer=check_producer,
                 transaction_version=transaction_version,
+                marker=marker,
             )
         except OSError as error:
             # As it came: whoever tries again must not find our stamps on it.
@@ -254,7 +256,9 @@ class Partition:
         batch = memoryview(
             build_marker(marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=now_ms)
         )
-        info = self.append(batch, unpack_header(batch), now_ms, now_ms, transaction_version=transaction_version)
+        info = self.append(
+            batch, unpack_header(batch), now_ms, now_ms, transaction_version=transaction_version, marker=marker
+        )
         self.guards.ended(producer_id, producer_epoch)
         return info
 

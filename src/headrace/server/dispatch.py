@@ -164,6 +164,18 @@ class Dispatcher:
             return self._later(route, correlation_id, began, result.awaitable, holds_frame=True)
         return self._later(route, correlation_id, began, result, holds_frame=False)
 
+    async def ask(self, peer: Peer, message: Any, version: int, client_id: str) -> Any:
+        """What a frame with this message would be answered, without the frames: for a node that asks itself, and may."""
+        began, api_key = self._loop.time(), message.facts.api_key
+        route = self._routes.get(api_key << 16 | version) or self._route(api_key, version)
+        assert route is not None, f"{type(message).__name__} {version} is not supported here"
+        route.requests.value += 1
+        answer = route.handler(RequestContext(peer, api_key, version, client_id), message)
+        if type(answer) is not route.response:
+            answer = await answer
+        route.times.observe(self._loop.time() - began)
+        return answer
+
     def _route(self, api_key: int, version: int) -> _Route | None:
         try:
             service = self._services[ApiKey(api_key)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from headrace.base.errors import HeadraceError
 from headrace.server.context import Peer
@@ -47,6 +47,11 @@ class Deferred:
                 self.abandon()
                 raise
         return self.answer
+
+
+class MessageHandler(Protocol):
+    async def ask(self, peer: Peer, message: Any, version: int, client_id: str) -> Any:
+        """The answer to a message that comes from this very node, as a message."""
 
 
 class FrameHandler(Protocol):

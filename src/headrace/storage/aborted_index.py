@@ -5,17 +5,27 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import islice
+from operator import attrgetter
 from struct import Struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.base.errors import CorruptData
+from headrace.base.options import LONG_MAX
+from headrace.storage.file_range import FileRange
 from headrace.storage.files import File, Files
 from headrace.storage.index_file import IndexFile
 from headrace.storage.producer_state import CompletedTransaction
 
+if TYPE_CHECKING:
+    from headrace.storage.segment import Segment
+
 ENTRY = Struct(">hqqqq")
 ENTRY_VERSION = 0
 ABORTED_INDEX_BYTES_MAX = 1 << 30
+_LAST_OFFSET = attrgetter("last_offset")
 
 
 class AbortedTransaction(NamedTuple):
@@ -54,9 +64,10 @@ class AbortedIndex(IndexFile):
 
     def collect(self, start_offset: int, upper_offset: int) -> tuple[list[AbortedTransaction], bool]:
         """The transactions that overlap the range, and whether later segments can hold none that do."""
-        found = []
-        for transaction in self.entries():
-            if transaction.last_offset >= start_offset and transaction.first_offset < upper_offset:
+        found, entries = [], self.entries()
+        first = bisect_left(entries, start_offset, key=_LAST_OFFSET)
+        for transaction in islice(entries, first, None) if first else entries:
+            if transaction.first_offset < upper_offset:
                 found.append(transaction)
             if transaction.last_stable_offset >= upper_offset:
                 return found, True
@@ -98,3 +109,29 @@ class AbortedIndex(IndexFile):
             previous = transaction.last_offset
             entries.append(transaction)
         return entries
+
+
+def collect_aborted(
+    segments: Sequence[Segment], start_offset: int, upper_offset: int, read: FileRange | None
+) -> list[AbortedTransaction]:
+    """`segments` from the one that holds `start_offset` on: what is aborted late has its marker in a later one."""
+    found: list[AbortedTransaction] = []
+    bound: int | None = None
+    for segment in segments:
+        if not segment.aborted_index.entries():
+            continue
+        if bound is None:  # only now: hardly any log has aborted transactions
+            bound = min(upper_offset, _end(segments, read))
+        more, complete = segment.aborted_index.collect(start_offset, bound)
+        found += more
+        if complete:
+            break
+    return found
+
+
+def _end(segments: Sequence[Segment], read: FileRange | None) -> int:
+    if read is not None:
+        for segment in segments:
+            if segment.file is read.file:
+                return segment.offset_behind(read.position + read.size)
+    return LONG_MAX

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, TopicPartition, Uuid
 from headrace.records.batch import CONTROL, LENGTH_OVERHEAD_BYTES, BatchHeader, Buffer, stamp, stamp_append_time
-from headrace.storage.aborted_index import AbortedTransaction
+from headrace.records.control import TransactionMarker
+from headrace.storage.aborted_index import AbortedTransaction, collect_aborted
 from headrace.storage.append import AppendInfo, analyze_follower, replay_batch, stamp_max_timestamp, transaction_marker
 from headrace.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, encode_leader_epochs
 from headrace.storage.doomed import Doomed, DoomedSegments
@@ -128,21 +129,22 @@ class Log:
         append_time: bool = False,
         check_producer: bool = True,
         transaction_version: int = 0,
+        marker: TransactionMarker | None = None,
     ) -> AppendInfo:
         """One checked batch, whose header is given, gets the next offsets. OSError leaves the log as it was.
 
         `max_timestamp` is what the records really hold, if it was computed. `check_producer` is false for what a coordinator or
-        the quorum appends: it has no sequences. KafkaError says what an idempotent or transactional producer did wrong.
+        the quorum appends: it has no sequences. `marker` is what a control batch says, if it was made here. KafkaError says what an
+        idempotent or transactional producer did wrong.
         """
         size = header.batch_length + LENGTH_OVERHEAD_BYTES
         if size > self.config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE, f"{size} bytes, segment.bytes is {self.config.segment_bytes}"
             )
-        marker = None
         if header.producer_id >= 0:
             if header.attributes & CONTROL:
-                marker = transaction_marker(batch)
+                marker = marker or transaction_marker(batch)
                 if marker is not None:
                     self.producers.check_marker(header, marker, transaction_version=transaction_version)
             else:
@@ -301,14 +303,11 @@ class Log:
         unstable = self.producers.first_unstable_offset
         return high_watermark if unstable is None else min(high_watermark, max(unstable, self.log_start))
 
-    def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTransaction]:
-        found: list[AbortedTransaction] = []
-        for segment in self.segments.from_offset(start_offset):
-            more, complete = segment.aborted_index.collect(start_offset, upper_offset)
-            found += more
-            if complete:
-                break
-        return found
+    def aborted_transactions(
+        self, start_offset: int, upper_offset: int, read: FileRange | None = None
+    ) -> list[AbortedTransaction]:
+        """Those that overlap the offsets; with `read` few that begin behind what it gives."""
+        return collect_aborted(self.segments.from_offset(start_offset), start_offset, upper_offset, read)
 
     # Cutting
 

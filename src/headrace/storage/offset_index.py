@@ -39,6 +39,14 @@ class OffsetIndex(SparseIndex):
             return OffsetPosition(self.base_offset, 0)
         return OffsetPosition(self.base_offset + found[0], found[1])
 
+    def from_position(self, position: int) -> OffsetPosition | None:
+        """The first entry whose batch begins at `position` or behind it."""
+        slot = bisect_left(range(len(self)), position, key=lambda number: self.entry(number)[1])
+        if slot == len(self):
+            return None
+        relative, found = self.entry(slot)
+        return OffsetPosition(self.base_offset + relative, found)
+
     def last(self) -> OffsetPosition:
         if not len(self):
             return OffsetPosition(self.base_offset, 0)

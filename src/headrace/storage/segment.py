@@ -260,6 +260,20 @@ class Segment:
             raise CorruptData(f"{self.file.path}, looking for offset {offset}: {error}") from error
         return None
 
+    def offset_behind(self, position: int) -> int:
+        """One that no batch reaches which begins before `position`, and few that begin later. The index knows where a batch begins, and
+        that batch has to bear it out: whoever is told of too few aborted transactions reads what was aborted."""
+        try:
+            found = self.offset_index.from_position(position)
+            if found is not None:
+                for _, header in scan_headers(self.file, found.position, self.size):
+                    if self.base_offset <= header.base_offset <= found.offset:
+                        return header.base_offset
+                    break
+        except (CorruptBatch, CorruptIndex):
+            pass
+        return self.next_offset
+
     def prove_max_timestamp(self) -> None:
         """BEFORE retention or a lookup goes by `max_timestamp`: it may stem from a file in which a bit has flipped."""
         if not self._max_is_proven:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from headrace.testing.peers import available
 from tools.prove.registry import NotRun, check
 
@@ -22,14 +24,28 @@ def group_tools_agree() -> str:
     return _compare("group_steps")
 
 
+@check(
+    "transaction-tools-agree",
+    "Kafka's transactions tool lists, describes, finds, aborts and terminates on us as on Kafka, its formatter reads __transaction_state "
+    "alike, and headrace transactions says the same",
+)
+def transaction_tools_agree() -> str:
+    return _compare("transaction_steps")
+
+
 def _compare(script: str) -> str:
     reason = available()
     if reason is not None:
         raise NotRun(reason)
-    from tools.prove import group_steps, kafka_tools
+    from tools.prove import group_steps, kafka_tools, transaction_steps
 
-    steps = {"kafka_tools": kafka_tools.SCRIPT, "group_steps": group_steps.SCRIPT}[script]
+    make: dict[str, Callable[[], kafka_tools.Script]] = {
+        "kafka_tools": lambda: kafka_tools.SCRIPT,
+        "group_steps": lambda: group_steps.SCRIPT,
+        "transaction_steps": transaction_steps.script,
+    }
+    settings = transaction_steps.SETTINGS if script == "transaction_steps" else {}
     found: list[str] = []
-    calls = kafka_tools.both(steps, found.append)
+    calls = kafka_tools.both(make[script], found.append, settings)
     assert not found, f"{len(found)} of {calls} calls differ:\n" + "\n".join(found)
     return f"{calls} calls, no difference"

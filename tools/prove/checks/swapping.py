@@ -12,7 +12,8 @@ TURNS = 5
 
 @check(
     "swap-the-binary",
-    "Kafka opens a directory that Headrace wrote, Headrace the one Kafka then wrote, and again: every record, config and offset is there",
+    "Kafka opens a directory that Headrace wrote, Headrace the one Kafka then wrote, and again: every record, config and offset is there, "
+    "and what one left open of a transaction the other ends",
 )
 def swap_the_binary() -> str:
     reason = available()

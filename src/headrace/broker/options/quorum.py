@@ -137,6 +137,7 @@ QUORUM_OPTIONS = OptionTable(
             at_least=100,
         ),
     ),
+    Option("unstable.api.versions.enable", Kind.BOOLEAN, False, "whether unfinished versions of APIs are offered"),
     *unused(
         OF_TESTS,
         Option(
@@ -144,7 +145,6 @@ QUORUM_OPTIONS = OptionTable(
         ),
         Option("internal.metadata.log.segment.bytes", Kind.INT, None, "size of a metadata segment"),
         Option("internal.metadata.max.batch.size.in.bytes", Kind.INT, 8_388_608, "size of a metadata batch"),
-        Option("unstable.api.versions.enable", Kind.BOOLEAN, False, "whether unfinished versions of APIs are offered"),
         Option(
             "unstable.feature.versions.enable",
             Kind.BOOLEAN,

@@ -69,7 +69,8 @@ def _write(shard: GroupShard, request: TxnOffsetCommitRequest, now_ms: int, tx: 
                 continue
             if check is not None:
                 check(topic.name, topic_id, index)
-            tx.emit(commit_record(request.group_id, topic.name, topic_id, partition, now_ms, producer=producer))
+            # By name, as Kafka stores it: the request has no ids.
+            tx.emit(commit_record(request.group_id, topic.name, ZERO_UUID, partition, now_ms, producer=producer))
             answered.append(Answered(index))
         answer.topics.append(AnsweredTopic(topic.name, answered))
     return answer

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.patterns import BadPattern, Pattern
 from headrace.coordinators.transaction.asked import Described, Listed, ListFilters
-from headrace.coordinators.transaction.state import NO_TIME, Transaction
+from headrace.coordinators.transaction.state import Transaction
 from headrace.coordinators.transaction.states import BY_TEXT
 
 if TYPE_CHECKING:
@@ -56,6 +56,5 @@ def _passes(found: Transaction, filters: ListFilters, now_ms: int) -> bool:
         return False
     if filters.producer_ids and found.producer_id not in filters.producer_ids:
         return False
-    if filters.duration_ms < 0:
-        return True
-    return found.started_ms != NO_TIME and now_ms - found.started_ms > filters.duration_ms
+    # As in Kafka, an id that has begun nothing yet has done so since before time: it passes every duration.
+    return filters.duration_ms < 0 or now_ms - found.started_ms > filters.duration_ms

@@ -1,0 +1,93 @@
+"""Fetching what was written in transactions, of which some were aborted: all of it, and what a consumer of committed records is given.
+
+Both are sent the same batches; with the committed ones comes a list of what to leave out.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from bench.contestants import KAFKA, Broker, Contestant
+from bench.fetch import SLACK_BYTES
+from bench.frames import fetch_answer, fetch_error_at, fetch_frame, make_batch
+from bench.line import KIB, Figure, Measured, Options
+from bench.load import Load, Span, run_load
+from bench.transaction_frames import BlockingProducer
+from bench.wire import READY_S_MAX, BenchFailed, Wire, end_offset
+from headrace.records.control import TransactionMarker, build_marker
+
+RECORDS = 100  # of a transaction, each of 1 KB
+ABORTED_OF = 10  # one of so many; a fetch asks for so many whole transactions, which make about 1 MB
+PRODUCERS = 8  # in turn, so that nobody waits for the end of its own last transaction
+PART_OF_BYTES = 2  # of what the other fetch lines read: to write it, each transaction waits for its marker
+
+
+@dataclass(frozen=True)
+class FetchCommitted:
+    name: str = "fetch-committed"
+    title: str = "fetch 1 KB records of transactions, every tenth aborted, 1 connection, 1 MB a fetch"
+    figures: tuple[Figure, ...] = (
+        Figure("mb_per_s", "read_committed MB/s", True, goal=1.2),
+        Figure("uncommitted_mb_per_s", "read_uncommitted MB/s", True),
+        Figure("share", "committed / uncommitted", True, digits=2),
+        Figure("cpu_s_per_gb", "read_committed CPU s/GB", False, digits=2),
+    )
+    against: tuple[str, ...] = (KAFKA,)
+    alone: bool = False
+    warm_round: bool = True
+
+    def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
+        assert isinstance(contestant, Broker)
+        contestant.open_topic(topic, 1)
+        try:
+            payload = ABORTED_OF * (make_batch(RECORDS, KIB).size + _marker_bytes())
+            fetches = max(2, options.fetch_bytes // PART_OF_BYTES // payload)
+            fill(contestant.wire, topic, fetches * ABORTED_OF)
+            span = Span(options.seconds, options.span.warm)
+            loads = [_load(topic, payload, fetches, committed=committed) for committed in (False, True)]
+            plain, committed = (run_load(load, contestant.port, contestant.pid, span) for load in loads)
+        finally:
+            contestant.drop_topic(topic)
+        figures = {
+            "mb_per_s": committed.mb_per_s,
+            "uncommitted_mb_per_s": plain.mb_per_s,
+            "share": committed.mb_per_s / plain.mb_per_s,
+            "cpu_s_per_gb": committed.cpu_s_per_gb,
+        }
+        return Measured(figures, committed.as_json())
+
+
+def fill(wire: Wire, topic: str, transactions: int) -> None:
+    """Each is over before the next one begins, so that offsets can be told: a batch, its marker, the next batch."""
+    producers = [BlockingProducer(wire, f"{topic}-{number}") for number in range(min(PRODUCERS, transactions))]
+    batch = make_batch(RECORDS, KIB, 0, 0, transactional=True)
+    for number in range(transactions):
+        producer = producers[number % len(producers)]
+        producer.write(topic, batch)
+        producer.end(commit=(number + 1) % ABORTED_OF != 0)
+        _wait_for(wire, topic, (number + 1) * (RECORDS + 1))
+
+
+def _wait_for(wire: Wire, topic: str, offset: int) -> None:
+    deadline = time.monotonic() + READY_S_MAX
+    while (reached := end_offset(wire, topic)) < offset:
+        if time.monotonic() > deadline:
+            raise BenchFailed(f"{topic} ends at offset {reached} after {READY_S_MAX:.0f} s: a marker is missing")
+
+
+def _marker_bytes() -> int:
+    return len(build_marker(TransactionMarker(True, 0), producer_id=0, producer_epoch=0, timestamp=0))
+
+
+def _load(topic: str, payload: int, fetches: int, *, committed: bool) -> Load:
+    offsets = [number * ABORTED_OF * (RECORDS + 1) for number in range(fetches)]
+    bare = len(fetch_answer(topic, aborted_transactions=int(committed)))
+    return Load(
+        frames=[[fetch_frame(topic, 0, offset, payload, committed=committed) for offset in offsets]],
+        in_flight=1,
+        payload_bytes=payload,
+        error_at=fetch_error_at(topic),
+        response_min=bare + payload,
+        response_max=bare + payload + SLACK_BYTES,
+    )

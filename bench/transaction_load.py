@@ -1,0 +1,300 @@
+"""The load of transactions: producers that write one after the other, each on its connection, from one thread.
+
+A transaction is one Produce request and EndTxn. Whoever is told CONCURRENT_TRANSACTIONS sends the same again after a client's pause.
+Counted is what is committed between the end of the warm-up and the end of the time; one line of JSON at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import json
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, fields
+from struct import Struct
+
+from bench import native
+from bench.frames import Batch, make_batch
+from bench.load import SLACK_S, Outcome, Span
+from bench.python_load import cpu_seconds
+from bench.transaction_frames import (
+    END_TXN_VERSION,
+    PRODUCE_VERSION,
+    EndFrame,
+    ProduceFrame,
+    end_answer,
+    end_error_at,
+    end_producer_at,
+    init_producer,
+    produce_answer,
+    produce_errors_at,
+    read_producer,
+)
+from bench.wire import BenchFailed, Wire
+from headrace.base.errors import ErrorCode
+from headrace.client.frames import decode_response
+from headrace.protocol.apis import ApiKey
+from headrace.testing.processes import LOOPBACK
+
+RETRY_PAUSE_S = 0.1  # retry.backoff.ms of Kafka's producer
+STALL_S = 20.0
+RECEIVE_BYTES = 64 * 1024
+POLL_S_MAX = 0.01
+_INT32 = Struct(">i")
+_INT16 = Struct(">h")
+_SIZE_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Transactions:
+    """What is to be written, and by how many."""
+
+    topic: str
+    partitions: int
+    producers: int
+    records: int  # of a transaction; each partition gets its share
+    value_bytes: int
+
+    @property
+    def batch(self) -> Batch:
+        return make_batch(self.records // self.partitions, self.value_bytes, 0, 0, transactional=True)
+
+
+class _Expected:
+    """The answers of a transaction in which nothing goes wrong."""
+
+    def __init__(self, load: Transactions) -> None:
+        self.produce_bytes = len(produce_answer(load.topic, load.partitions))
+        self.produce_errors_at = produce_errors_at(load.topic, load.partitions)
+        self.end_bytes = len(end_answer())
+        self.end_error_at = end_error_at()
+        self.end_producer_at = end_producer_at()
+
+
+class _Producer:
+    def __init__(self, port: int, name: str, load: Transactions, expected: _Expected) -> None:
+        with Wire(port) as wire:
+            producer = init_producer(wire, name)
+        self._produce = ProduceFrame(name, load.topic, load.batch, load.partitions)
+        self._end = EndFrame(name)
+        self._set(producer)
+        self._expected = expected
+        self._correlation_id = 0
+        self._received = bytearray()
+        self._unsent = memoryview(b"")
+        self.socket = socket.create_connection((LOOPBACK, port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setblocking(False)
+        self.is_ending = False  # what is under way, or to be sent again
+        self.is_busy = False
+        self.ends_since = 0.0  # when EndTxn was sent first
+
+    def _set(self, producer: tuple[int, int]) -> None:
+        self._produce.set_producer(*producer)
+        self._end.set_producer(*producer)
+
+    @property
+    def sends(self) -> bool:
+        return bool(self._unsent)
+
+    def begin(self) -> None:
+        """Another transaction."""
+        self.is_busy = True
+        self.is_ending = False
+        self.send_again()
+
+    def send_again(self) -> None:
+        self._correlation_id += 1
+        frame: ProduceFrame | EndFrame = self._end if self.is_ending else self._produce
+        frame.set_correlation_id(self._correlation_id)
+        self._unsent = memoryview(frame.data)
+        self.send_more()
+
+    def send_more(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._unsent = self._unsent[self.socket.send(self._unsent) :]
+
+    def receive(self) -> bytearray | None:
+        """The whole answer, once it is there."""
+        data = self.socket.recv(RECEIVE_BYTES)
+        if not data:
+            raise SystemExit("load: the server closed the connection")
+        self._received += data
+        received = self._received
+        if len(received) < _SIZE_BYTES or len(received) < _INT32.unpack_from(received)[0] + _SIZE_BYTES:
+            return None
+        self._received = bytearray()
+        if _INT32.unpack_from(received, _SIZE_BYTES)[0] != self._correlation_id:
+            raise SystemExit("load: an answer out of order")
+        return received
+
+    def answered(self, answer: bytearray) -> int:
+        """The error code; without one, the next step is prepared."""
+        if not self.is_ending:
+            code = self._produced(answer)
+            if not code:
+                self.is_ending = True
+                self.ends_since = time.monotonic()
+            return code
+        if len(answer) != self._expected.end_bytes:
+            raise SystemExit(f"load: an answer of {len(answer)} bytes; expected are {self._expected.end_bytes}")
+        code = int(_INT16.unpack_from(answer, self._expected.end_error_at)[0])
+        if not code:
+            self._set(read_producer(answer, self._expected.end_producer_at))
+            self.is_busy = False
+        return code
+
+    def _produced(self, answer: bytearray) -> int:
+        if len(answer) == self._expected.produce_bytes:
+            return int(max(_INT16.unpack_from(answer, at)[0] for at in self._expected.produce_errors_at))
+        frame = memoryview(answer)[_SIZE_BYTES:]  # with a message about an error
+        found = decode_response(ApiKey.PRODUCE, PRODUCE_VERSION, self._correlation_id, frame)
+        return max(int(one.error_code) for topic in found.responses for one in topic.partition_responses)
+
+
+class _Load:
+    def __init__(self, port: int, load: Transactions) -> None:
+        expected = _Expected(load)
+        self.producers = [_Producer(port, f"{load.topic}-{number}", load, expected) for number in range(load.producers)]
+        self.going_on, self.counting = True, False
+        self.retries = self.committed = 0
+        self.latencies: list[float] = []
+        self._pausing: list[tuple[float, int]] = []  # until when, and which of the producers
+        self._last_answer = time.monotonic()
+        self._selector = selectors.DefaultSelector()
+        for number, producer in enumerate(self.producers):
+            self._selector.register(producer.socket, selectors.EVENT_READ, number)
+
+    def begin(self) -> None:
+        for number, producer in enumerate(self.producers):
+            producer.begin()
+            self._watch(number)
+
+    def step(self) -> None:
+        now = time.monotonic()
+        wait_s = POLL_S_MAX if not self._pausing else min(POLL_S_MAX, max(0.0, self._pausing[0][0] - now))
+        for key, events in self._selector.select(wait_s):
+            producer = self.producers[key.data]
+            if events & selectors.EVENT_WRITE:
+                producer.send_more()
+                self._watch(key.data)
+            if events & selectors.EVENT_READ:
+                answer = producer.receive()
+                if answer is not None:
+                    self._answered(key.data, producer, answer)
+        now = time.monotonic()
+        while self._pausing and self._pausing[0][0] <= now:
+            _, number = heapq.heappop(self._pausing)
+            self.producers[number].send_again()
+            self._watch(number)
+        if now - self._last_answer > STALL_S:
+            raise SystemExit(f"load: no answer for {STALL_S:.0f} s")
+
+    def _watch(self, number: int) -> None:
+        producer = self.producers[number]
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if producer.sends else 0)
+        if self._selector.get_key(producer.socket).events != wanted:
+            self._selector.modify(producer.socket, wanted, number)
+
+    def _answered(self, number: int, producer: _Producer, answer: bytearray) -> None:
+        self._last_answer = now = time.monotonic()
+        code = producer.answered(answer)
+        if code == ErrorCode.CONCURRENT_TRANSACTIONS:
+            self.retries += 1
+            heapq.heappush(self._pausing, (now + RETRY_PAUSE_S, number))
+            return
+        if code:
+            what = f"EndTxn {END_TXN_VERSION}" if producer.is_ending else f"Produce {PRODUCE_VERSION}"
+            raise SystemExit(f"load: {what} was answered with error {code}")
+        if producer.is_busy:
+            producer.send_again()
+        else:
+            self.committed += 1
+            if self.counting:
+                self.latencies.append(now - producer.ends_since)
+            if self.going_on:
+                producer.begin()
+        self._watch(number)
+
+    @property
+    def is_idle(self) -> bool:
+        return not any(producer.is_busy for producer in self.producers)
+
+
+def run(port: int, pid: int, load: Transactions, span: Span) -> dict[str, float]:
+    made = _Load(port, load)
+    made.begin()
+    warm_end = time.monotonic() + span.warm
+    while time.monotonic() < warm_end:
+        made.step()
+    made.counting, made.retries = True, 0
+    server_cpu, own_cpu, start = cpu_seconds(pid), time.process_time(), time.monotonic()
+    while time.monotonic() < start + span.seconds:
+        made.step()
+    made.going_on = made.counting = False
+    seconds = time.monotonic() - start
+    server_cpu, own_cpu, retries = cpu_seconds(pid) - server_cpu, time.process_time() - own_cpu, made.retries
+    while not made.is_idle:
+        made.step()
+    slowest_last = sorted(made.latencies) or [0.0]
+
+    def quantile_us(share: float) -> float:
+        return round(slowest_last[min(int(share * len(slowest_last)), len(slowest_last) - 1)] * 1e6, 1)
+
+    return {
+        "seconds": seconds,
+        "responses": len(made.latencies),
+        "all_responses": made.committed,
+        "errors": 0,
+        "first_error": 0,
+        "p50_us": quantile_us(0.5),
+        "p99_us": quantile_us(0.99),
+        "p999_us": quantile_us(0.999),
+        "max_us": quantile_us(1.0),
+        "server_cpu_s": server_cpu,
+        "client_cpu_s": own_cpu,
+        "retries": retries,
+    }
+
+
+def run_transactions(port: int, pid: int, load: Transactions, span: Span) -> tuple[Outcome, int]:
+    """In a process of its own; the answers of its outcome are commits. And how often one was told to come back."""
+    given = {"port": port, "pid": pid, "warm": span.warm, "seconds": span.seconds}
+    given |= {field.name: getattr(load, field.name) for field in fields(load)}
+    words = [f"{name}={value}" for name, value in given.items()]
+    command = [sys.executable, "-m", "bench.transaction_load", *words]
+    limit_s = span.warm + span.seconds + SLACK_S
+    done = subprocess.run(command, cwd=native.ROOT, capture_output=True, text=True, timeout=limit_s)
+    if done.returncode != 0:
+        raise BenchFailed(f"the load broke off: {done.stderr.strip()}")
+    found = json.loads(done.stdout)
+    retries = int(found.pop("retries"))
+    outcome = Outcome(**found, payload_bytes=load.records * load.value_bytes)
+    if outcome.responses == 0:
+        raise BenchFailed("nothing was committed within the time")
+    return outcome, retries
+
+
+def main(words: list[str]) -> None:
+    given = dict(word.split("=", 1) for word in words)
+    load = Transactions(
+        given["topic"],
+        int(given["partitions"]),
+        int(given["producers"]),
+        int(given["records"]),
+        int(given["value_bytes"]),
+    )
+    span = Span(float(given["seconds"]), float(given["warm"]))
+    try:
+        found = run(int(given["port"]), int(given["pid"]), load, span)
+    except BenchFailed as error:
+        raise SystemExit(f"load: {error}") from None
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

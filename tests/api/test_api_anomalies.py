@@ -1,0 +1,350 @@
+"""Failures that other systems had with transactions, provoked against a whole node: each by its name (docs/promises.md has the list)."""
+
+import asyncio
+import itertools
+
+import pytest
+from admin_client import Admin
+from transactional_client import OLD_END, RawProducer, fetch, init, read, read_stable
+
+from headrace.base.errors import ErrorCode
+from headrace.coordinators.partitioning import TRANSACTIONS_TOPIC
+from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
+from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
+from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
+from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from headrace.testing.cluster import EmbeddedNode
+
+SETTINGS = {
+    "transaction.state.log.num.partitions": "2",
+    "offsets.topic.num.partitions": "2",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10",
+}
+DOES_NOT_TIME_OUT = 900_000
+NONE, FENCED, OLD_EPOCH = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def node():
+    with EmbeddedNode(SETTINGS) as running:
+        admin = Admin(running.port)
+        for key_type in (0, 1):
+            admin.ask(FindCoordinatorRequest(coordinator_keys=["x"], key_type=key_type))
+        yield running
+
+
+@pytest.fixture
+def admin(node):
+    return Admin(node.port)
+
+
+@pytest.fixture
+def topic(admin):
+    name = f"orders-{next(_numbers)}"
+    admin.create(name, 2)
+    return name
+
+
+@pytest.fixture
+def producer(admin, topic):
+    return RawProducer(admin, f"{topic}-tx", timeout=DOES_NOT_TIME_OUT)
+
+
+def state_of(admin, name):
+    return admin.ask(DescribeTransactionsRequest(transactional_ids=[name])).transaction_states[0].transaction_state
+
+
+def everything(admin, topic):
+    return [read_stable(admin, topic, index) for index in (0, 1)]
+
+
+# --- what comes late
+
+
+@pytest.mark.parametrize("late_commits", [True, False])
+def test_a_delayed_end_does_not_end_the_next_transaction(admin, topic, producer, late_commits):
+    """KAFKA-17754 (row 2): a delayed EndTxn committed or aborted half of the transaction after."""
+    first = producer.identity
+    producer.send(topic, 0, b"first")
+    producer.end(True)
+    producer.send(topic, 0, b"second")
+    late = producer.ask_end(late_commits, first)
+    assert late.error_code == FENCED and state_of(admin, producer.name) == "Ongoing"
+    assert read(admin, topic) == [b"first"]
+    producer.send(topic, 1, b"second too")
+    producer.end(True)
+    assert everything(admin, topic) == [[b"first", b"second"], [b"second too"]]
+
+
+@pytest.mark.parametrize("next_is_open", [True, False])
+def test_a_delayed_produce_does_not_join_the_next_transaction(admin, topic, producer, next_is_open):
+    """KAFKA-17754 (row 2): a delayed Produce of an aborted transaction was committed with the one after."""
+    first = producer.identity
+    producer.send(topic, 0, b"first")
+    producer.end(False)
+    assert everything(admin, topic) == [[], []]
+    if next_is_open:
+        producer.send(topic, 0, b"second")
+    for index in (0, 1):  # one that the transaction had, and one that it was about to have
+        assert producer.send(topic, index, b"late", sequence=1 - index, identity=first)[0] == OLD_EPOCH
+    if next_is_open:
+        producer.end(True)
+    assert everything(admin, topic) == [[b"second"] if next_is_open else [], []]
+
+
+def test_a_zombie_cannot_write_or_end_anything(admin, topic, producer):
+    """A producer that was paused, and whose successor has come."""
+    producer.send(topic, 0, b"of the zombie")
+    successor = RawProducer(admin, producer.name)
+    successor.send(topic, 0, b"of the successor")
+    assert producer.send(topic, 0, b"late")[0] == OLD_EPOCH
+    assert producer.send(topic, 1, b"late")[0] == OLD_EPOCH
+    for commit in (True, False):
+        assert producer.ask_end(commit).error_code == FENCED
+        assert producer.ask_end(commit, version=OLD_END).error_code == FENCED
+    own = {"producer_id": producer.id, "producer_epoch": producer.epoch}
+    assert init(admin, producer.name, **own).error_code == FENCED
+    successor.end(True)
+    assert everything(admin, topic) == [[b"of the successor"], []]
+
+
+def test_a_gap_in_the_sequence_is_refused_and_leaves_the_transaction_as_it_is(admin, topic, producer):
+    """A batch that was lost on the way must not be missed by those after it."""
+    assert producer.send(topic, 1, b"not the first", sequence=5) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+    producer.send(topic, 0, b"first")
+    assert producer.send(topic, 0, b"third", sequence=2)[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert producer.send(topic, 0, b"second", sequence=1) == (NONE, 1)
+    assert producer.send(topic, 0, b"second", sequence=1) == (NONE, 1)  # again: it is there once
+    producer.end(True)
+    assert everything(admin, topic) == [[b"first", b"second"], []]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_that_comes_twice_ends_once(admin, topic, producer, commit):
+    """EndTxn twice, and then the other one: the first decision stands."""
+    first = producer.identity
+    producer.send(topic, 0, b"x")
+    answers = [producer.ask_end(commit, first) for _ in range(3)]
+    assert [(one.error_code, one.producer_id, one.producer_epoch) for one in answers] == [
+        (NONE, first[0], first[1] + 1)
+    ] * 3
+    assert producer.ask_end(not commit, first).error_code == ErrorCode.INVALID_TXN_STATE
+    assert everything(admin, topic) == [[b"x"] if commit else [], []]
+
+
+def test_a_timeout_that_is_too_large_is_refused(admin, topic):
+    """A transaction that may stay open for ever holds its readers back for ever."""
+    for timeout in (900_001, 2**31 - 1, 0, -1):
+        assert init(admin, f"{topic}-slow", timeout=timeout).error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    assert state_of(admin, f"{topic}-slow") == ""
+
+
+# --- what readers are told
+
+
+def test_after_an_abort_the_committed_position_is_where_it_was(admin, topic, producer):
+    """KAFKA-17582 (row 3): where a consumer stands after an abort. The cluster's answer: where it had committed; the rest is a seek."""
+    group = f"{topic}-group"
+
+    def commit_offset(offset):
+        asked = AddOffsetsToTxnRequest(
+            transactional_id=producer.name,
+            producer_id=producer.id,
+            producer_epoch=producer.epoch,
+            group_id=group,
+        )
+        assert admin.ask(asked).error_code == NONE
+        place = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+        request = TxnOffsetCommitRequest(
+            transactional_id=producer.name,
+            group_id=group,
+            producer_id=producer.id,
+            producer_epoch=producer.epoch,
+            topics=[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name=topic, partitions=[place])],
+        )
+        assert admin.ask(request, 4).topics[0].partitions[0].error_code == NONE
+
+    def committed():
+        """Once nothing is pending."""
+        wanted = OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])
+        asked = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=[wanted])
+        while True:
+            answer = admin.ask(OffsetFetchRequest(groups=[asked], require_stable=True), 9)
+            (found,) = answer.groups[0].topics[0].partitions
+            if found.error_code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                return found.committed_offset
+
+    commit_offset(7)
+    producer.end(True)
+    assert committed() == 7
+    commit_offset(12)
+    producer.end(False)
+    assert committed() == 7
+
+
+def test_the_last_stable_offset_is_that_of_the_first_open_record(admin, topic, producer):
+    """Redpanda #3036 (row 9): off by one, the first record of an open transaction was read."""
+    admin.produce(topic, 0, b"before")
+    assert producer.send(topic, 0, b"open") == (NONE, 1)
+    admin.produce(topic, 0, b"after")
+    data = fetch(admin, topic)
+    assert (data.last_stable_offset, data.high_watermark) == (1, 3)
+    assert read(admin, topic) == [b"before"] and read(admin, topic, offset=1) == []
+    assert read(admin, topic, committed=False) == [b"before", b"open", b"after"]
+    producer.end(False)
+    assert read_stable(admin, topic) == [b"before", b"after"]
+    assert fetch(admin, topic).last_stable_offset == 4  # with the marker
+
+
+def test_an_abort_that_comes_late_hides_what_was_written_long_before(admin, topic, producer):
+    """KoP, Tansu (row 18): read_committed gave out aborted records, when other transactions had ended between."""
+    others = [RawProducer(admin, f"{topic}-other-{number}") for number in range(3)]
+    producer.send(topic, 0, b"bad")
+    for number, other in enumerate(others):
+        other.send(topic, 0, b"good %d" % number)
+        other.end(True)
+        producer.send(topic, 0, b"bad")
+    assert read(admin, topic) == []
+    producer.end(False)
+    good = [b"good 0", b"good 1", b"good 2"]
+    assert read_stable(admin, topic) == good
+    for offset in range(1, 11):  # whoever begins in the middle of it is told of it all the same
+        assert set(read_stable(admin, topic, 0, offset)) <= set(good)
+    assert b"bad" in read(admin, topic, committed=False)
+
+
+# --- nodes and coordinators that come and go
+
+
+@pytest.fixture(params=["stop", "kill"])
+def restart(node, request):
+    def again():
+        getattr(node, request.param)()
+        node.start()
+
+    return again
+
+
+def test_an_offset_has_one_record_for_ever(admin, topic, producer, restart):
+    """Redpanda #3003 (row 8): what was applied before it was committed had other records at the same offsets after a fault."""
+    for number in range(4):
+        producer.send(topic, 0, b"%d" % number)
+        producer.end(number % 2 == 0)
+    read_stable(admin, topic)
+    seen = bytes(fetch(admin, topic, committed=False).records)
+    restart()
+    assert bytes(fetch(admin, topic, committed=False).records) == seen
+    producer.send(topic, 0, b"new")
+    producer.end(True)
+    assert read_stable(admin, topic) == [b"0", b"2", b"new"]
+    assert bytes(fetch(admin, topic, committed=False).records).startswith(seen)
+
+
+def test_a_refused_commit_shows_nothing_later(admin, topic):
+    """Redpanda (row 10): a commit was answered INVALID_TXN_STATE, and the writes were visible all the same."""
+    hasty = RawProducer(admin, f"{topic}-hasty", timeout=1)
+    hasty.send(topic, 0, b"too slow")
+    while state_of(admin, hasty.name) != "CompleteAbort":
+        pass  # a sweep every ten milliseconds
+    refused = hasty.ask_end(True)
+    assert refused.error_code == ErrorCode.INVALID_TXN_STATE
+    assert everything(admin, topic) == [[], []]
+    RawProducer(admin, hasty.name)
+    assert everything(admin, topic) == [[], []]
+
+
+def test_an_open_transaction_is_not_forgotten_by_its_coordinator(admin, topic, producer, restart):
+    """Redpanda #6018 (row 11): state in memory was lost at an election, and with it acknowledged records."""
+    for index in (0, 1):
+        assert producer.send(topic, index, b"before")[0] == NONE
+    restart()
+    assert state_of(admin, producer.name) == "Ongoing"
+    assert everything_is_hidden(admin, topic)
+    assert producer.send(topic, 0, b"after")[0] == NONE
+    producer.end(True)
+    assert everything(admin, topic) == [[b"before", b"after"], [b"before"]]
+
+
+def everything_is_hidden(admin, topic):
+    return [read(admin, topic, index) for index in (0, 1)] == [[], []]
+
+
+def test_everything_that_was_acknowledged_is_delivered_after_many_kills(node, admin, topic, producer):
+    """Redpanda (row 12): 9,988 of 11,225 acknowledged writes were never delivered, after hours of kills."""
+    acknowledged = []
+    for number in range(5):
+        value = b"%d" % number
+        assert [producer.send(topic, index, value)[0] for index in (0, 1)] == [NONE, NONE]
+        if number % 2:
+            node.kill()
+            node.start()
+        producer.end(True)
+        acknowledged.append(value)
+        if not number % 2:
+            node.kill()  # between the decision and its markers, or behind them
+            node.start()
+    assert everything(admin, topic) == [acknowledged, acknowledged]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_that_was_decided_is_not_answered_with_an_error(node, admin, topic, producer, commit, restart):
+    """Redpanda #9571 (row 13): a commit passed and was answered an error, so that everything was done again."""
+    first = producer.identity
+    producer.send(topic, 0, b"once")
+    assert producer.ask_end(commit, first).error_code == NONE  # say that this answer is lost with its node
+    restart()
+    again = producer.ask_end(commit, first)
+    assert (again.error_code, again.producer_epoch) == (NONE, first[1] + 1)
+    assert everything(admin, topic) == [[b"once"] if commit else [], []]
+
+
+async def _never(*_):
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("how", ["reload", "kill"])
+def test_markers_that_a_coordinator_owes_are_written_by_its_successor(node, admin, topic, producer, commit, how):
+    """A coordinator that goes between prepare and markers leaves a decision, which whoever loads it carries out."""
+    first = producer.identity
+    for index in (0, 1):
+        producer.send(topic, index, b"x")
+    broker = node.node.broker
+    broker._coordinators._markers._tell = _never
+    request = producer.ask_end(commit, first)
+    assert request.error_code == NONE
+    assert state_of(admin, producer.name) == ("PrepareCommit" if commit else "PrepareAbort")
+    assert everything_is_hidden(admin, topic)
+    if how == "kill":
+        node.kill()
+        node.start()
+    else:
+        del broker._coordinators._markers._tell
+
+        async def reload():
+            index = broker.transactions.partition_of(producer.name)
+            broker.transactions._unload(index)
+            broker.transactions.elected(broker.replicas.get(TRANSACTIONS_TOPIC, index))
+            await broker.transactions.settle()
+
+        node._do(reload(), 20)
+    assert everything(admin, topic) == ([[b"x"], [b"x"]] if commit else [[], []])
+    assert producer.ask_end(commit, first).error_code == NONE
+
+
+def test_a_partition_that_goes_under_an_open_transaction_does_not_hold_up_the_rest(admin, topic, producer):
+    """A partition unloaded for good: its topic is deleted, and the transaction still ends everywhere else."""
+    other = f"{topic}-other"
+    admin.create(other)
+    producer.send(other, 0, b"gone")
+    producer.send(topic, 0, b"stays")
+    deleted = admin.ask(DeleteTopicsRequest(topic_names=[other], timeout_ms=10_000), 5)
+    assert deleted.responses[0].error_code == NONE
+    producer.end(True)
+    assert read_stable(admin, topic) == [b"stays"]
+    producer.send(topic, 0, b"next")  # waits until the one before is complete
+    producer.end(True)
+    assert read_stable(admin, topic) == [b"stays", b"next"]

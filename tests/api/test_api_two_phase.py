@@ -1,0 +1,198 @@
+"""Two-phase commits (KIP-939): InitProducerId 6, which is offered where unstable versions of APIs are."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+from admin_client import Admin
+from transactional_client import RawProducer, fetch, init, read, read_stable
+
+from headrace.api.producers import ProducersApi
+from headrace.base.errors import ErrorCode
+from headrace.client.connection import Disconnected
+from headrace.protocol.apis import ApiKey
+from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from headrace.protocol.messages.api_versions import ApiVersionsRequest
+from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from headrace.security.resources import Operation, Resource
+from headrace.server.context import Peer, RequestContext
+from headrace.testing.cluster import EmbeddedNode
+
+FEW = {"transaction.state.log.num.partitions": "2"}
+UNSTABLE = {**FEW, "unstable.api.versions.enable": "true"}
+IMPATIENT = {
+    **UNSTABLE,
+    "transaction.two.phase.commit.enable": "true",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10",
+}
+FORBIDDEN = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+TWO_PHASE = {"version": 6, "enable2_pc": True}
+KEEP = {**TWO_PHASE, "keep_prepared_txn": True}
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def node():
+    with EmbeddedNode(IMPATIENT) as running:
+        yield running
+
+
+@pytest.fixture
+def admin(node):
+    admin = Admin(node.port)
+    admin.ask(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1))
+    return admin
+
+
+@pytest.fixture
+def name(admin):
+    """Of a topic and a transactional id."""
+    name = f"both-{next(_numbers)}"
+    admin.create(name, 2)
+    return name
+
+
+def prepared(admin, name):
+    """The first phase: everything is written, and whoever prepared it writes down which transaction it was."""
+    producer = RawProducer(admin, name, **TWO_PHASE)
+    for index in (0, 1):
+        assert producer.send(name, index, b"x%d" % index)[0] is ErrorCode.NONE
+    return producer
+
+
+def describe(admin, name):
+    return admin.ask(DescribeTransactionsRequest(transactional_ids=[name])).transaction_states[0]
+
+
+def highest(admin):
+    answer = admin.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1"))
+    return {one.api_key: one.max_version for one in answer.api_keys}[ApiKey.INIT_PRODUCER_ID]
+
+
+def test_the_version_is_offered_only_where_unstable_ones_are(admin):
+    assert highest(admin) == 6
+    with EmbeddedNode(FEW) as other:
+        plain = Admin(other.port)
+        assert highest(plain) == 5
+        with pytest.raises(Disconnected):
+            plain.ask(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 6)
+
+
+def test_switched_off_it_is_forbidden_and_nothing_else_is():
+    with EmbeddedNode(UNSTABLE) as other:
+        admin = Admin(other.port)
+        admin.ask(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1))
+        assert init(admin, "x", **TWO_PHASE).error_code == FORBIDDEN
+        refused = init(admin, "x", 6, keep_prepared_txn=True)
+        assert refused.error_code == FORBIDDEN and refused.producer_epoch == -1
+        made = init(admin, "x", 6)
+        assert (made.error_code, made.producer_epoch) == (ErrorCode.NONE, 0)
+        assert (made.ongoing_txn_producer_id, made.ongoing_txn_producer_epoch) == (-1, -1)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_prepared_transaction_is_settled_by_whoever_comes_after(admin, name, commit):
+    before = prepared(admin, name)
+    assert read(admin, name) == []
+    kept = init(admin, name, **KEEP)
+    assert (kept.ongoing_txn_producer_id, kept.ongoing_txn_producer_epoch) == before.identity
+    identity = kept.producer_id, kept.producer_epoch
+    assert identity == (before.id, before.epoch + 1)
+    assert before.ask_end(not commit).error_code == ErrorCode.PRODUCER_FENCED
+    assert before.ask_end(commit, identity).error_code == ErrorCode.NONE
+    assert before.ask_end(commit, identity).error_code == ErrorCode.NONE  # it may not have heard
+    assert [read_stable(admin, name, index) for index in (0, 1)] == ([[b"x0"], [b"x1"]] if commit else [[], []])
+
+
+def test_nothing_can_be_added_to_what_is_kept(admin, name):
+    prepared(admin, name)
+    kept = init(admin, name, **KEEP)
+    topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=[0])
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=name,
+        v3_and_below_producer_id=kept.producer_id,
+        v3_and_below_producer_epoch=kept.producer_epoch,
+        v3_and_below_topics=[topic],
+    )
+    [result] = admin.ask(request, 3).results_by_topic_v3_and_below
+    assert result.results_by_partition[0].partition_error_code == ErrorCode.INVALID_TXN_STATE
+
+
+def test_whoever_does_not_keep_a_prepared_transaction_aborts_it(admin, name):
+    before = prepared(admin, name)
+    after = init(admin, name, **TWO_PHASE)
+    assert (after.error_code, after.ongoing_txn_producer_id) == (ErrorCode.NONE, -1)
+    assert after.producer_epoch == before.epoch + 2 and read_stable(admin, name) == []
+
+
+def test_there_may_be_nothing_to_keep(admin, name):
+    made = init(admin, name, **KEEP)
+    assert (made.error_code, made.producer_epoch, made.ongoing_txn_producer_id) == (ErrorCode.NONE, 0, -1)
+
+
+def test_what_has_a_timeout_cannot_be_kept(admin, name):
+    ordinary = RawProducer(admin, name)
+    ordinary.send(name, 0, b"x")
+    assert init(admin, name, **KEEP).error_code == ErrorCode.INVALID_TXN_STATE
+    own = {"producer_id": ordinary.id, "producer_epoch": ordinary.epoch}
+    assert init(admin, name, **KEEP, **own).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_a_prepared_transaction_is_not_timed_out(admin, name):
+    waiting = prepared(admin, name)
+    other = f"{name}-ordinary"
+    hasty = RawProducer(admin, other, timeout=1)
+    hasty.send(name, 0, b"hasty")
+    while describe(admin, other).transaction_state != "CompleteAbort":
+        pass  # the sweep that takes this one has looked at the other
+    found = describe(admin, name)
+    assert (found.transaction_state, found.transaction_timeout_ms) == ("Ongoing", 2**31 - 1)
+    waiting.end(True)
+    assert read_stable(admin, name) == [b"x0"]
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_prepared_transaction_outlives_the_node(node, admin, name, how):
+    before = prepared(admin, name)
+    getattr(node, how)()
+    node.start()
+    kept = init(admin, name, **KEEP)
+    assert (kept.ongoing_txn_producer_id, kept.ongoing_txn_producer_epoch) == before.identity
+    getattr(node, how)()
+    node.start()
+    again = init(admin, name, **KEEP)
+    assert (again.ongoing_txn_producer_id, again.ongoing_txn_producer_epoch) == before.identity
+    assert before.ask_end(True, (kept.producer_id, kept.producer_epoch)).error_code == ErrorCode.PRODUCER_FENCED
+    assert before.ask_end(True, (again.producer_id, again.producer_epoch)).error_code == ErrorCode.NONE
+    assert [read_stable(admin, name, index) for index in (0, 1)] == [[b"x0"], [b"x1"]]
+    assert fetch(admin, name).aborted_transactions == []
+
+
+@pytest.mark.parametrize("asked", [{"enable2_pc": True}, {"keep_prepared_txn": True}])
+def test_it_is_a_right_of_its_own(asked):
+    class Transactions:
+        async def init(self, context, request):
+            return InitProducerIdResponse(producer_id=7)
+
+    class Authority:
+        def __init__(self, *operations):
+            self.operations = operations
+
+        def allows(self, context, operation, resource, name, *, quietly=False):
+            return (resource, name) == (Resource.TRANSACTIONAL_ID, "tx") and operation in self.operations
+
+    api = ProducersApi(SimpleNamespace(), Transactions())
+
+    def code(request, *operations):
+        context = RequestContext(Peer("PLAINTEXT", "127.0.0.1", authority=Authority(*operations)), 22, 6, None)
+        answer = api.init_producer_id(context, request)
+        with pytest.raises(StopIteration) as ended:
+            answer.send(None)
+        return ended.value.value.error_code
+
+    plain, request = InitProducerIdRequest(transactional_id="tx"), InitProducerIdRequest(transactional_id="tx", **asked)
+    assert code(plain, Operation.WRITE) == ErrorCode.NONE
+    assert code(request, Operation.WRITE) == code(request, Operation.TWO_PHASE_COMMIT) == FORBIDDEN
+    assert code(request, Operation.WRITE, Operation.TWO_PHASE_COMMIT) == ErrorCode.NONE

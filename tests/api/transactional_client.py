@@ -1,0 +1,120 @@
+"""A transactional producer and a reader of committed records in bare requests: they send what a test wants, also what no client would."""
+
+from __future__ import annotations
+
+import time
+
+from admin_client import Admin
+
+from headrace.base.errors import ErrorCode
+from headrace.client.consumer import Fetched, _take
+from headrace.protocol.messages.end_txn import EndTxnRequest
+from headrace.protocol.messages.fetch import FetchRequest
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.produce import ProduceRequest
+from headrace.records.builder import BatchBuilder
+
+ATTEMPTS_MAX = 500
+PASSING = (
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+PRODUCE = 12  # leaders add the partition to the transaction (KIP-890)
+END, OLD_END = 5, 4
+FETCH = 12
+
+
+def settled(ask):
+    """Asked again while the transaction before is being ended, as clients do."""
+    for _ in range(ATTEMPTS_MAX):
+        answer = ask()
+        if answer.error_code not in PASSING:
+            return answer
+    raise AssertionError("it takes too long")
+
+
+def init(admin: Admin, name, version=5, *, timeout=60_000, **fields):
+    request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout, **fields)
+    return settled(lambda: admin.ask(request, version))
+
+
+class RawProducer:
+    def __init__(self, admin: Admin, name, version=5, **fields):
+        self.admin, self.name = admin, name
+        made = init(admin, name, version, **fields)
+        assert made.error_code == ErrorCode.NONE
+        self.id, self.epoch = made.producer_id, made.producer_epoch
+        self.sequences = {}
+
+    @property
+    def identity(self):
+        return self.id, self.epoch
+
+    def send(self, topic, index, *values, sequence=None, identity=None):
+        """Error code and base offset. Another identity, or a sequence, is sent as it is."""
+        producer_id, epoch = identity or self.identity
+        if sequence is None:
+            sequence = self.sequences.get((topic, index), 0)
+            self.sequences[topic, index] = sequence + len(values)
+        builder = BatchBuilder()
+        for value in values:
+            builder.append(time.time_ns() // 1_000_000, None, value)
+        batch = builder.build(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=True)
+        data = ProduceRequest.PartitionProduceData(index=index, records=bytes(batch))
+        request = ProduceRequest(
+            transactional_id=self.name,
+            acks=-1,
+            timeout_ms=10_000,
+            topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
+        )
+        for _ in range(ATTEMPTS_MAX):
+            answer = self.admin.ask(request, PRODUCE).responses[0].partition_responses[0]
+            if answer.error_code not in PASSING:
+                break
+        return ErrorCode(answer.error_code), answer.base_offset
+
+    def ask_end(self, commit, identity=None, version=END):
+        producer_id, epoch = identity or self.identity
+        request = EndTxnRequest(
+            transactional_id=self.name, producer_id=producer_id, producer_epoch=epoch, committed=commit
+        )
+        return settled(lambda: self.admin.ask(request, version))
+
+    def end(self, commit):
+        """As a client does it: with the next identity the next transaction begins."""
+        answer = self.ask_end(commit)
+        assert answer.error_code == ErrorCode.NONE
+        self.id, self.epoch = answer.producer_id, answer.producer_epoch
+        self.sequences.clear()
+
+
+def fetch(admin: Admin, topic, index=0, offset=0, *, committed=True, max_bytes=1 << 20):
+    partition = FetchRequest.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=max_bytes)
+    request = FetchRequest(
+        max_bytes=1 << 20,
+        isolation_level=int(committed),
+        session_epoch=-1,
+        topics=[FetchRequest.FetchTopic(topic=topic, partitions=[partition])],
+    )
+    (data,) = admin.ask(request, FETCH).responses[0].partitions
+    assert data.error_code == ErrorCode.NONE
+    return data
+
+
+def read(admin: Admin, topic, index=0, offset=0, *, committed=True):
+    """Values, as a client gives them out."""
+    data = fetch(admin, topic, index, offset, committed=committed)
+    aborted = {(one.producer_id, one.first_offset) for one in data.aborted_transactions or []}
+    taken: Fetched = _take(data.records or b"", offset, data.high_watermark, aborted)
+    return [record.value for record in taken.records]
+
+
+def read_stable(admin: Admin, topic, index=0, offset=0):
+    """What is committed once nothing is open any more: markers come after the answer to EndTxn."""
+    for _ in range(ATTEMPTS_MAX):
+        data = fetch(admin, topic, index, offset)
+        if data.last_stable_offset == data.high_watermark:
+            return read(admin, topic, index, offset)
+    raise AssertionError("something stays open")

@@ -1,0 +1,74 @@
+"""A coroutine that is begun at once is over when it waits for nothing; else it goes on where it waits, and can be cancelled there."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace.base.eager import Rest, at_once, begin
+
+
+async def nested(*waits):
+    total = 0
+    for one in waits:
+        total += one if isinstance(one, int) else await one
+    return total
+
+
+def test_what_waits_for_nothing_is_over():
+    assert begin(nested(1, 2)) == 3
+    assert at_once(nested)(4) == 4
+    with pytest.raises(TypeError):
+        begin(nested("a"))
+
+
+def test_what_is_done_already_is_not_waited_for():
+    async def main():
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(5)
+        return begin(nested(1, done))
+
+    assert asyncio.run(main()) == 6
+
+
+@pytest.mark.parametrize("as_task", [True, False])
+def test_the_rest_goes_on_where_it_waits(as_task):
+    async def main():
+        loop = asyncio.get_running_loop()
+        first, second = loop.create_future(), loop.create_future()
+        rest = begin(nested(1, first, asyncio.sleep(0, 10), second))
+        assert isinstance(rest, Rest)
+        loop.call_soon(first.set_result, 100)
+        loop.call_later(0.001, second.set_result, 1000)
+        return await (asyncio.ensure_future(rest) if as_task else rest)
+
+    assert asyncio.run(main()) == 1111
+
+
+def test_errors_and_cancellation_reach_it():
+    seen = []
+
+    async def careful(future):
+        try:
+            return await future
+        except ValueError as error:
+            return str(error)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        failing = loop.create_future()
+        rest = begin(careful(failing))
+        failing.set_exception(ValueError("no"))  # before anybody awaits it
+        assert await rest == "no"
+        task = asyncio.ensure_future(begin(careful(loop.create_future())))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert seen == ["cancelled"]

@@ -1,0 +1,91 @@
+"""The load of transactions commits what it counts, comes back when it is told to, and ends with any other error. Nothing here is timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from bench.contestants import HEADRACE, Broker, spawn_headrace
+from bench.fetch_committed import ABORTED_OF, RECORDS, fill
+from bench.frames import fetch_frame
+from bench.load import Span
+from bench.transaction_load import Transactions, _Producer, run, run_transactions
+from bench.wire import BenchFailed, end_offset
+
+from headrace.base.errors import ErrorCode
+from headrace.client.frames import decode_response
+from headrace.protocol.apis import ApiKey
+
+MARKER_S_MAX = 10.0
+SPAN = Span(0.3, 0.1)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = Broker(HEADRACE, tmp_path_factory.mktemp("bench") / "node", spawn_headrace)
+    yield broker
+    broker.close()
+
+
+def ends_at(broker: Broker, topic: str, partitions: int, offset: int) -> bool:
+    """The last markers may still be on their way."""
+    deadline = time.monotonic() + MARKER_S_MAX
+    while time.monotonic() < deadline:
+        ends = {end_offset(broker.wire, topic, partition) for partition in range(partitions)}
+        if ends == {offset}:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(("partitions", "producers"), [(1, 1), (5, 3)])
+def test_what_is_counted_is_committed(broker: Broker, partitions: int, producers: int) -> None:
+    topic = f"counted-{partitions}"
+    broker.open_topic(topic, partitions)
+    load = Transactions(topic, partitions, producers, 20, 100)
+    outcome, retries = run_transactions(broker.port, broker.pid, load, SPAN)
+    assert 0 < outcome.responses <= outcome.all_responses
+    assert 0 < outcome.p50_us <= outcome.p99_us <= outcome.max_us
+    assert retries == 0
+    assert ends_at(broker, topic, partitions, outcome.all_responses * (20 // partitions + 1))
+
+
+@pytest.mark.parametrize("is_ending", [False, True])
+def test_whoever_is_told_to_come_back_does(broker: Broker, monkeypatch: pytest.MonkeyPatch, is_ending: bool) -> None:
+    """What was refused was done in truth, so that it is asked twice: nothing may come of that."""
+    topic = f"again-{is_ending}"
+    broker.open_topic(topic, 2)
+    answered = _Producer.answered
+    refused: list[_Producer] = []
+
+    def refuse_one(self: _Producer, answer: bytearray) -> int:
+        if self.is_ending == is_ending and not refused:
+            refused.append(self)
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        return answered(self, answer)
+
+    monkeypatch.setattr(_Producer, "answered", refuse_one)
+    found = run(broker.port, broker.pid, Transactions(topic, 2, 2, 20, 100), Span(0.5, 0.0))
+    assert found["retries"] == 1
+    assert ends_at(broker, topic, 2, int(found["all_responses"]) * 11)
+
+
+def test_any_other_error_ends_the_run(broker: Broker) -> None:
+    load = Transactions("there-is-none", 1, 1, 10, 100)
+    with pytest.raises(BenchFailed, match="Produce 12 was answered with error 3"):
+        run_transactions(broker.port, broker.pid, load, SPAN)
+
+
+def test_every_tenth_transaction_of_the_topic_to_fetch_is_aborted(broker: Broker) -> None:
+    broker.open_topic("filled", 1)
+    fill(broker.wire, "filled", 2 * ABORTED_OF)
+    assert end_offset(broker.wire, "filled") == 2 * ABORTED_OF * (RECORDS + 1)
+    for committed, aborted in ((True, [9 * 101, 19 * 101]), (False, None)):
+        frame = fetch_frame("filled", 0, 0, 10_000_000, committed=committed)
+        answer = decode_response(ApiKey.FETCH, 12, 0, memoryview(broker.wire.exchange(frame)))
+        (found,) = answer.responses[0].partitions
+        assert found.last_stable_offset == 2 * ABORTED_OF * (RECORDS + 1)
+        if aborted is None:
+            assert not found.aborted_transactions
+        else:
+            assert [one.first_offset for one in found.aborted_transactions] == aborted

@@ -1,0 +1,41 @@
+"""What the comparison of transactions leaves out is only what has no order, and the ledger of a swap knows what a reader may see."""
+
+from __future__ import annotations
+
+import json
+
+from tools.prove.swapping_transactions import Transaction, Transactions
+from tools.prove.transaction_steps import in_order
+
+
+def record(*topics: tuple[str, list[int]]) -> str:
+    partitions = [{"topic": name, "partitionIds": indexes} for name, indexes in topics]
+    value = {"version": 1, "data": {"producerId": 1, "transactionPartitions": partitions}}
+    return json.dumps({"key": {"type": 0, "data": {"transactionalId": "a"}}, "value": value}, separators=(",", ":"))
+
+
+def test_partitions_of_a_record_are_a_set() -> None:
+    assert in_order(record(("b", [2, 0]), ("a", [1]))) == record(("a", [1]), ("b", [0, 2]))
+    assert in_order(record(("b", [2, 0]))) != in_order(record(("b", [2, 1])))
+
+
+def test_records_without_partitions_stay_as_they_are() -> None:
+    empty = (
+        '{"key":{"type":0,"data":{"transactionalId":"a"}},"value":{"version":1,"data":{"transactionPartitions":null}}}'
+    )
+    tombstone = '{"key":{"type":0,"data":{"transactionalId":"a"}},"value":null}'
+    assert (in_order(empty), in_order(tombstone)) == (empty, tombstone)
+
+
+def test_partitions_of_a_table_are_a_set() -> None:
+    assert in_order("1 id 6 0 Ongoing b-2,a-0,a-1") == "1 id 6 0 Ongoing a-0,a-1,b-2"
+    assert in_order("alone") == " alone"
+
+
+def test_a_reader_sees_what_is_committed_up_to_the_first_that_is_open() -> None:
+    ledger = Transactions()
+    committed, aborted, undecided = Transaction("c", True), Transaction("a", False), Transaction("u")
+    log = [(b"1", committed), (b"2", aborted), (b"3", committed), (b"4", undecided), (b"5", committed)]
+    assert list(ledger._readable(log)) == [b"1", b"3"]
+    undecided.committed = False
+    assert list(ledger._readable(log)) == [b"1", b"3", b"5"]

@@ -1,0 +1,176 @@
+"""Transactional producers whose every request is written by hand, so that a transaction can be left open, gone on with on another server,
+or made to hang: clients of before transaction version 2, which add what they write to first, and clients since, which do not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from headrace.base.errors import RETRIABLE, ErrorCode, KafkaError
+from headrace.base.ids import TopicPartition
+from headrace.client.cluster import Cluster
+from headrace.client.connection import Connection
+from headrace.client.groups import GROUP, TRANSACTION, find_coordinator
+from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from headrace.protocol.messages.end_txn import EndTxnRequest
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.produce import ProduceRequest
+from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from headrace.records.builder import BatchBuilder
+
+WAIT_S = 30.0
+RETRY_S = 0.05
+# By transaction version of the client: before 2, and since.
+PRODUCE = {1: 11, 2: 12}
+END_TXN = {1: 4, 2: 5}
+TXN_OFFSET_COMMIT = {1: 4, 2: 5}
+INIT_PRODUCER_ID = {False: 5, True: 6}
+ADD_PARTITIONS, ADD_OFFSETS = 3, 3  # only of those before
+
+T = TypeVar("T")
+OffsetTopic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+OffsetPartition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
+
+
+@dataclass
+class ScriptedProducer:
+    """What it knows of itself outlives every connection and every server."""
+
+    transactional_id: str
+    version: int = 2
+    timeout_ms: int = 60_000
+    two_phase: bool = False  # its transactions wait for a decision from outside (KIP-939)
+    producer_id: int = -1
+    epoch: int = -1
+    sequences: dict[TopicPartition, int] = field(default_factory=dict)
+
+    async def init(self, cluster: Cluster) -> None:
+        """As one that has just been started: whatever its id had open is aborted."""
+        request = InitProducerIdRequest(
+            transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms, enable2_pc=self.two_phase
+        )
+        version = INIT_PRODUCER_ID[self.two_phase]
+
+        async def ask() -> int:
+            answer = await (await self._coordinator(cluster)).request(request, version=version)
+            if answer.error_code == ErrorCode.NONE:
+                self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+                self.sequences.clear()
+            return int(answer.error_code)
+
+        await _until_done(ask, f"InitProducerId of {self.transactional_id}")
+
+    async def write(
+        self, cluster: Cluster, partition: TopicPartition, values: Sequence[bytes], timestamp_ms: int | None = None
+    ) -> None:
+        if self.version < 2:
+            await self._add(cluster, partition)
+        await self.write_unadded(cluster, partition, values, timestamp_ms)
+
+    async def _add(self, cluster: Cluster, partition: TopicPartition) -> None:
+        topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(partition.topic, [partition.partition])
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
+            v3_and_below_topics=[topic],
+        )
+
+        async def ask() -> int:
+            answer = await (await self._coordinator(cluster)).request(request, version=ADD_PARTITIONS)
+            return int(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
+
+        await _until_done(ask, f"AddPartitionsToTxn of {self.transactional_id}")
+
+    async def write_unadded(
+        self, cluster: Cluster, partition: TopicPartition, values: Sequence[bytes], timestamp_ms: int | None = None
+    ) -> None:
+        """Without a word to the coordinator. Where nobody verifies that, the transaction hangs for ever."""
+        records = BatchBuilder()
+        for value in values:
+            records.append(int(time.time() * 1000) if timestamp_ms is None else timestamp_ms, None, value)
+        sequence = self.sequences.get(partition, 0)
+        batch = records.build(
+            producer_id=self.producer_id, producer_epoch=self.epoch, base_sequence=sequence, transactional=True
+        )
+        data = ProduceRequest.PartitionProduceData(partition.partition, bytes(batch))
+        topic = ProduceRequest.TopicProduceData(name=partition.topic, partition_data=[data])
+        request = ProduceRequest(self.transactional_id, -1, int(WAIT_S * 1000), [topic])
+
+        async def ask() -> int:
+            answer = await (await cluster.leader(partition)).request(request, version=PRODUCE[self.version])
+            return int(answer.responses[0].partition_responses[0].error_code)
+
+        await _until_done(ask, f"Produce of {self.transactional_id}")
+        self.sequences[partition] = sequence + len(values)
+
+    async def send_offsets(self, cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        if self.version < 2:
+            await self._add_offsets(cluster, group)
+        topics: dict[str, list[OffsetPartition]] = {}
+        for partition, offset in offsets.items():
+            one = OffsetPartition(partition_index=partition.partition, committed_offset=offset)
+            topics.setdefault(partition.topic, []).append(one)
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.transactional_id,
+            group_id=group,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            topics=[OffsetTopic(name, some) for name, some in topics.items()],
+        )
+
+        async def ask() -> int:
+            _, connection = await find_coordinator(cluster, group, GROUP)
+            answer = await connection.request(request, version=TXN_OFFSET_COMMIT[self.version])
+            return max(int(one.error_code) for topic in answer.topics for one in topic.partitions)
+
+        await _until_done(ask, f"TxnOffsetCommit of {self.transactional_id}")
+
+    async def _add_offsets(self, cluster: Cluster, group: str) -> None:
+        request = AddOffsetsToTxnRequest(self.transactional_id, self.producer_id, self.epoch, group)
+
+        async def ask() -> int:
+            answer = await (await self._coordinator(cluster)).request(request, version=ADD_OFFSETS)
+            return int(answer.error_code)
+
+        await _until_done(ask, f"AddOffsetsToTxn of {self.transactional_id}")
+
+    async def end(self, cluster: Cluster, *, commit: bool) -> None:
+        request = EndTxnRequest(self.transactional_id, self.producer_id, self.epoch, commit)
+
+        async def ask() -> int:
+            answer = await (await self._coordinator(cluster)).request(request, version=END_TXN[self.version])
+            if answer.error_code == ErrorCode.NONE and self.version >= 2:
+                if (answer.producer_id, answer.producer_epoch) != (self.producer_id, self.epoch):
+                    self.sequences.clear()
+                self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+            return int(answer.error_code)
+
+        await _until_done(ask, f"EndTxn of {self.transactional_id}")
+
+    async def _coordinator(self, cluster: Cluster) -> Connection:
+        return (await find_coordinator(cluster, self.transactional_id, TRANSACTION))[1]
+
+
+async def _until_done(ask: Callable[[], Awaitable[int]], what: str) -> None:
+    """KafkaError for a refusal that does not pass."""
+    deadline = asyncio.get_running_loop().time() + WAIT_S
+    while (code := ErrorCode(await ask())) is not ErrorCode.NONE:
+        if code not in RETRIABLE or asyncio.get_running_loop().time() > deadline:
+            raise KafkaError(code, what)
+        await asyncio.sleep(RETRY_S)
+
+
+def on(bootstrap: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
+    """Runs it with a cluster that is closed afterwards."""
+    host, _, port = bootstrap.rpartition(":")
+
+    async def run() -> T:
+        async with Cluster([(host, int(port))], timeout_s=WAIT_S) as cluster:
+            return await work(cluster)
+
+    return asyncio.run(run())

@@ -1,0 +1,108 @@
+"""The story of transactions that is played on both servers: finished, aborted, open, prepared, timed out and hanging ones, of clients of
+before and since transaction version 2."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace.base.ids import TopicPartition
+from headrace.client.cluster import Cluster
+from headrace.client.transactions import list_transactions
+from tools.prove.scripted_producers import ScriptedProducer, on
+
+IMPATIENT_MS = 1000
+LONG_MS = 900_000  # the longest that may be asked for
+LONG_AGO_MS = 1_700_000_000_000
+NOBODY = 4_000_000  # a producer id that was handed out to nobody
+SETTLED_S_MAX = 30.0
+ACCOUNTS = [TopicPartition("accounts", index) for index in range(3)]
+AUDIT = TopicPartition("audit", 0)
+
+
+class Story:
+    """The same requests in the same order, so that ids, epochs, offsets and records come out the same."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, ScriptedProducer] = {}
+
+    def tell(self, bootstrap: str) -> str:
+        on(bootstrap, self._tell)
+        return ""
+
+    async def _tell(self, cluster: Cluster) -> None:
+        for version, age in ((1, "old"), (2, "new")):
+            await self._finished(cluster, version, age)
+            await self._unfinished(cluster, version, age)
+        prepared = ScriptedProducer("prepared", two_phase=True)
+        await prepared.init(cluster)
+        await prepared.write(cluster, AUDIT, [b"prepared"])
+        await settle(cluster)
+
+    async def _finished(self, cluster: Cluster, version: int, age: str) -> None:
+        for end in (True, False):
+            one = await _started(cluster, f"{age}-{'commit' if end else 'abort'}", version)
+            await one.write(cluster, ACCOUNTS[0], [b"a", b"b"])
+            await one.write(cluster, ACCOUNTS[1], [b"c"])
+            await one.end(cluster, commit=end)
+            await one.end(cluster, commit=end) if version < 2 else None  # which is answered, and does nothing
+        both_ways = await _started(cluster, f"{age}-offsets", version)
+        for offset, end in ((4, True), (5, False)):
+            await both_ways.write(cluster, AUDIT, [b"%d" % offset])
+            await both_ways.send_offsets(cluster, "ledger", {ACCOUNTS[0]: offset, ACCOUNTS[1]: offset})
+            await both_ways.end(cluster, commit=end)
+        restarted = await _started(cluster, f"{age}-restarted", version)
+        await restarted.write(cluster, ACCOUNTS[1], [b"lost"])
+        await restarted.init(cluster)
+        if version >= 2:
+            await (await _started(cluster, f"{age}-nothing", version)).end(cluster, commit=False)
+
+    async def _unfinished(self, cluster: Cluster, version: int, age: str) -> None:
+        await _started(cluster, f"{age}-fresh", version)
+        impatient = await _started(cluster, f"{age}-impatient", version, IMPATIENT_MS)
+        await impatient.write(cluster, ACCOUNTS[1], [b"too late"])
+        await settle(cluster, impatient.transactional_id)
+        for name in ("open", "going-on"):
+            one = self._open[f"{age}-{name}"] = await _started(cluster, f"{age}-{name}", version)
+            await one.write(cluster, ACCOUNTS[2], [b"undecided"])
+            await one.write(cluster, ACCOUNTS[0], [b"undecided"])
+        await one.send_offsets(cluster, "undecided", {AUDIT: 1})
+
+    def hang(self, bootstrap: str) -> str:
+        on(bootstrap, self._hang)
+        return ""
+
+    async def _hang(self, cluster: Cluster) -> None:
+        known = await _started(cluster, "old-hanging", 1)
+        await known.write_unadded(cluster, ACCOUNTS[2], [b"for ever"], LONG_AGO_MS)
+        unknown = ScriptedProducer("unknown-hanging", 1, producer_id=NOBODY, epoch=3)
+        await unknown.write_unadded(cluster, AUDIT, [b"for ever"], LONG_AGO_MS)
+
+    def go_on(self, bootstrap: str) -> str:
+        on(bootstrap, self._go_on)
+        return ""
+
+    async def _go_on(self, cluster: Cluster) -> None:
+        for age in ("old", "new"):
+            await self._open[f"{age}-going-on"].end(cluster, commit=True)
+        await settle(cluster)
+
+
+async def _started(cluster: Cluster, name: str, version: int, timeout_ms: int = LONG_MS) -> ScriptedProducer:
+    producer = ScriptedProducer(name, version, timeout_ms)
+    await producer.init(cluster)
+    return producer
+
+
+async def settle(cluster: Cluster, ended: str = "") -> None:
+    """Returns when no transaction is on its way to an end, and this one is not open either."""
+    async with asyncio.timeout(SETTLED_S_MAX):
+        while any(
+            one.state.startswith("Prepare") or (one.transactional_id == ended and one.state == "Ongoing")
+            for one in await list_transactions(cluster)
+        ):
+            await asyncio.sleep(0.1)
+
+
+def settled(bootstrap: str) -> str:
+    on(bootstrap, settle)
+    return ""
