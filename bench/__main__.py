@@ -1,4 +1,4 @@
-"""`python -m bench [LINE …]`: the table of ratios, on a quiet machine."""
+"""`python -m bench [LINE or CHAPTER …]`: the table of ratios, on a quiet machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bench import machine
 from bench.line import Options
-from bench.lines import all_lines
+from bench.lines import all_lines, chapters
 from bench.load import generator_name
 from bench.memory import hold_memory
 from bench.native import ROOT, WORK
@@ -28,15 +28,20 @@ HELD_BYTES_PER_SECOND = 4 * 10**9
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("lines", nargs="*", metavar="LINE", help=f"of {', '.join(all_lines())}; all unless given")
+    known = [*chapters(), *all_lines()]
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}; all unless given")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="that count; medians are taken over them")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="a round")
     parser.add_argument("--no-kafka", action="store_true", help="only Headrace and the C ceiling")
-    parser.add_argument("--publish", action="store_true", help="write docs/performance.md and .png")
+    parser.add_argument(
+        "--publish", action="store_true", help="write a chapter's part of docs/performance.md, and its plot"
+    )
     given = parser.parse_args(words)
-    unknown = [name for name in given.lines if name not in all_lines()]
+    unknown = [name for name in given.names if name not in known]
     if unknown:
-        parser.error(f"no line is called {', '.join(unknown)}; there are {', '.join(all_lines())}")
+        parser.error(f"no line or chapter is called {', '.join(unknown)}; there are {', '.join(known)}")
+    if given.publish and (len(given.names) != 1 or given.names[0] not in chapters()):
+        parser.error(f"--publish needs the name of one chapter: {', '.join(chapters())}")
     if given.rounds < 1 or given.seconds <= 0:
         parser.error("a round and a part of a second are the least")
     return given
@@ -44,7 +49,12 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 def main(words: Sequence[str]) -> int:
     given = parse(words)
-    lines = [line for name, line in all_lines().items() if not given.lines or name in given.lines]
+    lines = [
+        line
+        for chapter, of_chapter in chapters().items()
+        for line in of_chapter
+        if not given.names or chapter in given.names or line.name in given.names
+    ]
     data = WORK / "data"
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True)
@@ -74,11 +84,13 @@ def main(words: Sequence[str]) -> int:
     print(verdict(run.rows))
     print(f"all rounds: {write_json(run, WORK).relative_to(ROOT)}")
     if given.publish and not results.failed:
-        draw(run.rows, PLOT)
-        write_page(run)
-        print(f"published: {PAGE.relative_to(ROOT)}, {PLOT.relative_to(ROOT)}")
+        (chapter,) = given.names
+        plot = PAGE.with_name(PLOT.format(chapter=chapter))
+        draw(run.rows, plot)
+        write_page(run, chapter)
+        print(f"published: {PAGE.relative_to(ROOT)}, {plot.relative_to(ROOT)}")
     else:
-        draw(run.rows, WORK / PLOT.name)
+        draw(run.rows, WORK / "performance.png")
     for name, reason in results.failed.items():
         print(f"bench: {name} failed{', nothing is published' if given.publish else ''}: {reason}", file=sys.stderr)
     return 1 if results.failed else 0

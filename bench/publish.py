@@ -13,8 +13,8 @@ from bench.report import Row, markdown_table, verdict
 from bench.runner import Results
 
 PAGE = ROOT / "docs" / "performance.md"
-PLOT = ROOT / "docs" / "performance.png"
-BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
+PLOT = "performance-{chapter}.png"
+BEGIN, END = "<!-- bench {chapter}: begin -->", "<!-- bench {chapter}: end -->"
 
 
 @dataclass(frozen=True)
@@ -60,24 +60,25 @@ def write_json(run: Run, work: Path) -> Path:
     return path
 
 
-def generated_part(run: Run) -> str:
+def generated_part(run: Run, chapter: str) -> str:
     machine = " · ".join(f"{name}: {value}" for name, value in run.machine.items())
     settings = " · ".join(f"{name}: {value}" for name, value in run.settings.items())
     left_out = "".join(f"\n\n{name} did not take part: {reason}." for name, reason in run.results.skipped.items())
     return (
         f"`{run.command}` on {run.when:%Y-%m-%d %H:%M} UTC · {settings}\n\n"
         f"{machine}\n\n**{verdict(run.rows)}**{left_out}\n\n{markdown_table(run.rows)}\n\n"
-        f"![Ratios of Headrace to the others, with the goals]({PLOT.name})"
+        f"![Ratios of Headrace to the others, with the goals]({PLOT.format(chapter=chapter)})"
     )
 
 
-def write_page(run: Run, page: Path = PAGE) -> None:
-    """Replaces what stands between the markers; everything else on the page is written by people."""
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
+def write_page(run: Run, chapter: str, page: Path = PAGE) -> None:
+    """Replaces what stands between the chapter's markers; everything else on the page is written by people, or of other runs."""
+    first, last = BEGIN.format(chapter=chapter), END.format(chapter=chapter)
+    before, begin, rest = page.read_text().partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise ValueError(f"{page} needs the markers {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n{generated_part(run)}\n{END}{after}")
+        raise ValueError(f"{page} needs the markers {first} and {last}")
+    page.write_text(f"{before}{first}\n{generated_part(run, chapter)}\n{last}{after}")
 
 
 def utc_now() -> datetime:

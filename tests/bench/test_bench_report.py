@@ -67,19 +67,21 @@ def test_nothing_is_divided_by_a_figure_of_zero() -> None:
 
 def test_only_the_marked_part_of_the_page_changes(tmp_path: Path) -> None:
     page = tmp_path / "performance.md"
-    page.write_text(f"# Above\n{BEGIN}\nold\n{END}\n## Below\n")
+    begin, end = (text.format(chapter="broker") for text in (BEGIN, END))
+    other = f"{BEGIN}\nother\n{END}\n".format(chapter="transactions")
+    page.write_text(f"# Above\n{begin}\nold\n{end}\n## Below\n{other}")
     when = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     run = Run(when, "python -m bench", {"cores": "2"}, {"rounds": "3"}, results(), rows())
-    write_page(run, page)
+    write_page(run, "broker", page)
     text = page.read_text()
-    assert text.startswith(f"# Above\n{BEGIN}\n")
-    assert text.endswith(f"{END}\n## Below\n")
+    assert text.startswith(f"# Above\n{begin}\n")
+    assert text.endswith(f"{end}\n## Below\n{other}")
     assert "old" not in text
     assert markdown_table(rows()) in text
     assert write_json(run, tmp_path).name == "20260102T030405Z.json"
     page.write_text("no markers")
     with pytest.raises(ValueError, match="needs the markers"):
-        write_page(run, page)
+        write_page(run, "broker", page)
 
 
 def test_a_quantile_of_buckets_is_an_upper_bound() -> None:
