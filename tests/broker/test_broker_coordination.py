@@ -9,7 +9,7 @@ import pytest
 from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_files, make_partition
 
 from headrace.base.errors import CorruptData, ErrorCode, KafkaError
-from headrace.broker.coordination import Coordination
+from headrace.broker.coordination import LOAD_AGAIN_S, Coordination
 from headrace.coordinators.partitioning import coordinator_partition, java_hash
 from headrace.metadata.image import Image, Topic
 from headrace.metadata.image import Partition as PartitionState
@@ -277,6 +277,29 @@ def test_a_file_that_is_replaced_while_it_is_loaded_is_read_again():
         stage.lead(NODE, 1)
         await stage.coordination.settle()
         assert len(reads) == 2 and stage.values == {"a": "1"}
+
+    stage.run(story)
+
+
+def test_a_disk_that_fails_once_costs_a_shard_five_seconds():
+    """Seed 443 of the simulator's transactions: groups were out of reach until the node was started again."""
+    stage = Stage()
+
+    async def story():
+        await stage.ask("set", "a", "1")
+        stage.lead(OTHER, 1)
+        read = stage.partition.log.read
+        stage.partition.log.read = broken
+        stage.lead(NODE, 2)
+        await stage.coordination.settle()
+        assert await stage.refusal("set", "b", "2") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        stage.partition.log.read = read
+        await asyncio.sleep(LOAD_AGAIN_S + 0.1)
+        assert await stage.ask("set", "b", "2") == "b is set"
+        assert dict(stage.coordination.machine_of("group").values) == {"a": "1", "b": "2"}
+
+    def broken(*_):
+        raise OSError(5, "Input/output error")
 
     stage.run(story)
 

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 LOAD_SLICE_S = 0.004
 LOAD_TOLD_S = 1.0  # from here on a load is worth a line in the log
+LOAD_AGAIN_S = 5.0
 TIMER_S_MIN = 0.001
 NO_LEADERSHIP = -1
 
@@ -168,9 +169,24 @@ class Coordination(Generic[MachineType]):
             await shard.load(self._turns)
         except NotLeader:
             self._lost(index, shard)
-        except (CorruptData, KafkaError, OSError) as error:
-            log.error("%s cannot be loaded: %s; its groups are out of reach", shard.name, error)
+        except CorruptData as error:
+            log.error("%s cannot be loaded: %s; what it coordinates is out of reach", shard.name, error)
             self._broken[index] = str(error)
+        except (KafkaError, OSError) as error:
+            log.error(
+                "%s cannot be read: %s; what it coordinates is out of reach, in %g s it is tried again",
+                shard.name,
+                error,
+                LOAD_AGAIN_S,
+            )
+            self._broken[index] = str(error)
+            self._loop.call_later(LOAD_AGAIN_S, self._load_again, index, shard)
+
+    def _load_again(self, index: int, shard: Shard[MachineType]) -> None:
+        """A disk may have failed only once, and nobody else tells of this partition until the node starts again."""
+        if self._shards.get(index) is shard:
+            self._unload(index)
+            self.elected(shard.journal.partition)
 
     def _lost(self, index: int, shard: Shard[MachineType]) -> None:
         if self._shards.get(index) is shard:
