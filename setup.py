@@ -5,7 +5,7 @@ import sys
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-MODULES = ("_kernel", "_columns", "_compaction")
+MODULES = ("_kernel", "_columns", "_decode", "_compaction")
 
 
 class BuildIfPossible(build_ext):

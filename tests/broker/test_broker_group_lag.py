@@ -8,8 +8,7 @@ from headrace.base.ids import TopicPartition
 from headrace.broker import group_lag
 from headrace.client.cluster import Cluster
 from headrace.client.groups import commit_offsets
-from headrace.client.producer import Producer
-from headrace.records.builder import BatchBuilder
+from headrace.client.producer import AsyncProducer
 from headrace.testing.cluster import EmbeddedNode
 
 WRITTEN_S_AGO = 1000
@@ -26,11 +25,12 @@ async def fill(bootstrap, group):
     async with Cluster([(host, int(port))]) as cluster:
         partition = TopicPartition("t", 0)
         await cluster.partitions("t", create=True)
-        for age in (WRITTEN_S_AGO, 0):
-            builder = BatchBuilder()
-            for _ in range(5):
-                builder.append(int((time.time() - age) * 1000), b"k", b"v")
-            await Producer(cluster).send(partition, builder)
+        async with AsyncProducer({}, cluster=cluster) as producer:
+            for age in (WRITTEN_S_AGO, 0):
+                written_ms = int((time.time() - age) * 1000)
+                for _ in range(5):
+                    await producer.send("t", b"v", b"k", timestamp_ms=written_ms)
+                await producer.flush()
         await cluster.partitions("empty", create=True)
         await commit_offsets(cluster, group, {partition: 2, TopicPartition("empty", 0): 0})
 

@@ -10,8 +10,9 @@ from tests.cli.command_line import CommandLine
 from headrace.base.errors import RETRIABLE, ErrorCode
 from headrace.base.ids import TopicPartition
 from headrace.client.cluster import Cluster
-from headrace.client.consumer import Consumer
+from headrace.client.fetching import READ_COMMITTED
 from headrace.client.groups import TRANSACTION, find_coordinator
+from headrace.client.range_reader import read_once
 from headrace.coordinators.transaction.asked import AddPartitions, InitProducer
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -144,7 +145,7 @@ async def produce(cluster, partition, value, producer=None, timestamp=None):
 
 async def committed(cluster, partition):
     await cluster.refresh([partition.topic])
-    fetched = await Consumer(cluster, committed_only=True).fetch(partition, 0, wait_ms=0)
+    fetched = await read_once(cluster, partition, 0, wait_ms=0, isolation=READ_COMMITTED)
     return [record.value for record in fetched.records]
 
 

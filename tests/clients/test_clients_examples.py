@@ -46,6 +46,19 @@ def test_a_killed_consumer_is_replaced(headrace_node):
     assert takeover.orphan in takeover.owned["anna"] | takeover.owned["carla"] and takeover.read == examples.RECORDS
 
 
+def test_the_examples_of_our_own_client(headrace_node):
+    said = run("client_produce.py", headrace_node.bootstrap)
+    assert re.search(
+        r"100 records, the last at offset 99 of partition \d\n100000 rows in \d+ batches\ncompressed to \d+%", said
+    )
+    said = run("client_consume.py", headrace_node.bootstrap)
+    assert "sensor-1: 20100\n" in said and said.endswith("100100 records\n")
+    assert run("client_consume.py", headrace_node.bootstrap).endswith("\n0 records\n")
+    assert run("client_copy.py", headrace_node.bootstrap) == "100100 records copied\n"
+    assert run("client_consume.py", headrace_node.bootstrap, "copied").endswith("100100 records\n")
+    assert run("client_copy.py", headrace_node.bootstrap) == "0 records copied\n"
+
+
 def test_every_example_is_in_the_table():
     page = (EXAMPLES / "README.md").read_text()
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(re.findall(r"`(\w+\.py)`", page))

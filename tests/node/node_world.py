@@ -10,8 +10,9 @@ from random import Random
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition
 from headrace.client.cluster import Cluster
-from headrace.client.consumer import Consumer
-from headrace.client.producer import Producer
+from headrace.client.list_offsets import list_offset
+from headrace.client.producer import AsyncProducer
+from headrace.client.range_reader import ReadOnce, read_once
 from headrace.node.node import Node
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -24,6 +25,13 @@ from headrace.testing.simulator.network import Network
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 STEP_S = 0.05
+PRODUCER: dict[str, object] = {
+    "linger.ms": 0,  # what is sent at once is a batch
+    "retries": 4,
+    "retry.backoff.max.ms": 100,
+    "request.timeout.ms": 500,
+    "max.block.ms": 500,
+}
 
 
 class World:
@@ -35,8 +43,7 @@ class World:
         )
         self.files = self.machine.files
         self.cluster = Cluster([(HOST, PORT)], timeout_s=5.0)
-        self.producer = Producer(self.cluster, timeout_s=0.5)
-        self.consumer = Consumer(self.cluster)
+        self.producer = AsyncProducer(PRODUCER, cluster=self.cluster, clock=self.files, chance=Random(seed + 3))
 
     @property
     def node(self) -> Node:
@@ -47,7 +54,9 @@ class World:
         async def whole() -> None:
             supervisor = self.loop.create_task(self.machine.supervise())
             await self.machine.until_up()
+            await self.producer.start()
             await main()
+            await self.producer.close(0)
             supervisor.cancel()
 
         self.loop.run_until_complete(whole())
@@ -66,10 +75,15 @@ class World:
         assert answer.topics[0].error_code == ErrorCode.NONE
 
     async def send(self, partition: TopicPartition = T0, count: int = 1, size: int = 100) -> int:
-        builder = BatchBuilder()
-        for _ in range(count):
-            builder.append(self.files.now_ms(), b"k", b"v" * size)
-        return await self.producer.send(partition, builder)
+        return await self.send_records(partition, [(b"k", b"v" * size)] * count)
+
+    async def send_records(self, partition: TopicPartition, records: list[tuple[bytes, bytes]]) -> int:
+        """A batch of them; the offset of the first."""
+        topic, index = partition
+        await self.producer.partitions_for(topic)
+        sent = [await self.producer.send(topic, value, key, partition=index) for key, value in records]
+        offsets = [(await one).offset for one in sent]
+        return offsets[0]
 
     async def refusal(self, partition: TopicPartition = T0) -> ErrorCode:
         """The answer to one batch, sent once."""
@@ -87,7 +101,13 @@ class World:
 
     async def read(self, partition: TopicPartition = T0, offset: int = 0) -> int:
         """How many records there are from an offset on."""
-        return len((await self.consumer.fetch(partition, offset, wait_ms=0)).records)
+        return len((await self.fetch(partition, offset)).records)
+
+    async def fetch(self, partition: TopicPartition, offset: int) -> ReadOnce:
+        return await read_once(self.cluster, partition, offset, wait_ms=0)
+
+    async def offset(self, partition: TopicPartition, timestamp: int) -> int:
+        return await list_offset(self.cluster, partition, timestamp)
 
     async def offline_replicas(self) -> dict[int, list[int]]:
         """By partition, as clients are told."""

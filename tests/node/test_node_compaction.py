@@ -11,10 +11,9 @@ import pytest
 from node_world import T0, World
 
 from headrace.base.errors import ErrorCode
-from headrace.client.consumer import EARLIEST, LATEST
+from headrace.client.list_offsets import EARLIEST, LATEST
 from headrace.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from headrace.records.builder import BatchBuilder
 from headrace.testing.simulator.machine import DATA, SECOND_DATA
 
 KEYS = 5
@@ -34,17 +33,16 @@ DIRECTORY = f"{DATA}/t-0"
 async def write(world: World, count: int, first: int = 0, keys: int = KEYS, prefix: bytes = b"key") -> None:
     """Each a batch of its own, its number the value."""
     for number in range(first, first + count):
-        builder = BatchBuilder()
-        builder.append(world.files.now_ms(), b"%b-%d" % (prefix, number % keys), b"%d" % number * 20)
-        assert await world.producer.send(T0, builder) == number
+        record = b"%b-%d" % (prefix, number % keys), b"%d" % number * 20
+        assert await world.send_records(T0, [record]) == number
 
 
 async def read(world: World) -> dict[int, tuple[bytes | None, bytes | None]]:
     """All that is left, by offset."""
     found = {}
-    offset, end = await world.consumer.offset(T0, EARLIEST), await world.consumer.offset(T0, LATEST)
+    offset, end = await world.offset(T0, EARLIEST), await world.offset(T0, LATEST)
     while offset < end:
-        fetched = await world.consumer.fetch(T0, offset, wait_ms=0)
+        fetched = await world.fetch(T0, offset)
         found |= {record.offset: (record.key, record.value) for record in fetched.records if record.offset >= offset}
         offset = fetched.next_offset
     return found
@@ -151,20 +149,20 @@ def test_compact_and_delete_lets_old_segments_go_and_compacts_the_rest() -> None
         await world.create(1, **{**TOPIC, "cleanup_policy": "compact,delete"}, retention_ms="60000")
         await write(world, 50, keys=30, prefix=b"old")
         await until_clean(world)
-        assert {0, 5}.isdisjoint(await read(world)) and await world.consumer.offset(T0, EARLIEST) == 0
+        assert {0, 5}.isdisjoint(await read(world)) and await world.offset(T0, EARLIEST) == 0
         await asyncio.sleep(40)
         await write(world, 50, first=50)
         await until_clean(world)
         assert b"old-7" in newest_of_each_key(await read(world))  # nothing is too old yet
         # Now the first half is: also the segment that compaction has left without a record to tell its age.
         await asyncio.sleep(40)
-        start, left = await world.consumer.offset(T0, EARLIEST), await read(world)
+        start, left = await world.offset(T0, EARLIEST), await read(world)
         assert 30 < start < 70 and min(left) >= start and newest_of_each_key(left) == expected(100)
         active = world.node.broker.replicas.get(*T0).log.segments.active.base_offset
         sealed = [key for offset, (key, _) in left.items() if offset < active]
         assert len(sealed) == len(set(sealed)) > 0
         await asyncio.sleep(60)
-        assert await read(world) == {} and await world.consumer.offset(T0, EARLIEST) == 100
+        assert await read(world) == {} and await world.offset(T0, EARLIEST) == 100
         await world.until(lambda: not marked(world))
         assert [name for name in world.names(DIRECTORY) if name.endswith(".log")] == [f"{100:020d}.log"]
         await write(world, 1, first=100)

@@ -12,7 +12,7 @@ from node_world import T0, T1, World
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.client.connection import Disconnected
-from headrace.client.consumer import EARLIEST, LATEST
+from headrace.client.list_offsets import EARLIEST, LATEST
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.produce import ProduceResponse
 from headrace.testing.simulator.machine import DATA, SECOND_DATA
@@ -126,10 +126,10 @@ def test_a_disk_that_fills_up_refuses_producers_serves_consumers_and_is_used_aga
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR and sent > 10
         for _ in range(3):
             assert await world.refusal() is ErrorCode.KAFKA_STORAGE_ERROR
-            assert await world.consumer.offset(T0, LATEST) == sent
+            assert await world.offset(T0, LATEST) == sent
         position = 0
         while position < sent:
-            position = (await world.consumer.fetch(T0, position, wait_ms=0)).next_offset
+            position = (await world.fetch(T0, position)).next_offset
         assert world.node.broker.replicas.offline() == [] and world.node.health()["ok"]
         await asyncio.sleep(90)  # checkpoints and syncs meet the full disk, too
         world.files.capacity = None
@@ -137,7 +137,7 @@ def test_a_disk_that_fills_up_refuses_producers_serves_consumers_and_is_used_aga
         await world.machine.stop()
         await world.machine.until_up()
         await world.cluster.close()
-        assert await world.consumer.offset(T0, LATEST) == sent + 3
+        assert await world.offset(T0, LATEST) == sent + 3
 
     world.run(main)
 
@@ -159,8 +159,8 @@ def test_retention_makes_the_room_that_a_full_disk_needs() -> None:
                 assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
                 refused += 1
         assert refused > 0
-        start = await world.consumer.offset(T0, EARLIEST)
-        assert start > 200 and await world.consumer.offset(T0, LATEST) == sent
+        start = await world.offset(T0, EARLIEST)
+        assert start > 200 and await world.offset(T0, LATEST) == sent
         log = world.node.broker.replicas.get(*T0).log
         assert log.size < 16_000
 
@@ -176,20 +176,20 @@ def test_retention_by_time_on_a_running_node() -> None:
             await world.send(count=3)
             await asyncio.sleep(20)
         directory = f"{DATA}/t-0"
-        start = await world.consumer.offset(T0, EARLIEST)
+        start = await world.offset(T0, EARLIEST)
         assert 0 < start < 18
         with pytest.raises(KafkaError) as caught:
             await world.read(T0, start - 1)
         assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
         await asyncio.sleep(75)  # now even the active segment is too old
-        assert await world.consumer.offset(T0, EARLIEST) == 18
+        assert await world.offset(T0, EARLIEST) == 18
         await asyncio.sleep(12)
         assert [name for name in world.names(directory) if name.endswith((".log", ".deleted"))] == [f"{18:020d}.log"]
         assert await world.send() == 18
         world.machine.kill()
         await world.machine.until_up()
         await world.cluster.close()
-        assert await world.consumer.offset(T0, EARLIEST) == 18 and await world.read(T0, 18) == 1
+        assert await world.offset(T0, EARLIEST) == 18 and await world.read(T0, 18) == 1
 
     world.run(main)
 
@@ -205,7 +205,7 @@ def test_deleted_records_stay_deleted_after_a_crash() -> None:
         world.machine.lose_power()
         await world.machine.until_up()
         await world.cluster.close()
-        assert await world.consumer.offset(T0, EARLIEST) == 4
+        assert await world.offset(T0, EARLIEST) == 4
 
     world.run(main)
 
@@ -250,7 +250,7 @@ def test_every_record_that_flush_messages_acknowledged_survives_a_power_loss(see
         await asyncio.gather(*sends, return_exceptions=True)
         await world.machine.until_up()
         await world.cluster.close()
-        assert await world.consumer.offset(T0, LATEST) > max(acknowledged, default=-1)
+        assert await world.offset(T0, LATEST) > max(acknowledged, default=-1)
 
     world.run(main)
 

@@ -11,23 +11,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_strategies import numbered, record_lists, sections
 
-from headrace.records import _columns_pure
+from headrace.records import _columns_pure, _decode_pure
 from headrace.records.batch import CorruptBatch, read_header
 from headrace.records.builder import build_batch
-from headrace.records.columns import decode_batches, encode_batches, keys_and_values, partitions_of
+from headrace.records.columns import (
+    decode_batches,
+    each_headers,
+    encode_batches,
+    keys_and_values,
+    partitions_of,
+    section_of,
+)
 from headrace.records.compression import Codec, TooLarge
 from headrace.records.control import TransactionMarker, build_marker
-from headrace.records.kernel import murmur2
-from headrace.records.kernel_types import BinaryColumn, HeaderColumn, MalformedSection, Section
+from headrace.records.kernel import decode_columns, murmur2
+from headrace.records.kernel_types import WANT_HEADERS, BinaryColumn, HeaderColumn, MalformedSection, Section
 from headrace.records.record import Record, decode_records
 
 NOW = 1_700_000_000_000
 WHOLE = (-(2**63), 2**63 - 1)
+WITH_HEADERS = ("offset", "timestamp", "key", "value", "headers")
 
 
 @pytest.fixture(scope="module")
 def fast() -> ModuleType:
     return compiled("_columns")
+
+
+@pytest.fixture(scope="module")
+def decoder() -> ModuleType:
+    return compiled("_decode")
 
 
 def as_records(rows: pa.RecordBatch) -> list[Record]:
@@ -54,7 +67,7 @@ def test_batches_become_rows_and_batches_again(found: list[list[Record]], codec:
         batches += build_batch(part, base_offset=base_offset, codec=codec)
         expected += numbered(part, base_offset)
         base_offset += len(part)
-    rows = decode_batches(batches, with_headers=True)
+    rows = decode_batches(batches, columns=WITH_HEADERS)
     assert as_records(rows) == expected
     again = []
     for encoded in encode_batches(rows, batch_bytes_max=5000, now_ms=NOW, codec=codec):
@@ -67,7 +80,7 @@ def test_batches_become_rows_and_batches_again(found: list[list[Record]], codec:
 def test_encoding_gives_the_builders_bytes() -> None:
     found = [Record(index, NOW + index % 7, b"k%d" % index, b"v" * index, (("h", None),)) for index in range(50)]
     built = build_batch(found, producer_id=4, producer_epoch=1, base_sequence=9, transactional=True)
-    rows = decode_batches(built, with_headers=True)
+    rows = decode_batches(built, columns=WITH_HEADERS)
     (encoded,) = encode_batches(
         rows, batch_bytes_max=10**6, now_ms=0, producer_id=4, producer_epoch=1, base_sequence=9, transactional=True
     )
@@ -81,7 +94,7 @@ def test_only_the_offsets_asked_for() -> None:
     assert rows.column("offset").to_pylist() == list(range(4, 13))
     assert rows.schema.names == ["offset", "timestamp", "key", "value"]
     assert decode_batches(batches, start_offset=20).num_rows == 0
-    assert decode_batches(b"", with_headers=True).num_rows == 0
+    assert decode_batches(b"", columns=WITH_HEADERS).num_rows == 0
 
 
 def test_control_batches_and_partial_tails_are_passed_over() -> None:
@@ -91,8 +104,47 @@ def test_control_batches_and_partial_tails_are_passed_over() -> None:
 
 
 def test_append_time() -> None:
-    rows = decode_batches(build_batch([Record(0, 5, None, None), Record(0, 9, None, None)], append_time=NOW))
-    assert rows.column("timestamp").cast(pa.int64()).to_pylist() == [NOW, NOW]
+    batches = build_batch([Record(0, 5, None, None), Record(0, 9, None, None)], append_time=NOW)
+    batches += build_batch([Record(0, 5, None, None)])
+    rows = decode_batches(batches, columns=("timestamp", "timestamp_type"))
+    assert rows.column("timestamp").cast(pa.int64()).to_pylist() == [NOW, NOW, 5]
+    assert rows.column("timestamp_type").to_pylist() == [1, 1, 0]
+
+
+def test_only_the_columns_asked_for_in_their_order() -> None:
+    batch = build_batch([Record(0, NOW, b"k%d" % index, None if index % 3 else b"v") for index in range(20)])
+    rows = decode_batches(batch, columns=("value", "offset"))
+    rows.validate(full=True)
+    assert rows.schema.names == ["value", "offset"]
+    assert rows.column("value").to_pylist() == [None if index % 3 else b"v" for index in range(20)]
+    assert decode_batches(batch, columns=("key",)).column("key").null_count == 0
+    assert decode_batches(batch, columns=()).num_columns == 0
+    with pytest.raises(ValueError, match="'valu' is no column of records; there are offset, timestamp"):
+        decode_batches(batch, columns=("valu",))
+
+
+def test_timestamps_in_microseconds() -> None:
+    batch = build_batch([Record(0, NOW, None, None), Record(0, -1, None, None), Record(0, 2**62, None, None)])
+    rows = decode_batches(batch, columns=("timestamp",), timestamp_unit="us")
+    assert rows.schema.field("timestamp").type == pa.timestamp("us", "UTC")
+    assert rows.column("timestamp").cast(pa.int64()).to_pylist() == [NOW * 1000, -1000, 2**63 - 1]
+
+
+def test_records_with_far_more_headers_than_those_before(decoder: ModuleType) -> None:
+    for count in (0, 1, 50, 3, 4000):
+        headers = tuple((f"h{index}", b"v" * (index % 70)) for index in range(count))
+        section = section_of(batch := build_batch([Record(0, NOW, None, b"v", headers)] * 3), read_header(batch))
+        columns = decoder.decode_columns([section], WANT_HEADERS, 0, 2**63 - 1)
+        assert each_headers(columns.headers, columns.rows) == [headers] * 3
+
+
+@given(record_lists)
+@settings(deadline=None, max_examples=40)
+def test_headers_of_each_row(found: list[Record]) -> None:
+    if found:
+        section = section_of(batch := build_batch(found), read_header(batch))
+        columns = decode_columns([section], WANT_HEADERS, 0, 2**63 - 1)
+        assert each_headers(columns.headers, columns.rows) == [record.headers for record in found]
 
 
 def test_decoding_is_bounded_over_all_batches() -> None:
@@ -116,8 +168,33 @@ def test_damaged_batches_are_corrupt() -> None:
 def test_header_keys_that_are_no_text_do_not_stop_the_reader() -> None:
     batch = build_batch([Record(0, NOW, None, None, (("abc", b"x"),))])
     batch[batch.index(b"abc")] = 0xFF
-    rows = decode_batches(batch, with_headers=True, verify_crc=False)
+    rows = decode_batches(batch, columns=WITH_HEADERS, verify_crc=False)
     assert rows.column("headers").to_pylist() == [[{"key": "\ufffdbc", "value": b"x"}]]
+
+
+def test_large_memory_is_used_again_but_never_while_somebody_holds_a_part_of_it(decoder: ModuleType) -> None:
+    size = 1_000_000
+    views = [decoder.reusable(size) for _ in range(3)]
+    for number, view in enumerate(views):
+        view[:] = bytes([number]) * size
+    parts = [view[-3:] for view in views]
+    del view, views
+    for _ in range(10):
+        decoder.reusable(size)[:] = b"x" * size
+    assert [bytes(part) for part in parts] == [bytes([number]) * 3 for number in range(3)]
+    assert len(decoder.reusable(1 << 28)) == 1 << 28  # more than is ever kept
+    assert len(decoder.reusable(7)) == 7
+
+
+def test_rows_stay_when_their_memory_would_be_of_use_to_others() -> None:
+    def batches(byte: bytes) -> bytearray:
+        return build_batch([Record(0, NOW, byte, byte * 1000) for _ in range(2000)])
+
+    held = [decode_batches(batches(byte)).slice(1999) for byte in (b"a", b"b")]
+    for _ in range(10):
+        decode_batches(batches(b"x"))
+    assert [rows["value"].to_pylist() for rows in held] == [[b"a" * 1000], [b"b" * 1000]]
+    assert [rows["offset"].to_pylist() for rows in held] == [[1999], [1999]]
 
 
 def test_rows_of_other_types() -> None:
@@ -172,18 +249,20 @@ def test_partitions_of_rows() -> None:
 
 @given(
     st.lists(st.tuples(sections, st.integers(*WHOLE), st.none() | st.integers(*WHOLE)), max_size=3),
+    st.integers(0, 63),
+    st.integers(*WHOLE),
+    st.integers(*WHOLE),
     st.booleans(),
-    st.integers(*WHOLE),
-    st.integers(*WHOLE),
     st.booleans(),
 )
 @settings(deadline=None, max_examples=300)
 def test_decoding_agrees_on_anything(
-    fast: ModuleType,
+    decoder: ModuleType,
     found: list[tuple[tuple[bytes, int, int], int, int | None]],
-    with_headers: bool,
+    wanted: int,
     start: int,
     end: int,
+    microseconds: bool,
     everything: bool,
 ) -> None:
     given = [
@@ -192,9 +271,25 @@ def test_decoding_agrees_on_anything(
     ]
     if everything:
         start, end = 0, 2**63 - 1
-    assert outcome(fast.decode_columns, given, with_headers, start, end) == outcome(
-        _columns_pure.decode_columns, given, with_headers, start, end
-    )
+    arguments = (given, wanted, start, end, microseconds)
+    assert outcome(decoder.decode_columns, *arguments) == outcome(_decode_pure.decode_columns, *arguments)
+
+
+@given(
+    st.lists(record_lists, max_size=3),
+    st.sampled_from(Codec),
+    st.binary(max_size=70),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=4),
+)
+@settings(deadline=None, max_examples=150)
+def test_scanning_agrees_on_anything(
+    decoder: ModuleType, found: list[list[Record]], codec: Codec, tail: bytes, changes: list[tuple[int, int]]
+) -> None:
+    data = bytearray(b"".join(build_batch(part, codec=codec, base_offset=7) for part in found) + tail)
+    for position, byte in changes:
+        if data:
+            data[position % len(data)] = byte
+    assert decoder.scan_batches(data) == _decode_pure.scan_batches(data)
 
 
 def outcome(call: object, *arguments: object) -> object:

@@ -71,7 +71,7 @@ def check(
 
 def test_the_compiled_kernel_is_the_one_in_use() -> None:
     assert compiled("_kernel").validate_records is kernel.validate_records
-    assert compiled("_columns").decode_columns is kernel.decode_columns
+    assert compiled("_decode").decode_columns is kernel.decode_columns
     assert kernel.COMPILED
 
 

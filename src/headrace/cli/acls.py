@@ -9,16 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.base.errors import ConfigError
+from headrace.base.errors import ConfigError, KafkaError
 from headrace.cli.acl_rules import ANY_OPERATION, Resources, Rule, convenience, operations, patterns, rules
 from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
-from headrace.cli.output import Failures, check, show_json, show_table
+from headrace.cli.output import Failures, show_json, show_table
 from headrace.cli.target import Target, with_cluster
+from headrace.client.acls import create_acls, describe_acls
 from headrace.client.cluster import Cluster
-from headrace.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from headrace.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
-from headrace.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
-from headrace.security.acls import ANY, Pattern, Permission
+from headrace.security.acls import ANY, AclFilter, Pattern, Permission
 from headrace.security.resources import Operation, Resource
 
 app = noun()
@@ -65,39 +64,16 @@ def list_(
     pattern = patterns(resource_pattern_type, filters=True)
     everything: list[tuple[int, str | None]] = [(ANY, None)]
     everybody: list[str | None] = [None]
-    requests = [
-        DescribeAclsRequest(
-            resource_type_filter=kind,
-            resource_name_filter=name,
-            pattern_type_filter=pattern if name is not None else ANY,
-            principal_filter=who,
-            host_filter=None,
-            operation=ANY,
-            permission_type=ANY,
-        )
+    filters = [
+        AclFilter(kind, name, pattern if name is not None else ANY, who, None, ANY, ANY)
         for kind, name in named.all() or everything
         for who in principal or everybody
     ]
 
-    async def work(connected: Cluster) -> list[DescribeAclsResponse]:
-        return [await connected.request(request) for request in requests]
+    async def work(connected: Cluster) -> list[Rule]:
+        return [rule for one in filters for rule in await describe_acls(connected, one)]
 
-    found: list[Rule] = []
-    for answer in with_cluster(Target(bootstrap_server, command_config), work):
-        check(answer.error_code, answer.error_message)
-        found += [
-            Rule(
-                resource.resource_type,
-                resource.resource_name,
-                resource.pattern_type,
-                acl.principal,
-                acl.host,
-                acl.operation,
-                acl.permission_type,
-            )
-            for resource in answer.resources
-            for acl in resource.acls
-        ]
+    found = with_cluster(Target(bootstrap_server, command_config), work)
     _show(sorted(set(found)), json)
 
 
@@ -129,32 +105,17 @@ def add(
     new = list(rules(wanted, pattern, allow_principal, deny_principal, allow_host, deny_host))
     if not new:
         raise ConfigError("whom? Give --allow-principal or --deny-principal")
-    request = CreateAclsRequest(
-        creations=[
-            CreateAclsRequest.AclCreation(
-                resource_type=rule.resource_type,
-                resource_name=rule.resource_name,
-                resource_pattern_type=rule.pattern_type,
-                principal=rule.principal,
-                host=rule.host,
-                operation=rule.operation,
-                permission_type=rule.permission,
-            )
-            for rule in new
-        ]
-    )
 
-    async def work(connected: Cluster) -> CreateAclsResponse:
-        answer: CreateAclsResponse = await connected.request(request)
-        return answer
+    async def work(connected: Cluster) -> dict[Rule, KafkaError | None]:
+        return await create_acls(connected, new)
 
     failures = Failures()
-    results = with_cluster(Target(bootstrap_server, command_config), work).results
-    good = [
-        rule
-        for rule, result in zip(new, results, strict=True)
-        if not failures.found(rule.resource_name, result.error_code, result.error_message)
-    ]
+    good = []
+    for rule, error in with_cluster(Target(bootstrap_server, command_config), work).items():
+        if error is None:
+            good.append(rule)
+        else:
+            failures.found(rule.resource_name, error.code, error.message)
     if json or good:
         _show(sorted(set(good)), json)
     failures.end()

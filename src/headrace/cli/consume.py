@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import sys
@@ -15,11 +14,11 @@ from headrace.base.ids import TopicPartition
 from headrace.cli.options import Bootstrap, CommandConfig, verb
 from headrace.cli.target import Target, with_cluster
 from headrace.client.cluster import Cluster
-from headrace.client.consumer import EARLIEST, LATEST, Consumer
-from headrace.records.record import Record
+from headrace.client.consumer import AsyncConsumer
+from headrace.client.decoding import ConsumerRecord
 
 FORMATS = ("value", "key-value", "json")
-
+RECORDS_AT_ONCE = 500
 
 app = verb()
 
@@ -47,44 +46,41 @@ def consume(
             if partition not in partitions:
                 raise ConfigError(f"--partition {partition}: {topic} has partitions 0 to {len(partitions) - 1}")
             partitions = [partition]
-        left = [max_messages if max_messages is not None else sys.maxsize]
-        consumer = Consumer(cluster)
-        tails = [
-            _follow(consumer, TopicPartition(topic, index), offset, left, exit_at_end, format) for index in partitions
-        ]
-        await asyncio.gather(*tails)
+        consumer = AsyncConsumer({"auto.offset.reset": "none"}, cluster=cluster)
+        consumer.assign(TopicPartition(topic, index) for index in partitions)
+        for one in consumer.assignment():
+            if offset.isdigit():
+                consumer.seek(one, int(offset))
+            else:
+                (consumer.seek_to_beginning if offset == "earliest" else consumer.seek_to_end)([one])
+        try:
+            await _follow(consumer, sys.maxsize if max_messages is None else max_messages, exit_at_end, format)
+        finally:
+            await consumer.close()
 
     with_cluster(Target(bootstrap_server, command_config), work)
 
 
-async def _follow(
-    consumer: Consumer, partition: TopicPartition, start: str, left: list[int], exit_at_end: bool, format: str
-) -> None:
-    at = (
-        int(start) if start.isdigit() else await consumer.offset(partition, EARLIEST if start == "earliest" else LATEST)
-    )
-    while left[0] > 0:
-        fetched = await consumer.fetch(partition, at)
-        for record in fetched.records:
-            if left[0] <= 0:
-                return
-            left[0] -= 1
-            sys.stdout.buffer.write(_show(partition, record, format) + b"\n")
+async def _follow(consumer: AsyncConsumer, left: int, exit_at_end: bool, format: str) -> None:
+    while left > 0:
+        records = await consumer.poll(max_records=min(left, RECORDS_AT_ONCE))
+        for record in records:
+            sys.stdout.buffer.write(_show(record, format) + b"\n")
         sys.stdout.buffer.flush()
-        at = fetched.next_offset
-        if exit_at_end and at >= fetched.high_watermark:
+        left -= len(records)
+        if exit_at_end and all(consumer.lag(one) == 0 for one in consumer.assignment()):
             return
 
 
-def _show(partition: TopicPartition, record: Record, format: str) -> bytes:
+def _show(record: ConsumerRecord, format: str) -> bytes:
     if format == "value":
         return record.value or b""
     if format == "key-value":
         return (record.key or b"") + b"\t" + (record.value or b"")
     return json.dumps(
         {
-            "topic": partition.topic,
-            "partition": partition.partition,
+            "topic": record.topic,
+            "partition": record.partition,
             "offset": record.offset,
             "timestamp": record.timestamp,
             "key": _text(record.key),

@@ -15,7 +15,6 @@ from headrace.cli.output import Failures, progress, show_json, show_table
 from headrace.cli.reset_offsets import parse_topics, reset_offsets
 from headrace.cli.target import Target, with_cluster
 from headrace.client.cluster import Cluster
-from headrace.client.consumer import LATEST, Consumer
 from headrace.client.groups import (
     GroupInfo,
     Member,
@@ -25,6 +24,8 @@ from headrace.client.groups import (
     list_groups,
 )
 from headrace.client.groups import delete_offsets as forget_offsets
+from headrace.client.list_offsets import LATEST, list_offset
+from headrace.client.range_reader import read_once
 
 LOOK_BYTES = 64 * 1024  # read of a partition to learn when the first unread record was written
 T = TypeVar("T")
@@ -203,22 +204,21 @@ def _each(
 
 async def lags(cluster: Cluster, group: GroupInfo) -> list[Behind]:
     committed, owners = await committed_offsets(cluster, group.group), group.owners()
-    consumer = Consumer(cluster)
     found = []
     for partition in sorted({**committed, **owners}):
         offset = committed[partition].offset if partition in committed else None
         try:
-            end = await consumer.offset(partition, LATEST)
+            end = await list_offset(cluster, partition, LATEST)
             lag = None if offset is None else max(0, end - offset)
-            age = await _age_ms(consumer, partition, offset) if lag and offset is not None else lag
+            age = await _age_ms(cluster, partition, offset) if lag and offset is not None else lag
         except KafkaError:
             end, lag, age = None, None, None  # the topic is gone, or nobody leads the partition
         found.append(Behind(partition, offset, end, lag, age, owners.get(partition)))
     return found
 
 
-async def _age_ms(consumer: Consumer, partition: TopicPartition, offset: int) -> int | None:
-    fetched = await consumer.fetch(partition, offset, wait_ms=0, max_bytes=LOOK_BYTES)
+async def _age_ms(cluster: Cluster, partition: TopicPartition, offset: int) -> int | None:
+    fetched = await read_once(cluster, partition, offset, wait_ms=0, max_bytes=LOOK_BYTES)
     return max(0, int(time.time() * 1000) - fetched.records[0].timestamp) if fetched.records else None
 
 

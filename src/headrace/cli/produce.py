@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
 from headrace.base.errors import ConfigError
-from headrace.base.ids import TopicPartition
 from headrace.cli.options import Bootstrap, CommandConfig, pair, verb
 from headrace.cli.output import progress
 from headrace.cli.target import Target, with_cluster
 from headrace.client.cluster import Cluster
-from headrace.client.producer import Producer
-from headrace.records.builder import BatchBuilder
+from headrace.client.deliveries import Sent
+from headrace.client.producer import AsyncProducer
 from headrace.records.compression import Codec
-from headrace.records.kernel import partition_for_key
 
 BATCH_BYTES = 64 * 1024
 LINES_AT_ONCE = 10_000
@@ -46,10 +43,8 @@ def produce(
     command_config: CommandConfig = None,
 ) -> None:
     """Send each line of standard input as a record."""
-    try:
-        chosen = Codec[compression.upper()]
-    except KeyError:
-        raise ConfigError(f"--compression-type {compression!r}: expected none, gzip, snappy, lz4 or zstd") from None
+    if compression.upper() not in Codec.__members__:
+        raise ConfigError(f"--compression-type {compression!r}: expected none, gzip, snappy, lz4 or zstd")
     if acks not in (-1, 0, 1):
         raise ConfigError(f"--acks {acks}: expected -1, 0 or 1")
     pairs = tuple((name, value.encode()) for name, value in (pair("--header", text) for text in header or []))
@@ -58,30 +53,20 @@ def produce(
         partitions = await cluster.partitions(topic, create=True)
         if partition is not None and partition not in partitions:
             raise ConfigError(f"--partition {partition}: {topic} has partitions 0 to {len(partitions) - 1}")
-        producer = Producer(cluster, acks=acks)
+        options = {"acks": acks, "compression.type": compression.lower(), "batch.size": BATCH_BYTES}
         sent = 0
-        turn = 0
-        with progress("records", None) as done:
-            while lines := await asyncio.to_thread(_read_lines):
-                batches: dict[int, BatchBuilder] = {}
-                for line in lines:
-                    key, value = _split(line, key_separator)
-                    if partition is not None:
-                        index = partition
-                    elif key is not None:
-                        index = partition_for_key(key, len(partitions))
-                    else:
-                        index = partitions[turn % len(partitions)]
-                    builder = batches.setdefault(index, BatchBuilder())
-                    builder.append(time.time_ns() // 1_000_000, key, value, pairs)
-                    if builder.size >= BATCH_BYTES:
-                        await producer.send(TopicPartition(topic, index), batches.pop(index), chosen)
-                        turn += 1
-                for index, builder in batches.items():
-                    await producer.send(TopicPartition(topic, index), builder, chosen)
-                turn += 1
-                sent += len(lines)
-                done.advance(len(lines))
+        async with AsyncProducer(options, cluster=cluster) as producer:
+            with progress("records", None) as done:
+                under_way: list[asyncio.Future[Sent]] = []
+                while lines := await asyncio.to_thread(_read_lines):
+                    await asyncio.gather(*under_way)  # those of the round before: the first that failed ends it
+                    under_way = []
+                    for line in lines:
+                        key, value = _split(line, key_separator)
+                        under_way.append(await producer.send(topic, value, key, partition=partition, headers=pairs))
+                    sent += len(lines)
+                    done.advance(len(lines))
+                await asyncio.gather(*under_way)
         return sent
 
     sent = with_cluster(Target(bootstrap_server, command_config), work)

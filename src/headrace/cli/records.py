@@ -16,7 +16,7 @@ from headrace.cli.output import Failures, progress, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.cluster import Cluster
 from headrace.client.connection import Connection
-from headrace.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
+from headrace.client.topic_changes import delete_records_of
 
 TIMEOUT_MS = 30_000
 FILE_BYTES_MAX = 64 << 20
@@ -69,7 +69,12 @@ def delete(
             for connection, partitions in by_leader.items():
                 for at in range(0, len(partitions), PARTITIONS_AT_ONCE):
                     some = partitions[at : at + PARTITIONS_AT_ONCE]
-                    results += await _delete(connection, {one: wanted[one] for one in some})
+                    before = {one: wanted[one] for one in some}
+                    outcomes = await delete_records_of(connection, before, timeout_ms=TIMEOUT_MS)
+                    results += [
+                        (one, outcome.code, -1) if isinstance(outcome, KafkaError) else (one, ErrorCode.NONE, outcome)
+                        for one, outcome in outcomes.items()
+                    ]
                     done.advance(len(some))
         return sorted(results)
 
@@ -81,22 +86,6 @@ def delete(
     elif good or not failures:
         show_table(("topic", "partition", "low watermark"), [(*one, low) for one, low in good])
     failures.end()
-
-
-async def _delete(connection: Connection, wanted: dict[TopicPartition, int]) -> list[tuple[TopicPartition, int, int]]:
-    topics: dict[str, list[DeleteRecordsRequest.DeleteRecordsPartition]] = defaultdict(list)
-    for (topic, partition), offset in wanted.items():
-        topics[topic].append(DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition, offset=offset))
-    request = DeleteRecordsRequest(
-        topics=[DeleteRecordsRequest.DeleteRecordsTopic(name=name, partitions=some) for name, some in topics.items()],
-        timeout_ms=TIMEOUT_MS,
-    )
-    answer: DeleteRecordsResponse = await connection.request(request)
-    return [
-        (TopicPartition(topic.name, one.partition_index), one.error_code, one.low_watermark)
-        for topic in answer.topics
-        for one in topic.partitions
-    ]
 
 
 def read_offsets(file: Path) -> dict[TopicPartition, int]:

@@ -17,11 +17,11 @@ from headrace.cli.options import Bootstrap, CommandConfig, Json
 from headrace.cli.output import Failures, progress, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.cluster import Cluster
-from headrace.client.consumer import EARLIEST, LATEST, Consumer
+from headrace.client.consumer_options import duration_ms
 from headrace.client.groups import commit_offsets, committed_offsets, describe_group
+from headrace.client.list_offsets import EARLIEST, LATEST, list_offset
 
 FILE_BYTES_MAX = 64 << 20
-_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?\Z")
 _TOPIC = re.compile(r"([a-zA-Z0-9._-]+)(?::([0-9]{1,9}(?:,[0-9]{1,9})*))?\Z")
 _AT_REST = ("Empty", "Dead")
 
@@ -88,7 +88,7 @@ def reset_offsets(
             for partition in partitions:
                 before = committed.get(partition)
                 target = None if wanted is None else wanted[partition]
-                moved.append(Moved(partition, before, await _find(Consumer(cluster), partition, before, move, target)))
+                moved.append(Moved(partition, before, await _find(cluster, partition, before, move, target)))
                 done.advance(1)
         codes = await commit_offsets(cluster, group, {one.partition: one.after for one in moved}) if execute else {}
         return moved, codes
@@ -114,17 +114,17 @@ async def _check_at_rest(cluster: Cluster, group: str) -> None:
 
 
 async def _find(
-    consumer: Consumer, partition: TopicPartition, committed: int | None, move: Move, planned: int | None
+    cluster: Cluster, partition: TopicPartition, committed: int | None, move: Move, planned: int | None
 ) -> int:
     """Within what the partition holds, like Kafka's tool."""
-    first, end = await consumer.offset(partition, EARLIEST), await consumer.offset(partition, LATEST)
+    first, end = await list_offset(cluster, partition, EARLIEST), await list_offset(cluster, partition, LATEST)
     if move.to_earliest:
         return first
     if move.to_latest:
         return end
     if move.to_datetime is not None or move.by_duration is not None:
         at = parse_datetime(move.to_datetime) if move.to_datetime is not None else _before_now(move.by_duration or "")
-        found = await consumer.offset(partition, at)
+        found = await list_offset(cluster, partition, at)
         return found if found >= 0 else end
     if move.to_current:
         wanted = end if committed is None else committed
@@ -183,12 +183,11 @@ def parse_datetime(text: str) -> int:
 
 
 def _before_now(text: str) -> int:
-    match = _DURATION.match(text)
-    if match is None or not any(match.groups()):
-        raise ConfigError(f"--by-duration {text!r}: expected PnDTnHnMnS, as P1DT6H or PT30M")
-    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    # Times below zero mean something else to a broker.
-    return max(0, int((time.time() - ((days * 24 + hours) * 60 + minutes) * 60 - seconds) * 1000))
+    try:
+        before_ms = duration_ms(text)
+    except ValueError:
+        raise ConfigError(f"--by-duration {text!r}: expected PnDTnHnMnS, as P1DT6H or PT30M") from None
+    return max(0, int(time.time() * 1000) - before_ms)  # times below zero mean something else to a broker
 
 
 def _show(group: str, moved: list[Moved], export: bool, json: bool) -> None:

@@ -1,0 +1,62 @@
+"""A Kafka client with Arrow at its heart: producer, consumer and administration, for asyncio and, without await, for everybody else.
+
+Names are looked up when they are first used: a broker, which needs only connections, does not load the rest.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.base.errors import ConfigError, HeadraceError, KafkaError
+    from headrace.base.ids import TopicPartition
+    from headrace.client.admin import AsyncAdmin
+    from headrace.client.consumer import AsyncConsumer
+    from headrace.client.face.admin import Admin
+    from headrace.client.face.consumer import Consumer
+    from headrace.client.face.producer import Producer
+    from headrace.client.membership import CommittedOffset
+    from headrace.client.producer import AsyncProducer
+    from headrace.client.topic_changes import NewTopic
+
+_WHERE = {
+    "Admin": "headrace.client.face.admin",
+    "AsyncAdmin": "headrace.client.admin",
+    "AsyncConsumer": "headrace.client.consumer",
+    "AsyncProducer": "headrace.client.producer",
+    "CommittedOffset": "headrace.client.membership",
+    "ConfigError": "headrace.base.errors",
+    "Consumer": "headrace.client.face.consumer",
+    "HeadraceError": "headrace.base.errors",
+    "KafkaError": "headrace.base.errors",
+    "NewTopic": "headrace.client.topic_changes",
+    "Producer": "headrace.client.face.producer",
+    "TopicPartition": "headrace.base.ids",
+}
+
+__all__ = [
+    "Admin",
+    "AsyncAdmin",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "CommittedOffset",
+    "ConfigError",
+    "Consumer",
+    "HeadraceError",
+    "KafkaError",
+    "NewTopic",
+    "Producer",
+    "TopicPartition",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _WHERE.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -16,7 +16,11 @@ RETRY_BACKOFF_S = 0.1
 
 
 class Cluster:
-    """One per program; close it at the end. Connections are made when first needed and made again when lost."""
+    """One per client; close it at the end. Connections are made when first needed and made again when lost.
+
+    Answers come in the order of the requests, so whoever waits long for one (a fetch, a join) names a `purpose` and has a connection to
+    that broker for it alone.
+    """
 
     def __init__(
         self,
@@ -32,10 +36,13 @@ class Cluster:
         self._client_id = client_id
         self.timeout_s = timeout_s
         self._security = security
-        self._connections: dict[tuple[str, int], Connection] = {}
+        self._connections: dict[tuple[str, int, str], Connection] = {}
+        self._connecting: dict[tuple[str, int, str], asyncio.Lock] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
-        self._leaders: dict[TopicPartition, int] = {}
+        self._leaders: dict[TopicPartition, tuple[int, int]] = {}
+        self._counts: dict[str, int] = {}
         self._ids: dict[str, Uuid] = {}
+        self._names: dict[Uuid, str] = {}
 
     async def __aenter__(self) -> Cluster:
         return self
@@ -70,10 +77,19 @@ class Cluster:
         self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         for topic in answer.topics:
             if topic.error_code == ErrorCode.NONE and topic.name is not None:
-                self._ids[topic.name] = topic.topic_id
-                for partition in topic.partitions:
-                    self._leaders[TopicPartition(topic.name, partition.partition_index)] = partition.leader_id
+                self._learn(topic.name, topic)
         return answer
+
+    def _learn(self, name: str, topic: MetadataResponse.MetadataResponseTopic) -> None:
+        before = self._ids.get(name)
+        if before is not None and before != topic.topic_id:
+            self._names.pop(before, None)  # deleted and made again
+        self._ids[name] = topic.topic_id
+        self._names[topic.topic_id] = name
+        self._counts[name] = len(topic.partitions)
+        for partition in topic.partitions:
+            leader = partition.leader_id, partition.leader_epoch
+            self._leaders[TopicPartition(name, partition.partition_index)] = leader
 
     async def partitions(self, topic: str, *, create: bool = False) -> list[int]:
         """Waits, within the timeout, until the topic exists with leaders; KafkaError if it does not."""
@@ -89,41 +105,76 @@ class Cluster:
                 raise KafkaError(wrong, f"topic {topic}")
             await asyncio.sleep(RETRY_BACKOFF_S)
 
+    async def partition_count(self, topic: str, *, create: bool = False) -> int:
+        """As last told; asked for if nobody told yet."""
+        if topic not in self._counts:
+            await self.partitions(topic, create=create)
+        return self._counts[topic]
+
     def topic_id(self, topic: str) -> Uuid:
         return self._ids[topic]
+
+    def topic_name(self, topic_id: Uuid) -> str | None:
+        """None: no topic that we heard of has this id now."""
+        return self._names.get(topic_id)
+
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        return self._leaders.get(partition, (-1, -1))[1]
+
+    def doubt(self, partition: TopicPartition) -> None:
+        """Its leader is not who we thought: whoever wants to know it next, asks again."""
+        self._leaders.pop(partition, None)
+
+    def doubt_topic(self, topic: str) -> None:
+        """It is not there, or another one in its name."""
+        self._counts.pop(topic, None)
+        for partition in [known for known in self._leaders if known.topic == topic]:
+            del self._leaders[partition]
 
     async def brokers(self) -> list[int]:
         """Their ids, as metadata tells now."""
         await self.refresh([])
         return sorted(self._brokers)
 
-    async def broker(self, node_id: int) -> Connection:
+    async def broker(self, node_id: int, purpose: str = "") -> Connection:
         if node_id not in self._brokers:
             await self.refresh([])
         address = self._brokers.get(node_id)
         if address is None:
             known = ", ".join(map(str, sorted(self._brokers))) or "none"
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {node_id}; alive: {known}")
-        return await self._connection(address)
+        return await self._connection(address, purpose)
 
-    async def leader(self, partition: TopicPartition) -> Connection:
-        """The connection to the leader as metadata last told; `refresh` after a NOT_LEADER_OR_FOLLOWER."""
-        leader = self._leaders.get(partition, -1)
+    def known_leader(self, partition: TopicPartition) -> int | None:
+        """As metadata last told, without asking anybody."""
+        leader = self._leaders.get(partition, (-1, -1))[0]
+        return leader if leader in self._brokers else None
+
+    async def leader_id(self, partition: TopicPartition) -> int:
+        """As metadata last told; `doubt` it after a NOT_LEADER_OR_FOLLOWER. LEADER_NOT_AVAILABLE if there is none now."""
+        leader = self._leaders.get(partition, (-1, -1))[0]
         if leader not in self._brokers:
             await self.refresh([partition.topic])
-            leader = self._leaders.get(partition, -1)
-        address = self._brokers.get(leader)
-        if address is None:
+            leader = self._leaders.get(partition, (-1, -1))[0]
+        if leader not in self._brokers:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, str(partition))
-        return await self._connection(address)
+        return leader
 
-    async def _connection(self, address: tuple[str, int]) -> Connection:
-        connection = self._connections.get(address)
-        if connection is None or not connection.is_open:
-            if connection is not None:
-                connection.retire()
-            connection = await Connection.connect(
-                *address, client_id=self._client_id, timeout_s=self.timeout_s, security=self._security
-            )
-            self._connections[address] = connection
+    async def leader(self, partition: TopicPartition) -> Connection:
+        return await self.broker(await self.leader_id(partition))
+
+    async def _connection(self, address: tuple[str, int], purpose: str = "") -> Connection:
+        where = *address, purpose
+        connection = self._connections.get(where)
+        if connection is not None and connection.is_open:
+            return connection
+        async with self._connecting.setdefault(where, asyncio.Lock()):  # one of those who want it makes it for all
+            connection = self._connections.get(where)
+            if connection is None or not connection.is_open:
+                if connection is not None:
+                    connection.retire()
+                connection = await Connection.connect(
+                    *address, client_id=self._client_id, timeout_s=self.timeout_s, security=self._security
+                )
+                self._connections[where] = connection
         return connection

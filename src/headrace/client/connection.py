@@ -5,23 +5,20 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from struct import Struct
 from typing import Any
 
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.client.authentication import log_in
 from headrace.client.frames import UnexpectedAnswer, decode_response, encode_request
+from headrace.client.receiving import FrameReceiver
 from headrace.client.security import ClientSecurity
 from headrace.protocol.apis import APIS
 from headrace.protocol.errors import DecodeError
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
-RESPONSE_BYTES_MAX = 256 * 1024 * 1024
 IN_FLIGHT_MAX = 1000
 SOFTWARE_NAME = "headrace"
 SESSION_SHARE = 0.85  # of the life of a login, after which a connection is replaced by a new one (KIP-368)
-_TLS_ALERT = b"\x15\x03"
-_SIZE = Struct(">i")
 
 
 class Disconnected(HeadraceError):
@@ -32,13 +29,13 @@ class NoAnswer(HeadraceError, TimeoutError):
     """The broker was asked and said nothing in time; the request may or may not have been carried out."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """Made by `connect`. `request` may be called many times at once: answers come in the order of the requests."""
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
         self._transport: asyncio.Transport | None = None
-        self._received = bytearray()
+        self._receiver = FrameReceiver()
         self._waiting: deque[tuple[int, int, int, asyncio.Future[Any]]] = deque()
         self._next_correlation = 0
         self._versions: dict[int, tuple[int, int]] = {}
@@ -46,6 +43,8 @@ class Connection(asyncio.Protocol):
         self._lost: Exception | None = None
         self._stale_at: float | None = None
         self._retired = False
+        self._writable = asyncio.Event()
+        self._writable.set()
 
     @classmethod
     async def connect(
@@ -88,11 +87,11 @@ class Connection(asyncio.Protocol):
         return self._stale_at is None or asyncio.get_running_loop().time() < self._stale_at
 
     def version_for(self, message_type: Any, at_most: int | None = None, *, unstable: bool = False) -> int:
-        """The newest version that both sides speak; `unstable`: also one that Kafka may still change."""
+        """The newest version that both sides speak; one that Kafka may still change only if it is asked for."""
         api = APIS[message_type.facts.api_key]
         low, high = self._versions.get(api.key, (0, -1))
-        newest = api.versions.high if unstable else api.stable_version_max
-        version = min(high, newest, newest if at_most is None else at_most)
+        ours = api.versions.high if unstable else api.stable_version_max
+        version = min(high, ours, ours if at_most is None else at_most)
         if version < max(low, api.versions.low):
             raise UnexpectedAnswer(f"the broker speaks {api.key.name} {low}-{high}, we speak {api.versions}")
         return version
@@ -101,7 +100,8 @@ class Connection(asyncio.Protocol):
         if version is None:
             version = self.version_for(type(message))
         try:
-            return await asyncio.wait_for(self.send(message, version), timeout_s)
+            async with asyncio.timeout(timeout_s):  # not wait_for, which can swallow a cancellation in Python 3.11
+                return await self.send(message, version)
         except TimeoutError as error:
             name = APIS[message.facts.api_key].key.name
             raise NoAnswer(f"REQUEST_TIMED_OUT: no answer to {name} within {timeout_s:g} s") from error
@@ -126,6 +126,15 @@ class Connection(asyncio.Protocol):
         for part in encode_request(message, version, self._next_correlation, self._client_id):
             self._transport.write(part)
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether what was sent has gone out, but for a little."""
+        return self._writable.is_set()
+
+    async def drained(self) -> None:
+        """Until it is writable, or lost. Whoever sends without waiting for answers must not send more before that."""
+        await self._writable.wait()
+
     def retire(self) -> None:
         """Closes as soon as all answers are there."""
         self._retired = True
@@ -145,30 +154,30 @@ class Connection(asyncio.Protocol):
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
         self.features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
 
-    # --- asyncio.Protocol
+    # --- asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
-    def data_received(self, data: bytes) -> None:
-        self._received += data
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
         try:
-            while len(self._received) >= 4:
-                (size,) = _SIZE.unpack_from(self._received)
-                if self._received.startswith(_TLS_ALERT):
-                    raise UnexpectedAnswer("the broker speaks TLS here: security.protocol must be SSL or SASL_SSL")
-                if not 4 <= size <= RESPONSE_BYTES_MAX:
-                    raise UnexpectedAnswer(f"an answer of {size} bytes; allowed are 4 to {RESPONSE_BYTES_MAX}")
-                if len(self._received) < size + 4:
-                    break
-                frame = bytes(memoryview(self._received)[4 : size + 4])
-                del self._received[: size + 4]
-                self._answer(memoryview(frame))
+            for frame in self._receiver.received(nbytes):
+                self._answer(frame)
         except (UnexpectedAnswer, DecodeError) as error:
+            transport = self._transport
             self._fail(error)
-            if self._transport is not None:
-                self._transport.close()
+            if transport is not None:
+                transport.close()
 
     def _answer(self, frame: memoryview) -> None:
         if not self._waiting:
@@ -186,6 +195,7 @@ class Connection(asyncio.Protocol):
     def _fail(self, error: Exception) -> None:
         self._transport = None
         self._lost = self._lost or error
+        self._writable.set()
         waiting, self._waiting = self._waiting, deque()
         for _, _, _, future in waiting:
             if not future.done():

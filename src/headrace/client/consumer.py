@@ -1,93 +1,372 @@
-"""Reading partitions from an offset on: one fetch at a time to each leader, records out in order."""
+"""The consumer: partitions in, records or Arrow record batches out, in order, with positions that can be moved and committed.
+
+    async with AsyncConsumer({"bootstrap.servers": "localhost:9092", "group.id": "g", "auto.offset.reset": "earliest"}) as consumer:
+        consumer.subscribe(["orders"])
+        for partition, rows in await consumer.poll_batch():
+            ...
+
+To be made and used inside one event loop, and polled by one task at a time. What a poll gave counts as processed at the next one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.errors import ConfigError, HeadraceError, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.client.cluster import Cluster
-from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
-from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from headrace.records.legacy import decode_any_records, iterate_any
-from headrace.records.record import Record
+from headrace.client.consumer_metrics import ConsumerSensors
+from headrace.client.consumer_options import CONSUMER_OPTIONS, consumer_settings
+from headrace.client.decoding import ROWS_AT_ONCE, ConsumerRecord, FetchedBatches, Shape
+from headrace.client.group_reading import Callback, Callbacks, GroupReading
+from headrace.client.list_offsets import EARLIEST, LATEST, NO_OFFSET, ListedOffset, list_offsets
+from headrace.client.membership import CommittedOffset, GroupMetadata, Subscription
+from headrace.client.opening import client_values, open_cluster
+from headrace.client.position_lookup import PositionLookup
+from headrace.client.positions import Positions
+from headrace.client.prefetching import Prefetcher
 
-LATEST, EARLIEST = -1, -2
-FETCH_BYTES = 1 << 20
-BY_ID_VERSION_MIN = 13
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+POLL_S = 1.0
+LOOK_S = 1.0  # a poll that waits looks after its group so often
+CLOSE_S_MAX = 30.0
 
 
-class Fetched(NamedTuple):
-    records: list[Record]
-    next_offset: int
-    high_watermark: int
-
-
-class Consumer:
-    def __init__(self, cluster: Cluster, *, committed_only: bool = False) -> None:
-        self._cluster = cluster
-        self._isolation = int(committed_only)
-
-    async def offset(self, partition: TopicPartition, timestamp: int) -> int:
-        """LATEST, EARLIEST, or the first offset at or after a time in milliseconds; -1 if there is none."""
-        connection = await self._cluster.leader(partition)
-        wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition.partition, timestamp=timestamp)
-        topic = ListOffsetsRequest.ListOffsetsTopic(name=partition.topic, partitions=[wanted])
-        request = ListOffsetsRequest(replica_id=-1, isolation_level=self._isolation, topics=[topic])
-        answer: ListOffsetsResponse = await connection.request(request)
-        result = answer.topics[0].partitions[0]
-        if result.error_code != ErrorCode.NONE:
-            raise KafkaError(ErrorCode(result.error_code), str(partition))
-        return result.offset
-
-    async def fetch(
-        self, partition: TopicPartition, offset: int, *, wait_ms: int = 500, max_bytes: int = FETCH_BYTES
-    ) -> Fetched:
-        """Records from `offset` on; none if nothing came within `wait_ms`. KafkaError as the broker says."""
-        connection = await self._cluster.leader(partition)
-        version = connection.version_for(FetchRequest)
-        topic = FetchRequest.FetchTopic(
-            partitions=[
-                FetchRequest.FetchPartition(
-                    partition=partition.partition, fetch_offset=offset, partition_max_bytes=max_bytes
-                )
-            ]
+class AsyncConsumer:
+    def __init__(self, options: Mapping[str, object], *, cluster: Cluster | None = None) -> None:
+        """Options in Kafka's names (consumer_options.py); ConfigError names one that cannot be used. A given cluster is not closed."""
+        values = client_values(options, CONSUMER_OPTIONS)
+        self._settings = consumer_settings(values, options)
+        self._loop = asyncio.get_running_loop()
+        self._owns_cluster = cluster is None
+        self._cluster = open_cluster(values) if cluster is None else cluster
+        self._positions = Positions()
+        self._woken = asyncio.Event()
+        self._sensors = ConsumerSensors(self._loop.time, self._positions)
+        self._group: GroupReading | None = None
+        if self._settings.group_id is not None:
+            self._group = GroupReading(
+                self._cluster, values, self._settings, self._positions, self._sensors, self._woken.set
+            )
+        self._prefetcher = Prefetcher(self._cluster, self._positions, self._settings, self._sensors, self._woken.set)
+        self._lookup = PositionLookup(
+            self._cluster,
+            self._positions,
+            self._settings,
+            None if self._group is None else self._look_up_committed,
+            self._prefetcher.fail,
+            self._woken.set,
         )
-        if version >= BY_ID_VERSION_MIN:
-            topic.topic_id = self._cluster.topic_id(partition.topic)
-        else:
-            topic.topic = partition.topic
-        request = FetchRequest(
-            max_wait_ms=wait_ms, min_bytes=1, max_bytes=max_bytes, isolation_level=self._isolation, topics=[topic]
-        )
-        answer: FetchResponse = await connection.request(request, version=version)
-        code = answer.error_code or answer.responses[0].partitions[0].error_code
-        if code != ErrorCode.NONE:
-            raise KafkaError(ErrorCode(code), str(partition))
-        data = answer.responses[0].partitions[0]
-        raw = data.records
-        assert raw is None or isinstance(raw, bytes | memoryview)
-        aborted = data.aborted_transactions or []
-        return _take(raw or b"", offset, data.high_watermark, {(a.producer_id, a.first_offset) for a in aborted})
+        self._is_subscribed = False
+        self._is_closed = False
 
+    async def __aenter__(self) -> AsyncConsumer:
+        await self.start()
+        return self
 
-def _take(data: bytes | memoryview, offset: int, high_watermark: int, aborted: Iterable[tuple[int, int]]) -> Fetched:
-    records: list[Record] = []
-    next_offset = offset
-    open_aborts: set[int] = set()
-    waiting = sorted(aborted, key=lambda pair: pair[1])
-    for position, header in iterate_any(data):
-        while waiting and waiting[0][1] <= header.last_offset:
-            open_aborts.add(waiting.pop(0)[0])
-        next_offset = max(next_offset, header.next_offset)
-        if header.is_control:
-            open_aborts.discard(header.producer_id)  # its marker: what comes after it is another transaction
-        elif not (header.is_transactional and header.producer_id in open_aborts):
-            records += _from(decode_any_records(memoryview(data)[position : position + header.size]), offset)
-    return Fetched(records, next_offset, high_watermark)
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
 
+    async def start(self) -> None:
+        """Finds the cluster: Disconnected if nobody answers at bootstrap.servers. Not needed, but a wrong address is known sooner."""
+        await self._cluster.refresh([])
 
-def _from(records: Iterable[Record], offset: int) -> Iterator[Record]:
-    """A fetch begins with the batch that holds the offset, and so with records below it."""
-    return (record for record in records if record.offset >= offset)
+    async def close(self, timeout_s: float = CLOSE_S_MAX) -> None:
+        """Commits if it does so by itself, leaves the group, closes connections."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            await self._lookup.close()
+            await self._prefetcher.close()
+            if self._group is not None:
+                await self._group.close(timeout_s)
+        finally:
+            if self._owns_cluster:
+                await self._cluster.close()
+
+    # --- what is read
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """These and no others, without asking a group; those that were read before keep their positions."""
+        self._check_open()
+        if self._is_subscribed:
+            raise HeadraceError("this consumer is subscribed: its group assigns; unsubscribe first")
+        self._positions.assign(TopicPartition(*one) for one in partitions)
+
+    def subscribe(
+        self,
+        topics: Collection[str] = (),
+        *,
+        pattern: str | None = None,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> None:
+        """As a member of the group: what of these topics, or of those that the pattern (RE2) matches, is read here, the group decides.
+
+        The callbacks get partitions, and are called inside poll and close.
+        """
+        self._check_open()
+        if self._group is None:
+            raise ConfigError("group.id must be set: who subscribes, does so as a member of a group")
+        if isinstance(topics, str):
+            raise TypeError("topics is a collection of names, not one name")
+        if bool(topics) == (pattern is not None):
+            raise ValueError("either topics or a pattern")
+        if not self._is_subscribed and self._positions.items():
+            raise HeadraceError("this consumer has partitions that were assigned by hand: assign none first")
+        self._is_subscribed = True
+        self._group.subscribe(Subscription(frozenset(topics), pattern), Callbacks(on_assigned, on_revoked, on_lost))
+
+    async def unsubscribe(self, timeout_s: float = CLOSE_S_MAX) -> None:
+        """Leaves the group, and reads nothing any more."""
+        if self._group is not None:
+            await self._group.leave(timeout_s)
+        self._is_subscribed = False
+        self._positions.assign(())
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        return frozenset(self._positions)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Polls give nothing of them until they are resumed."""
+        for partition in partitions:
+            self._positions.of(partition).paused = True
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._positions.of(partition).paused = False
+        self._woken.set()
+
+    def paused(self) -> frozenset[TopicPartition]:
+        return frozenset(partition for partition, position in self._positions.items() if position.paused)
+
+    # --- reading
+
+    async def poll(self, timeout_s: float = POLL_S, max_records: int | None = None) -> list[ConsumerRecord]:
+        """The next records, at most max.poll.records; none if none came in time.
+
+        KafkaError for what the application has to decide: CORRUPT_MESSAGE (naming partition and offset; seek beyond it to go on),
+        OFFSET_OUT_OF_RANGE with auto.offset.reset=none, TOPIC_AUTHORIZATION_FAILED …; the next poll goes on with the rest.
+        """
+        records: list[ConsumerRecord] = []
+
+        def take(batches: FetchedBatches, rows_max: int) -> int:
+            taken = batches.take_records(rows_max)
+            records.extend(taken)
+            return len(taken)
+
+        await self._poll(timeout_s, take, self._settings.poll_records_max if max_records is None else max_records)
+        return records
+
+    async def poll_batch(
+        self,
+        timeout_s: float = POLL_S,
+        max_records: int = ROWS_AT_ONCE,
+        *,
+        columns: Sequence[str] = Shape().columns,
+        timestamp_unit: str = "ms",
+    ) -> list[tuple[TopicPartition, pa.RecordBatch]]:
+        """The next records as Arrow record batches, each of one partition, with at most so many rows in all. Errors as with `poll`.
+
+        Columns are any of topic, partition, offset, timestamp, timestamp_type, key, value, headers: what is not asked for costs nothing.
+        """
+        shape = Shape(tuple(columns), timestamp_unit).check()
+        found: list[tuple[TopicPartition, pa.RecordBatch]] = []
+
+        def take(batches: FetchedBatches, rows_max: int) -> int:
+            rows = batches.take_batch(shape, rows_max)
+            if rows is None:
+                return 0
+            found.append((batches.partition, rows))
+            return int(rows.num_rows)
+
+        await self._poll(timeout_s, take, max_records)
+        return found
+
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        """Record by record, for as long as the consumer is open; positions go with them, so a commit covers what was given and no more."""
+        while not self._is_closed:
+            for record in await self.poll(LOOK_S, max_records=1):
+                yield record
+
+    async def _poll(self, timeout_s: float, take: Callable[[FetchedBatches, int], int], rows_max: int) -> None:
+        self._check_open()
+        deadline = self._loop.time() + timeout_s
+        self._sensors.polled()
+        while True:
+            self._woken.clear()
+            left = max(0.0, deadline - self._loop.time())
+            if self._group is not None:
+                await self._group.poll(0.0 if self._prefetcher.take() is not None else min(left, LOOK_S))
+            failure = self._prefetcher.failure()
+            if failure is not None:
+                raise failure
+            self._lookup.start()
+            rows = self._take(take, rows_max)
+            self._prefetcher.send()
+            left = deadline - self._loop.time()
+            if rows or left <= 0:
+                return
+            try:
+                async with asyncio.timeout(min(left, LOOK_S)):
+                    await self._woken.wait()
+            except TimeoutError:
+                pass
+
+    def _take(self, take: Callable[[FetchedBatches, int], int], rows_max: int) -> int:
+        rows = 0
+        while rows < rows_max and (batches := self._prefetcher.take()) is not None:
+            try:
+                count = take(batches, rows_max - rows)
+            except KafkaError as error:
+                self._prefetcher.drop(batches)
+                if rows == 0:
+                    raise
+                self._prefetcher.fail(error)  # after what was good
+                break
+            self._positions.consumed(batches.partition, batches.position, batches.epoch)
+            rows += count
+            self._sensors.records.record(count)
+            if batches.is_spent:
+                self._sensors.bytes.record(batches.size)
+                self._sensors.lag.record(self._positions.of(batches.partition).lag or 0)
+        return rows
+
+    # --- positions
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """The next record of it will be the first from `offset` on."""
+        if offset < 0:
+            raise ValueError(f"{partition}: offset {offset} is below zero")
+        self._positions.of(partition).jump(offset)
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        self._seek_to(partitions, EARLIEST)
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        self._seek_to(partitions, LATEST)
+
+    def seek_to_time(self, partitions: Iterable[TopicPartition] | None, timestamp_ms: int) -> None:
+        """To the first record at or after that time; to the end if there is none."""
+        self._seek_to(partitions, max(0, timestamp_ms))
+
+    def _seek_to(self, partitions: Iterable[TopicPartition] | None, timestamp: int) -> None:
+        for partition in self._positions if partitions is None else partitions:
+            self._positions.of(partition).jump(None, reset_to=timestamp)
+
+    async def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
+        """Of the next record for the application; looked up if that was not done yet."""
+        limit_s = self._limit(timeout_s)
+        deadline = self._loop.time() + limit_s
+        while (offset := self._positions.of(partition).offset) is None:
+            self._woken.clear()
+            self._lookup.start()
+            failure = self._prefetcher.failure()
+            if failure is not None:
+                raise failure
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._woken.wait()
+            except TimeoutError:
+                raise TimeoutError(f"the position of {partition} was not found within {limit_s:g} s") from None
+        return offset
+
+    def positions(self) -> dict[TopicPartition, CommittedOffset]:
+        """Those that are known: what a commit without offsets would commit now, or a transaction (`transaction.send_offsets`)."""
+        return self._positions.to_commit()
+
+    def lag(self, partition: TopicPartition) -> int | None:
+        """Records between the position and the end, as the last fetch told it; None if there was none yet."""
+        return self._positions.of(partition).lag
+
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
+        return await self._listed(dict.fromkeys(partitions, EARLIEST), timeout_s)
+
+    async def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """With read_committed the last stable offsets."""
+        return await self._listed(dict.fromkeys(partitions, LATEST), timeout_s)
+
+    async def offsets_for_times(
+        self, times_ms: Mapping[TopicPartition, int], timeout_s: float | None = None
+    ) -> dict[TopicPartition, ListedOffset | None]:
+        """The first records at or after these times; None where there is none."""
+        for partition, timestamp in times_ms.items():
+            if timestamp < 0:
+                raise ValueError(f"{partition}: time {timestamp} is below zero")
+        found = await list_offsets(self._cluster, times_ms, timeout_s=self._limit(timeout_s))
+        return {partition: None if one.offset == NO_OFFSET else one for partition, one in found.items()}
+
+    async def _listed(self, wanted: Mapping[TopicPartition, int], timeout_s: float | None) -> dict[TopicPartition, int]:
+        isolation = self._settings.fetch.isolation
+        found = await list_offsets(self._cluster, wanted, isolation=isolation, timeout_s=self._limit(timeout_s))
+        return {partition: one.offset for partition, one in found.items()}
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        return await self._cluster.partitions(topic)
+
+    # --- what is committed
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """These (of the next records to read), else all positions. KafkaError if they cannot be: then none may be."""
+        given = self._to_commit(offsets)
+        await self._group_or_error().commit(given, self._limit(timeout_s))
+
+    def commit_async(self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None) -> asyncio.Task[None]:
+        """What `commit` does, beside; the task has its end."""
+        given = self._to_commit(offsets)
+        return self._loop.create_task(self._group_or_error().commit(given, self._settings.api_timeout_s))
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Without those for which the group has committed nothing."""
+        return await self._group_or_error().committed(list(partitions), self._limit(timeout_s))
+
+    def group_metadata(self) -> GroupMetadata:
+        """For offsets in a transaction (`transaction.send_offsets`)."""
+        return self._group_or_error().metadata
+
+    def _to_commit(
+        self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        if offsets is None:
+            return self._positions.to_commit()
+        return {
+            partition: CommittedOffset(offset) if isinstance(offset, int) else offset
+            for partition, offset in offsets.items()
+        }
+
+    async def _look_up_committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+        return await self._group_or_error().committed(partitions, self._settings.api_timeout_s)
+
+    def _group_or_error(self) -> GroupReading:
+        if self._group is None:
+            raise ConfigError("group.id must be set: offsets are committed for a group")
+        return self._group
+
+    # --- itself
+
+    def metrics(self) -> dict[str, float]:
+        """In Kafka's names; the lag of one partition is `topic-partition.records-lag`."""
+        return self._sensors.read()
+
+    def _limit(self, timeout_s: float | None) -> float:
+        return self._settings.api_timeout_s if timeout_s is None else timeout_s
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise HeadraceError("the consumer is closed")

@@ -10,9 +10,8 @@ STORE_TYPES = (
     "JKS and PKCS12 stores are not read; openssl pkcs12 -in store.p12 -nodes -out store.pem makes a PEM file of one"
 )
 
-CLIENT_OPTIONS = OptionTable(
+CONNECTION_OPTIONS = (
     Option("bootstrap.servers", Kind.LIST, [], "brokers to ask first, as host:port"),
-    Option("client.id", Kind.STRING, "headrace-cli", "the name that brokers log"),
     Option("request.timeout.ms", Kind.INT, 30_000, "how long an answer may take", at_least=1),
     Option("security.protocol", Kind.STRING, "PLAINTEXT", "how brokers are spoken to", one_of=PROTOCOLS),
     Option("sasl.mechanism", Kind.STRING, "GSSAPI", "how the client logs in", one_of=(*MECHANISMS, "GSSAPI")),
@@ -44,6 +43,12 @@ CLIENT_OPTIONS = OptionTable(
         Option("ssl.trustmanager.algorithm", Kind.STRING, "PKIX", "of a JVM"),
         Option("ssl.secure.random.implementation", Kind.STRING, None, "of a JVM"),
     ),
+)
+
+# Of the command line and other short-lived clients; a producer and a consumer have tables of their own.
+CLIENT_OPTIONS = OptionTable(
+    *CONNECTION_OPTIONS,
+    Option("client.id", Kind.STRING, "headrace-cli", "the name that brokers log"),
     *unused(
         "the command line asks once and waits for request.timeout.ms",
         Option("default.api.timeout.ms", Kind.INT, 60_000, "how long a call may take", at_least=0),

@@ -1,89 +1,371 @@
-"""Sending batches to the leaders of their partitions, idempotently: a batch is sent again, unchanged, until it is answered for good."""
+"""The producer: records one by one or Arrow rows by the million, batched, compressed, sent to the leaders of their partitions.
+
+async with AsyncProducer({"bootstrap.servers": "localhost:9092"}) as producer:
+    sent = await producer.send("orders", b"value", b"key")  # waits for room only
+    print((await sent).offset)                              # waits for the brokers
+"""
 
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.clock import Clock, SystemClock
+from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.cluster import RETRY_BACKOFF_S, Cluster
-from headrace.client.connection import Disconnected
-from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
-from headrace.records.batch import advance_sequence
-from headrace.records.builder import BatchBuilder
+from headrace.client.accumulator import Accumulator
+from headrace.client.batches import Entry, record_bytes
+from headrace.client.buffer_space import BufferSpace
+from headrace.client.cluster import Cluster
+from headrace.client.deliveries import RecordDelivery, RowsDelivery, Sent, SentRange
+from headrace.client.opening import client_values, open_cluster
+from headrace.client.partitioners import Partitioner, RoundRobin, Sticky
+from headrace.client.producer_metrics import ProducerMetrics
+from headrace.client.producer_options import PRODUCER_OPTIONS, producer_settings
+from headrace.client.sender import OFF_LOOP_BYTES_MIN, Sender
+from headrace.client.sequences import Sequences
+from headrace.client.tasks import end_tasks
+from headrace.client.topic_counts import TopicCounts
+from headrace.client.transaction_session import TransactionSession, TransactionState
+from headrace.records.batch import HEADER_BYTES
 from headrace.records.compression import Codec
+from headrace.records.kernel import partition_for_key
 
-BY_ID_VERSION_MIN = 13
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.records.columns import EncodedBatch
+
+EXIT_S_MAX = 5.0  # for what is not sent yet when the block that used the producer has failed
+ROW_OVERHEAD_BYTES = 16  # of a row beyond its bytes in Arrow, when room for a batch is taken
 
 
-class Producer:
-    """Without idempotence a batch whose answer is lost may be written twice; with it, never. One batch in flight per call."""
+class ProducerClosed(HeadraceError):
+    """Nothing can be sent any more; what was not sent yet never will be."""
 
-    def __init__(self, cluster: Cluster, *, acks: int = -1, idempotent: bool = True, timeout_s: float = 30.0) -> None:
-        self._cluster = cluster
-        self._acks = acks
-        self._idempotent = idempotent and acks == -1
-        self._timeout_s = timeout_s
-        self._producer_id = -1
-        self._epoch = -1
-        self._sequences: dict[TopicPartition, int] = {}
 
-    async def send(self, partition: TopicPartition, records: BatchBuilder, codec: Codec = Codec.NONE) -> int:
-        """The offset of the first record (-1 with acks=0). KafkaError if the broker refuses it for good or the time is up."""
-        if self._idempotent and self._producer_id < 0:
-            await self._init_producer_id()
-        sequence = self._sequences.get(partition, 0) if self._idempotent else -1
-        batch = bytes(
-            records.build(
-                codec=codec, producer_id=self._producer_id, producer_epoch=self._epoch, base_sequence=sequence
+class AsyncProducer:
+    """Options are Kafka's. A `cluster` that is given stays open; `partitioner` is asked for every record that names no partition."""
+
+    def __init__(
+        self,
+        options: Mapping[str, object],
+        *,
+        partitioner: Partitioner | None = None,
+        cluster: Cluster | None = None,
+        clock: Clock | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        values = client_values(options, PRODUCER_OPTIONS)
+        self._settings = settings = producer_settings(values, options)
+        self._owns_cluster = cluster is None
+        self._cluster = open_cluster(values) if cluster is None else cluster
+        self._clock = clock or SystemClock()
+        self._chance = chance or random.Random()
+        self._partitioner = partitioner or (RoundRobin() if settings.round_robin else None)
+        self._accumulator = Accumulator(
+            batch_bytes=settings.batch_bytes, linger_s=settings.linger_s, delivery_s=settings.delivery_s
+        )
+        self._sticky = Sticky(
+            self._chance, batch_bytes=settings.batch_bytes, adaptive=settings.adaptive, loads=self._loads
+        )
+        self._sequences = (
+            Sequences(transactional=settings.transactional_id is not None) if settings.idempotent else None
+        )
+        self._transaction = (
+            TransactionSession(settings, self._cluster, self._sequences)
+            if settings.transactional_id is not None and self._sequences is not None
+            else None
+        )
+        self._space = BufferSpace(settings.buffer_bytes, self._wake)
+        self._counts = TopicCounts(self._cluster, settings, self._chance)
+        self._sender: Sender | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._metrics: ProducerMetrics | None = None
+        self._closed: Exception | None = None
+
+    async def __aenter__(self) -> AsyncProducer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        await self.close(None if kind is None else EXIT_S_MAX)
+
+    async def start(self) -> None:
+        """Asks nobody yet: a broker may come up later."""
+        assert self._task is None, "it is started already"
+        loop = asyncio.get_running_loop()
+        self._metrics = metrics = ProducerMetrics(loop.time)
+        self._sender = sender = Sender(
+            self._settings,
+            self._cluster,
+            self._accumulator,
+            self._sequences,
+            self._transaction,
+            metrics,
+            chance=self._chance,
+            now=loop.time,
+            release=self._space.give,
+            in_hurry=lambda: self._space.waiters > 0,
+            topics=self._counts.topics,
+        )
+        if self._transaction is not None:
+            self._transaction.outbox = sender
+        metrics.all.gauge("buffer-total-bytes", lambda: self._space.total)
+        metrics.all.gauge("buffer-available-bytes", lambda: self._space.available)
+        metrics.all.gauge("waiting-threads", lambda: self._space.waiters)
+        metrics.all.gauge("requests-in-flight", lambda: sender.requests_in_flight)
+        self._task = loop.create_task(sender.run())
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Nobody waits for ever, also if it ended by a fault of ours."""
+        error = None if task.cancelled() else task.exception()
+        self._stop(ProducerClosed("the producer is closed" if error is None else f"the producer has failed: {error!r}"))
+
+    def _stop(self, error: ProducerClosed) -> None:
+        self._closed = self._closed or error
+        self._space.close(self._closed)
+        for batch in list(self._accumulator.incomplete):
+            if not batch.is_done:
+                batch.refuse(self._closed)
+            self._accumulator.complete(batch)
+        if self._sender is not None:
+            self._sender.stopped()
+
+    @property
+    def transaction(self) -> TransactionSession:
+        """KafkaError unless there is a transactional.id."""
+        if self._transaction is None:
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "there is no transactional.id")
+        return self._transaction
+
+    @property
+    def block_s(self) -> float:
+        """max.block.ms, in seconds."""
+        return self._settings.block_s
+
+    def metrics(self) -> dict[str, float]:
+        return {} if self._metrics is None else self._metrics.all.read()
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """Of a topic, which is made if brokers do that; waits up to max.block.ms for it."""
+        return list(range(await self._counts.count(topic)))
+
+    # --- records
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+    ) -> asyncio.Future[Sent]:
+        """Waits up to max.block.ms for room (BufferFull) and for the topic; the future is the delivery."""
+        sender = self._check()
+        count = await self._counts.count(topic)
+        some = tuple(headers)
+        for given in (key, value):
+            if given is not None and not isinstance(given, bytes):
+                raise TypeError(f"keys and values are bytes, not {type(given).__name__}")
+        size = record_bytes(key, value, some)
+        if size + HEADER_BYTES > self._settings.request_bytes_max:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"{topic}: a record of {size} bytes; max.request.size is {self._settings.request_bytes_max}",
             )
+        if not self._space.try_take(size):
+            await self._wait_for_room(size)
+        self._check()
+        index = partition if partition is not None else self._choose(topic, key, value, count)
+        sticks = index is None
+        if index is None:
+            index = self._sticky.partition(topic, count)
+        try:
+            self._check_partition(topic, index, count)
+            where = TopicPartition(topic, index)
+            loop = asyncio.get_running_loop()
+            delivery = RecordDelivery(loop.create_future())
+            time_ms = self._clock.now_ms() if timestamp_ms is None else timestamp_ms
+            news = self._accumulator.append(where, time_ms, key, value, some, delivery, size=size, now=loop.time())
+        except BaseException:
+            self._space.give(size)
+            raise
+        if news:
+            sender.wake()
+        is_full = self._accumulator.has_closed(where)
+        if sticks:
+            self._sticky.add(topic, index, size, count, is_full=is_full)
+        if is_full:
+            await asyncio.sleep(0)  # whoever sends without ever waiting must let the sender run
+        return delivery.future
+
+    def _choose(self, topic: str, key: bytes | None, value: bytes | None, count: int) -> int | None:
+        if self._partitioner is not None:
+            return self._partitioner(topic, key, value, count)
+        return None if key is None or self._settings.ignore_keys else partition_for_key(key, count)
+
+    def _check_partition(self, topic: str, index: int, count: int) -> None:
+        if not 0 <= index < count:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has partitions 0 to {count - 1}, not {index}"
+            )
+
+    def _loads(self, topic: str, partitions: int) -> list[int]:
+        lengths = self._accumulator.queue_lengths(topic, partitions)
+        known = self._cluster.known_leader
+        return [-1 if known(TopicPartition(topic, index)) is None else length for index, length in enumerate(lengths)]
+
+    # --- rows
+
+    async def send_batch(
+        self, topic: str, rows: pa.RecordBatch | pa.Table, *, partition: int | None = None
+    ) -> asyncio.Future[list[SentRange]]:
+        """Columns key, value, headers, timestamp, and `partition` for rows that know theirs; all optional, and encoded by the kernel.
+
+        Returns when all rows are in the buffer: whoever brings more than it holds waits here, up to max.block.ms for each batch. The
+        future has where they all are. An error that is raised here instead says that rows may have been sent, but not all.
+        """
+        from headrace.client.arrow_rows import by_partition, record_batches, records_of
+
+        self._check()
+        count = await self._counts.count(topic)
+        if partition is not None:
+            self._check_partition(topic, partition, count)
+        delivery = RowsDelivery(asyncio.get_running_loop().create_future())
+        for batch in record_batches(rows):
+            if partition is not None:
+                await self._send_rows(topic, records_of(batch), partition, count, delivery)
+                continue
+            by_key = not self._settings.ignore_keys
+            for index, some in by_partition(batch, count, by_key=by_key, custom=self._partitioner, topic=topic):
+                await self._send_rows(topic, some, index, count, delivery)
+        delivery.all_in()
+        return delivery.future
+
+    async def _send_rows(
+        self, topic: str, rows: pa.RecordBatch, partition: int | None, count: int, delivery: RowsDelivery
+    ) -> None:
+        from headrace.records.columns import encode_batches
+
+        sender, settings = self._check(), self._settings
+        bytes_max = min(settings.arrow_batch_bytes, sender.outcomes.bytes_max.get(topic, settings.arrow_batch_bytes))
+        left, row_bytes = rows.num_rows, rows.nbytes / rows.num_rows + ROW_OVERHEAD_BYTES
+        batches = encode_batches(
+            rows,
+            batch_bytes_max=bytes_max,
+            now_ms=self._clock.now_ms(),
+            codec=settings.codec,
+            level=settings.level,
+            transactional=self._transaction is not None,
         )
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
-        while True:
+        while left:
+            room = min(bytes_max, HEADER_BYTES + int(left * row_bytes))
+            if not self._space.try_take(room):
+                await self._wait_for_room(room)
             try:
-                offset = await self._send_once(partition, batch)
-            except Disconnected:
-                if asyncio.get_running_loop().time() > deadline:
-                    raise
-            except KafkaError as error:
-                if not error.retriable or asyncio.get_running_loop().time() > deadline:
-                    raise
-            else:
-                if self._idempotent:
-                    self._sequences[partition] = advance_sequence(sequence, records.count)
-                return offset
-            await asyncio.sleep(RETRY_BACKOFF_S)
-            await self._cluster.refresh([partition.topic])
+                encoded = await self._encode(batches, room)
+                self._check()
+            except BaseException:
+                self._space.give(room)
+                raise
+            left -= encoded.rows
+            self._append_rows(topic, encoded, room, partition, count, delivery)
+            sender.wake()
+            await asyncio.sleep(0)
 
-    async def _init_producer_id(self) -> None:
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
-        while True:
-            answer: InitProducerIdResponse = await self._cluster.request(InitProducerIdRequest(transactional_id=None))
-            if answer.error_code == ErrorCode.NONE:
-                self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
-                return
-            error = KafkaError(ErrorCode(answer.error_code), "no producer id was given")
-            if not error.retriable or asyncio.get_running_loop().time() > deadline:
-                raise error
-            await asyncio.sleep(RETRY_BACKOFF_S)
-
-    async def _send_once(self, partition: TopicPartition, batch: bytes) -> int:
-        connection = await self._cluster.leader(partition)
-        version = connection.version_for(ProduceRequest)
-        topic = ProduceRequest.TopicProduceData(
-            partition_data=[ProduceRequest.PartitionProduceData(index=partition.partition, records=batch)]
-        )
-        if version >= BY_ID_VERSION_MIN:
-            topic.topic_id = self._cluster.topic_id(partition.topic)
+    async def _encode(self, batches: Iterator[EncodedBatch], room: int) -> EncodedBatch:
+        if self._settings.codec is not Codec.NONE and room >= OFF_LOOP_BYTES_MIN:
+            encoded = await asyncio.to_thread(next, batches)
         else:
-            topic.name = partition.topic
-        request = ProduceRequest(acks=self._acks, timeout_ms=int(self._timeout_s * 1000), topic_data=[topic])
-        if self._acks == 0:
-            connection.send_unanswered(request, version)
-            return -1
-        answer: ProduceResponse = await connection.request(request, version=version, timeout_s=self._timeout_s)
-        result = answer.responses[0].partition_responses[0]
-        if result.error_code != ErrorCode.NONE:
-            raise KafkaError(ErrorCode(result.error_code), result.error_message or str(partition))
-        return result.base_offset
+            encoded = next(batches)
+        if len(encoded.batch) > self._settings.request_bytes_max:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a batch of {encoded.rows} row(s) has {len(encoded.batch)} bytes; max.request.size is {self._settings.request_bytes_max}",
+            )
+        return encoded
+
+    def _append_rows(
+        self,
+        topic: str,
+        encoded: EncodedBatch,
+        room: int,
+        partition: int | None,
+        count: int,
+        delivery: RowsDelivery,
+    ) -> None:
+        size = len(encoded.batch)
+        if self._settings.codec is Codec.NONE and size < room:
+            self._space.give(room - size)
+            room = size
+        index = self._sticky.partition(topic, count) if partition is None else partition
+        delivery.expect(encoded.rows)
+        self._accumulator.append_encoded(
+            TopicPartition(topic, index),
+            encoded.batch,
+            Entry(delivery, encoded.rows, -1),
+            plain_bytes=max(size, room),
+            reserved=room,
+            now=asyncio.get_running_loop().time(),
+        )
+        if partition is None:
+            self._sticky.add(topic, index, size, count, is_full=True)
+
+    # --- waiting
+
+    def _wake(self) -> None:
+        if self._sender is not None:
+            self._sender.wake()
+
+    def _check(self) -> Sender:
+        if self._closed is not None:
+            raise self._closed
+        if self._sender is None:
+            raise ProducerClosed("the producer is not started")
+        if self._transaction is not None:
+            self._transaction.check_send()
+        return self._sender
+
+    async def _wait_for_room(self, size: int) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        try:
+            await self._space.take(size, self._settings.block_s)
+        finally:
+            assert self._metrics is not None
+            self._metrics.waited.record((loop.time() - begun) * 1000)
+
+    async def flush(self) -> None:
+        """Until everything that was sent so far is delivered or given up; the futures tell which."""
+        if self._closed is None and self._sender is not None:
+            await self._sender.flush()
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Sends what is there, for so long (None: as long as delivery.timeout.ms allows), and aborts a transaction that is still open;
+        a prepared one stays. What is not sent by then fails with ProducerClosed."""
+        if self._task is not None and self._closed is None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._finish()
+            except (HeadraceError, TimeoutError):
+                pass  # deliveries tell what became of them, and an open transaction is ended by its timeout
+        if self._transaction is not None:
+            await self._transaction.close()
+        self._stop(ProducerClosed("the producer is closed"))
+        if self._task is not None:
+            await end_tasks([self._task])
+        if self._owns_cluster:
+            await self._cluster.close()
+
+    async def _finish(self) -> None:
+        transaction = self._transaction
+        open_states = (TransactionState.OPEN, TransactionState.FAILED, TransactionState.ABORTING)
+        if transaction is not None and transaction.state in open_states:
+            await transaction.abort()
+        await self.flush()

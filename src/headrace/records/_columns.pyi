@@ -1,9 +1,6 @@
-from collections.abc import Sequence
-
 from headrace.records.batch import Buffer
-from headrace.records.kernel_types import BinaryColumn, Columns, HeaderColumn, Section
+from headrace.records.kernel_types import BinaryColumn, HeaderColumn
 
-def decode_columns(sections: Sequence[Section], with_headers: bool, start_offset: int, end_offset: int) -> Columns: ...
 def encode_columns(
     start: int,
     count: int,

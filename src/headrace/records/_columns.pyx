@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Record sections to Arrow's column buffers and back; _columns_pure.py is its twin and says the same in Python.
+"""Arrow's column buffers as record sections, and the partitions of keys; _columns_pure.py is its twin and says the same in Python.
 
 The long loops run without the interpreter's lock. Nobody may change the buffers meanwhile; what they hold is not trusted.
 """
@@ -8,224 +8,20 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from libc.stdint cimport INT32_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy, memset
 
 from headrace.records._wire cimport (
-    COUNT_MISMATCH,
     MALFORMED,
     NO_TIMESTAMP,
     OK,
-    RELEASE_LOCK_BYTES,
-    TRAILING_BYTES,
-    Fields,
     add,
     hash_key,
     load32,
     load64,
-    read_fields,
-    read_span,
     span_bytes,
     varint_bytes,
     write_span,
     write_varint,
 )
-
-from headrace.records.kernel_types import SECTION_BYTES_MAX, BinaryColumn, Columns, HeaderColumn, MalformedSection
-
-
-cdef struct Binary:  # a binary column being filled
-    uint8_t* validity
-    int32_t* offsets
-    uint8_t* data
-    Py_ssize_t rows
-    Py_ssize_t rows_max
-    Py_ssize_t used
-    Py_ssize_t used_max
-    Py_ssize_t nulls
-
-
-cdef struct Target:
-    int64_t* offsets
-    int64_t* timestamps
-    Binary keys
-    Binary values
-    bint with_headers
-    int32_t* lists
-    Binary header_keys
-    Binary header_values
-    Py_ssize_t rows
-
-
-cdef struct Part:  # one section, and which of its records are wanted
-    const uint8_t* data
-    Py_ssize_t end
-    int32_t count
-    int64_t base_offset
-    int64_t base_timestamp
-    bint append_time
-    int64_t start_offset
-    int64_t end_offset
-
-
-cdef inline int put(Binary* column, const uint8_t* start, int32_t length, bint store) noexcept nogil:
-    """Without `store` it only counts: the first of two walks finds out how much room the second one needs."""
-    if not store:
-        column.used += length if length > 0 else 0
-        column.rows += 1
-        return OK
-    if column.rows >= column.rows_max or length > column.used_max - column.used:
-        return MALFORMED
-    if length < 0:
-        column.nulls += 1
-    else:
-        column.validity[column.rows >> 3] |= <uint8_t>(1 << (column.rows & 7))
-        memcpy(column.data + column.used, start, length)
-        column.used += length
-    column.rows += 1
-    column.offsets[column.rows] = <int32_t>column.used
-    return OK
-
-
-cdef int put_headers(const uint8_t* data, Fields* fields, Target* target, bint store) noexcept nogil:
-    cdef Py_ssize_t position = fields.headers
-    cdef Py_ssize_t start = 0
-    cdef int32_t length = 0
-    cdef int32_t index
-    for index in range(fields.header_count):
-        if read_span(data, &position, fields.end, &start, &length) != OK:
-            return MALFORMED
-        if put(&target.header_keys, data + start, length, store) != OK:
-            return MALFORMED
-        if read_span(data, &position, fields.end, &start, &length) != OK:
-            return MALFORMED
-        if put(&target.header_values, data + start, length, store) != OK:
-            return MALFORMED
-    if store:
-        target.lists[target.keys.rows] = <int32_t>target.header_keys.rows
-    return OK
-
-
-cdef int walk(Part* part, Target* target, bint store, int32_t* bad) noexcept nogil:
-    cdef Py_ssize_t position = 0
-    cdef int32_t index
-    cdef int64_t offset = 0
-    cdef int64_t timestamp = part.base_timestamp
-    cdef Fields fields
-    for index in range(part.count):
-        bad[0] = index
-        if position == part.end:
-            return COUNT_MISMATCH
-        if read_fields(part.data, position, part.end, &fields) != OK:
-            return MALFORMED
-        position = fields.end
-        if add(part.base_offset, fields.offset_delta, &offset) != OK:
-            return MALFORMED
-        if not part.append_time and add(part.base_timestamp, fields.timestamp_delta, &timestamp) != OK:
-            return MALFORMED
-        if offset < part.start_offset or offset >= part.end_offset:
-            continue
-        if put(&target.keys, part.data + fields.key, fields.key_length, store) != OK:
-            return MALFORMED
-        if put(&target.values, part.data + fields.value, fields.value_length, store) != OK:
-            return MALFORMED
-        if target.with_headers and put_headers(part.data, &fields, target, store) != OK:
-            return MALFORMED
-        if store:
-            target.offsets[target.rows] = offset
-            target.timestamps[target.rows] = timestamp
-        target.rows += 1
-    bad[0] = part.count
-    return OK if position == part.end else TRAILING_BYTES
-
-
-cdef int walk_sections(
-    sections, int64_t start_offset, int64_t end_offset, Target* target, bint store
-) except -1:
-    cdef Py_buffer view
-    cdef Part part
-    cdef int status
-    cdef int32_t bad = 0
-    part.start_offset = start_offset
-    part.end_offset = end_offset
-    for number, (records, count, base_offset, base_timestamp, append_timestamp) in enumerate(sections):
-        part.count = count
-        part.base_offset = base_offset
-        part.append_time = append_timestamp is not None
-        part.base_timestamp = base_timestamp if append_timestamp is None else append_timestamp
-        PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
-        part.data = <const uint8_t*>view.buf
-        part.end = view.len
-        if view.len < RELEASE_LOCK_BYTES:
-            status = walk(&part, target, store, &bad)
-        else:
-            with nogil:
-                status = walk(&part, target, store, &bad)
-        PyBuffer_Release(&view)
-        if status != OK:
-            raise MalformedSection(number, bad, status)
-    return 0
-
-
-@cython.final
-cdef class Room:
-    """The memory of a binary column, as much as the first walk counted."""
-
-    cdef object validity
-    cdef object offsets
-    cdef object data
-
-    def __cinit__(self):
-        self.validity = self.offsets = self.data = None
-
-    cdef void lend(self, Binary* column):
-        self.validity = PyByteArray_FromStringAndSize(NULL, (column.rows + 7) // 8)
-        self.offsets = PyByteArray_FromStringAndSize(NULL, 4 * (column.rows + 1))
-        self.data = PyByteArray_FromStringAndSize(NULL, column.used)
-        column.validity = <uint8_t*>PyByteArray_AS_STRING(self.validity)
-        column.offsets = <int32_t*>PyByteArray_AS_STRING(self.offsets)
-        column.data = <uint8_t*>PyByteArray_AS_STRING(self.data)
-        column.rows_max = column.rows
-        column.used_max = column.used
-        column.rows = 0
-        column.used = 0
-        column.offsets[0] = 0
-        memset(column.validity, 0, len(self.validity))
-
-    cdef object take(self, Binary* column):
-        return BinaryColumn(self.validity if column.nulls else None, self.offsets, self.data, column.nulls)
-
-
-def decode_columns(sections, bint with_headers, int64_t start_offset, int64_t end_offset):
-    """The records of all sections with offsets from `start_offset` to before `end_offset`, as Arrow's column buffers."""
-    cdef Target target
-    cdef Room keys = Room()
-    cdef Room values = Room()
-    cdef Room header_keys = Room()
-    cdef Room header_values = Room()
-    size = sum([memoryview(section[0]).nbytes for section in sections])
-    if size > SECTION_BYTES_MAX:
-        raise ValueError(f"{size} bytes of records are more than the {SECTION_BYTES_MAX} one decode takes")
-    memset(&target, 0, sizeof(Target))
-    target.with_headers = with_headers
-    walk_sections(sections, start_offset, end_offset, &target, False)
-    offsets = PyByteArray_FromStringAndSize(NULL, 8 * target.rows)
-    timestamps = PyByteArray_FromStringAndSize(NULL, 8 * target.rows)
-    lists = PyByteArray_FromStringAndSize(NULL, 4 * (target.rows + 1))
-    target.offsets = <int64_t*>PyByteArray_AS_STRING(offsets)
-    target.timestamps = <int64_t*>PyByteArray_AS_STRING(timestamps)
-    target.lists = <int32_t*>PyByteArray_AS_STRING(lists)
-    target.lists[0] = 0
-    target.rows = 0
-    keys.lend(&target.keys)
-    values.lend(&target.values)
-    header_keys.lend(&target.header_keys)
-    header_values.lend(&target.header_values)
-    walk_sections(sections, start_offset, end_offset, &target, True)
-    headers = None
-    if with_headers:
-        entries = header_keys.take(&target.header_keys), header_values.take(&target.header_values)
-        headers = HeaderColumn(None, lists, *entries)
-    return Columns(target.rows, offsets, timestamps, keys.take(&target.keys), values.take(&target.values), headers)
 
 
 @cython.final

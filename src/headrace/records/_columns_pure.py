@@ -1,97 +1,16 @@
-"""Record sections to Arrow's column buffers and back in plain Python: twin and oracle of _columns.pyx."""
+"""Arrow's column buffers as record sections, and the partitions of keys, in plain Python: twin and oracle of _columns.pyx."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 
-from headrace.records._kernel_pure import Span, partition_for_key, read_fields
-from headrace.records.batch import NO_TIMESTAMP, Buffer, CorruptBatch
-from headrace.records.kernel_types import (
-    COUNT_MISMATCH,
-    MALFORMED,
-    SECTION_BYTES_MAX,
-    TRAILING_BYTES,
-    BinaryColumn,
-    Columns,
-    HeaderColumn,
-    MalformedSection,
-    Section,
-)
+from headrace.records._kernel_pure import Span, partition_for_key
+from headrace.records.batch import NO_TIMESTAMP, Buffer
+from headrace.records.kernel_types import BinaryColumn, HeaderColumn
 from headrace.records.varint import varint, varlong
 
 _INT32_MAX = 2**31 - 1
-_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
-
-
-class _Binary:
-    """A binary column being filled."""
-
-    def __init__(self) -> None:
-        self.valid: list[bool] = []
-        self.offsets = array("i", [0])
-        self.data = bytearray()
-
-    def put(self, section: memoryview, span: Span) -> None:
-        self.valid.append(span is not None)
-        if span is not None:
-            self.data += section[span[0] : span[1]]
-        self.offsets.append(len(self.data))
-
-    def take(self) -> BinaryColumn:
-        nulls = self.valid.count(False)
-        validity = None
-        if nulls:
-            validity = bytearray((len(self.valid) + 7) // 8)
-            for row, valid in enumerate(self.valid):
-                validity[row >> 3] |= valid << (row & 7)
-        return BinaryColumn(validity, bytearray(self.offsets), self.data, nulls)
-
-
-def decode_columns(sections: Sequence[Section], with_headers: bool, start_offset: int, end_offset: int) -> Columns:
-    """The records of all sections with offsets from `start_offset` to before `end_offset`, as Arrow's column buffers."""
-    size = sum(memoryview(section.records).nbytes for section in sections)
-    if size > SECTION_BYTES_MAX:
-        raise ValueError(f"{size} bytes of records are more than the {SECTION_BYTES_MAX} one decode takes")
-    offsets, timestamps, lists = array("q"), array("q"), array("i", [0])
-    keys, values, header_keys, header_values = _Binary(), _Binary(), _Binary(), _Binary()
-    for number, section in enumerate(sections):
-        records = memoryview(section.records).cast("B")
-        position = 0
-        for index in range(section.record_count):
-            if position == len(records):
-                raise MalformedSection(number, index, COUNT_MISMATCH)
-            try:
-                timestamp_delta, offset_delta, key, value, headers, position = read_fields(records, position)
-            except CorruptBatch:
-                raise MalformedSection(number, index, MALFORMED) from None
-            offset = section.base_offset + offset_delta
-            timestamp = section.append_time
-            if timestamp is None:
-                timestamp = section.base_timestamp + timestamp_delta
-            if not (_INT64_MIN <= offset <= _INT64_MAX and _INT64_MIN <= timestamp <= _INT64_MAX):
-                raise MalformedSection(number, index, MALFORMED)
-            if not start_offset <= offset < end_offset:
-                continue
-            offsets.append(offset)
-            timestamps.append(timestamp)
-            keys.put(records, key)
-            values.put(records, value)
-            for name, content in headers:
-                header_keys.put(records, name)
-                header_values.put(records, content)
-            lists.append(len(header_keys.valid))
-        if position != len(records):
-            raise MalformedSection(number, section.record_count, TRAILING_BYTES)
-    header_column = HeaderColumn(None, bytearray(lists), header_keys.take(), header_values.take())
-    return Columns(
-        len(offsets),
-        bytearray(offsets),
-        bytearray(timestamps),
-        keys.take(),
-        values.take(),
-        header_column if with_headers else None,
-    )
+_INT64_MIN = -(2**63)
 
 
 class _Offsets:

@@ -24,14 +24,35 @@ from headrace.records.batch import (
 from headrace.records.builder import BatchBuilder
 from headrace.records.compression import Codec
 from headrace.records.kernel import decode_columns, encode_columns, partitions_for_keys
-from headrace.records.kernel_types import BinaryColumn, HeaderColumn, Section
-from headrace.records.record import record_section
+from headrace.records.kernel_types import (
+    WANT_HEADERS,
+    WANT_KEYS,
+    WANT_OFFSETS,
+    WANT_TIMESTAMP_TYPES,
+    WANT_TIMESTAMPS,
+    WANT_VALUES,
+    BinaryColumn,
+    Columns,
+    HeaderColumn,
+    Section,
+)
+from headrace.records.record import Headers, record_section
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 DECODED_BYTES_MAX = 1024 * 1024 * 1024  # of all batches in one call, decompressed
 OFFSET_MAX = 2**63 - 1
+COLUMN_BITS = {
+    "offset": WANT_OFFSETS,
+    "timestamp": WANT_TIMESTAMPS,
+    "timestamp_type": WANT_TIMESTAMP_TYPES,
+    "key": WANT_KEYS,
+    "value": WANT_VALUES,
+    "headers": WANT_HEADERS,
+}
+USUAL_COLUMNS = ("offset", "timestamp", "key", "value")
+MILLISECONDS, MICROSECONDS = "ms", "us"
 
 
 class EncodedBatch(NamedTuple):
@@ -40,7 +61,7 @@ class EncodedBatch(NamedTuple):
 
 
 def section_of(batch: Buffer, header: BatchHeader, limit: int = DECODED_BYTES_MAX) -> Section:
-    """What `decode_sections` wants of the batch that starts the buffer."""
+    """What `decode_columns` wants of the batch that starts the buffer."""
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     records = record_section(batch, header, limit)
     return Section(records, header.record_count, header.base_offset, header.base_timestamp, append_time)
@@ -49,11 +70,12 @@ def section_of(batch: Buffer, header: BatchHeader, limit: int = DECODED_BYTES_MA
 def keys_and_values(batch: Buffer, header: BatchHeader) -> Iterator[tuple[bytes | None, bytes | None]]:
     """Of the batch that starts the buffer; CorruptBatch if any of it is wrong. Needs no pyarrow."""
     check_crc(batch, 0, header)
-    columns = decode_columns([section_of(batch, header)], False, 0, OFFSET_MAX)
-    return zip(_each(columns.keys, columns.rows), _each(columns.values, columns.rows), strict=True)
+    columns = decode_columns([section_of(batch, header)], WANT_KEYS | WANT_VALUES, 0, OFFSET_MAX)
+    return zip(each_binary(columns.keys, columns.rows), each_binary(columns.values, columns.rows), strict=True)
 
 
-def _each(column: BinaryColumn, rows: int) -> list[bytes | None]:
+def each_binary(column: BinaryColumn | None, rows: int) -> list[bytes | None]:
+    assert column is not None, "whoever wants it asks for it"
     data, validity = bytes(column.data), column.validity
     ends = memoryview(column.offsets).cast("B").cast("i").tolist()
     found: list[bytes | None] = [data[begin:end] for begin, end in pairwise(ends[: rows + 1])]
@@ -69,7 +91,8 @@ def decode_batches(
     *,
     start_offset: int = 0,
     end_offset: int = OFFSET_MAX,
-    with_headers: bool = False,
+    columns: Sequence[str] = USUAL_COLUMNS,
+    timestamp_unit: str = MILLISECONDS,
     limit: int = DECODED_BYTES_MAX,
     verify_crc: bool = True,
 ) -> pa.RecordBatch:
@@ -84,27 +107,58 @@ def decode_batches(
         section = section_of(view[position:], header, limit)
         limit -= len(section.records)
         sections.append(section)
-    return decode_sections(sections, start_offset=start_offset, end_offset=end_offset, with_headers=with_headers)
+    found = decode_columns(sections, wanted_bits(columns), start_offset, end_offset, timestamp_unit == MICROSECONDS)
+    return record_batch_of(found, columns, timestamp_unit)
 
 
-def decode_sections(
-    sections: Sequence[Section], *, start_offset: int = 0, end_offset: int = OFFSET_MAX, with_headers: bool = False
-) -> pa.RecordBatch:
-    """Columns offset, timestamp, key, value and, if asked for, headers; raises MalformedSection, a CorruptBatch."""
+def wanted_bits(columns: Sequence[str]) -> int:
+    """What `decode_columns` wants to hear; ValueError names a column that there is not."""
+    bits = 0
+    for name in columns:
+        if name not in COLUMN_BITS:
+            raise ValueError(f"{name!r} is no column of records; there are {', '.join(COLUMN_BITS)}")
+        bits |= COLUMN_BITS[name]
+    return bits
+
+
+def record_batch_of(found: Columns, columns: Sequence[str], timestamp_unit: str = MILLISECONDS) -> pa.RecordBatch:
+    """The buffers as they are, in the order of the names; all of them must have been decoded, timestamps in this unit."""
     import pyarrow as pa
 
-    columns = decode_columns(sections, with_headers, start_offset, end_offset)
-    arrays = [
-        pa.Array.from_buffers(pa.int64(), columns.rows, [None, pa.py_buffer(columns.offsets)]),
-        pa.Array.from_buffers(pa.timestamp("ms", "UTC"), columns.rows, [None, pa.py_buffer(columns.timestamps)]),
-        _binary_array(columns.keys, columns.rows),
-        _binary_array(columns.values, columns.rows),
-    ]
-    names = ["offset", "timestamp", "key", "value"]
-    if columns.headers is not None:
-        arrays.append(_header_array(columns.headers, columns.rows))
-        names.append("headers")
-    return pa.RecordBatch.from_arrays(arrays, names)
+    return pa.RecordBatch.from_arrays([_array(found, name, timestamp_unit) for name in columns], list(columns))
+
+
+def _array(found: Columns, name: str, timestamp_unit: str) -> pa.Array:
+    import pyarrow as pa
+
+    rows = found.rows
+    if name == "key" or name == "value":
+        column = found.keys if name == "key" else found.values
+        assert column is not None
+        return _binary_array(column, rows)
+    if name == "headers":
+        assert found.headers is not None
+        return _header_array(found.headers, rows)
+    if name == "offset":
+        kind, data = pa.int64(), found.offsets
+    elif name == "timestamp":
+        kind, data = pa.timestamp(timestamp_unit, "UTC"), found.timestamps
+    else:
+        kind, data = pa.int32(), found.timestamp_types
+    assert data is not None
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(data)], null_count=0)
+
+
+def each_headers(column: HeaderColumn | None, rows: int) -> list[Headers]:
+    """Of each row, as `Record` has them."""
+    assert column is not None, "whoever wants it asks for it"
+    entries = len(column.keys.offsets) // 4 - 1
+    if entries == 0:
+        return [()] * rows
+    names = [(name or b"").decode("utf-8", "replace") for name in each_binary(column.keys, entries)]
+    pairs = list(zip(names, each_binary(column.values, entries), strict=True))
+    ends = memoryview(column.offsets).cast("B").cast("i").tolist()
+    return [tuple(pairs[begin:end]) for begin, end in pairwise(ends[: rows + 1])]
 
 
 def _binary_array(column: BinaryColumn, rows: int) -> pa.Array:

@@ -25,6 +25,9 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
+Room = Callable[[int], bytearray | memoryview]
+
+
 class TooLarge(CorruptBatch):
     """Compressed bytes that unfold to more than the caller allows."""
 
@@ -75,35 +78,39 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
     return bytes(library.compress(data, level=level))
 
 
-def decompress(codec: int, data: Buffer, limit: int) -> Buffer:
-    """At most `limit` bytes, else TooLarge; CorruptBatch for anything that is not what the codec says."""
+def decompress(codec: int, data: Buffer, limit: int, room: Room = allocate) -> Buffer:
+    """At most `limit` bytes, else TooLarge; CorruptBatch for anything that is not what the codec says. `room` gives the memory."""
     if codec == Codec.NONE:
         if len(data) > limit:
             raise TooLarge(f"{len(data)} bytes are more than the {limit} allowed")
         return data
     if codec == Codec.SNAPPY:
-        return _decompress_snappy(memoryview(data), limit)
+        return _decompress_snappy(memoryview(data), limit, room)
     if codec == Codec.GZIP:
-        return _decompress_growing(cramjam.gzip.decompress_into, data, limit)
+        return _decompress_growing(cramjam.gzip.decompress_into, data, limit, room)
     if codec == Codec.ZSTD:
-        return _decompress_growing(cramjam.zstd.decompress_into, data, limit)
+        return _decompress_growing(cramjam.zstd.decompress_into, data, limit, room)
     if codec == Codec.LZ4:
         _check_lz4_frame(data)
-        return _decompress_growing(cramjam.lz4.decompress_into, data, limit)
+        return _decompress_growing(cramjam.lz4.decompress_into, data, limit, room)
     raise CorruptBatch(f"unknown codec {codec}")
 
 
-def _decompress_growing(decompress_into: Callable[[Buffer, bytearray], int], data: Buffer, limit: int) -> bytearray:
+def _decompress_growing(
+    decompress_into: Callable[[Buffer, bytearray | memoryview], int], data: Buffer, limit: int, room: Room
+) -> Buffer:
     """These formats do not say how long their content is, or may lie: try a buffer, and a larger one while it is too small."""
     size = min(limit, max(_FIRST_GUESS_BYTES_MIN, _FIRST_GUESS_RATIO * len(data)))
     while True:
-        out = allocate(size)
+        out = room(size)
         try:
             length = decompress_into(data, out)
         except cramjam.DecompressionError as error:
             if _BUFFER_FULL not in str(error):
                 raise CorruptBatch(f"compressed records cannot be read: {error}") from None
         else:
+            if isinstance(out, memoryview):
+                return out[:length]
             del out[length:]
             return out
         if size >= limit:
@@ -119,13 +126,13 @@ def _compress_snappy(data: memoryview) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(data: memoryview, limit: int) -> bytearray:
+def _decompress_snappy(data: memoryview, limit: int, room: Room) -> Buffer:
     blocks = [data] if data[:8] != _XERIAL_MAGIC else _xerial_blocks(data)
     sizes = [_snappy_length(block) for block in blocks]
     total = sum(sizes)
     if total > limit:
         raise TooLarge(f"compressed records unfold to {total} bytes, {limit} are allowed")
-    out = allocate(total)
+    out = room(total)
     view = memoryview(out)
     position = 0
     try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 try:
-    from headrace.records._columns import decode_columns, encode_columns, partitions_for_keys
+    from headrace.records._columns import encode_columns, partitions_for_keys
     from headrace.records._compaction import OffsetMap
+    from headrace.records._decode import decode_columns, reusable, scan_batches
     from headrace.records._kernel import (
         allocate,
         inspect_plain_batch,
@@ -16,8 +17,9 @@ try:
 
     COMPILED = True
 except ImportError:
-    from headrace.records._columns_pure import decode_columns, encode_columns, partitions_for_keys
+    from headrace.records._columns_pure import encode_columns, partitions_for_keys
     from headrace.records._compaction_pure import OffsetMap  # type: ignore[assignment]
+    from headrace.records._decode_pure import decode_columns, reusable, scan_batches
     from headrace.records._kernel_pure import (
         allocate,
         inspect_plain_batch,
@@ -39,6 +41,8 @@ __all__ = [
     "murmur2",
     "partition_for_key",
     "partitions_for_keys",
+    "reusable",
+    "scan_batches",
     "split_single_produce",
     "validate_records",
 ]

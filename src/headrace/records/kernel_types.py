@@ -21,6 +21,14 @@ COPY: Final = 0
 REBUILT: Final = 1
 NOTHING: Final = 2
 
+# Columns that a decode may be asked for.
+WANT_OFFSETS: Final = 1
+WANT_TIMESTAMPS: Final = 2
+WANT_KEYS: Final = 4
+WANT_VALUES: Final = 8
+WANT_HEADERS: Final = 16
+WANT_TIMESTAMP_TYPES: Final = 32
+
 RECORD_ERRORS_MAX: Final = 16  # a batch may have a million bad records; so many are named
 SECTION_BYTES_MAX: Final = 2**31 - 1  # of all sections in one decode: Arrow's binary columns have 32-bit offsets
 
@@ -53,12 +61,32 @@ class HeaderColumn(NamedTuple):
 
 
 class Columns(NamedTuple):
+    """None is what nobody asked for."""
+
     rows: int
-    offsets: Buffer  # int64
-    timestamps: Buffer  # int64
-    keys: BinaryColumn
-    values: BinaryColumn
+    offsets: Buffer | None  # int64
+    timestamps: Buffer | None  # int64, milliseconds or microseconds
+    keys: BinaryColumn | None
+    values: BinaryColumn | None
     headers: HeaderColumn | None
+    timestamp_types: Buffer | None  # int32: 0 as the producer said, 1 as the log appended it
+
+
+class ScannedBatch(NamedTuple):
+    """Where a whole batch lies in a buffer, and what of its header a reader needs."""
+
+    position: int
+    size: int
+    base_offset: int  # of an old format (magic 0 and 1) the last offset: no other is known
+    last_offset: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    record_count: int
 
 
 class Section(NamedTuple):

@@ -198,7 +198,47 @@ async def _aiokafka(assignor: str, bootstrap: str, topic: str, group: str) -> No
     await consumer.stop()
 
 
-CLIENTS = {"confluent-kafka": confluent, "kafka-python": kafka_python, "aiokafka": aiokafka}
+def headrace(assignor: str, bootstrap: str, topic: str, group: str) -> None:
+    from headrace.client import Consumer, HeadraceError
+
+    settings: dict[str, object] = {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "max.poll.records": BATCH_MAX,
+    }
+    if assignor == "consumer":
+        settings["group.protocol"] = "consumer"
+    else:
+        settings |= {
+            "partition.assignment.strategy": assignor,
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+        }
+    consumer = Consumer(settings)
+    consumer.subscribe(
+        [topic],
+        on_assigned=lambda partitions: moved("partitions_assigned", partitions),
+        on_revoked=lambda partitions: moved("partitions_revoked", partitions),
+        on_lost=lambda partitions: moved("partitions_revoked", partitions),
+    )
+    try:
+        while True:
+            found = ranges_of((one.partition, one.offset) for one in consumer.poll(POLL_S))
+            if not found:
+                continue
+            consumed(found)
+            try:
+                consumer.commit()
+                committed(found)
+            except HeadraceError as error:
+                say("offsets_committed", success=False, error=str(error))
+    except Ended:
+        consumer.close()
+
+
+CLIENTS = {"confluent-kafka": confluent, "kafka-python": kafka_python, "aiokafka": aiokafka, "headrace": headrace}
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.base.errors import HeadraceError
 from headrace.client.cluster import Cluster
 from headrace.client.groups import committed_offsets
-from headrace.testing.peers import java
+from headrace.testing.peers import KafkaPeer, java
 from headrace.testing.processes import LOOPBACK, NodeProcess
 from tools.prove.groups.member import SESSION_MS
 from tools.prove.registry import ROOT
@@ -141,7 +141,7 @@ class Watch:
 
 
 class Story:
-    def __init__(self, node: NodeProcess, cast: Cast, number: int) -> None:
+    def __init__(self, node: NodeProcess | KafkaPeer, cast: Cast, number: int) -> None:
         self._node = node
         self._cast = cast
         self._topic = self._group = f"group-{number}"

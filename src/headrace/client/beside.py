@@ -1,0 +1,66 @@
+"""What takes time and must not hold up a loop runs beside it, each under a name and once at a time, and wakes the loop when it is done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+from headrace.client.tasks import end_tasks
+
+NEVER = float("inf")
+JITTER = 0.2
+BACKOFF_EXPONENT_MAX = 30
+
+
+def pause_s(bounds: tuple[float, float], failures: int, chance: Random) -> float:
+    """Doubled with each failure, up to the bound, and never quite the same for two that wait."""
+    first, most = bounds
+    return min(most, first * float(2 ** min(failures - 1, BACKOFF_EXPONENT_MAX))) * chance.uniform(
+        1 - JITTER, 1 + JITTER
+    )
+
+
+class Beside:
+    def __init__(
+        self, backoff_s: tuple[float, float], *, chance: Random, now: Callable[[], float], wake: Callable[[], None]
+    ) -> None:
+        self._backoff_s = backoff_s
+        self._chance = chance
+        self._now = now
+        self._wake = wake
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._failures: dict[str, int] = {}
+        self._not_before: dict[str, float] = {}
+
+    def start(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        assert name not in self._tasks, name
+
+        async def run() -> None:
+            try:
+                await work()
+            finally:
+                del self._tasks[name]
+                self._wake()
+
+        self._tasks[name] = asyncio.get_running_loop().create_task(run())
+
+    def start_once(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> float:
+        """Unless it runs already, or must rest: then it says until when."""
+        if name in self._tasks:
+            return NEVER
+        not_before = self._not_before.get(name, 0.0)
+        if self._now() < not_before:
+            return not_before
+        self.start(name, work)
+        return NEVER
+
+    def rest(self, name: str, failed: bool) -> None:
+        """It does not run again at once; after each failure in a row it rests longer."""
+        self._failures[name] = failures = self._failures.get(name, 0) + 1 if failed else 0
+        self._not_before[name] = self._now() + pause_s(self._backoff_s, max(1, failures), self._chance)
+
+    async def stop(self) -> None:
+        if self._tasks:
+            await end_tasks(self._tasks.values())

@@ -1,0 +1,104 @@
+"""The coordinator of one group: found when it is first needed, found again when it is doubted; and how often something is tried."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.client.cluster import Cluster
+from headrace.client.connection import Connection, Disconnected, NoAnswer
+from headrace.client.frames import UnexpectedAnswer
+from headrace.client.group_settings import GroupSettings
+from headrace.client.groups import find_coordinator
+
+HEARTBEATS = "coordinator"  # and commits: what is answered soon
+JOINS = "join"  # a JoinGroup waits for the whole group, and answers come in the order of the requests
+JITTER = 0.2
+ELSEWHERE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})  # it must be found again
+PASSING = ELSEWHERE | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+UNREACHABLE = (Disconnected, NoAnswer)
+
+
+class GroupCoordinator:
+    def __init__(self, cluster: Cluster, settings: GroupSettings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._node_id: int | None = None
+        self._is_doubted = False
+
+    def doubt(self) -> None:
+        self._node_id, self._is_doubted = None, True
+
+    async def connection(self, purpose: str = HEARTBEATS) -> Connection:
+        try:
+            if self._node_id is None:
+                if self._is_doubted:
+                    await self._cluster.refresh([])  # it may have moved house
+                    self._is_doubted = False
+                self._node_id, _ = await find_coordinator(self._cluster, self._settings.group_id)
+            return await self._cluster.broker(self._node_id, purpose)
+        except KafkaError as error:
+            if error.code not in PASSING and error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+                raise
+            raise Disconnected(f"the coordinator of group {self._settings.group_id}: {error}") from error
+
+    async def ask(self, request: Any, *, purpose: str = HEARTBEATS, timeout_s: float | None = None) -> Any:
+        return await self.ask_by_version(type(request), lambda version: request, purpose=purpose, timeout_s=timeout_s)
+
+    async def ask_by_version(
+        self,
+        kind: Any,
+        request: Callable[[int], Any],
+        version_max: int | None = None,
+        *,
+        purpose: str = HEARTBEATS,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """One of UNREACHABLE, if so: it is looked for again the next time. KafkaError UNSUPPORTED_VERSION of a broker that is too old."""
+        timeout_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self.connection(purpose)
+                version = connection.version_for(kind, version_max)
+                return await connection.request(request(version), version=version, timeout_s=timeout_s)
+        except UNREACHABLE:
+            self.doubt()
+            raise
+        except TimeoutError as error:
+            self.doubt()
+            group = self._settings.group_id
+            raise NoAnswer(f"REQUEST_TIMED_OUT: nothing from group {group}'s coordinator in {timeout_s:g} s") from error
+        except UnexpectedAnswer as error:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
+
+
+class Tries:
+    """Of one thing that may take a while: pauses that grow (KIP-580), and an end."""
+
+    def __init__(self, settings: GroupSettings, timeout_s: float | None = None) -> None:
+        """Without a timeout there is no end."""
+        self._settings = settings
+        self._count = 0
+        self._deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+
+    @property
+    def left_s(self) -> float:
+        """Of the time; at most that of one request."""
+        if self._deadline is None:
+            return self._settings.request_timeout_s
+        return min(max(0.0, self._deadline - asyncio.get_running_loop().time()), self._settings.request_timeout_s)
+
+    def begin_again(self) -> None:
+        self._count = 0
+
+    async def again(self, error: Exception) -> None:
+        """Returns when it is time for the next try; raises `error` if the time is up before."""
+        pause_s = min(self._settings.backoff_s * 2**self._count, self._settings.backoff_s_max)
+        pause_s *= random.uniform(1 - JITTER, 1 + JITTER)
+        self._count = min(self._count + 1, 30)
+        if self._deadline is not None and asyncio.get_running_loop().time() + pause_s >= self._deadline:
+            raise error
+        await asyncio.sleep(pause_s)

@@ -1,0 +1,77 @@
+"""What became of records that were sent: a future for one, or one for many rows."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from headrace.base.ids import TopicPartition
+
+
+class Sent(NamedTuple):
+    topic: str
+    partition: int
+    offset: int  # -1 with acks=0, where nobody tells
+    timestamp_ms: int
+
+
+class SentRange(NamedTuple):
+    """Rows that stand one after another in a partition."""
+
+    topic: str
+    partition: int
+    base_offset: int  # -1 with acks=0
+    rows: int
+
+
+class RecordDelivery:
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[Sent]) -> None:
+        self.future = future
+
+    def delivered(self, partition: TopicPartition, base_offset: int, count: int, timestamp_ms: int) -> None:
+        if not self.future.done():
+            self.future.set_result(Sent(partition.topic, partition.partition, base_offset, timestamp_ms))
+
+    def refused(self, error: Exception, count: int) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+            self.future.exception()  # seen: whoever does not look at deliveries is not told of them at exit either
+
+
+class RowsDelivery:
+    """`expect` comes before rows are handed on, `all_in` after the last; the first error is the one that is told."""
+
+    def __init__(self, future: asyncio.Future[list[SentRange]]) -> None:
+        self.future = future
+        self._ranges: list[SentRange] = []
+        self._waiting = 0
+        self._all_in = False
+        self._error: Exception | None = None
+
+    def expect(self, count: int) -> None:
+        self._waiting += count
+
+    def all_in(self) -> None:
+        self._all_in = True
+        self._finish()
+
+    def delivered(self, partition: TopicPartition, base_offset: int, count: int, timestamp_ms: int) -> None:
+        self._ranges.append(SentRange(partition.topic, partition.partition, base_offset, count))
+        self._waiting -= count
+        self._finish()
+
+    def refused(self, error: Exception, count: int) -> None:
+        self._error = self._error or error
+        self._waiting -= count
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._waiting or not self._all_in or self.future.done():
+            return
+        if self._error is not None:
+            self.future.set_exception(self._error)
+            self.future.exception()
+        else:
+            self.future.set_result(self._ranges)

@@ -1,0 +1,320 @@
+"""The producer without await.
+
+with Producer({"bootstrap.servers": "localhost:9092"}) as producer:
+    sent = producer.send("orders", b"value", b"key")
+    print(sent.result().offset)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import TopicPartition
+from headrace.client.buffer_space import BufferFull
+from headrace.client.deliveries import Sent, SentRange
+from headrace.client.face.background import Background, background, pass_on, passed_on
+from headrace.client.membership import CommittedOffset, GroupMetadata
+from headrace.client.partitioners import Partitioner
+from headrace.client.producer import AsyncProducer, ProducerClosed
+from headrace.client.tasks import end_tasks
+from headrace.client.transaction_requests import AbortableTransactionError, TransactionIdentity
+from headrace.client.transaction_session import TransactionState
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HANDED_MAX = 1000  # records on their way to the loop's thread, before whoever sends more waits
+LOOK_S = 1.0  # whoever waits for room looks so often whether the producer is still there
+
+
+class _Handed(NamedTuple):
+    at: float  # when it was handed over, by time.monotonic
+    delivery: Future[Sent]
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    partition: int | None
+    timestamp_ms: int | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class Handover:
+    """Records from other threads to the loop's, in order and many at a time: to cross over for each would cost more than to send it."""
+
+    def __init__(self, producer: AsyncProducer, loop: asyncio.AbstractEventLoop) -> None:
+        self.producer = producer
+        self.refused: Exception | None = None  # why a record was not taken, since the transaction began
+        self.is_closed = False
+        self._loop = loop
+        self._records: deque[_Handed | asyncio.Future[None]] = deque()  # a future: somebody waits until its turn comes
+        self._stuck: Exception | None = None  # why nothing is taken now
+        self._is_awake = False
+        self._woken = asyncio.Event()
+        self._room = threading.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, record: _Handed) -> None:
+        """From any thread."""
+        if self.is_closed:
+            raise ProducerClosed("the producer is closed")
+        self._records.append(record)
+        if not self._is_awake:
+            self._is_awake = True
+            self._loop.call_soon_threadsafe(self._wake)
+        while len(self._records) > HANDED_MAX and not self.is_closed:
+            self._room.clear()
+            if len(self._records) > HANDED_MAX:
+                self._room.wait(LOOK_S)
+        if self.is_closed:
+            self._refuse_all()
+
+    def _wake(self) -> None:
+        self._woken.set()
+        if self._task is None:
+            self._task = self._loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            self._is_awake = False  # before the look: whoever puts something after it, wakes
+            if not self._records:
+                self._woken.clear()
+                await self._woken.wait()
+            self._is_awake = True
+            while self._records:
+                record = self._records.popleft()
+                if isinstance(record, _Handed):
+                    await self._send(record)
+                elif not record.done():
+                    record.set_result(None)
+                if len(self._records) == HANDED_MAX // 2:
+                    self._room.set()
+            self._room.set()
+
+    async def _send(self, record: _Handed) -> None:
+        at, delivery, topic, value, key, partition, timestamp_ms, headers = record
+        try:
+            if self._stuck is not None and time.monotonic() - at > self.producer.block_s:
+                raise self._stuck  # it has waited as long as the one before it: not once more for each
+            sent = await self.producer.send(
+                topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+            )
+            self._stuck = None
+        except Exception as error:
+            self._stuck = error if _is_timeout(error) else None
+            self.refused = self.refused or error
+            if delivery.set_running_or_notify_cancel():
+                delivery.set_exception(error)
+        except asyncio.CancelledError:
+            self._records.appendleft(record)
+            raise
+        else:
+            pass_on(sent, delivery)
+
+    async def through(self) -> None:
+        """Until all that was handed over before is in the producer, or refused."""
+        if self.is_closed:
+            return
+        turn = self._loop.create_future()
+        self._records.append(turn)
+        self._wake()
+        await turn
+
+    async def close(self, timeout_s: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.through()
+        except TimeoutError:
+            pass
+        self.is_closed = True
+        if self._task is not None:
+            await end_tasks([self._task])
+        self._refuse_all()
+        self._room.set()
+        await self.producer.close(timeout_s)
+
+    def _refuse_all(self) -> None:
+        with suppress(IndexError):
+            while True:
+                record = self._records.popleft()
+                if isinstance(record, _Handed):
+                    if record.delivery.set_running_or_notify_cancel():
+                        record.delivery.set_exception(ProducerClosed("the producer is closed"))
+                elif not record.done():
+                    self._loop.call_soon_threadsafe(record.cancel)
+
+
+class Producer:
+    """What `AsyncProducer` is; deliveries are `concurrent.futures.Future`s. May be used by several threads."""
+
+    def __init__(self, options: Mapping[str, object], *, partitioner: Partitioner | None = None) -> None:
+        self._background = background()
+        self._handover = self._background.do(_open(options, partitioner))
+        self._transaction: Transaction | None = None
+        handover = self._handover
+        self._background.opened(self, lambda: handover.close(None))
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        self.close(None if kind is None else 0.0)
+
+    @property
+    def transaction(self) -> Transaction:
+        """KafkaError unless there is a transactional.id."""
+        if self._transaction is None:
+            _ = self._handover.producer.transaction
+            self._transaction = Transaction(self._background, self._handover)
+        return self._transaction
+
+    def metrics(self) -> dict[str, float]:
+        return self._background.call(self._handover.producer.metrics)
+
+    def partitions_for(self, topic: str) -> list[int]:
+        """Of a topic, which is made if brokers do that; waits up to max.block.ms for it."""
+        return self._background.do(self._handover.producer.partitions_for(topic))
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+    ) -> Future[Sent]:
+        """Waits while buffer.memory is full; the future is the delivery, or says why the record was not taken (after max.block.ms)."""
+        self._background.check()
+        delivery: Future[Sent] = Future()
+        self._handover.put(
+            _Handed(time.monotonic(), delivery, topic, value, key, partition, timestamp_ms, tuple(headers))
+        )
+        return delivery
+
+    def send_batch(
+        self, topic: str, rows: pa.RecordBatch | pa.Table, *, partition: int | None = None
+    ) -> Future[list[SentRange]]:
+        """Columns key, value, headers, timestamp, and `partition` for rows that know theirs; all optional, and encoded by the kernel.
+
+        Returns when all rows are in the buffer; the future has where they all are.
+        """
+
+        async def work() -> Future[list[SentRange]]:
+            await self._handover.through()
+            return passed_on(await self._handover.producer.send_batch(topic, rows, partition=partition))
+
+        return self._background.do(work())
+
+    def flush(self) -> None:
+        """Until everything that was sent so far is delivered or given up; the futures tell which."""
+        self._background.do(_flush(self._handover))
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Sends what is there, for so long (None: as long as delivery.timeout.ms allows), and aborts a transaction that is still open;
+        a prepared one stays. What is not sent by then fails with ProducerClosed."""
+        if self._background.is_here:  # a child of a fork leaves it to its parent
+            self._background.closed(self)
+            if not self._handover.is_closed:
+                self._background.do(self._handover.close(timeout_s))
+
+
+class Transaction:
+    """The transactions of a producer, one after another (`TransactionSession`)."""
+
+    def __init__(self, background: Background, handover: Handover) -> None:
+        self._background = background
+        self._handover = handover
+        self._session = handover.producer.transaction
+
+    @property
+    def transactional_id(self) -> str:
+        return self._session.transactional_id
+
+    @property
+    def state(self) -> TransactionState:
+        return self._session.state
+
+    @property
+    def identity(self) -> TransactionIdentity:
+        """With which this transaction can be ended by anybody."""
+        return self._background.call(lambda: self._session.identity)
+
+    def init(self, *, keep_prepared: bool = False) -> TransactionIdentity | None:
+        """Fences whoever had the transactional id, and aborts what it left open; with `keep_prepared` (two-phase commit) what it had
+        prepared stays, is given back, and waits for `complete`."""
+        return self._background.do(self._session.init(keep_prepared=keep_prepared))
+
+    def begin(self) -> None:
+        async def work() -> None:
+            await self._session.begin()
+            self._handover.refused = None
+
+        self._background.do(work())
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, CommittedOffset], group: GroupMetadata) -> None:
+        """They become the group's when, and only if, the transaction is committed."""
+        self._background.do(self._session.send_offsets(offsets, group))
+
+    def prepare(self) -> TransactionIdentity:
+        """All is written; nothing more goes in, and whoever has the identity may end it."""
+
+        async def work() -> TransactionIdentity:
+            await self._all_taken()
+            return await self._session.prepare()
+
+        return self._background.do(work())
+
+    def complete(self, prepared: TransactionIdentity) -> None:
+        """Of what `init` found prepared: committed if that is what was decided for, else aborted."""
+        self._background.do(self._session.complete(prepared))
+
+    def commit(self) -> None:
+        """All or nothing of it is visible afterwards. After a timeout it may be called again, and nothing else."""
+
+        async def work() -> None:
+            await self._all_taken()
+            await self._session.commit()
+
+        self._background.do(work())
+
+    def abort(self) -> None:
+        async def work() -> None:
+            await self._handover.through()
+            await self._session.abort()
+
+        self._background.do(work())
+
+    async def _all_taken(self) -> None:
+        """A record that was not taken, of which only its future tells, must not be missing in what is committed."""
+        await self._handover.through()
+        error = self._handover.refused
+        if error is not None and self._session.state is TransactionState.OPEN:
+            code = error.code if isinstance(error, KafkaError) else ErrorCode.TRANSACTION_ABORTABLE
+            message = f"the transaction must be aborted: a record of it was not taken: {error}"
+            raise AbortableTransactionError(code, message) from error
+
+
+def _is_timeout(error: Exception) -> bool:
+    return isinstance(error, BufferFull) or (
+        isinstance(error, KafkaError) and error.code is ErrorCode.REQUEST_TIMED_OUT
+    )
+
+
+async def _open(options: Mapping[str, object], partitioner: Partitioner | None) -> Handover:
+    producer = AsyncProducer(options, partitioner=partitioner)
+    await producer.start()
+    return Handover(producer, asyncio.get_running_loop())
+
+
+async def _flush(handover: Handover) -> Any:
+    await handover.through()
+    await handover.producer.flush()

@@ -1,0 +1,75 @@
+"""Which partition a record goes to: by the hash of its key, as Java's client has it, else to one partition until a batch is full.
+
+The sticky choice (KIP-794) fills whole batches, and with `adaptive` gives more to partitions whose queues are short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from random import Random
+
+# topic, key, value, how many partitions there are: the number of one of them, or None for the sticky one
+Partitioner = Callable[[str, bytes | None, bytes | None, int], int | None]
+
+
+class RoundRobin:
+    """Each record to the next partition, whatever its key."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, int] = {}
+
+    def __call__(self, topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
+        return self.turns(topic, partitions, 1)
+
+    def turns(self, topic: str, partitions: int, count: int) -> int:
+        """The partition of the first of so many records."""
+        turn = self._turns.get(topic, 0) % partitions
+        self._turns[topic] = turn + count
+        return turn
+
+
+class Sticky:
+    """`loads` gives the queue lengths of a topic's partitions; -1 for one that has no leader now."""
+
+    def __init__(
+        self, chance: Random, *, batch_bytes: int, adaptive: bool, loads: Callable[[str, int], Sequence[int]]
+    ) -> None:
+        self._chance = chance
+        self._batch_bytes = batch_bytes
+        self._adaptive = adaptive
+        self._loads = loads
+        self._chosen: dict[str, tuple[int, int]] = {}  # partition, bytes that it got since it was chosen
+
+    def partition(self, topic: str, partitions: int) -> int:
+        chosen = self._chosen.get(topic)
+        if chosen is None or chosen[0] >= partitions:
+            chosen = self._choose(topic, partitions)
+        return chosen[0]
+
+    def add(self, topic: str, partition: int, size: int, partitions: int, *, is_full: bool) -> None:
+        """`is_full`: the next record begins another batch, so that this is a good moment to change; it is done at the second at latest."""
+        chosen = self._chosen.get(topic)
+        if chosen is None or chosen[0] != partition:
+            return
+        produced = chosen[1] + size
+        if produced >= self._batch_bytes and (is_full or produced >= 2 * self._batch_bytes):
+            self._choose(topic, partitions)
+        else:
+            self._chosen[topic] = partition, produced
+
+    def _choose(self, topic: str, partitions: int) -> tuple[int, int]:
+        loads = self._loads(topic, partitions)
+        alive = [index for index in range(partitions) if loads[index] >= 0] or list(range(partitions))
+        if self._adaptive and len(alive) > 1:
+            most = max(loads[index] for index in alive) + 1
+            totals = list(accumulate(most - loads[index] for index in alive))
+            choice = alive[_first_above(totals, self._chance.randrange(totals[-1]))]
+        else:
+            choice = alive[self._chance.randrange(len(alive))]
+        self._chosen[topic] = choice, 0
+        return choice, 0
+
+
+def _first_above(totals: list[int], value: int) -> int:
+    return next(index for index, total in enumerate(totals) if total > value)

@@ -1,0 +1,66 @@
+"""Quotas of users, clients and addresses, as the cluster keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from headrace.base.errors import KafkaError
+from headrace.client.cluster import Cluster
+from headrace.client.fetching import known_code
+from headrace.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
+from headrace.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
+
+EXACT, DEFAULT, ANY = 0, 1, 2
+
+# Types ("user", "client-id", "ip") with names; None is the default for all who have none of their own.
+QuotaEntity = Mapping[str, str | None]
+
+
+class Quotas(NamedTuple):
+    entity: dict[str, str | None]
+    rates: dict[str, float]
+
+
+async def describe_quotas(cluster: Cluster, kinds: Sequence[str] = (), *, strict: bool = False) -> list[Quotas]:
+    """Of all entities of these types, or of all; `strict`: of entities that are of no other type besides."""
+    components = [
+        DescribeClientQuotasRequest.ComponentData(entity_type=kind, match_type=ANY, match=None) for kind in kinds
+    ]
+    answer: DescribeClientQuotasResponse = await cluster.request(
+        DescribeClientQuotasRequest(components=components, strict=strict)
+    )
+    if answer.error_code:
+        raise KafkaError(known_code(answer.error_code), answer.error_message or "the quotas cannot be listed")
+    return [
+        Quotas(
+            {part.entity_type: part.entity_name for part in entry.entity},
+            {one.key: one.value for one in entry.values},
+        )
+        for entry in answer.entries or []
+    ]
+
+
+async def alter_quotas(
+    cluster: Cluster, entity: QuotaEntity, rates: Mapping[str, float | None], *, validate_only: bool = False
+) -> None:
+    """A rate of None is removed."""
+    request = AlterClientQuotasRequest(
+        entries=[
+            AlterClientQuotasRequest.EntryData(
+                entity=[
+                    AlterClientQuotasRequest.EntityData(entity_type=kind, entity_name=name)
+                    for kind, name in entity.items()
+                ],
+                ops=[
+                    AlterClientQuotasRequest.OpData(key=key, value=rate or 0.0, remove=rate is None)
+                    for key, rate in rates.items()
+                ],
+            )
+        ],
+        validate_only=validate_only,
+    )
+    answer: AlterClientQuotasResponse = await cluster.request(request)
+    for entry in answer.entries:
+        if entry.error_code:
+            raise KafkaError(known_code(entry.error_code), entry.error_message or f"quotas of {dict(entity)}")

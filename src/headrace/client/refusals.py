@@ -1,0 +1,26 @@
+"""What was refused of many things that were asked for at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace.base.errors import KafkaError
+from headrace.client.fetching import known_code
+
+
+class Refused(KafkaError):
+    """Has the code of the first refusal; `failures` has all of them by what they are about. Everything else was done."""
+
+    def __init__(self, failures: Mapping[object, KafkaError]) -> None:
+        first = next(iter(failures.values()))
+        super().__init__(first.code, "; ".join(_told(what, error, first) for what, error in failures.items()))
+        self.failures = dict(failures)
+
+
+def _told(what: object, error: KafkaError, first: KafkaError) -> str:
+    code = "" if error.code is first.code else f"{error.code.name}: "
+    return f"{code}{error.message}" if str(what) in error.message else f"{what}: {code}{error.message}".rstrip(": ")
+
+
+def refusal(code: int, message: str | None, what: object) -> KafkaError | None:
+    return None if code == 0 else KafkaError(known_code(code), message or str(what))

@@ -1,0 +1,187 @@
+"""Applications that are members of a group, and topics for them to share: for tests against any cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+from headrace.base.ids import TopicPartition
+from headrace.client.classic_member import ClassicMember
+from headrace.client.commits import Commits
+from headrace.client.consumer_member import ConsumerMember
+from headrace.client.consumer_options import CONSUMER_OPTIONS
+from headrace.client.membership import Subscription
+from headrace.client.opening import client_values, open_cluster
+from headrace.client.tasks import end_tasks
+from headrace.protocol.messages.create_partitions import CreatePartitionsRequest
+from headrace.protocol.messages.create_topics import CreateTopicsRequest
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
+
+PATIENCE_S = 20.0
+POLL_S = 0.05
+# Sessions so short that a member's death is noticed within a test.
+QUICK = {
+    "log.retention.ms": "-1",
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.min.session.timeout.ms": "2500",
+    "group.consumer.session.timeout.ms": "2500",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "100",
+    "group.consumer.assignment.interval.ms": "0",
+}
+PROTOCOLS = {
+    "range": {"partition.assignment.strategy": "range"},
+    "sticky": {"partition.assignment.strategy": "sticky"},
+    "cooperative": {"partition.assignment.strategy": "cooperative-sticky"},
+    "consumer": {"group.protocol": "consumer"},
+}
+
+
+class Application:
+    """Polls, takes what it is given, and writes down what it was told."""
+
+    def __init__(self, bootstrap, subscription, **more):
+        given = {
+            "bootstrap.servers": bootstrap,
+            "group.id": "g",
+            "session.timeout.ms": 2500,
+            "heartbeat.interval.ms": 100,
+            "metadata.max.age.ms": 300,
+            **more,
+        }
+        values = client_values(given, CONSUMER_OPTIONS)
+        self._woken = asyncio.Event()
+        self.cluster = open_cluster(values)
+        self.commits = Commits(self.cluster, values)
+        kind = ConsumerMember if values["group.protocol"] == "consumer" else ClassicMember
+        self.member = kind(self.cluster, values, self)
+        self.member.subscribe(subscription)
+        self.events = []
+        self.failure = None
+        self.settled = False
+        self.on_revoked = None
+        self._polling = None
+
+    # --- RebalanceListener
+
+    async def revoked(self, partitions):
+        assert partitions <= self.member.assignment
+        if self.on_revoked is not None:
+            await self.on_revoked(partitions)
+        self.events.append(("revoked", partitions))
+
+    async def lost(self, partitions):
+        assert partitions.isdisjoint(self.member.assignment)
+        self.events.append(("lost", partitions))
+
+    async def assigned(self, partitions):
+        assert partitions <= self.member.assignment
+        self.events.append(("assigned", partitions))
+
+    def wake(self):
+        self._woken.set()
+
+    # ---
+
+    @property
+    def assignment(self):
+        return self.member.assignment
+
+    def start(self):
+        self._polling = asyncio.create_task(self._poll_on())
+        return self
+
+    async def _poll_on(self):
+        while True:
+            try:
+                self.settled = await self.member.poll(POLL_S)
+            except Exception as error:
+                self.failure = error
+                return
+            try:
+                async with asyncio.timeout(POLL_S):
+                    await self._woken.wait()
+                self._woken.clear()
+            except TimeoutError:
+                pass
+
+    async def stop_polling(self):
+        await end_tasks([self._polling])
+
+    async def die(self):
+        """As a process that is killed."""
+        await self.stop_polling()
+        member = self.member
+        classic = isinstance(member, ClassicMember)
+        tasks = [*member._tasks, member._joining] if classic else [member._task]
+        await end_tasks(task for task in tasks if task is not None)
+        await self.cluster.close()
+
+    async def close(self, **how):
+        if self._polling is not None:
+            await self.stop_polling()
+        await self.member.leave(5.0, **how)
+        await self.cluster.close()
+
+
+@asynccontextmanager
+async def applications(bootstrap, protocol):
+    """Makes them by calling what it gives; ends those that are left."""
+    made = []
+
+    def make(*topics, pattern=None, **more):
+        one = Application(bootstrap, Subscription(frozenset(topics), pattern), **{**PROTOCOLS[protocol], **more})
+        made.append(one)
+        return one.start()
+
+    try:
+        yield make
+    finally:
+        for one in made:
+            await one.die()
+
+
+async def until(condition, what="it"):
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, f"{what} did not come true"
+        await asyncio.sleep(0.01)
+
+
+def partitions(topic, count):
+    return {TopicPartition(topic, index) for index in range(count)}
+
+
+def share(applications, wanted):
+    """Whether they have all of it, and nothing twice."""
+    held = [one for application in applications for one in application.assignment]
+    return len(held) == len(set(held)) and set(held) == set(wanted)
+
+
+def share_evenly(applications, wanted):
+    sizes = [len(application.assignment) for application in applications]
+    return share(applications, wanted) and max(sizes) - min(sizes) <= 1 and all(one.settled for one in applications)
+
+
+async def make_topic(bootstrap, name, count):
+    async with open_cluster(client_values({"bootstrap.servers": bootstrap}, CONSUMER_OPTIONS)) as cluster:
+        topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=count, replication_factor=1)
+        answer = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
+        assert answer.topics[0].error_code == 0, answer.topics[0]
+        await cluster.partitions(name, create=True)  # waits until it is known; the cluster makes none by itself
+
+
+async def delete_topic(bootstrap, name):
+    async with open_cluster(client_values({"bootstrap.servers": bootstrap}, CONSUMER_OPTIONS)) as cluster:
+        topic = DeleteTopicsRequest.DeleteTopicState(name=name)
+        answer = await cluster.request(DeleteTopicsRequest(topics=[topic], timeout_ms=10_000))
+        assert answer.responses[0].error_code == 0
+
+
+async def grow_topic(bootstrap, name, count):
+    async with open_cluster(client_values({"bootstrap.servers": bootstrap}, CONSUMER_OPTIONS)) as cluster:
+        topic = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
+        answer = await cluster.request(CreatePartitionsRequest(topics=[topic], timeout_ms=10_000))
+        assert answer.results[0].error_code == 0

@@ -1,0 +1,97 @@
+"""The administration against the embedded node, and what does not need one."""
+
+import asyncio
+
+import pytest
+from admin_checks import CHECKS, admin_of, unique
+
+from headrace.base.errors import ConfigError, ErrorCode, KafkaError
+from headrace.client import AsyncAdmin
+from headrace.client.admin_calls import Calls
+from headrace.client.connection import Disconnected
+from headrace.client.refusals import Refused
+from headrace.security.acls import Acl, Pattern, Permission
+from headrace.security.resources import Operation, Resource
+from headrace.testing.processes import free_port
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_admin(headrace_cluster, check):
+    asyncio.run(asyncio.wait_for(check(headrace_cluster.bootstrap), 50))
+
+
+def test_rules_come_and_go(tmp_path):
+    from headrace.testing.cluster import EmbeddedNode
+
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    rule = Acl(Resource.TOPIC, unique(), Pattern.LITERAL, "User:alice", "*", Operation.READ, Permission.ALLOW)
+
+    async def work(bootstrap):
+        from headrace.client.acls import EVERY_ACL
+
+        async with admin_of(bootstrap) as admin:
+            await admin.create_acls([rule])
+            assert await admin.describe_acls() == [rule]
+            with pytest.raises(Refused, match="INVALID_REQUEST"):
+                await admin.create_acls([rule._replace(host="")])
+            assert await admin.delete_acls([EVERY_ACL._replace(resource_type=Resource.TOPIC)]) == [rule]
+            assert await admin.describe_acls() == []
+
+    with EmbeddedNode(settings) as node:
+        asyncio.run(work(node.bootstrap))
+
+
+def test_a_wrong_address_is_told_at_once():
+    async def work():
+        async with admin_of(f"127.0.0.1:{free_port()}"):
+            pass
+
+    with pytest.raises(Disconnected):
+        asyncio.run(work())
+
+
+def test_a_call_gives_up_in_time():
+    async def work():
+        admin = admin_of(f"127.0.0.1:{free_port()}", **{"default.api.timeout.ms": 250})
+        with pytest.raises(Disconnected):
+            await admin.describe_cluster()
+        await admin.close()
+
+    asyncio.run(work())
+
+
+def test_bad_options_are_named():
+    with pytest.raises(ConfigError, match=r"default\.api\.timeout\.ms"):
+        AsyncAdmin({"bootstrap.servers": "a:1", "default.api.timeout.ms": "soon"})
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
+        AsyncAdmin({})
+
+
+def test_only_what_may_pass_is_asked_for_again():
+    asked = []
+
+    async def ask(items):
+        asked.append(list(items))
+        codes = {"gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "busy": ErrorCode.NOT_CONTROLLER}
+        if len(asked) == 3:
+            codes = {}
+        return {item: KafkaError(codes[item], item) if item in codes else None for item in items}
+
+    async def work():
+        with pytest.raises(Refused, match=r"^UNKNOWN_TOPIC_OR_PARTITION: gone$") as refused:
+            await Calls(10.0, 0.001).for_each(["good", "gone", "busy"], ask, None)
+        assert list(refused.value.failures) == ["gone"]
+
+    asyncio.run(work())
+    assert asked == [["good", "gone", "busy"], ["busy"], ["busy"]]
+
+
+def test_what_hangs_is_timed_out():
+    async def work():
+        with pytest.raises(KafkaError, match=r"REQUEST_TIMED_OUT: not done within 0.05 s \(default.api.timeout.ms\)"):
+            await Calls(10.0, 0.001).until_answered(asyncio.Event().wait, 0.05)
+
+    asyncio.run(work())

@@ -1,0 +1,22 @@
+"""The administration against real Kafka."""
+
+import asyncio
+
+import pytest
+from admin_checks import CHECKS, KAFKA_ONLY
+
+from headrace.testing.peers import KafkaPeer, require_kafka
+
+pytestmark = pytest.mark.java
+
+
+@pytest.fixture(scope="module")
+def kafka():
+    require_kafka()
+    with KafkaPeer({"log.retention.ms": "-1", "offsets.topic.num.partitions": "3"}) as peer:
+        yield peer
+
+
+@pytest.mark.parametrize("check", [*CHECKS, *KAFKA_ONLY], ids=lambda check: check.__name__)
+def test_admin_of_kafka(kafka, check):
+    asyncio.run(asyncio.wait_for(check(kafka.bootstrap), 50))

@@ -1,0 +1,24 @@
+"""The consumer against a node of ours; test_client_consumer_kafka.py does the same against real Kafka."""
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from consumer_checks import CHECKS
+
+from headrace.testing.cluster import EmbeddedNode
+
+pytestmark = pytest.mark.clients
+
+
+@pytest.fixture(scope="module")
+def node():
+    with EmbeddedNode({"log.retention.ms": "-1", "group.initial.rebalance.delay.ms": "0"}) as started:
+        yield started
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_consumer(node, check):
+    asyncio.run(check(node.bootstrap))

@@ -1,0 +1,25 @@
+"""The consumer against real Kafka."""
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from consumer_checks import CHECKS
+
+from headrace.testing.peers import KafkaPeer, require_kafka
+
+pytestmark = [pytest.mark.java, pytest.mark.clients]
+
+
+@pytest.fixture(scope="module")
+def kafka():
+    require_kafka()
+    with KafkaPeer({"log.retention.ms": "-1"}) as peer:
+        yield peer
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_consumer_of_kafka(kafka, check):
+    asyncio.run(check(kafka.bootstrap))

@@ -1,0 +1,314 @@
+"""The clients without await: against the embedded node, in threads, after forks, at the end of the interpreter, under interrupts."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import multiprocessing
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+import warnings
+
+import pyarrow as pa
+import pytest
+
+from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.client import (
+    Admin,
+    AsyncAdmin,
+    AsyncConsumer,
+    AsyncProducer,
+    CommittedOffset,
+    Consumer,
+    NewTopic,
+    Producer,
+    TopicPartition,
+)
+from headrace.client.connection import Disconnected
+from headrace.client.face.background import background
+from headrace.client.face.producer import HANDED_MAX, Transaction
+from headrace.client.producer import ProducerClosed
+from headrace.client.transaction_requests import AbortableTransactionError
+from headrace.client.transaction_session import TransactionSession, TransactionState
+from headrace.testing.processes import free_port
+
+WAIT_S_MAX = 20.0
+
+
+@pytest.fixture
+def servers(headrace_cluster):
+    return {"bootstrap.servers": headrace_cluster.bootstrap}
+
+
+@pytest.fixture
+def topic(servers):
+    name = f"f-{uuid.uuid4().hex[:12]}"
+    with Admin(servers) as admin:
+        admin.create_topics([NewTopic(name, 2)])
+    return name
+
+
+def reading(servers, **options):
+    given = {name.replace("_", "."): value for name, value in options.items()}
+    return Consumer({**servers, "auto.offset.reset": "earliest", **given})
+
+
+def poll_until(consumer, count):
+    found, deadline = [], time.monotonic() + WAIT_S_MAX
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} came"
+        found += consumer.poll(0.5)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("face", "asynchronous"),
+    [(Producer, AsyncProducer), (Consumer, AsyncConsumer), (Admin, AsyncAdmin), (Transaction, TransactionSession)],
+)
+def test_names_and_parameters_are_those_of_the_asyncio_client(face, asynchronous):
+    inner = {"outbox", "is_implicit", "error", "batch_failed", "check_send", "admits", "close", "start", "block_s"}
+    for name, method in inspect.getmembers(asynchronous):
+        if name.startswith("_") or (name in inner and not hasattr(face, name)):
+            continue
+        assert hasattr(face, name), name
+        if inspect.isfunction(method):
+            parameters = [(one.name, one.kind, one.default) for one in inspect.signature(method).parameters.values()]
+            ours = inspect.signature(getattr(face, name)).parameters.values()
+            assert [(one.name, one.kind, one.default) for one in ours] == parameters, name
+
+
+def test_records_and_rows_there_and_back(servers, topic):
+    with Producer(servers) as producer:
+        futures = [producer.send(topic, b"%d" % n, b"k", headers=[("h", None)]) for n in range(3 * HANDED_MAX)]
+        rows = pa.table({"value": pa.array([b"row"] * 1000, pa.binary())})
+        ranges = producer.send_batch(topic, rows, partition=1).result(WAIT_S_MAX)
+        assert sum(one.rows for one in ranges) == 1000
+        producer.flush()
+        assert all(future.done() for future in futures)
+        assert [future.result().offset for future in futures] == sorted(future.result().offset for future in futures)
+        assert producer.metrics()["record-send-total"] == 3 * HANDED_MAX + 1000
+        assert producer.partitions_for(topic) == [0, 1]
+    both = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    with reading(servers, group_id=topic, enable_auto_commit=False) as consumer:
+        consumer.assign(both)
+        assert len(poll_until(consumer, 3 * HANDED_MAX + 1000)) == 3 * HANDED_MAX + 1000
+        assert consumer.positions().keys() == set(both)
+        consumer.commit_async().result(WAIT_S_MAX)
+        assert consumer.committed(both) == consumer.positions()
+        consumer.seek(both[1], 7)
+        [(place, batch)] = consumer.poll_batch(5.0, 10, columns=("offset", "value"))
+        assert place == both[1] and batch["offset"].to_pylist() == list(range(7, 17))
+        consumer.seek_to_beginning(both)
+        assert next(iter(consumer)).offset == 0
+        assert consumer.lag(both[1]) is not None and consumer.metrics()["records-consumed-total"] > 0
+        assert sum(consumer.end_offsets(both).values()) == 3 * HANDED_MAX + 1000
+
+
+def test_threads_share_a_producer(servers, topic):
+    with Producer(servers) as producer:
+
+        def send():
+            for n in range(2000):
+                producer.send(topic, b"%d" % n, partition=0)
+
+        threads = [threading.Thread(target=send) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_S_MAX)
+    with Admin(servers) as admin:
+        assert admin.list_offsets({TopicPartition(topic, 0): "latest"})[TopicPartition(topic, 0)].offset == 8000
+
+
+def test_callbacks_run_in_the_polling_thread_and_may_use_the_consumer(servers, topic):
+    with Producer(servers) as producer:
+        producer.send(topic, b"x", partition=0)
+    heard = []
+    with reading(servers, group_id=topic, enable_auto_commit=False) as consumer:
+
+        def revoked(partitions):
+            consumer.commit()
+            heard.append(("revoked", threading.current_thread(), len(partitions)))
+            with pytest.raises(HeadraceError, match="not inside its callbacks"):
+                consumer.poll()
+
+        def assigned(partitions):
+            heard.append(("assigned", threading.current_thread(), consumer.position(min(partitions))))
+
+        consumer.subscribe([topic], on_assigned=assigned, on_revoked=revoked)
+        poll_until(consumer, 1)
+    here = threading.current_thread()
+    assert heard[0] == ("assigned", here, 0) and heard[-1] == ("revoked", here, 2)
+    with Admin(servers) as admin:
+        assert admin.committed_offsets(topic)[TopicPartition(topic, 0)].offset == 1
+
+
+def test_a_callback_that_fails_is_told_by_poll(servers, topic):
+    def failing(partitions):
+        raise ValueError("mine")
+
+    with reading(servers, group_id=topic) as consumer:
+        consumer.subscribe([topic], on_assigned=failing)
+        with pytest.raises(ValueError, match="mine"):
+            for _ in range(50):
+                consumer.poll(0.2)
+
+
+def test_transactions(servers, topic):
+    options = {**servers, "transactional.id": topic}
+    here = TopicPartition(topic, 0)
+    with Producer(options) as producer:
+        transaction = producer.transaction
+        assert transaction.init() is None and transaction.transactional_id == topic
+        transaction.begin()
+        producer.send(topic, b"no", partition=0)
+        transaction.abort()
+        transaction.begin()
+        sent = producer.send(topic, b"yes", partition=0)
+        with reading(servers, group_id=topic, isolation_level="read_committed") as consumer:
+            consumer.assign([here])
+            transaction.send_offsets({here: CommittedOffset(77)}, consumer.group_metadata())
+            transaction.commit()
+            assert consumer.committed([here])[here].offset == 77
+            consumer.seek_to_beginning([here])
+            assert sent.done() and [record.value for record in poll_until(consumer, 1)] == [b"yes"]
+        assert transaction.state is TransactionState.READY and transaction.identity.producer_id >= 0
+        transaction.begin()
+        refused = producer.send(topic, b"x" * 2_000_000)
+        with pytest.raises(AbortableTransactionError, match="a record of it was not taken"):
+            transaction.commit()
+        assert refused.exception().code is ErrorCode.MESSAGE_TOO_LARGE
+        transaction.abort()
+        with Producer(options) as other:
+            other.transaction.init()
+            transaction.begin()
+            producer.send(topic, b"zombie")
+            with pytest.raises(KafkaError):
+                transaction.commit()
+    with Producer(servers) as producer, pytest.raises(KafkaError, match=r"no transactional\.id"):
+        _ = producer.transaction
+
+
+def test_what_cannot_be_taken_is_in_the_future(servers, topic):
+    with Producer(servers) as producer:
+        assert isinstance(producer.send(topic, "text").exception(WAIT_S_MAX), TypeError)
+        assert (
+            producer.send(topic, b"x", partition=9).exception(WAIT_S_MAX).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+    with pytest.raises(ProducerClosed):
+        producer.send(topic, b"late")
+    producer.close()
+
+
+def test_nobody_waits_for_each_record_in_turn_when_nothing_is_taken(topic):
+    begun = time.monotonic()
+    with Producer({"bootstrap.servers": f"127.0.0.1:{free_port()}", "max.block.ms": 500}) as producer:
+        futures = [producer.send(topic, b"x") for _ in range(100)]
+    assert time.monotonic() - begun < WAIT_S_MAX
+    assert all(future.exception(0).code is ErrorCode.REQUEST_TIMED_OUT for future in futures)
+
+
+def test_nobody_waits_for_a_producer_that_is_closed(topic):
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{free_port()}"})
+    futures, refused = [], []
+
+    def send():
+        try:
+            futures.extend(producer.send(topic, b"x") for _ in range(2 * HANDED_MAX))
+        except ProducerClosed as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    while len(futures) < HANDED_MAX:  # nobody can take them, so it waits with the next
+        time.sleep(0.001)
+    producer.close(0.0)
+    thread.join(WAIT_S_MAX)
+    assert not thread.is_alive() and refused
+    assert all(isinstance(future.exception(WAIT_S_MAX), ProducerClosed) for future in futures)
+
+
+def test_a_wrong_address_is_told_at_once():
+    nobody = {"bootstrap.servers": f"127.0.0.1:{free_port()}"}
+    for make in (Consumer, Admin):
+        with pytest.raises(Disconnected), make(nobody):
+            pass
+
+
+def test_the_loops_own_thread_cannot_wait_for_itself(servers):
+    with Admin(servers) as admin, pytest.raises(HeadraceError, match="cannot wait for itself"):
+        background().call(admin.list_topics)
+
+
+def test_an_interrupt_ends_the_wait_and_the_consumer_goes_on(servers, topic):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupted)
+    try:
+        with reading(servers) as consumer:
+            consumer.assign([TopicPartition(topic, 0)])
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(WAIT_S_MAX)
+            with Producer(servers) as producer:
+                producer.send(topic, b"after", partition=0)
+            assert [record.value for record in poll_until(consumer, 1)] == [b"after"]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_forgotten_client_is_closed(servers, topic):
+    producer = Producer({**servers, "linger.ms": 60_000, "delivery.timeout.ms": 120_000})
+    sent = producer.send(topic, b"kept", partition=0)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        del producer
+        gc.collect()
+    assert any("a Producer was not closed" in str(one.message) for one in told)
+    assert sent.result(WAIT_S_MAX).partition == 0
+
+
+def _in_child(servers, topic, parents):
+    try:
+        parents.send(topic, b"x")
+    except HeadraceError as error:
+        assert "made by another process" in str(error)
+        with Producer(servers) as producer:
+            producer.send(topic, b"from the child", partition=0).result(WAIT_S_MAX)
+        parents.close()
+        sys.exit(0)
+    sys.exit(1)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_has_clients_of_its_own(servers, topic):
+    with Producer(servers) as producer:
+        producer.send(topic, b"from the parent", partition=0).result(WAIT_S_MAX)
+        child = multiprocessing.get_context("fork").Process(target=_in_child, args=(servers, topic, producer))
+        child.start()
+        child.join(WAIT_S_MAX)
+        assert child.exitcode == 0
+        producer.send(topic, b"again", partition=0).result(WAIT_S_MAX)
+
+
+def test_what_was_sent_is_there_when_the_program_ends_without_a_close(servers, topic):
+    program = f"""
+from headrace.client import Consumer, Producer
+producer = Producer({{**{servers!r}, "linger.ms": 60000, "compression.type": "zstd", "delivery.timeout.ms": 120000}})
+for number in range(5000):
+    producer.send({topic!r}, b"%d" % number * 30, partition=0)
+consumer = Consumer({{**{servers!r}, "group.id": "left"}})
+consumer.subscribe([{topic!r}])
+while not consumer.assignment():
+    consumer.poll(0.2)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    with Admin(servers) as admin:
+        assert admin.list_offsets({TopicPartition(topic, 0): "latest"})[TopicPartition(topic, 0)].offset == 5000
+        assert admin.describe_group("left").members == []

@@ -1,0 +1,108 @@
+"""Our members in groups of real Kafka, alone and beside one of its own consumers."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+
+import pytest
+from group_stage import PROTOCOLS, QUICK, applications, make_topic, partitions, share, share_evenly, until
+
+from headrace.base.ids import TopicPartition
+from headrace.client.membership import CommittedOffset
+from headrace.testing.peers import KafkaPeer, java, require_kafka
+
+pytestmark = pytest.mark.java
+JAVA_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+
+
+@pytest.fixture(scope="module")
+def kafka():
+    require_kafka()
+    with KafkaPeer({**QUICK, "offsets.topic.num.partitions": "3"}) as kafka:
+        yield kafka
+
+
+def run(work):
+    asyncio.run(asyncio.wait_for(work, 100))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_members_share_commit_leave_and_die(kafka, protocol):
+    async def work():
+        await make_topic(kafka.bootstrap, f"t-{protocol}", 4)
+        everything, group = partitions(f"t-{protocol}", 4), {"group.id": f"g-{protocol}"}
+        async with applications(kafka.bootstrap, protocol) as make:
+            one = make(f"t-{protocol}", **group)
+
+            async def commit(revoked):
+                offsets = {place: CommittedOffset(place.partition + 1) for place in revoked}
+                await one.commits.commit(offsets, one.member.group_metadata, 10.0, lambda: one.member.group_metadata)
+
+            one.on_revoked = commit
+            await until(lambda: share_evenly([one], everything))
+            two = make(f"t-{protocol}", **group)
+            static = make(f"t-{protocol}", **group, **{"group.instance.id": "i"})
+            await until(lambda: share_evenly([one, two, static], everything))
+            assert one.failure is None
+            moved = two.assignment | static.assignment
+            found = await two.commits.committed(
+                moved, two.member.group_metadata, 10.0, lambda: two.member.group_metadata
+            )
+            assert {place: value.offset for place, value in found.items()} == {
+                place: place.partition + 1 for place in moved
+            }
+            before = static.assignment
+            await static.close()
+            again = make(f"t-{protocol}", **group, **{"group.instance.id": "i"})
+            await until(lambda: share_evenly([one, two, again], everything))
+            assert again.assignment == before
+            await two.close()
+            await until(lambda: share_evenly([one, again], everything))
+            await one.die()
+            await until(lambda: share_evenly([again], everything))
+            await again.close(operation="leave_group")
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("protocol", "theirs"),
+    [
+        ("range", "org.apache.kafka.clients.consumer.RangeAssignor"),
+        ("sticky", "org.apache.kafka.clients.consumer.StickyAssignor"),
+        ("cooperative", "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"),
+        ("consumer", None),
+    ],
+)
+def test_a_group_shared_with_javas_consumer(kafka, protocol, theirs):
+    """Whoever of them leads, the other one understands it."""
+
+    async def work():
+        await make_topic(kafka.bootstrap, f"j-{protocol}", 4)
+        everything, group = partitions(f"j-{protocol}", 4), {"group.id": f"j-{protocol}"}
+        if theirs is None:
+            properties = {"group.protocol": "consumer"}
+        else:
+            properties = {
+                "partition.assignment.strategy": theirs,
+                "session.timeout.ms": "4000",
+                "heartbeat.interval.ms": "200",
+            }
+        options = [f"--consumer-property={name}={value}" for name, value in (properties | group).items()]
+        command = java(JAVA_CONSUMER, "--bootstrap-server", kafka.bootstrap, "--topic", f"j-{protocol}", *options)
+        async with applications(kafka.bootstrap, protocol) as make:
+            one = make(f"j-{protocol}", **group)
+            await until(lambda: share_evenly([one], everything))
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as theirs_too:
+                try:
+                    await until(lambda: len(one.assignment) == 2, "half of it goes to Java's consumer")
+                    await one.close()
+                    two = make(f"j-{protocol}", **group)  # now Java's leads
+                    await until(lambda: len(two.assignment) == 2, "Java's consumer gives half of it")
+                finally:
+                    theirs_too.kill()
+            await until(lambda: share([two], everything))
+            assert TopicPartition(f"j-{protocol}", 0) in two.assignment
+
+    run(work())

@@ -1,0 +1,332 @@
+"""Answers to fetches that no honest broker gives: the reader hears a named error, and what was good comes once."""
+
+import asyncio
+
+import pytest
+from scripted_broker import TOPIC, TOPIC_ID, ScriptedBroker, fetched, served
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import TopicPartition, Uuid
+from headrace.client.consumer import AsyncConsumer
+from headrace.client.frames import UnexpectedAnswer
+from headrace.client.range_reader import OffsetGone, TopicChanged, read_range
+from headrace.protocol.messages.fetch import FetchResponse
+from headrace.records.builder import BatchBuilder
+
+HERE = TopicPartition(TOPIC, 0)
+
+
+def batch(first, count=10, epoch=3):
+    builder = BatchBuilder()
+    for index in range(count):
+        builder.append(1000 + index, None, b"%d" % (first + index))
+    return bytes(builder.build(base_offset=first, leader_epoch=epoch))
+
+
+def log(request):
+    """An honest answer: ten records from the batch on that holds the offset."""
+    first = request.topics[0].partitions[0].fetch_offset // 10 * 10
+    return fetched(batch(first) if first < 100 else b"")
+
+
+def damaged(data, position):
+    return data[:position] + bytes([data[position] ^ 0xFF]) + data[position + 1 :]
+
+
+async def read(cluster, end=100, **options):
+    found = []
+    async for rows in read_range(cluster, HERE, 0, end, columns=("offset",), **options):
+        found += rows["offset"].to_pylist()
+    return found
+
+
+def run(broker, work):
+    async def whole():
+        async with served(broker) as cluster:
+            return await asyncio.wait_for(work(cluster), 20)
+
+    return asyncio.run(whole())
+
+
+def test_the_script_is_good():
+    assert run(ScriptedBroker(log), read) == list(range(100))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (damaged(batch(0), -1), "t-0 at offset 0: its checksum is"),
+        (batch(0)[:-1], "t-0 at offset 0: .* bytes are not one whole batch"),
+        (batch(0)[:40], "t-0 at offset 0: 40 bytes are not one whole batch"),
+        (batch(0)[:16] + b"\x09" + batch(0)[17:], "t-0 at offset 0: batch has magic 9"),
+        (batch(0)[:8] + b"\x00\x00\x00\x05" + batch(0)[12:], "t-0 at offset 0: batch length 5 is smaller than"),
+        (b"\xff" * 200, "t-0 at offset 0: "),
+    ],
+)
+def test_batches_that_are_none(data, message):
+    async def poll(cluster):
+        consumer = AsyncConsumer({"auto.offset.reset": "earliest", "retry.backoff.ms": 1}, cluster=cluster)
+        consumer.assign([HERE])
+        try:
+            for _ in range(2):  # it is told again and again, until somebody seeks
+                with pytest.raises(KafkaError, match=message) as refused:
+                    await consumer.poll(5.0)
+                assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
+                assert await consumer.position(HERE) == 0
+        finally:
+            await consumer.close()
+
+    async def read_it(cluster):
+        with pytest.raises(KafkaError, match=message):
+            await read(cluster)
+
+    broker = ScriptedBroker(lambda request: fetched(data))
+    run(broker, poll)
+    run(broker, read_it)
+
+
+def test_what_is_good_before_the_damage_is_read_and_one_can_go_past_it():
+    def answer(request):
+        good = log(request)
+        if request.topics[0].partitions[0].fetch_offset < 20:
+            return fetched(batch(0) + damaged(batch(10), -3) + batch(20))
+        return good
+
+    async def work(cluster):
+        consumer = AsyncConsumer({"auto.offset.reset": "earliest", "retry.backoff.ms": 1}, cluster=cluster)
+        consumer.assign([HERE])
+        try:
+            found = [record.offset for record in await consumer.poll(5.0)]
+            assert found == list(range(10))
+            with pytest.raises(KafkaError, match="t-0 at offset 10: its checksum is"):
+                await consumer.poll(5.0)
+            consumer.seek(HERE, 20)
+            assert (await consumer.poll(5.0, 1))[0].offset == 20
+        finally:
+            await consumer.close()
+
+    run(ScriptedBroker(answer), work)
+
+
+def strange(**changes):
+    answer = fetched(batch(0))
+    topic = answer.responses[0]
+    if "topic_id" in changes:
+        topic.topic_id = changes["topic_id"]
+    if "index" in changes:
+        topic.partitions[0].partition_index = changes["index"]
+    if changes.get("twice"):
+        answer.responses.append(topic)
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (
+            strange(topic_id=Uuid(b"f" * 16)),
+            f"broker 1 answered a fetch with topic id {b'f'.hex() * 16}, which was not",
+        ),
+        (strange(index=1), "broker 1 answered a fetch with t-1, which was not asked for"),
+        (strange(twice=True), "broker 1 answered a fetch with t-0, which was not asked for"),
+        (FetchResponse(), "broker 1 said nothing about t-0"),
+    ],
+)
+def test_answers_to_another_question(answer, message):
+    async def work(cluster):
+        with pytest.raises(UnexpectedAnswer, match=message):
+            await read(cluster)
+        if answer.responses:
+            consumer = AsyncConsumer({"auto.offset.reset": "earliest"}, cluster=cluster)
+            consumer.assign([HERE])
+            with pytest.raises(UnexpectedAnswer, match=message):
+                await consumer.poll(5.0)
+            await consumer.close()
+
+    run(ScriptedBroker(lambda request: answer), work)
+
+
+def test_a_fetch_that_is_refused_as_a_whole():
+    async def work(cluster):
+        with pytest.raises(KafkaError, match="INVALID_REQUEST: a fetch from broker 1"):
+            await read(cluster)
+
+    run(ScriptedBroker(lambda request: FetchResponse(error_code=int(ErrorCode.INVALID_REQUEST))), work)
+
+
+def test_errors_that_pass_cost_nothing_but_time():
+    codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.KAFKA_STORAGE_ERROR]
+
+    def answer(request):
+        return (
+            fetched(b"", code=codes.pop()) if codes and request.topics[0].partitions[0].fetch_offset else log(request)
+        )
+
+    assert run(ScriptedBroker(answer), read) == list(range(100)) and codes == []
+
+
+def test_an_error_that_nobody_knows_is_told_when_the_time_is_up():
+    broker = ScriptedBroker(lambda request: fetched(b""))
+    broker.fetch = lambda request: _with_code(999)
+
+    async def work(cluster):
+        with pytest.raises(KafkaError, match="UNKNOWN_SERVER_ERROR: t-0 at offset 0"):
+            await read(cluster, stall_s_max=0.3)
+
+    run(broker, work)
+
+
+def _with_code(code):
+    answer = fetched(b"")
+    answer.responses[0].partitions[0].error_code = code
+    return answer
+
+
+def test_a_log_that_ends_before_the_range_does():
+    async def work(cluster):
+        found = []
+        with pytest.raises(OffsetGone, match="t-0: offset 100 is not there; the partition holds 0 to 100"):
+            async for rows in read_range(cluster, HERE, 85, 120, columns=("offset",), stall_s_max=0.3):
+                found += rows["offset"].to_pylist()
+        assert found == list(range(85, 100))
+
+    run(ScriptedBroker(log), work)
+
+
+def test_a_topic_that_is_made_anew_in_the_middle():
+    def answer(request):
+        if request.topics[0].topic_id != TOPIC_ID or request.topics[0].partitions[0].fetch_offset == 50:
+            broker.topic_id = Uuid(b"another topic id")
+            return fetched(b"", code=ErrorCode.UNKNOWN_TOPIC_ID)
+        return log(request)
+
+    broker = ScriptedBroker(answer)
+
+    async def work(cluster):
+        found = []
+        with pytest.raises(TopicChanged, match="topic t was made anew"):
+            async for rows in read_range(cluster, HERE, 0, 100, columns=("offset",)):
+                found += rows["offset"].to_pylist()
+        assert found == list(range(50))
+
+    run(broker, work)
+
+
+def test_a_truncated_log_is_noticed_by_its_epochs():
+    """KIP-320: the new leader has less than what was read from the old one."""
+
+    def answer(request):
+        asked = request.topics[0].partitions[0]
+        if asked.fetch_offset < 20:
+            return fetched(
+                batch(0, epoch=1) + batch(10, epoch=1)
+            )  # by an older leader than the one that metadata names, 3
+        assert asked.last_fetched_epoch == 1 and asked.current_leader_epoch == 3
+        return fetched(b"", diverging_epoch=FetchResponse.EpochEndOffset(epoch=1, end_offset=14))
+
+    async def work(cluster, reset):
+        consumer = AsyncConsumer({"auto.offset.reset": reset}, cluster=cluster)
+        consumer.assign([HERE])
+        consumer.seek(HERE, 0)
+        try:
+            assert len(await consumer.poll(5.0)) == 20
+            if reset == "none":
+                with pytest.raises(KafkaError, match="t-0: offset 20 was truncated away, the log agrees up to 14"):
+                    await consumer.poll(5.0)
+            else:
+                assert [record.offset for record in await consumer.poll(5.0)] == list(range(14, 20))
+        finally:
+            await consumer.close()
+
+    for reset in ("none", "earliest"):
+        run(ScriptedBroker(answer), lambda cluster, reset=reset: work(cluster, reset))
+
+
+def test_a_truncation_beyond_what_was_read_costs_nothing():
+    """The first fetch of a partition is taken record by record; the log is truncated behind what was fetched ahead."""
+    state = {"truncated": False}
+
+    def answer(request):
+        asked = request.topics[0].partitions[0]
+        if asked.fetch_offset < 20 and not state["truncated"]:
+            return fetched(batch(0, epoch=1) + batch(10, epoch=1))
+        if not state["truncated"]:
+            state["truncated"] = True
+            return fetched(b"", diverging_epoch=FetchResponse.EpochEndOffset(epoch=1, end_offset=10))
+        return fetched(batch(asked.fetch_offset // 10 * 10, epoch=3))
+
+    async def work(cluster):
+        consumer = AsyncConsumer({"auto.offset.reset": "none"}, cluster=cluster)
+        consumer.assign([HERE])
+        consumer.seek(HERE, 0)
+        try:
+            found = []
+            while len(found) < 30:
+                found += [record.offset for record in await consumer.poll(5.0, 4)]
+                await asyncio.sleep(0.02)
+            assert found[:30] == list(range(30)) and state["truncated"]
+        finally:
+            await consumer.close()
+
+    run(ScriptedBroker(answer), work)
+
+
+def test_what_waits_of_a_paused_partition_keeps_its_order():
+    """A1, B1 and A2 wait when A is paused: after it is resumed A1 comes before A2."""
+
+    def answer(request):
+        topic = FetchResponse.FetchableTopicResponse(topic=TOPIC, topic_id=TOPIC_ID)
+        for one in request.topics[0].partitions:
+            data = batch(one.fetch_offset) if one.partition == 0 or one.fetch_offset == 0 else b""
+            topic.partitions.append(
+                FetchResponse.PartitionData(
+                    partition_index=one.partition, high_watermark=100, log_start_offset=0, records=data
+                )
+            )
+        return FetchResponse(responses=[topic])
+
+    async def work(cluster):
+        there = TopicPartition(TOPIC, 1)
+        consumer = AsyncConsumer({"auto.offset.reset": "earliest"}, cluster=cluster)
+        consumer.assign([HERE, there])
+        try:
+            for _ in range(3):
+                assert len(await consumer.poll(5.0, 1)) == 1
+                await asyncio.sleep(0.05)  # what is fetched ahead comes in
+            consumer.pause([HERE])
+            while await consumer.position(there) < 10:
+                assert {record.partition for record in await consumer.poll(5.0, 3)} == {1}
+            consumer.resume([HERE])
+            before = await consumer.position(HERE)
+            found = []
+            while len(found) < 25:
+                found += [record.offset for record in await consumer.poll(5.0, 7) if record.partition == 0]
+            assert found == list(range(before, before + len(found)))
+        finally:
+            await consumer.close()
+
+    run(ScriptedBroker(answer, partitions=2), work)
+
+
+def test_an_idle_partition_does_not_keep_a_busy_one_waiting():
+    """Two partitions of one leader: while the busy one has as much waiting as it may, the other is asked for without waiting."""
+
+    def answer(request):
+        waits.append((request.max_wait_ms, sorted(one.partition for one in request.topics[0].partitions)))
+        busy = [one for one in request.topics[0].partitions if one.partition == 0]
+        found = fetched(batch(busy[0].fetch_offset // 10 * 10) if busy else b"")
+        found.responses[0].partitions[0].partition_index = 0 if busy else 1
+        return found
+
+    waits = []
+
+    async def work(cluster):
+        consumer = AsyncConsumer({"auto.offset.reset": "earliest"}, cluster=cluster)
+        consumer.assign([HERE, TopicPartition(TOPIC, 1)])
+        for _ in range(12):
+            assert len(await consumer.poll(5.0, 1)) == 1
+            await asyncio.sleep(0.01)
+        await consumer.close()
+
+    run(ScriptedBroker(answer, partitions=2), work)
+    assert (0, [1]) in waits and all(wait == 500 for wait, partitions in waits if 0 in partitions)

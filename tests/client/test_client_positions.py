@@ -1,0 +1,77 @@
+"""Positions without a cluster."""
+
+import pytest
+
+from headrace.base.errors import ErrorCode
+from headrace.base.ids import TopicPartition
+from headrace.client.fetching import READ_COMMITTED, FetchedPartition
+from headrace.client.membership import CommittedOffset
+from headrace.client.positions import NotAssigned, Positions
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def told(partition, high, stable, isolation=0):
+    return FetchedPartition(partition, 0, memoryview(b""), high, stable, 0, [], ErrorCode.NONE, None, isolation)
+
+
+def test_a_position_is_looked_up_then_goes_on():
+    positions = Positions()
+    positions.assign([A, B])
+    assert positions.unknown(0.0) == [A, B] and positions.resets(0.0) == {} and positions.to_commit() == {}
+    positions.of(A).jump(5, 2)
+    positions.of(B).jump(None, reset_to=-2)
+    assert positions.unknown(0.0) == [] and positions.resets(0.0) == {B: -2}
+    positions.fetched(A, 20, 3)
+    positions.consumed(A, 8, 3)
+    assert positions.of(A).fetch_offset == 20 and positions.to_commit() == {A: CommittedOffset(8, 3)}
+
+
+def test_what_was_asked_before_a_jump_is_known_by_its_serial():
+    positions = Positions()
+    positions.assign([A])
+    serials = {positions.of(A).serial}
+    positions.of(A).jump(5)
+    serials.add(positions.of(A).serial)
+    positions.remove([A])
+    positions.add([A])  # given up and given back: the same partition, another position
+    serials.add(positions.of(A).serial)
+    assert len(serials) == 3
+
+
+def test_those_that_stay_keep_their_positions():
+    positions = Positions()
+    positions.assign([A])
+    positions.of(A).jump(7)
+    positions.assign([A, B])
+    assert positions.of(A).offset == 7 and positions.of(B).offset is None
+    positions.assign([B])
+    with pytest.raises(NotAssigned, match="t-0 is not assigned to this consumer"):
+        positions.of(A)
+
+
+def test_lag_is_counted_to_what_may_be_read():
+    positions = Positions()
+    positions.assign([A, B])
+    assert positions.of(A).lag is None
+    positions.of(A).jump(5)
+    positions.told(told(A, 100, 40))
+    assert positions.of(A).lag == 95
+    positions.told(told(A, 100, 40, READ_COMMITTED))
+    assert positions.of(A).lag == 35
+    positions.of(A).jump(60)
+    assert positions.of(A).lag == 0
+
+
+def test_each_has_its_turn():
+    positions = Positions()
+    positions.assign([A, B])
+    positions.had_its_turn(A)
+    assert list(positions) == [B, A]
+
+
+def test_not_before_its_time():
+    positions = Positions()
+    positions.assign([A])
+    positions.of(A).retry_at = 9.0
+    assert positions.unknown(8.9) == [] and positions.unknown(9.0) == [A]

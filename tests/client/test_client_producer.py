@@ -1,0 +1,52 @@
+"""The producer against a node of ours."""
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from producer_checks import CHECKS, KILLING, make_topic, producing, unique
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.testing.cluster import EmbeddedNode
+
+pytestmark = pytest.mark.clients
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_producer(headrace_cluster, check):
+    asyncio.run(check(headrace_cluster.bootstrap))
+
+
+@pytest.mark.parametrize("check", KILLING, ids=lambda check: check.__name__)
+def test_a_node_that_is_killed_and_comes_back_loses_and_doubles_nothing(check):
+    with EmbeddedNode({"log.retention.ms": "-1"}) as node:
+        asyncio.run(check(node, kills=3))
+
+
+def test_a_transaction_that_times_out_can_be_aborted_and_the_next_one_works():
+    async def work(bootstrap):
+        topic = make_topic(bootstrap)
+        async with producing(bootstrap, transactional_id=unique("x"), transaction_timeout_ms=200) as producer:
+            await producer.transaction.init()
+            await producer.transaction.begin()
+            await (await producer.send(topic, b"late"))
+            await asyncio.sleep(1.5)
+            with pytest.raises(KafkaError):
+                await producer.transaction.commit()
+
+    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
+    with EmbeddedNode({"log.retention.ms": "-1", **settings}) as node:
+        asyncio.run(work(node.bootstrap))
+
+
+def test_two_phase_commit_needs_a_broker_that_offers_it(headrace_cluster):
+    async def work():
+        options = {"transactional_id": unique("x"), "transaction_two_phase_commit_enable": True}
+        async with producing(headrace_cluster.bootstrap, **options) as producer:
+            with pytest.raises(KafkaError, match=r"two\.phase\.commit") as caught:
+                await producer.transaction.init()
+            assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+    asyncio.run(work())

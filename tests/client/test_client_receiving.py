@@ -1,0 +1,56 @@
+"""Answers out of a stream that comes in pieces of any size."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.client.frames import UnexpectedAnswer
+from headrace.client.receiving import BUFFER_BYTES, RESPONSE_BYTES_MAX, FrameReceiver
+
+SIZES = st.integers(4, 40) | st.sampled_from([BUFFER_BYTES - 4, BUFFER_BYTES - 3, BUFFER_BYTES, 3 * BUFFER_BYTES])
+
+
+def feed(receiver: FrameReceiver, stream: bytes, pieces: list[int]) -> list[bytes]:
+    frames, position = [], 0
+    pieces = pieces or [len(stream)]
+    while position < len(stream):
+        room = receiver.room()
+        assert len(room) > 0
+        count = min(len(room), pieces[position % len(pieces)], len(stream) - position)
+        room[:count] = stream[position : position + count]
+        frames += receiver.received(count)
+        position += count
+    return [bytes(frame) for frame in frames]
+
+
+@given(st.lists(SIZES, max_size=6), st.lists(st.integers(1, 50) | st.integers(1, 2 * BUFFER_BYTES), max_size=5))
+@settings(deadline=None, max_examples=60)
+def test_the_pieces_do_not_matter(sizes: list[int], pieces: list[int]) -> None:
+    if sum(sizes) > BUFFER_BYTES:
+        pieces = [piece for piece in pieces if piece > 1000]
+    expected = [bytes([index + 1]) * size for index, size in enumerate(sizes)]
+    stream = b"".join(len(frame).to_bytes(4, "big") + frame for frame in expected)
+    assert feed(FrameReceiver(), stream, pieces) == expected
+
+
+def test_a_large_frame_is_received_where_it_stays() -> None:
+    receiver = FrameReceiver()
+    size = 2 * BUFFER_BYTES
+    assert feed(receiver, size.to_bytes(4, "big") + b"x" * 10, []) == []
+    room = receiver.room()
+    assert len(room) == size - 10
+    room[:] = b"y" * (size - 10)
+    (frame,) = receiver.received(size - 10)
+    assert frame.obj is room.obj and bytes(frame) == b"x" * 10 + b"y" * (size - 10)
+    assert len(receiver.room()) == BUFFER_BYTES
+
+
+@pytest.mark.parametrize("size", [-1, 0, 3, RESPONSE_BYTES_MAX + 1])
+def test_sizes_that_cannot_be(size: int) -> None:
+    with pytest.raises(UnexpectedAnswer, match=f"an answer of {size} bytes; allowed are 4 to"):
+        feed(FrameReceiver(), size.to_bytes(4, "big", signed=True), [])
+
+
+def test_a_broker_that_speaks_tls_is_recognized() -> None:
+    with pytest.raises(UnexpectedAnswer, match=r"speaks TLS here: security\.protocol must be"):
+        feed(FrameReceiver(), b"\x15\x03\x03\x00\x02\x02\x46", [])

@@ -1,0 +1,300 @@
+"""Sequence numbers of an idempotent producer against a partition that checks them as Kafka's does: nothing doubled, nothing overtaken."""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+
+import pytest
+
+from headrace.base.errors import ErrorCode
+from headrace.base.ids import TopicPartition
+from headrace.client.accumulator import Accumulator
+from headrace.client.batches import ProducerBatch, ProducerIdentity
+from headrace.client.sequences import EPOCH_MAX, Sequences, Verdict
+from headrace.records.batch import NO_SEQUENCE
+
+HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
+ME = ProducerIdentity(7, 0)
+IN_FLIGHT_MAX = 5
+REMEMBERED = 5
+SEEDS = 2000
+
+
+def batch_of(count=1, partition=HERE):
+    batch = ProducerBatch(partition, 0.0, 100.0)
+    for _ in range(count):
+        batch.append(0, None, b"", (), None)
+    return batch
+
+
+def started(transactional=False):
+    sequences = Sequences(transactional=transactional)
+    sequences.start(ME)
+    return sequences
+
+
+def known(transactional=False, *partitions):
+    """With a batch of one record written to each partition."""
+    sequences = started(transactional)
+    for partition in partitions or (HERE,):
+        send(sequences, batch := batch_of(1, partition))
+        acknowledge(sequences, batch, 0)
+    return sequences
+
+
+def send(sequences, *batches):
+    for batch in batches:
+        assert sequences.admits(batch)
+        sequences.assign(batch)
+
+
+def acknowledge(sequences, batch, offset):
+    sequences.returned(batch)
+    sequences.acknowledged(batch, offset)
+
+
+def refuse(sequences, batch, code, log_start_offset=-1):
+    sequences.returned(batch)
+    return sequences.judge(batch, code, log_start_offset)
+
+
+def test_nothing_goes_before_there_is_a_producer_id():
+    sequences = Sequences(transactional=False)
+    assert not sequences.admits(batch_of())
+    sequences.next_epoch(ME)
+    assert sequences.admits(batch_of())
+
+
+def test_sequences_run_on_per_partition():
+    sequences = known()
+    batches = [batch_of(3), batch_of(2), batch_of(1, THERE), batch_of()]
+    send(sequences, *batches)
+    assert [batch.base_sequence for batch in batches] == [1, 4, 0, 6]
+
+
+def test_the_first_batch_goes_alone_until_the_leader_knows_the_producer():
+    sequences = started()
+    send(sequences, first := batch_of())
+    assert not sequences.admits(batch_of()) and sequences.admits(batch_of(1, THERE))
+    acknowledge(sequences, first, 0)
+    send(sequences, batch_of(), batch_of())
+
+
+def test_what_failed_is_sent_again_one_at_a_time_with_its_own_sequence():
+    sequences = known()
+    first, second, third = batch_of(2), batch_of(), batch_of()
+    send(sequences, first, second)
+    assert refuse(sequences, first, ErrorCode.NOT_LEADER_OR_FOLLOWER) is Verdict.RETRY
+    assert refuse(sequences, second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.RETRY
+    assert not sequences.admits(second)
+    send(sequences, first)
+    assert not sequences.admits(second) and sequences.admits(third)
+    acknowledge(sequences, first, 10)
+    send(sequences, second)
+    assert (first.base_sequence, second.base_sequence, sequences.identity) == (1, 3, ME)
+
+
+def test_after_a_batch_that_was_refused_for_good_the_next_epoch_begins_at_0():
+    sequences = known()
+    first, second, other = batch_of(2), batch_of(3), batch_of(1, THERE)
+    send(sequences, first, second, other)
+    sequences.returned(first)
+    sequences.failed(first, written=False)
+    assert not sequences.admits(batch_of()) and not sequences.settle()  # one is on the wire: nobody knows yet
+    assert sequences.identity == ME
+    assert refuse(sequences, second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.RETRY
+    assert not sequences.settle() and sequences.identity == (7, 1)
+    assert (second.identity, second.base_sequence, other.identity) == ((7, 1), 0, ME)
+    late = batch_of(1, THERE)
+    assert not sequences.admits(late)  # the other partition goes on when what it has is answered
+    acknowledge(sequences, other, 5)
+    send(sequences, second, late)
+    assert (late.identity, late.base_sequence) == ((7, 1), 0)
+
+
+def test_a_batch_of_which_nobody_knows_is_resolved_by_the_one_after_it():
+    sequences = known()
+    first, second, third = batch_of(), batch_of(), batch_of()
+    send(sequences, first, second)
+    sequences.returned(first)
+    sequences.failed(first, written=None)
+    assert not sequences.admits(third)
+    acknowledge(sequences, second, 1)  # so the first was written
+    assert not sequences.settle() and sequences.identity == ME
+    send(sequences, third)
+    assert third.base_sequence == 3
+
+
+def test_a_batch_of_which_nobody_knows_ends_the_epoch_if_nothing_tells():
+    sequences = started()
+    first = batch_of()
+    send(sequences, first)
+    sequences.returned(first)
+    sequences.failed(first, written=None)
+    assert not sequences.settle() and sequences.identity == (7, 1)
+    second = batch_of()
+    send(sequences, second)
+    assert second.base_sequence == 0
+
+
+def test_the_last_epoch_needs_another_producer_id():
+    sequences = Sequences(transactional=False)
+    sequences.start(ProducerIdentity(7, EPOCH_MAX))
+    batch = batch_of()
+    send(sequences, batch)
+    sequences.returned(batch)
+    sequences.failed(batch, written=False)
+    assert sequences.settle()
+    sequences.next_epoch(ProducerIdentity(8, 0))
+    send(sequences, again := batch_of())
+    assert (again.identity, again.base_sequence) == ((8, 0), 0)
+
+
+def test_a_producer_that_retention_made_brokers_forget_goes_on_with_the_next_epoch():
+    sequences = started()
+    send(sequences, first := batch_of())
+    acknowledge(sequences, first, 3)
+    send(sequences, second := batch_of())
+    assert refuse(sequences, second, ErrorCode.UNKNOWN_PRODUCER_ID, 9) is Verdict.RETRY
+    assert not sequences.settle()
+    assert (second.identity, second.base_sequence) == ((7, 1), 0)
+
+
+@pytest.mark.parametrize(("log_start_offset", "verdict"), [(9, Verdict.RETRY), (2, Verdict.FAIL), (-1, Verdict.FAIL)])
+def test_a_transactional_one_begins_at_0_only_if_its_records_are_gone(log_start_offset, verdict):
+    sequences = started(transactional=True)
+    send(sequences, first := batch_of())
+    acknowledge(sequences, first, 3)
+    send(sequences, second := batch_of())
+    assert refuse(sequences, second, ErrorCode.UNKNOWN_PRODUCER_ID, log_start_offset) is verdict
+    assert second.base_sequence == (0 if verdict is Verdict.RETRY else 1) and sequences.identity == ME
+
+
+def test_a_transactional_producer_keeps_its_epoch_whatever_fails():
+    sequences = known(True)
+    send(sequences, first := batch_of(), second := batch_of())
+    assert refuse(sequences, first, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.FAIL
+    sequences.failed(first, written=False)
+    sequences.returned(second)
+    sequences.failed(second, written=None)
+    assert not sequences.settle() and sequences.identity == ME and not sequences.has_in_flight
+    sequences.start(ProducerIdentity(7, 1))
+    send(sequences, third := batch_of())
+    assert (third.identity, third.base_sequence) == ((7, 1), 0)
+
+
+class Partition:
+    """The log of a partition, and what its leader remembers of the producer (PROTOCOL.md, section 10)."""
+
+    def __init__(self):
+        self.log = []
+        self.epoch = -1
+        self.last_sequence = NO_SEQUENCE
+        self.remembered = deque(maxlen=REMEMBERED)
+
+    def append(self, name, identity, base_sequence, count):
+        last = base_sequence + count - 1
+        if identity.epoch < self.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if identity.epoch > self.epoch:
+            if base_sequence != 0 and self.epoch >= 0:
+                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            self.remembered.clear()
+        elif (base_sequence, last) in self.remembered:
+            return ErrorCode.NONE
+        elif base_sequence != self.last_sequence + 1:
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        self.epoch, self.last_sequence = identity.epoch, last
+        self.remembered.append((base_sequence, last))
+        self.log.append(name)
+        return ErrorCode.NONE
+
+
+@pytest.mark.parametrize("first_seed", range(0, SEEDS, SEEDS // 4))
+def test_whatever_is_lost_refused_or_given_up_each_batch_is_written_once_and_in_order(first_seed):
+    for seed in range(first_seed, first_seed + SEEDS // 4):
+        run_story(seed)
+
+
+def run_story(seed):
+    chance = Random(seed)
+    sequences, partition = started(), Partition()
+    accumulator = Accumulator(batch_bytes=1, linger_s=0.0, delivery_s=1000.0)
+    wire = deque()  # batch, the stamp that it was sent with, the answer if it has arrived
+    names, acknowledged, refused, in_doubt = {}, [], [], []
+
+    def step():
+        act = chance.choice(
+            ["send", "send", "arrive", "arrive", "answer", "answer", "cut", "refuse", "expire", "error"]
+        )
+        head = accumulator.head(HERE)
+        if act == "send" and head is not None and len(wire) < IN_FLIGHT_MAX and sequences.admits(head):
+            (batch,) = accumulator.drain([HERE], bytes_max=1 << 20, admits=lambda batch: True)
+            sequences.assign(batch)
+            batch.attempts += 1
+            wire.append([batch, (batch.identity, batch.base_sequence), None])
+        elif act in ("arrive", "refuse", "error"):
+            flight = next((flight for flight in wire if flight[2] is None), None)
+            if flight is not None:
+                arrive(flight, act)
+        elif act == "answer" and wire and wire[0][2] is not None:
+            batch, _, code = wire.popleft()
+            came_back(batch, code)
+        elif act == "cut":
+            while wire:
+                came_back(wire.popleft()[0], ErrorCode.NETWORK_EXCEPTION)
+        elif act == "expire" and head is not None and head.has_sequence:
+            accumulator.drain([HERE], bytes_max=1 << 20, admits=lambda batch: True)
+            sequences.failed(head, written=None)
+            in_doubt.append(names[head])
+        sequences.settle()
+
+    def arrive(flight, act):
+        batch, (identity, base_sequence), _ = flight
+        if act == "refuse" and names[batch] not in partition.log:  # what was taken once is not refused later
+            flight[2] = ErrorCode.INVALID_RECORD
+        elif act == "error":
+            flight[2] = ErrorCode.NOT_ENOUGH_REPLICAS
+        else:
+            flight[2] = partition.append(names[batch], identity, base_sequence, batch.count)
+
+    def came_back(batch, code):
+        sequences.returned(batch)
+        if code is ErrorCode.NONE:
+            sequences.acknowledged(batch, 0)
+            acknowledged.append(names[batch])
+        elif sequences.judge(batch, code, -1) is Verdict.RETRY:
+            accumulator.put_back(batch)
+        else:
+            sequences.failed(batch, written=False)
+            refused.append(names[batch])
+
+    for name in range(chance.randint(1, 12)):
+        accumulator.append(HERE, 0, None, b"", (), None, size=40, now=0.0)
+        names[list(accumulator.incomplete)[-1]] = name
+        for _ in range(chance.randint(0, 8)):
+            step()
+    for _ in range(2000):
+        if accumulator.head(HERE) is None and not wire:
+            break
+        # The rest without faults, as it goes best: what is under way arrives and is answered, then the next is sent.
+        for flight in wire:
+            if flight[2] is None:
+                arrive(flight, "arrive")
+        while wire:
+            batch, _, code = wire.popleft()
+            came_back(batch, code)
+        sequences.settle()
+        head = accumulator.head(HERE)
+        if head is not None:
+            assert sequences.admits(head)
+            (batch,) = accumulator.drain([HERE], bytes_max=1 << 20, admits=lambda batch: True)
+            sequences.assign(batch)
+            batch.attempts += 1
+            wire.append([batch, (batch.identity, batch.base_sequence), None])
+    assert accumulator.head(HERE) is None and not wire, seed
+    assert len(partition.log) == len(set(partition.log)), (seed, "twice")
+    assert partition.log == sorted(partition.log), (seed, "overtaken")
+    assert set(acknowledged) <= set(partition.log) <= set(acknowledged) | set(in_doubt), (seed, "lost")
+    assert len(acknowledged) + len(refused) + len(in_doubt) == len(names), seed

@@ -1,0 +1,149 @@
+"""Our assignors beside those of Kafka's Java client, on the same groups; and the bytes in which they are told of them."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from headrace.base.ids import TopicPartition
+from headrace.client.assignors import Layout, assignors_named
+from headrace.client.classic_protocol import (
+    Subscribed,
+    decode_assignment,
+    decode_sticky_data,
+    decode_subscription,
+    encode_subscription,
+)
+from headrace.testing.peers import TOOL_OPTIONS, TOOL_S_MAX, libraries, require_kafka
+
+pytestmark = pytest.mark.java
+GROUPS = 300
+RACKS = [f"r{number}" for number in range(4)]
+SOURCE = Path(__file__).parent / "Assign.java"
+
+
+class Group(NamedTuple):
+    assignor: str
+    layout: Layout
+    told: dict[str, Subscribed]  # as a member of the assignor tells it
+
+
+def some_group(chance: random.Random, assignor: str) -> Group:
+    counts = {topic: chance.randint(1, 8) for topic in chance.sample("abcd", chance.randint(1, 4))}
+    has_racks = assignor in ("range", "roundrobin") and chance.random() < 0.6
+    racks = {}
+    for topic, count in counts.items():
+        for index in range(count):
+            if has_racks:
+                racks[TopicPartition(topic, index)] = frozenset(chance.sample(RACKS, chance.randint(1, 3)))
+    are_same = chance.random() < 0.5
+    all_want = frozenset(chance.sample("abcd", chance.randint(1, 4)))
+    free = [TopicPartition(topic, index) for topic in counts for index in range(counts[topic])]
+    chance.shuffle(free)
+    kind = assignors_named([assignor])[0]
+    told = {}
+    for number in range(chance.randint(1, 6)):
+        topics = all_want if are_same else frozenset(chance.sample("abcd", chance.randint(1, 4)))
+        had = [one for one in free if one.topic in topics][: chance.randint(0, 6) if "sticky" in assignor else 0]
+        free = [one for one in free if one not in had]
+        told[f"m{number}"] = Subscribed(
+            topics,
+            tuple(sorted(had)) if kind.cooperative else (),
+            5 if had else -1,
+            chance.choice([None, *RACKS]) if has_racks else None,
+            f"i{chance.randint(0, 99)}-{number}" if chance.random() < 0.3 else None,
+            kind.user_data(sorted(had), 5 if had else -1) or b"",
+        )
+    return Group(assignor, Layout(counts, racks), told)
+
+
+def had_before(group: Group, member: str) -> list[TopicPartition]:
+    told = group.told[member]
+    return list(told.owned) if group.assignor == "cooperative-sticky" else decode_sticky_data(told.user_data)[0]
+
+
+def lines(group: Group) -> list[str]:
+    found = [f"group {group.assignor}"]
+    for topic, count in group.layout.counts.items():
+        for index in range(count):
+            racks = ",".join(sorted(group.layout.racks.get(TopicPartition(topic, index), ()))) or "-"
+            found.append(f"partition {topic} {index} {racks}")
+    for member, told in group.told.items():
+        owned = ",".join(f"{one.topic}:{one.partition}" for one in had_before(group, member)) or "-"
+        topics = ",".join(sorted(told.topics))
+        found.append(
+            f"member {member} {told.instance_id or '-'} {told.rack or '-'} {topics} {owned} {5 if owned != '-' else -1}"
+        )
+    return [*found, "end"]
+
+
+class ByJava(NamedTuple):
+    assigned: list[TopicPartition]
+    sent: bytes
+    given: bytes
+
+
+def ask_java(groups: list[Group]) -> list[dict[str, ByJava]]:
+    told = "".join(f"{line}\n" for group in groups for line in lines(group))
+    command = ["java", *TOOL_OPTIONS, "-cp", f"{libraries()}/*", str(SOURCE)]
+    done = subprocess.run(command, input=told, capture_output=True, text=True, timeout=TOOL_S_MAX)
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers: list[dict[str, ByJava]] = [{}]
+    for line in done.stdout.splitlines():
+        if line == "end":
+            answers.append({})
+            continue
+        member, places, sent, given = line.split(" ")
+        assigned = [] if places == "-" else [place.split(":") for place in places.split(",")]
+        partitions = [TopicPartition(topic, int(index)) for topic, index in assigned]
+        answers[-1][member] = ByJava(sorted(partitions), bytes.fromhex(sent), bytes.fromhex(given))
+    return answers[:-1]
+
+
+def test_java_assigns_the_same_and_says_it_in_the_same_bytes() -> None:
+    require_kafka()
+    seed = int(os.environ.get("HEADRACE_SEED", time.time_ns() % (1 << 32)))
+    chance = random.Random(seed)
+    names = ["range", "roundrobin", "sticky", "cooperative-sticky"]
+    groups = [some_group(chance, names[number % len(names)]) for number in range(GROUPS)]
+    for group, java in zip(groups, ask_java(groups), strict=True):
+        ours = assignors_named([group.assignor])[0].assign(group.layout, group.told)
+        about = f"seed {seed}: {group}\nJava: { {member: one.assigned for member, one in java.items()} }\nours: {ours}"
+        if group.assignor in ("range", "roundrobin"):
+            assert {member: sorted(some) for member, some in ours.items()} == {
+                member: one.assigned for member, one in java.items()
+            }, about
+        else:
+            check_sticky(group, ours, {member: one.assigned for member, one in java.items()}, about)
+        for member, told in group.told.items():
+            assert encode_subscription(told._replace(instance_id=None)) == java[member].sent, about
+            assert decode_subscription(java[member].sent, told.instance_id) == told
+            assert decode_assignment(java[member].given) == frozenset(java[member].assigned)
+
+
+def check_sticky(
+    group: Group,
+    ours: dict[str, list[TopicPartition]],
+    java: dict[str, list[TopicPartition]],
+    about: str,
+) -> None:
+    """Equal where nobody had anything; else there are several right answers: as even, and no more is moved."""
+    had = {member: set(had_before(group, member)) for member in group.told}
+    if not any(had.values()):
+        assert {member: sorted(some) for member, some in ours.items()} == java, about
+    if len({told.topics for told in group.told.values()}) == 1:
+        sizes, javas = sorted(map(len, ours.values())), sorted(map(len, java.values()))
+        if group.assignor == "sticky":
+            assert sizes == javas, about
+        assert sum(sizes) == sum(javas), about  # of what moves, nothing is given out yet
+        assert kept(had, ours) == kept(had, java), about
+
+
+def kept(had: dict[str, set[TopicPartition]], assigned: dict[str, list[TopicPartition]]) -> int:
+    return sum(len(had[member] & set(some)) for member, some in assigned.items())
