@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ONLY ?=
-# Half of the time of the tests is waiting: for other programs' clients, for sessions that end.
-TEST_PROCESSES ?= 2
+# Most of the time of the tests is waiting: for other programs' clients, for sessions that end.
+TEST_PROCESSES ?= 3
 
 .PHONY: setup run test lint fmt compat bench soak prove clean
 
@@ -37,7 +37,7 @@ test: setup
 	@$(BIN)/ruff check src tests bench tools examples && $(BIN)/ruff format --check -q src tests bench tools examples
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
-	@$(BIN)/pytest -n $(TEST_PROCESSES)
+	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadgroup
 
 lint: setup
 	@$(BIN)/ruff check src tests bench tools examples

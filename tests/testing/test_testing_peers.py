@@ -39,7 +39,7 @@ def test_missing_in_ci_is_a_failure_and_elsewhere_a_skip(monkeypatch: pytest.Mon
 
 
 def test_the_pom_names_kafka_and_a_logging_back_end() -> None:
-    pom = peers._pom()
+    pom = peers._pom(peers._ARTIFACTS, alone=False)
     assert f"<version>{peers.VERSION}</version>" in pom
     assert "log4j-core" in pom
 

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -34,7 +34,9 @@ HEAP = ("-Xms256M", "-Xmx512M")
 # A short-lived tool is done before an optimizing compiler pays off; with one processor's worth of threads it leaves the rest alone.
 TOOL_OPTIONS = ("-Xmx512M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
-_ARTIFACTS = (
+Artifact = tuple[str, str, str]  # of Maven: group, name, version
+
+_ARTIFACTS: tuple[Artifact, ...] = (
     ("org.apache.kafka", "kafka_2.13", VERSION),
     ("org.apache.kafka", "kafka-tools", VERSION),
     ("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J_VERSION),
@@ -88,15 +90,7 @@ def available() -> str | None:
     """None if real Kafka can be run here (downloaded now, if this is the first time); else the reason why not."""
     if shutil.which("java") is None:
         return "no JDK: java is not on the path"
-    if any(libraries().glob("kafka-clients-*.jar")):
-        return None
-    if shutil.which("mvn") is None:
-        return f"no Maven to fetch Kafka {VERSION} with: mvn is not on the path"
-    try:
-        _download(libraries())
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"Kafka {VERSION} could not be fetched from Maven Central: {error}"
-    return None
+    return fetched(f"Kafka {VERSION}", libraries(), _ARTIFACTS)
 
 
 def require_kafka() -> None:
@@ -110,7 +104,20 @@ def require_kafka() -> None:
         pytest.skip(reason)
 
 
-def _download(target: Path) -> None:
+def fetched(what: str, target: Path, artifacts: Iterable[Artifact], *, alone: bool = False) -> str | None:
+    """None if the jars are there (fetched now, if this is the first time; `alone`: without what they need), else the reason why not."""
+    if any(target.glob("kafka-clients-*.jar")):
+        return None
+    if shutil.which("mvn") is None:
+        return f"no Maven to fetch {what} with: mvn is not on the path"
+    try:
+        _download(target, _pom(artifacts, alone))
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{what} could not be fetched from Maven Central: {error}"
+    return None
+
+
+def _download(target: Path, pom: str) -> None:
     """All or nothing, and once: whoever comes meanwhile waits."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / f"{target.name}.lock").open("w") as lock:
@@ -118,7 +125,7 @@ def _download(target: Path) -> None:
         if any(target.glob("kafka-clients-*.jar")):
             return
         with tempfile.TemporaryDirectory(prefix="fetch-", dir=target.parent) as work:
-            Path(work, "pom.xml").write_text(_pom())
+            Path(work, "pom.xml").write_text(pom)
             done = subprocess.run(
                 ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars", "-DincludeScope=runtime"],
                 cwd=work,
@@ -134,10 +141,12 @@ def _download(target: Path) -> None:
             Path(work, "jars").rename(target)
 
 
-def _pom() -> str:
+def _pom(artifacts: Iterable[Artifact], alone: bool) -> str:
+    nothing = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     wanted = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>"
-        for group, artifact, version in _ARTIFACTS
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
+        f"{nothing if alone else ''}</dependency>"
+        for group, artifact, version in artifacts
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
@@ -174,6 +183,10 @@ def tool(
     )
 
 
+def new_cluster_id() -> str:
+    return tool("storage", "random-uuid", timeout_s=FORMAT_S_MAX).stdout.decode().strip()
+
+
 class KafkaPeer:
     """One node of real Kafka, broker and controller in one."""
 
@@ -185,17 +198,19 @@ class KafkaPeer:
         *,
         directory: Path | str | None = None,
         heap: tuple[str, ...] = HEAP,
+        cluster_id: str | None = None,
     ) -> None:
         """Data and log lie in `directory`, a temporary one unless given."""
-        self._settings = dict(settings or {})
+        self.settings = dict(settings or {})
         self._heap = heap
+        self._cluster_id = cluster_id
         self._temporary = tempfile.TemporaryDirectory(prefix="kafka-peer-") if directory is None else None
         self._directory = Path(self._temporary.name if self._temporary is not None else str(directory))
         self._process: subprocess.Popen[bytes] | None = None
         self.data_dir = self._directory / "data"
         self.log_file = self._directory / "kafka.log"
         self.port = free_port()
-        self._controller_port = free_port()
+        self.controller_port = free_port()
 
     def __enter__(self) -> KafkaPeer:
         return self.start()
@@ -216,12 +231,12 @@ class KafkaPeer:
         return {
             "process.roles": "broker,controller",
             "node.id": "1",
-            "listeners": f"PLAINTEXT://{LOOPBACK}:{self.port},CONTROLLER://{LOOPBACK}:{self._controller_port}",
+            "listeners": f"PLAINTEXT://{LOOPBACK}:{self.port},CONTROLLER://{LOOPBACK}:{self.controller_port}",
             "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{self.port}",
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "controller.quorum.voters": f"1@{LOOPBACK}:{self._controller_port}",
+            "controller.quorum.voters": f"1@{LOOPBACK}:{self.controller_port}",
             "log.dirs": str(self.data_dir),
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
@@ -229,11 +244,17 @@ class KafkaPeer:
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
-            **self._settings,
+            **self.settings,
         }
 
     def start(self) -> KafkaPeer:
         """Returns when it answers; formats an empty data directory first. ProcessFailed with its log if it does not come up."""
+        self.launch()
+        self.wait_until_it_answers()
+        return self
+
+    def launch(self) -> None:
+        """The first half of `start`: nodes of one cluster wait for one another."""
         assert self._process is None, "it is running already"
         self._directory.mkdir(parents=True, exist_ok=True)
         file = self._directory / "server.properties"
@@ -245,18 +266,20 @@ class KafkaPeer:
             self._process = subprocess.Popen(
                 java("kafka.Kafka", str(file), options=options), stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
+
+    def _format(self, file: Path) -> None:
+        done = tool(
+            "storage", "format", "-t", self._cluster_id or new_cluster_id(), "-c", str(file), timeout_s=FORMAT_S_MAX
+        )
+        if done.returncode != 0:
+            raise ProcessFailed(f"Kafka could not format {self.data_dir}: {(done.stdout + done.stderr).decode()}")
+
+    def wait_until_it_answers(self) -> None:
         try:
             self._wait_until_it_answers()
         except BaseException:
             self.kill()
             raise
-        return self
-
-    def _format(self, file: Path) -> None:
-        cluster = tool("storage", "random-uuid", timeout_s=FORMAT_S_MAX).stdout.decode().strip()
-        done = tool("storage", "format", "-t", cluster, "-c", str(file), timeout_s=FORMAT_S_MAX)
-        if done.returncode != 0:
-            raise ProcessFailed(f"Kafka could not format {self.data_dir}: {(done.stdout + done.stderr).decode()}")
 
     def _wait_until_it_answers(self) -> None:
         ask = b"".join(encode_request(ApiVersionsRequest(), 0, 1, "headrace"))

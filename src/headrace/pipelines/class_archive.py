@@ -1,0 +1,98 @@
+"""Classes that Spark loads, kept in the form that Java uses in memory: the second start of a session takes half as long as the first.
+
+The virtual machine of a first session writes the archive when it ends, under a name of its own; a later session that finds it written (its
+writer has ended) gives it the name by which it is used from then on. One for each version of Spark and Java, and each place where Spark is.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from time import time
+
+from headrace.pipelines.java import Java, mark_of, write_whole
+
+AOT_VERSION_MIN = 25  # of Java: JEP 514 makes a cache in one step, and needs no base archive
+ARCHIVE_BYTES_MIN = 1 << 20
+WRITER = ".writer"
+MARK_CHARACTERS = 8
+STRAY_S_MIN = 3600.0
+
+
+class ClassArchive:
+    def __init__(self, folder: Path, java: Java, spark_version: str, spark_home: Path) -> None:
+        self._folder = folder
+        self._is_aot = java.feature >= AOT_VERSION_MIN
+        self.is_possible = self._is_aot or java.has_base_archive
+        ending = "aot" if self._is_aot else "jsa"
+        self.path = folder / f"spark-{spark_version}-{_installation(spark_home)}-java-{java.version}.{ending}"
+        self._writing: Path | None = None
+
+    def java_options(self) -> list[str]:
+        """To use it, or to make it; nothing if neither can be."""
+        if not self.is_possible or not self._can_be_written():
+            return []
+        self._adopt()
+        if self.path.exists():
+            if self._is_aot:
+                return [f"-XX:AOTCache={self.path}", "-XX:AOTMode=auto", "-Xlog:aot=off", "-Xlog:cds=off"]
+            return [f"-XX:SharedArchiveFile={self.path}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+        if self._is_being_written():
+            return []
+        self._writing = self.path.with_name(f"{self.path.name}.{uuid.uuid4().hex[:MARK_CHARACTERS]}")
+        flag = "AOTCacheOutput" if self._is_aot else "ArchiveClassesAtExit"
+        quiet = ["-Xlog:aot=off"] if self._is_aot else []
+        return [f"-XX:{flag}={self._writing}", *quiet, "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+
+    def written_by(self, process_id: int) -> None:
+        """The virtual machine runs: when it has ended, the archive is whole."""
+        if self._writing is not None:
+            write_whole(self._writing.with_name(self._writing.name + WRITER), str(process_id))
+
+    def _can_be_written(self) -> bool:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            return False  # a home without room or rights is no reason not to start
+        return os.access(self._folder, os.W_OK)
+
+    def _notes(self) -> list[Path]:
+        return sorted(self._folder.glob(f"{self.path.name}.*{WRITER}"))
+
+    def _adopt(self) -> None:
+        for note in self._notes():
+            if _is_alive(note):
+                continue
+            written = note.with_name(note.name.removesuffix(WRITER))
+            try:
+                if not self.path.exists() and written.stat().st_size >= ARCHIVE_BYTES_MIN:
+                    os.replace(written, self.path)
+                written.unlink(missing_ok=True)
+            except OSError:
+                pass  # another session was quicker, or its writer was killed before it wrote anything
+            note.unlink(missing_ok=True)
+        for stray in self._folder.glob(f"{self.path.name}.{'[0-9a-f]' * MARK_CHARACTERS}"):
+            # Its session ended before it could say who writes.
+            with suppress(OSError):
+                if not stray.with_name(stray.name + WRITER).exists() and time() > stray.stat().st_mtime + STRAY_S_MIN:
+                    stray.unlink()
+
+    def _is_being_written(self) -> bool:
+        return any(_is_alive(note) for note in self._notes())
+
+
+def _installation(spark_home: Path) -> str:
+    """Java does not use an archive of jars that lie elsewhere or have changed, and does not say so."""
+    jars = spark_home / "jars"
+    changed = jars.stat().st_mtime_ns if jars.is_dir() else 0
+    return mark_of(f"{spark_home.resolve()} {changed}")
+
+
+def _is_alive(note: Path) -> bool:
+    try:
+        os.kill(int(note.read_text()), 0)
+    except (OSError, ValueError):
+        return False
+    return True

@@ -1,0 +1,175 @@
+"""Offsets of streams as committed offsets of groups, so that tools which show lag see them: of every batch that is done, also the last.
+
+Spark tells a listener how far each source of a query is; whose brokers and which group that is, stands in the options of the query's plan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import wait
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from headrace.base.errors import ConfigError, ErrorCode, HeadraceError, KafkaError
+from headrace.client.cluster import RETRY_BACKOFF_S
+from headrace.client.connection import Disconnected, NoAnswer
+from headrace.client.groups import commit_offsets
+from headrace.pipelines.background import background
+from headrace.pipelines.data_source import NAME
+from headrace.pipelines.offsets import StreamOffset, read_offset
+from headrace.pipelines.source_options import Mode, SourceOptions, parse_options
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+COMMIT_S_MAX = 10.0
+FLUSH_S_MAX = 10.0
+
+_LOG = logging.getLogger("headrace.spark")
+
+
+class Source:
+    """One of a run of a query."""
+
+    def __init__(self, group_id: str, options: SourceOptions) -> None:
+        self.group_id = group_id
+        self.options = options
+        self.committed: StreamOffset | None = None
+
+
+def group_of(options: SourceOptions, query_id: str) -> str:
+    return options.group_id or f"{options.group_id_prefix}-{query_id}"
+
+
+class GroupCommits(StreamingQueryListener):
+    """Commits in the background, at most one at a time for each source; what a later batch has passed meanwhile is left out."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.is_ended_at_exit = False
+        self._session = spark
+        # By run: a query that is started again may be so before its last run is told to have ended. In the order of progress; None is
+        # not ours.
+        self._sources: dict[str, list[Source | None]] = {}
+        self._lock = threading.Lock()
+        self._next: dict[Source, StreamOffset] = {}
+        self._under_way: dict[Source, Future[None]] = {}
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        try:
+            self._sources[str(event.runId)] = self._find(event)
+        except Exception as error:  # a listener that raises is no help to anybody
+            _LOG.warning("the offsets of query %s will not be committed to a group: %s", event.id, error)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        told = event.progress.sources
+        for source, one in zip(self._sources.get(str(event.progress.runId), ()), told, strict=False):
+            offset = None if source is None else _read(one.endOffset)
+            if source is not None and offset is not None:
+                self._commit(source, offset)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        self.flush()
+        self._sources.pop(str(event.runId), None)
+
+    def flush(self) -> None:
+        """Until all that was told is committed, but not for ever."""
+        with self._lock:
+            under_way = list(self._under_way.values())
+        wait(under_way, FLUSH_S_MAX)
+
+    def _find(self, event: QueryStartedEvent) -> list[Source | None]:
+        session: Any = self._session
+        plan = session._jsparkSession.streams().get(str(event.id)).streamingQuery().analyzedPlan()
+        found: list[Source | None] = []
+        for given in _options_of_sources(plan):
+            options = None if given is None else parse_options(given, Mode.STREAM)
+            found.append(None if options is None else Source(group_of(options, str(event.id)), options))
+        return found
+
+    def _commit(self, source: Source, offset: StreamOffset) -> None:
+        with self._lock:
+            self._next[source] = offset
+            if source not in self._under_way:
+                self._under_way[source] = background().start(self._commit_all(source))
+
+    async def _commit_all(self, source: Source) -> None:
+        while True:
+            with self._lock:
+                offset = self._next.pop(source, None)
+                if offset is None or offset == source.committed:
+                    del self._under_way[source]
+                    return
+            try:
+                async with asyncio.timeout(COMMIT_S_MAX):
+                    await _commit(source, offset)
+                source.committed = offset
+            except (HeadraceError, TimeoutError) as error:
+                _LOG.warning("the offsets of group %s could not be committed: %s", source.group_id, error or "timeout")
+
+
+async def _commit(source: Source, offset: StreamOffset) -> None:
+    """Tried until it is done or refused; whoever calls sets the limit."""
+    cluster = await background().cluster(source.options.client)
+    while offset.offsets:
+        try:
+            codes = await commit_offsets(cluster, source.group_id, offset.offsets)
+            refused = next(((one, code) for one, code in sorted(codes.items()) if code is not ErrorCode.NONE), None)
+            if refused is None:
+                return
+            raise KafkaError(refused[1], str(refused[0]))
+        except (Disconnected, NoAnswer):
+            pass
+        except KafkaError as error:
+            if not error.retriable or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+        await asyncio.sleep(RETRY_BACKOFF_S)
+
+
+def _read(text: str | None) -> StreamOffset | None:
+    try:
+        return read_offset(json.loads(text or "null"))
+    except (ValueError, ConfigError):
+        return None  # Spark has told nothing yet
+
+
+def _options_of_sources(plan: Any) -> Iterator[Mapping[str, str] | None]:
+    """Of all streams in a plan in the order in which Spark reports them: that of the leaves, each once. None for other formats."""
+    leaves = plan.collectLeaves()
+    seen: list[Any] = []
+    for index in range(leaves.size()):
+        leaf = leaves.apply(index)
+        if not leaf.isStreaming() or any(leaf.equals(one) for one in seen):
+            continue
+        seen.append(leaf)
+        is_ours = leaf.getClass().getSimpleName() == "StreamingRelationV2" and leaf.sourceName().lower() == NAME
+        yield dict(leaf.extraOptions().asCaseSensitiveMap()) if is_ours else None
+
+
+_ATTRIBUTE = "_headrace_group_commits"
+
+
+def commit_groups(spark: SparkSession) -> GroupCommits:
+    """Once for a session, however often it is called; `make_session` does it."""
+    found = getattr(spark, _ATTRIBUTE, None)
+    if isinstance(found, GroupCommits):
+        return found
+    commits = GroupCommits(spark)
+    spark.streams.addListener(commits)
+    setattr(spark, _ATTRIBUTE, commits)
+    return commits

@@ -1,0 +1,96 @@
+"""What a decoder gives: a column with null where a record did not fit, and why it did not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+from pyspark.sql.types import DataType
+
+from headrace.base.errors import ConfigError, HeadraceError
+
+WHY_CHARACTERS_MAX = 300
+NODES_MAX = 10_000  # of a schema with all its names written out: they can double at each level
+SCHEMA_BYTES_MAX = 4 * 1024 * 1024
+
+
+class BadSchema(ConfigError):
+    """A schema that cannot be read, or that has no columns of Spark's."""
+
+
+class BadRecord(HeadraceError):
+    """Why one record does not fit."""
+
+
+class Decoded(NamedTuple):
+    column: pa.Array
+    bad: dict[int, str]  # by row
+
+
+class ValueDecoder(Protocol):
+    @property
+    def spark_type(self) -> DataType: ...
+
+    def decode(self, column: pa.Array) -> Decoded:
+        """Of binary values; a null stays null."""
+
+
+def shortened(why: object) -> str:
+    text = " ".join(str(why).split())
+    return text if len(text) <= WHY_CHARACTERS_MAX else text[: WHY_CHARACTERS_MAX - 1] + "…"
+
+
+def decode_rows(column: pa.Array, read: Callable[[bytes], Any], make: Callable[[Sequence[Any]], pa.Array]) -> Decoded:
+    """Reads each value (BadRecord if it cannot be), then makes a column of them all."""
+    items: list[Any] = []
+    places: list[int | None] = []
+    bad: dict[int, str] = {}
+    for row, data in enumerate(column.to_pylist()):
+        place = None
+        if data is not None:
+            try:
+                item = read(data)
+            except BadRecord as error:
+                bad[row] = shortened(error)
+            else:
+                place = len(items)
+                items.append(item)
+        places.append(place)
+    return spread(items, places, make, bad)
+
+
+def spread(
+    items: Sequence[Any],
+    places: Sequence[int | None],
+    make: Callable[[Sequence[Any]], pa.Array],
+    bad: Mapping[int, str],
+) -> Decoded:
+    """A column with an item for each row that has a place, and null for the others."""
+    made, unfit = _make_all(items, make)
+    found = dict(bad)
+    if unfit:
+        found.update({row: unfit[place] for row, place in enumerate(places) if place in unfit})
+    if len(items) == len(places):
+        return Decoded(made, found)
+    return Decoded(made.take(pa.array(places, pa.int64())), found)
+
+
+def _make_all(items: Sequence[Any], make: Callable[[Sequence[Any]], pa.Array]) -> tuple[pa.Array, dict[int, str]]:
+    """Whatever makes the whole fail is found by halving, so that all others are made together, and in the same way."""
+    pieces: list[pa.Array] = []
+    bad: dict[int, str] = {}
+    kind = make(items[:0]).type
+    waiting = [(0, len(items))]
+    while waiting:
+        first, end = waiting.pop()
+        try:
+            pieces.append(make(items[first:end]))
+        except (BadRecord, pa.ArrowException, ValueError, OverflowError, TypeError) as error:
+            if end - first == 1:
+                bad[first] = shortened(error)
+                pieces.append(pa.nulls(1, kind))
+            else:
+                middle = (first + end) // 2
+                waiting += [(middle, end), (first, middle)]
+    return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces), bad

@@ -1,0 +1,150 @@
+"""A SparkSession that has what pipelines need: Java, the right Python in its workers, memory, and groups that see how far streams are.
+
+spark = make_session("orders")
+spark.readStream.format("headrace").option("kafka.bootstrap.servers", "localhost:9092").option("subscribe", "orders").load()
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import site
+import sys
+import sysconfig
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace.base.errors import ConfigError
+from headrace.pipelines.class_archive import ClassArchive
+from headrace.pipelines.java import cache_folder, find_java, home_for_spark
+from headrace.pipelines.worker_python import local_python
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOPBACK = "127.0.0.1"
+DRIVER_MEMORY_SHARE = 4  # a fourth of the machine's
+DRIVER_MEMORY_MB = (1024, 4096)
+_LOCAL = re.compile(r"local(?:\[\s*([0-9]+|\*)\s*(?:,\s*[0-9]+\s*)?\])?\Z")
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+
+def make_session(
+    name: str,
+    *,
+    master: str = "local[*]",
+    conf: Mapping[str, object] | None = None,
+    class_archive: bool = True,
+) -> SparkSession:
+    """`conf` goes before everything that is set here. One virtual machine serves all sessions of a process: the first makes it."""
+    try:
+        import pyspark
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ConfigError(f"pipelines need PySpark: pip install 'headrace[spark]' ({error})") from error
+
+    given = {key: _text(value) for key, value in (conf or {}).items()}
+    archive = None
+    if pyspark.SparkContext._gateway is None:
+        archive = _prepare_java(given, Path(pyspark.__file__).parent, pyspark.__version__, class_archive)
+        is_local = _LOCAL.match(given.get("spark.master", master)) is not None
+        _prepare_python(given, local_python(cache_folder()) if is_local else sys.executable)
+        if is_local:
+            os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    builder = SparkSession.builder.appName(name)  # type: ignore[attr-defined]
+    for key, value in {**session_conf(given.get("spark.master", master)), **given}.items():
+        builder = builder.config(key, value)
+    spark: SparkSession = builder.getOrCreate()
+    if archive is not None:
+        archive.written_by(_jvm(spark).java.lang.ProcessHandle.current().pid())
+    _watch(spark)
+    return spark
+
+
+def session_conf(master: str) -> dict[str, str]:
+    """What is set unless the caller sets it."""
+    conf = {
+        "spark.master": master,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
+    local = _LOCAL.match(master)
+    if local is not None:
+        cores = os.cpu_count() or 1 if local[1] == "*" else int(local[1] or 1)
+        conf |= {
+            "spark.driver.bindAddress": LOOPBACK,
+            "spark.driver.host": LOOPBACK,
+            "spark.driver.memory": f"{_driver_memory_mb()}m",
+            "spark.sql.shuffle.partitions": str(cores),
+        }
+    return conf
+
+
+def _prepare_java(
+    given: dict[str, str], spark_home: Path, spark_version: str, class_archive: bool
+) -> ClassArchive | None:
+    cache = cache_folder()
+    java = find_java()
+    os.environ["JAVA_HOME"] = str(home_for_spark(java, cache))
+    if not class_archive:
+        return None
+    archive = ClassArchive(cache, java, spark_version, spark_home)
+    options = archive.java_options()
+    if options:
+        given[_JAVA_OPTIONS] = " ".join([*options, given.get(_JAVA_OPTIONS, "")]).strip()
+    return archive
+
+
+def _prepare_python(given: dict[str, str], worker_python: str) -> None:
+    """Workers run whatever python3 is, and find what that one finds, unless they are told.
+
+    Those of a source that registered itself, as ours does, run the driver's; the driver itself is running already.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", worker_python)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", worker_python)
+    root = str(Path(headrace.__file__).resolve().parents[1])
+    if root in {*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_paths()["purelib"]}:
+        return
+    before = os.environ.get("PYTHONPATH", "")
+    if root not in before.split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, before]) if before else root
+    given.setdefault("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
+
+
+def _driver_memory_mb() -> int:
+    low, high = DRIVER_MEMORY_MB
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    except (AttributeError, ValueError, OSError):
+        return low
+    return max(low, min(high, total // DRIVER_MEMORY_SHARE))
+
+
+def _watch(spark: SparkSession) -> None:
+    from headrace.pipelines.group_commits import commit_groups
+
+    commits = commit_groups(spark)
+
+    def end() -> None:
+        # Progress of the last batches may still be on its way to the listener: stopping Spark hands it over.
+        with suppress(Exception):
+            spark.stop()
+        commits.flush()
+
+    if not commits.is_ended_at_exit:
+        commits.is_ended_at_exit = True
+        atexit.register(end)
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark._jvm  # type: ignore[attr-defined]
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,35 @@
+"""Spark's own Kafka connector beside us, for comparison: its jars from Maven Central, for `spark.jars`.
+
+What Maven Central has of it is no complete set of one version; these read and write, batch and streaming, under PySpark 4.2 and 4.3.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+from headrace.testing.peers import Artifact, fetched
+
+VERSION = "4.2.0"
+_ARTIFACTS: tuple[Artifact, ...] = (
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", VERSION),
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+    ("org.apache.kafka", "kafka-clients", "3.9.1"),
+    ("org.apache.commons", "commons-pool2", "2.12.1"),
+)
+
+
+def _folder() -> Path:
+    given = os.environ.get("HEADRACE_SPARK_CONNECTOR")
+    return Path(given) if given else Path("~/.cache/headrace").expanduser() / f"spark-connector-{VERSION}"
+
+
+@cache
+def connector_missing() -> str | None:
+    """None if the jars are there (fetched now, if this is the first time); else the reason why not."""
+    return fetched(f"Spark's Kafka connector {VERSION}", _folder(), _ARTIFACTS, alone=True)
+
+
+def connector_jars() -> list[Path]:
+    return sorted(_folder().glob("*.jar"))

@@ -1,0 +1,476 @@
+"""A model of a broker's transactions, of Spark around a sink, and of everything that can happen to both, explored to the end.
+
+One step is one request carried out by the broker. At every step an actor may crash, stall (and go on at any later time, beside its
+successor), or not hear the answer of what was done, was not done, or will be done later; any open transaction may time out. All orders
+of steps are followed, states that were seen are not followed twice, and after every step the rows that can be read are checked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from types import GeneratorType
+from typing import Any, NamedTuple
+
+from headrace.pipelines import sink_commits as sink
+from headrace.pipelines.sink_asks import Driver
+
+PREFIX = "D."
+DRIVER = "D"
+ZOMBIE = "zombie"
+MUTATIONS = ("init", "add", "end", "mark")
+
+
+class Fenced(Exception):
+    pass
+
+
+class NoAnswer(Exception):
+    pass
+
+
+class Wrong(AssertionError):
+    pass
+
+
+class Id(NamedTuple):
+    epoch: int = 0
+    state: str = "Empty"
+    began: int = 0  # which of its transactions
+    rows: tuple[Any, ...] = ()
+
+
+class Broker(NamedTuple):
+    version: int  # of transactions: 1, or 2 with an epoch for each
+    ids: tuple[tuple[str, Id], ...] = ()
+    visible: tuple[Any, ...] = ()
+    decision: sink.Decision | None = None
+    finished: str | None = None
+    checkpoint: int = -1
+
+    def get(self, name: str) -> Id | None:
+        return dict(self.ids).get(name)
+
+    def put(self, name: str, entry: Id) -> Broker:
+        return self._replace(ids=tuple(sorted({**dict(self.ids), name: entry}.items())))
+
+    def aborted(self, name: str) -> Broker:
+        """As by a timeout, or somebody else."""
+        entry = self.get(name)
+        return self.put(name, entry._replace(epoch=entry.epoch + 1, state="CompleteAbort", rows=()))
+
+    def apply(self, op: tuple[Any, ...]) -> tuple[Broker, Any]:
+        return getattr(self, f"_{op[0]}")(*op[1:])
+
+    def _init(self, name: str) -> tuple[Broker, Any]:
+        broker, entry = self, self.get(name)
+        if entry is None:
+            return self.put(name, Id()), 0
+        if entry.state == "Ongoing":
+            broker = self.aborted(name)
+            entry = broker.get(name)
+        return broker.put(name, Id(entry.epoch + 1, "Empty", entry.began)), entry.epoch + 1
+
+    def _add(self, name: str, epoch: int, row: Any) -> tuple[Broker, Any]:
+        entry = self.get(name)
+        if entry is None or entry.epoch != epoch:
+            return self, Fenced
+        if self.version == 1 and entry.state != "Ongoing" and entry.began and entry.state != "Empty":
+            return self, Fenced  # a producer that saw its transaction end does not write on; the model's never do
+        began = entry.began + (entry.state != "Ongoing")
+        return self.put(name, Id(epoch, "Ongoing", began, (*entry.rows, row))), None
+
+    def _end(self, name: str, epoch: int, commit: bool) -> tuple[Broker, Any]:
+        entry = self.get(name)
+        if entry is None:
+            return self, sink.Ended.FENCED
+        kind = "CompleteCommit" if commit else "CompleteAbort"
+        bump = self.version > 1
+        if bump and entry.epoch == epoch + 1 and entry.state.startswith("Complete"):
+            return self, sink.Ended.DONE if entry.state == kind else sink.Ended.REFUSED
+        if entry.epoch != epoch:
+            return self, sink.Ended.FENCED
+        if entry.state != "Ongoing":
+            return self, sink.Ended.DONE if entry.state == kind else sink.Ended.REFUSED
+        broker = self.put(name, Id(epoch + bump, kind, entry.began))
+        return (broker._committed(entry.rows) if commit else broker), sink.Ended.DONE
+
+    def _committed(self, rows: tuple[Any, ...]) -> Broker:
+        broker = self
+        for row in rows:
+            if isinstance(row, sink.Decision):
+                broker = broker._replace(decision=row)
+            else:
+                broker = broker._replace(visible=tuple(sorted((*broker.visible, row))))
+        return broker
+
+    def _describe(self, name: str) -> tuple[Broker, Any]:
+        entry = self.get(name)
+        if entry is None:
+            return self, None
+        return self, sink.Known(entry.state, 0, entry.epoch, entry.began, None)
+
+    def _list(self) -> tuple[Broker, Any]:
+        return self, tuple(name for name, entry in self.ids if name.startswith(PREFIX) and entry.state == "Ongoing")
+
+    def _progress(self) -> tuple[Broker, Any]:
+        return self, sink.Progress(self.decision, self.finished)
+
+    def _mark(self, token: str) -> tuple[Broker, Any]:
+        return self._replace(finished=token), None
+
+    def _checkpoint(self, batch: int) -> tuple[Broker, Any]:
+        return self._replace(checkpoint=max(self.checkpoint, batch)), None
+
+    def _begin(self, name: str) -> tuple[Broker, Any]:
+        return self, None
+
+    def _start(self) -> tuple[Broker, Any]:
+        return self, self.checkpoint + 1
+
+
+# --- Spark
+
+
+class World(NamedTuple):
+    version: int = 2
+    partitions: int = 2
+    batches: int = 2
+    faults: int = 1
+    kinds: tuple[str, ...] = ("crash", "lost", "undone", "late", "stall", "timeout", "zombie task")
+    reuse: bool = True  # batches of a run use the same transactional ids
+    single: bool = False
+    restarts: int = 6
+    choices: sink.Choices = sink.Choices()
+    tries: int = 2
+    tearing: tuple[str, ...] = ("timeout", "zombie task", "late")  # what may tear a batch
+
+
+def run_of_spark(world: World, run: str):
+    """One start of the query, from the checkpoint to the last batch."""
+    batch = yield ("start",)
+    while batch < world.batches:
+        yield from one_batch(world, run, batch)
+        yield ("checkpoint", batch)
+        batch += 1
+
+
+def one_batch(world: World, run: str, number: int):
+    written: list[sink.TaskTransaction | None] = []
+    for partition in range(world.partitions):
+        written += [(yield from task(world, run, number, partition))]
+    done = tuple(one for one in written if one is not None)
+    batch = sink.Batch(number, run, done, prefix=PREFIX)
+    if world.single and done:
+        batch = batch._replace(driver=Driver(0, done[0].producer_epoch))
+    if None in written:
+        yield from in_steps(sink.abort(batch, may_be_decided=False))
+        raise NoAnswer
+    try:
+        for left in reversed(range(world.tries)):
+            try:
+                yield from in_steps(sink.commit(batch, world.choices, 0))
+            except Fenced:
+                if not left or world.single:
+                    raise
+            else:
+                return
+    except (sink.SinkError, Fenced, NoAnswer) as error:
+        failed = type(error)  # in a variable, so that it is part of what is known
+    yield from in_steps(sink.abort(batch, may_be_decided=True))
+    raise failed
+
+
+def task(world: World, run: str, batch: int, partition: int):
+    for attempt in range(2):
+        slot = "" if world.reuse else f".{batch}"
+        name = DRIVER if world.single else f"{PREFIX}{run}.{partition}.{attempt}{slot}"
+        try:
+            yield ("begin", name)
+            epoch = yield ("init", name)
+            yield ("add", name, epoch, (batch, partition))
+        except (Fenced, NoAnswer):
+            continue
+        return sink.TaskTransaction(name, 0, epoch, partition, 1)
+    return None
+
+
+def rest_of_task(world: World, name: str):
+    """An attempt that Spark gave up before it had begun, and that begins all the same."""
+    epoch = yield ("init", name)
+    yield ("add", name, epoch, (ZOMBIE, name))
+
+
+def in_steps(conversation):
+    answer = None
+    try:
+        ask = next(conversation)
+        while True:
+            try:
+                answer = yield from one_ask(ask)
+            except Exception as error:
+                ask = conversation.throw(error)
+            else:
+                ask = conversation.send(answer)
+    except StopIteration as done:
+        return done.value
+
+
+def one_ask(ask):
+    match ask:
+        case sink.TakeOver():
+            return Driver(0, (yield ("init", DRIVER)))
+        case sink.ReadProgress():
+            return (yield ("progress",))
+        case sink.ListOpen():
+            return (yield ("list",))
+        case sink.Describe(transactions):
+            found = []
+            for one in transactions:
+                found += [(yield ("describe", one.transactional_id))]
+            return 0, found
+        case sink.Record(driver, decision):
+            yield ("add", DRIVER, driver.producer_epoch, decision)
+        case sink.Settle(driver):
+            if (yield ("end", DRIVER, driver.producer_epoch, True)) is not sink.Ended.DONE:
+                raise Fenced
+        case sink.End(transactions, commit):
+            ended = []
+            for one in transactions:
+                ended += [(yield ("end", one.transactional_id, one.producer_epoch, commit))]
+            return ended
+        case sink.MarkFinished(decision):
+            yield ("mark", decision.token)
+        case sink.Fence(names):
+            for name in names:
+                yield ("init", name)
+    return None
+
+
+# --- what can happen
+
+
+class Place:
+    """A program at a point: `op` is what it does next. Points that are reached in different ways but know the same are one."""
+
+    __slots__ = ("failure", "name", "nexts", "op", "program", "told")
+
+    def __init__(self, name: str, program: tuple[Any, ...], told: tuple[Any, ...]) -> None:
+        self.name, self.program, self.told = name, program, told
+        self.op: tuple[Any, ...] | None = None
+        self.failure: str | None = None
+        self.nexts: dict[Any, Place] = {}
+
+
+class Programs:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._places: dict[Any, Place] = {}
+        self._begun: dict[Any, Place] = {}
+
+    def begin(self, name: str, *program: Any) -> Place:
+        if (name, program) not in self._begun:
+            self._begun[name, program] = self._reach(Place(name, program, ()))
+        return self._begun[name, program]
+
+    def tell(self, place: Place, answer: Any) -> Place:
+        found = place.nexts.get(answer)
+        if found is None:
+            found = place.nexts[answer] = self._reach(Place(place.name, place.program, (*place.told, answer)))
+        return found
+
+    def _reach(self, place: Place) -> Place:
+        make, *arguments = place.program
+        running = make(self._world, *arguments)
+        try:
+            place.op = next(running)
+            for answer in place.told:
+                place.op = running.throw(answer) if isinstance(answer, type) else running.send(answer)
+        except StopIteration:
+            place.op = None
+            return place
+        except (sink.SinkError, Fenced, NoAnswer) as error:
+            place.op, place.failure = None, type(error).__name__
+            return place
+        return self._places.setdefault((place.name, knowledge(running)), place)
+
+
+def knowledge(running: Any) -> tuple[Any, ...]:
+    """Of a generator that waits: where, with which variables, and the same of those that it waits for in turn."""
+    found: list[Any] = []
+    while running is not None:
+        frame = running.gi_frame
+        found.append(frame.f_lasti)
+        for name, value in frame.f_locals.items():
+            if name != "world":
+                found += (name, _frozen(value))
+        running = running.gi_yieldfrom
+    return tuple(found)
+
+
+def _frozen(value: Any) -> Any:
+    match value:
+        case GeneratorType():
+            return knowledge(value)
+        case list() | tuple():
+            return tuple(map(_frozen, value))
+        case dict():
+            return tuple(value.items())
+        case set():
+            return frozenset(value)
+        case Exception():
+            return type(value)
+    return value
+
+
+class State(NamedTuple):
+    """Brokers and places are the same objects whenever they are equal, so that a state is known by their identities."""
+
+    broker: Broker
+    actors: tuple[Place, ...]
+    late: tuple[Any, ...] = ()  # requests under way that nobody waits for
+    runs: int = 1
+    faults: tuple[str, ...] = ()
+    failure: str | None = None  # the latest
+
+    def key(self) -> tuple[Any, ...]:
+        return id(self.broker), *map(id, self.actors), *self.late, self.runs, *sorted(self.faults), self.failure
+
+
+class Explorer:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._programs = Programs(world)
+        self._brokers: dict[Broker, Broker] = {}
+        self._applied: dict[tuple[int, Any], tuple[Broker, Any]] = {}
+
+    def explore(self, states_max: int) -> Explored:
+        """Wrong, with everything that happened, if anything is."""
+        begin = State(self._same(Broker(self._world.version)), (self._programs.begin("r1", run_of_spark, "r1"),))
+        seen = {begin.key()}
+        paths: list[tuple[State, Any]] = [(begin, None)]
+        ends: Counter[str] = Counter()
+        while paths:
+            state, path = paths.pop()
+            if not state.actors and not state.late:
+                ends["stuck" if state.broker.checkpoint < self._world.batches - 1 else "whole"] += 1
+                continue
+            what = "?"
+            try:
+                for what, after in self._successors(state):
+                    key = after.key()
+                    if key not in seen:
+                        check(self._world, after.broker)
+                        seen.add(key)
+                        paths.append((after, (what, path)))
+            except Wrong as wrong:
+                raise Wrong(f"{wrong}\n" + "\n".join(_steps((what, path)))) from wrong
+            if len(seen) > states_max:
+                raise Wrong(f"more than {states_max} states")
+        return Explored(len(seen), ends)
+
+    def _same(self, broker: Broker) -> Broker:
+        return self._brokers.setdefault(broker, broker)
+
+    def _apply(self, broker: Broker, op: tuple[Any, ...]) -> tuple[Broker, Any]:
+        found = self._applied.get((id(broker), op))
+        if found is None:
+            after, answer = broker.apply(op)
+            found = self._applied[id(broker), op] = self._same(after), answer
+        return found
+
+    def _successors(self, state: State) -> Iterator[tuple[Any, State]]:
+        """Each with what happened."""
+        for index, actor in enumerate(state.actors):
+            broker, answer = self._apply(state.broker, actor.op)
+            yield (actor.name, actor.op), self._told(state._replace(broker=broker), index, answer)
+        for index, op in enumerate(state.late):
+            broker, _ = self._apply(state.broker, op)
+            yield ("late", op), state._replace(broker=broker, late=state.late[:index] + state.late[index + 1 :])
+        if len(state.faults) < self._world.faults:
+            for kind in self._world.kinds:
+                yield from self._faults(state._replace(faults=(*state.faults, kind)), kind)
+
+    def _told(self, state: State, index: int, answer: Any) -> State:
+        actor = self._programs.tell(state.actors[index], answer)
+        if actor.op is not None:
+            return state._replace(actors=(*state.actors[:index], actor, *state.actors[index + 1 :]))
+        newest = actor.name == f"r{state.runs}"
+        if newest and actor.failure == "TornBatch" and not set(self._world.tearing) & set(state.faults):
+            raise Wrong("torn without a reason")
+        return self._ended(state, index, actor.failure)
+
+    def _ended(self, state: State, index: int, failure: str | None) -> State:
+        gone = state.actors[index]
+        state = state._replace(actors=state.actors[:index] + state.actors[index + 1 :])
+        if gone.name != f"r{state.runs}" or failure is None:
+            return state
+        if failure == state.failure == "TornBatch":
+            return state  # it is said again and again, and nothing goes on
+        return self._restarted(state._replace(failure=failure))
+
+    def _restarted(self, state: State) -> State:
+        if state.runs > self._world.restarts:
+            raise Wrong(f"it never ends, with {state.failure} at last")
+        name = f"r{state.runs + 1}"
+        actor = self._programs.begin(name, run_of_spark, name)
+        return state._replace(actors=(*state.actors, actor), runs=state.runs + 1)
+
+    def _faults(self, state: State, kind: str) -> Iterator[tuple[Any, State]]:
+        if kind == "timeout":
+            for name, entry in state.broker.ids:
+                if entry.state == "Ongoing":
+                    yield (kind, name), state._replace(broker=self._same(state.broker.aborted(name)))
+            return
+        for index, actor in enumerate(state.actors):
+            for after in self._fault(state, kind, index):
+                yield (kind, actor.name, actor.op), after
+
+    def _fault(self, state: State, kind: str, index: int) -> Iterator[State]:
+        actor = state.actors[index]
+        op = actor.op
+        assert op is not None
+        changes = op[0] in MUTATIONS
+        if kind == "crash":
+            yield self._ended(state, index, "crash")
+        elif kind == "stall" and actor.name == f"r{state.runs}":
+            yield self._restarted(state)
+        elif kind == "lost" and changes:
+            yield self._told(state._replace(broker=self._apply(state.broker, op)[0]), index, NoAnswer)
+        elif kind == "undone" and op[0] not in ("start", "begin", "checkpoint"):
+            yield self._told(state, index, NoAnswer)
+        elif kind == "late" and changes:
+            yield self._told(state._replace(late=(*state.late, op)), index, NoAnswer)
+        elif kind == "zombie task" and op[0] == "begin":
+            zombie = self._programs.begin("task", rest_of_task, op[1])
+            after = self._told(state, index, NoAnswer)
+            yield after._replace(actors=(*after.actors, zombie))
+
+
+def check(world: World, broker: Broker) -> None:
+    counts = Counter(broker.visible)
+    if counts and max(counts.values()) > 1:
+        raise Wrong(f"doubled: {broker.visible}")
+    if any(row[0] == ZOMBIE for row in counts):
+        raise Wrong("what a zombie wrote is visible")
+    for batch in range(broker.checkpoint + 1):
+        for partition in range(world.partitions):
+            if (batch, partition) not in counts:
+                raise Wrong(f"lost: batch {batch} is in the checkpoint, {broker.visible} is visible")
+
+
+class Explored(NamedTuple):
+    states: int
+    ends: Counter[str]  # whole: all is there once; stuck: TornBatch again and again
+
+
+def explore(world: World, states_max: int = 2_000_000) -> Explored:
+    return Explorer(world).explore(states_max)
+
+
+def _steps(path: Any) -> list[str]:
+    steps = []
+    while path is not None:
+        what, path = path
+        steps.append(" ".join(map(str, what)))
+    return steps[::-1]

@@ -1,0 +1,170 @@
+"""A sink on real brokers without Spark: tasks and drivers that crash, stall and miss answers at a request of our choice."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from headrace.base.errors import ErrorCode
+from headrace.base.ids import TopicPartition
+from headrace.client.cluster import Cluster
+from headrace.client.connection import Connection, Disconnected
+from headrace.client.fetching import READ_COMMITTED
+from headrace.client.list_offsets import EARLIEST, LATEST, list_offset
+from headrace.client.range_reader import read_range
+from headrace.pipelines import sink_commits as sink
+from headrace.pipelines.background import Background
+from headrace.pipelines.sink_asks import Driver
+from headrace.pipelines.sink_driver import Hands
+from headrace.pipelines.sink_options import parse_sink_options
+from headrace.pipelines.sink_tasks import Task, driver_id, write_task
+from headrace.protocol.messages.update_features import UpdateFeaturesRequest
+
+PARTITIONS = 2
+SAFE_DOWNGRADE = 2
+
+
+class Crash(BaseException):
+    """Of a process: nothing in it goes on."""
+
+
+class Spark:
+    """One start of a query."""
+
+    def __init__(self, bootstrap, topic, name, run, **options):
+        self.options = parse_sink_options({"kafka.bootstrap.servers": bootstrap, "topic": topic, **options})
+        self.name, self.run = name, run
+        self._attempts = 0
+
+    def task(self, batch, partition, rows, attempt=0):
+        """Rows are (key, value); all tasks write to all partitions."""
+        self._attempts += 1
+        keys, values = zip(*rows, strict=True) if rows else ((), ())
+        table = pa.record_batch({"key": pa.array(keys, pa.utf8()), "value": pa.array(values, pa.utf8())})
+        task = Task(self.name, self.run, batch, partition, attempt, self._attempts)
+        return write_task([table.slice(0, 1), table.slice(1)], self.options, task)
+
+    def batch(self, number, tasks=2, rows=2):
+        """Written, and not committed."""
+        written = [
+            self.task(number, partition, [(f"k{n}", f"{number}.{partition}.{n}") for n in range(rows)]).transaction
+            for partition in range(tasks)
+        ]
+        return self.of(number, written)
+
+    def of(self, number, written):
+        done = tuple(one for one in written if one is not None)
+        driver = Driver(done[0].producer_id, done[0].producer_epoch) if self.options.single and done else None
+        return sink.Batch(number, self.run, done, driver, f"{driver_id(self.options.prefix, self.name)}.")
+
+    def commit(self, batch):
+        """In a process of its own, as it were: nothing is known from before, and its connections end with it."""
+        return self._carry_out(sink.commit(batch, self.options.choices, now_ms=0))
+
+    def abort(self, batch, may_be_decided=True):
+        return self._carry_out(sink.abort(batch, may_be_decided=may_be_decided))
+
+    def _carry_out(self, conversation):
+        async def work():
+            cluster = await process.cluster(self.options.client)
+            return await Hands(cluster, self.options, self.name).carry_out(conversation)
+
+        process = Background()
+        try:
+            return process.do(work())
+        finally:
+            process.loop.call_soon_threadsafe(process.loop.stop)
+
+
+def expected(batches, tasks=2, rows=2):
+    return Counter(f"{b}.{t}.{n}" for b in batches for t in range(tasks) for n in range(rows))
+
+
+def visible(bootstrap, topic):
+    """Values that can be read as committed, and whether anything is open."""
+
+    async def work():
+        host, _, port = bootstrap.rpartition(":")
+        found = Counter()
+        is_open = False
+        async with Cluster([(host, int(port))]) as cluster:
+            for index in await cluster.partitions(topic):
+                partition = TopicPartition(topic, index)
+                start = await list_offset(cluster, partition, EARLIEST)
+                end = await list_offset(cluster, partition, LATEST, isolation=READ_COMMITTED)
+                is_open |= end < await list_offset(cluster, partition, LATEST)
+                async for rows in read_range(
+                    cluster, partition, start, end, columns=["value"], isolation=READ_COMMITTED
+                ):
+                    found.update(value.decode() for value in rows.column("value").to_pylist())
+        return found, is_open
+
+    return asyncio.run(work())
+
+
+def set_transaction_version(bootstrap, version):
+    """Of the whole cluster: 1 is what brokers before Kafka 4 have."""
+
+    async def work():
+        host, _, port = bootstrap.rpartition(":")
+        update = UpdateFeaturesRequest.FeatureUpdateKey(
+            feature="transaction.version", max_version_level=version, upgrade_type=SAFE_DOWNGRADE
+        )
+        async with Cluster([(host, int(port))]) as cluster:
+            answer = await cluster.request(UpdateFeaturesRequest(feature_updates=[update]))
+        assert answer.error_code == ErrorCode.NONE, answer
+
+    asyncio.run(work())
+
+
+class Requests:
+    """Counts those that are made with `Connection.request`, and does something to one of them."""
+
+    def __init__(self, at, what):
+        self.at, self.what, self.count = at, what, 0
+        self.reached, self.may_go_on = threading.Event(), threading.Event()
+        self._loop = None
+
+    @property
+    def happened(self):
+        return self.count >= self.at
+
+    async def go_through(self, connection, original, message, **more):
+        loop = asyncio.get_running_loop()
+        self._loop = self._loop or loop
+        if self._loop is not loop:
+            return await original(connection, message, **more)  # of another process, as it were
+        if self.what == "crash" and self.happened:
+            raise Crash
+        self.count += 1
+        if self.count != self.at:
+            return await original(connection, message, **more)
+        if self.what == "stall":
+            self.reached.set()
+            await asyncio.to_thread(self.may_go_on.wait, 30)
+        if self.what == "unsent":
+            raise Disconnected("it was lost on its way")
+        answer = await original(connection, message, **more)
+        if self.what == "crash":
+            raise Crash
+        if self.what == "unheard":
+            raise Disconnected("the answer was lost on its way")
+        return answer
+
+
+@contextmanager
+def requests(monkeypatch, at, what):
+    """From now on, of the first process, as it were, that makes any."""
+    found = Requests(at, what)
+    original = Connection.request
+
+    async def request(self, message, **more):
+        return await found.go_through(self, original, message, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "request", request)
+        yield found

@@ -1,0 +1,83 @@
+"""Conditions that are met by reading less."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from headrace.base.ids import TopicPartition
+from headrace.pipelines.planning import Range
+from headrace.pipelines.pushed_filters import OFFSET_MAX, Pushed, push
+
+
+def pushed(*conditions):
+    found, met = Pushed(), []
+    for condition in conditions:
+        found, is_met = push(found, *condition)
+        met.append(is_met)
+    return found, met
+
+
+def test_topics_and_partitions():
+    found, met = pushed(("In", "topic", ("a", "b")), ("EqualTo", "topic", "b"), ("EqualNullSafe", "partition", 1))
+    assert met == [True, True, True]
+    assert found.wants(TopicPartition("b", 1))
+    assert not any(found.wants(TopicPartition(*one)) for one in [("a", 1), ("b", 0), ("c", 1)])
+    assert not pushed(("EqualNullSafe", "topic", None))[0].wants(TopicPartition("a", 0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "low", "high"),
+    [
+        ("GreaterThan", 5, 6, OFFSET_MAX),
+        ("GreaterThanOrEqual", 5, 5, OFFSET_MAX),
+        ("LessThan", 5, 0, 5),
+        ("LessThanOrEqual", 5, 0, 6),
+        ("EqualTo", 5, 5, 6),
+        ("In", (5,), 5, 6),
+    ],
+)
+def test_offsets(kind, value, low, high):
+    found, met = pushed((kind, "offset", value))
+    assert (found.low, found.high, met) == (low, high, [True])
+
+
+def test_conditions_join():
+    found, _ = pushed(("GreaterThan", "offset", 5), ("LessThanOrEqual", "offset", 9), ("GreaterThan", "offset", 2))
+    here = TopicPartition("a", 0)
+    assert found.cut(Range(here, 0, 100)) == Range(here, 6, 10)
+    assert found.cut(Range(here, 8, 9)) == Range(here, 8, 9)
+    assert found.cut(Range(here, 50, 60)).size < 0
+
+
+def test_times_say_where_to_begin_and_are_looked_at_again():
+    at = datetime(2026, 1, 1, 12, 0, 0, 1500, tzinfo=UTC)
+    ms = 1767268800001
+    assert pushed(("GreaterThan", "timestamp", at)) == (Pushed(since_ms=ms), [False])
+    later = pushed(("GreaterThanOrEqual", "timestamp", at), ("EqualTo", "timestamp", at + timedelta(seconds=1)))
+    assert later == (Pushed(since_ms=ms + 1000), [False, False])
+    elsewhere = at.astimezone(timezone(timedelta(hours=5)))
+    assert pushed(("GreaterThan", "timestamp", elsewhere))[0].since_ms == ms
+
+
+def test_a_time_without_a_zone_is_taken_for_a_day_earlier():
+    assert pushed(("GreaterThan", "timestamp", datetime(1970, 1, 3)))[0].since_ms == 86_400_000
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        ("LessThan", "timestamp", datetime(2026, 1, 1, tzinfo=UTC)),
+        ("EqualTo", "key", b"x"),
+        ("In", "offset", (1, 2)),
+        ("GreaterThan", "partition", 1),
+        ("StringStartsWith", "topic", "a"),
+        ("IsNotNull", "key", None),
+        ("Not", "offset", None),
+    ],
+)
+def test_the_rest_is_sparks_business(condition):
+    assert pushed(condition) == (Pushed(), [False])
+
+
+def test_what_is_never_null_needs_no_look():
+    assert pushed(("IsNotNull", "offset", None)) == (Pushed(), [True])

@@ -1,0 +1,177 @@
+"""What a batch reads and how it is cut into tasks."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.base.errors import ConfigError
+from headrace.base.ids import TopicPartition
+from headrace.pipelines.offsets import StreamOffset, read_offset
+from headrace.pipelines.planning import (
+    Layout,
+    Range,
+    count_between,
+    gaps,
+    go_on,
+    limit_bytes,
+    limit_offsets,
+    ranges_between,
+    retreats,
+    split_ranges,
+)
+
+A0, A1, A2, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("a", 2), TopicPartition("b", 0)
+PARTITIONS = (A0, A1, A2, B0)
+sizes = st.dictionaries(st.sampled_from(PARTITIONS), st.integers(0, 10**12), min_size=1)
+
+
+def layout(*partitions, **ids):
+    return Layout(frozenset(partitions), ids)
+
+
+def test_offsets_are_written_as_sparks_kafka_source_does_with_ours_beside_them():
+    offset = StreamOffset({B0: 3, TopicPartition("a", 10): 1, A2: 2}, {"b": "id", "gone": "x"}, {A2: 5, B0: 0})
+    assert list(offset.to_json()) == ["a", "b", "#ids", "#lost"]
+    assert offset.to_json() == {
+        "a": {"2": 2, "10": 1},
+        "b": {"0": 3},
+        "#ids": {"b": "id"},
+        "#lost": {"a": {"2": 5}},
+    }
+    assert list(offset.to_json()["a"]) == ["2", "10"]
+    assert read_offset(offset.to_json()).to_json() == offset.to_json()
+
+
+def test_a_checkpoint_of_sparks_kafka_source_can_be_taken_over():
+    assert read_offset({"a": {"0": 7}}) == StreamOffset({A0: 7})
+
+
+@pytest.mark.parametrize("found", [{"a": 3}, {"a": {"x": 3}}, [1], 7, {"logOffset": 3}, {"a": {"0": None}}])
+def test_a_checkpoint_of_something_else_is_told(found):
+    with pytest.raises(ConfigError, match="checkpoint holds no offsets"):
+        read_offset(found)
+
+
+def test_partitions_that_were_added_begin_at_their_first_record():
+    progress = go_on(StreamOffset({A0: 7}, {"a": "1"}), layout(A0, A1, a="1"))
+    assert progress == ({A0: 7, A1: 0}, frozenset(), [])
+
+
+def test_a_topic_that_is_new_to_us_begins_wherever_it_does():
+    progress = go_on(StreamOffset({A0: 7}, {"a": "1"}), layout(A0, B0, a="1", b="2"))
+    assert progress == ({A0: 7}, frozenset({B0}), [])
+
+
+def test_a_topic_made_anew_is_a_loss_and_begins_again():
+    progress = go_on(StreamOffset({A0: 7, B0: 9}, {"a": "1", "b": "5"}), layout(A0, A1, B0, a="2", b="5"))
+    assert progress.start == {A0: 0, A1: 0, B0: 9}
+    assert [loss.what for loss in progress.losses] == ["topic a was deleted and made anew: its id was 1 and is 2"]
+
+
+def test_a_topic_without_a_known_id_is_taken_for_the_same():
+    assert go_on(StreamOffset({A0: 7}), layout(A0, a="2")).losses == []
+    assert go_on(StreamOffset({A0: 7}, {"a": "1"}), layout(A0)).losses == []
+
+
+def test_a_topic_that_is_gone_is_a_loss():
+    progress = go_on(StreamOffset({A0: 7, A1: 3, B0: 9}), layout(B0))
+    assert progress.start == {B0: 9}
+    assert [loss.what for loss in progress.losses] == [
+        "topic a is gone; a-0 up to offset 7, a-1 up to offset 3 had been read"
+    ]
+
+
+def test_a_partition_that_is_gone_is_a_loss():
+    progress = go_on(StreamOffset({A0: 7, A1: 3}), layout(A0))
+    assert progress.start == {A0: 7}
+    assert "a-1: gone, while topic a is there" in progress.losses[0].what
+
+
+def test_a_gap_names_partition_wanted_and_earliest():
+    (loss,) = gaps({A0: 5, A1: 5, A2: 5}, {A0: 5, A1: 9})
+    assert loss.what == "a-1: offset 5 was to be read, but the earliest there is now is 9"
+    assert (loss.partition, loss.offsets) == (A1, 4)
+
+
+def test_a_log_that_ends_before_what_was_read():
+    assert retreats({A0: 5, A1: 5, A2: 5}, {A0: 5, A1: 4, A2: 6}) == [A1]
+
+
+def test_a_limit_is_shared_out_in_proportion():
+    start = {A0: 100, A1: 0, A2: 0}
+    assert limit_offsets(start, {A0: 400, A1: 100, A2: 0}, 40) == {A0: 130, A1: 10, A2: 0}
+
+
+def test_nobody_starves_by_a_limit():
+    assert limit_offsets({A0: 0, A1: 0}, {A0: 1_000_000, A1: 1}, 10) == {A0: 9, A1: 1}
+
+
+def test_a_limit_that_is_not_reached_changes_nothing():
+    assert limit_offsets({A0: 0, A1: 3}, {A0: 5, A1: 3}, 5) == {A0: 5, A1: 3}
+
+
+@given(latest=sizes, limit=st.integers(1, 10**13))
+@settings(deadline=None, max_examples=60)
+def test_a_limit_is_kept_but_for_one_offset_of_each_partition(latest, limit):
+    start = dict.fromkeys(latest, 0)
+    ends = limit_offsets(start, latest, limit)
+    assert count_between(start, ends) <= limit + len(latest)
+    assert all(0 <= ends[one] <= latest[one] for one in latest)
+    if any(latest.values()):
+        assert count_between(start, ends) > 0, "a stream that does not move would never end"
+
+
+@given(latest=sizes, limit=st.integers(1, 10**13), size=st.floats(0.01, 10**6))
+@settings(deadline=None, max_examples=60)
+def test_a_limit_of_bytes_goes_by_the_mean_size_of_records(latest, limit, size):
+    start = dict.fromkeys(latest, 0)
+    ends = limit_bytes(start, latest, limit, dict.fromkeys(latest, size))
+    assert count_between(start, ends) * size <= limit * 1.0001 + size * len(latest)
+    assert all(0 <= ends[one] <= latest[one] for one in latest)
+    if any(latest.values()):
+        assert count_between(start, ends) > 0
+
+
+def test_bytes_of_partitions_whose_size_is_not_known_are_not_counted():
+    assert limit_bytes({A0: 0}, {A0: 50}, 1, {}) == {A0: 50}
+
+
+def test_ranges_leave_out_what_is_empty_or_goes_back():
+    assert ranges_between({A0: 1, A1: 5, A2: 7}, {A0: 4, A1: 5, A2: 6}) == [Range(A0, 1, 4)]
+
+
+def test_a_range_is_one_task_unless_more_are_asked_for():
+    ranges = [Range(A0, 0, 10**9), Range(A1, 0, 1)]
+    assert split_ranges(ranges, None, None) == ranges
+    assert split_ranges(ranges, 2, None) == ranges
+
+
+def test_more_tasks_are_made_of_the_long_ranges():
+    pieces = split_ranges([Range(A0, 0, 100), Range(A1, 0, 2)], 4, None)
+    assert pieces == [Range(A0, 0, 33), Range(A0, 33, 66), Range(A0, 66, 100), Range(A1, 0, 2)]
+
+
+def test_a_task_has_no_more_offsets_than_it_may():
+    assert split_ranges([Range(A0, 10, 20), Range(A1, 0, 3)], None, 4) == [
+        Range(A0, 10, 13),
+        Range(A0, 13, 16),
+        Range(A0, 16, 20),
+        Range(A1, 0, 3),
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 1000)), min_size=1, max_size=6),
+    st.none() | st.integers(1, 40),
+    st.none() | st.integers(1, 2000),
+)
+@settings(deadline=None, max_examples=100)
+def test_pieces_cover_the_ranges_once_and_in_order(found, min_partitions, max_records):
+    ranges = [Range(TopicPartition("t", index), start, start + size) for index, (start, size) in enumerate(found)]
+    pieces = split_ranges(ranges, min_partitions, max_records)
+    for one in ranges:
+        own = [piece for piece in pieces if piece.partition == one.partition]
+        assert [own[0].start, *(piece.end for piece in own)] == [*(piece.start for piece in own), one.end]
+        assert own[0].start == one.start and all(piece.size > 0 for piece in own)
+    if max_records is not None:
+        assert max(piece.size for piece in pieces) <= max_records

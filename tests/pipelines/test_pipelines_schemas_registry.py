@@ -1,0 +1,133 @@
+"""The registry's client: what is asked once, what is tried again, and what is never believed."""
+
+import socket
+
+import pytest
+from registry_stub import RegistryStub
+
+pytest.importorskip("pyspark", reason="needs the extra spark")
+
+from headrace.base.errors import ConfigError
+from headrace.pipelines.schemas import registry_client
+from headrace.pipelines.schemas.options import RegistrySettings
+from headrace.pipelines.schemas.registry_client import RegistryClient, RegistryError, UnknownSchema
+
+
+@pytest.fixture
+def stub():
+    with RegistryStub().serving() as found:
+        yield found
+
+
+def client(*urls, timeout_s=5.0, now=None, **more):
+    settings = RegistrySettings(urls, timeout_s=timeout_s, **more)
+    return RegistryClient(settings) if now is None else RegistryClient(settings, now)
+
+
+def test_a_schema_is_asked_for_once(stub):
+    stub.put(3, "int")
+    asking = client(stub.url)
+    assert asking.by_id(3) is asking.by_id(3)
+    assert (asking.by_id(3).kind, asking.by_id(3).text) == ("AVRO", "int")
+    assert stub.asked == ["/schemas/ids/3"]
+
+
+def test_an_unknown_id_is_not_asked_for_again_at_once(stub):
+    clock = [0.0]
+    asking = client(stub.url, now=lambda: clock[0])
+    for _ in range(3):
+        with pytest.raises(UnknownSchema, match="no schema 5"):
+            asking.by_id(5)
+    assert len(stub.asked) == 1
+    stub.put(5, "int")
+    clock[0] = registry_client.UNKNOWN_S + 1
+    assert asking.by_id(5).text == "int"
+
+
+def test_what_is_kept_has_a_limit(stub, monkeypatch):
+    monkeypatch.setattr(registry_client, "SCHEMAS_MAX", 2)
+    asking = client(stub.url)
+    for number in range(3):
+        stub.put(number, "int")
+        asking.by_id(number)
+    asking.by_id(2)
+    asking.by_id(0)
+    assert stub.asked == [f"/schemas/ids/{number}" for number in (0, 1, 2, 0)]
+
+
+def test_a_name_and_password_are_sent(stub):
+    stub.put(1, "int")
+    stub.user_info = "me:secret"
+    assert client(stub.url, user_info="me:secret").by_id(1).text == "int"
+    with pytest.raises(RegistryError, match=r"status 401: set schema\.registry\.basic\.auth\.user\.info"):
+        client(stub.url, user_info="me:wrong").by_id(1)
+
+
+def test_another_address_is_tried_and_the_same_again(stub):
+    stub.put(1, "int")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        dead = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        assert client(dead, stub.url).by_id(1).text == "int"
+        with pytest.raises(RegistryError, match="gave no answer for schema 1"):
+            client(dead, timeout_s=0.2).by_id(1)
+    stub.failing = [500, 503, 429]
+    assert client(stub.url).by_id(1).text == "int"
+
+
+def test_a_slow_registry_is_given_up(stub):
+    stub.put(1, "int")
+    stub.slow_s = 1.0
+    with pytest.raises(RegistryError, match="gave no answer"):
+        client(stub.url, timeout_s=0.1).by_id(1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        b'{"schema": 5}',
+        b"{}",
+        b'{"schema": "x", "references": [5]}',
+        b'{"schema": "x", "references": 5}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_wrong_answer_is_the_registrys_fault(stub, answer):
+    stub.answers["/schemas/ids/1"] = answer
+    with pytest.raises(RegistryError, match="answer for schema 1"):
+        client(stub.url).by_id(1)
+
+
+def test_an_endless_answer_and_one_that_leads_elsewhere_are_refused(stub, monkeypatch):
+    monkeypatch.setattr(registry_client, "ANSWER_BYTES_MAX", 1000)
+    stub.put(1, "x" * 1001)
+    with pytest.raises(RegistryError, match="longer than 1000 bytes"):
+        client(stub.url).by_id(1)
+    stub.failing = [302]
+    with pytest.raises(RegistryError, match="status 302"):
+        client(stub.url).by_id(1)
+
+
+def test_references_come_each_after_what_it_needs(stub, monkeypatch):
+    stub.put(1, "a", "a")
+    stub.put(2, "b", "b/x", references=[("A", "a", 1), ("C", "c", 1)])
+    stub.put(3, "c", "c", references=[("A", "a", 1), ("B", "b/x", 1)])
+    stub.put(4, "main", "main", kind="json", references=[("B", "b/x", 1)])
+    found = client(stub.url).latest("main")
+    assert (found.kind, found.text, found.references) == ("JSON", "main", (("A", "a"), ("C", "c"), ("B", "b")))
+    with pytest.raises(RegistryError, match="no subject nowhere"):
+        client(stub.url).latest("nowhere")
+    stub.put(5, "main", references=[("D", "d", 1)])
+    with pytest.raises(RegistryError, match="refers to D, but the registry has no version 1 of subject d"):
+        client(stub.url).by_id(5)
+    monkeypatch.setattr(registry_client, "REFERENCES_MAX", 1)
+    with pytest.raises(RegistryError, match="more than 1 others"):
+        client(stub.url).latest("main")
+
+
+def test_certificates_that_are_not_there(tmp_path):
+    with pytest.raises(ConfigError, match=r"schema\.registry\.ssl\.ca\.location"):
+        client("https://localhost", ca_location=str(tmp_path / "none.pem"))

@@ -1,0 +1,192 @@
+"""Decoded rows without a Spark session: columns, pruning, and the three things that can become of a bad record."""
+
+import io
+import json
+import pickle
+
+import pytest
+from registry_stub import RegistryStub, framed
+from topic_writer import TopicWriter
+
+pytest.importorskip("pyspark", reason="needs the extra spark")
+pytest.importorskip("fastavro", reason="needs the extra spark")
+
+import fastavro
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+from headrace.pipelines.failures import SourceError
+from headrace.pipelines.reading import TaskRange
+from headrace.pipelines.schemas import dead_letters
+from headrace.pipelines.source import ReadPartition, row_reader, source_schema
+from headrace.pipelines.source_options import Mode
+
+DDL = "id bigint, name string"
+
+
+@pytest.fixture
+def topics(headrace_cluster):
+    return TopicWriter(headrace_cluster.bootstrap)
+
+
+@pytest.fixture
+def topic(topics, request):
+    return topics.create(request.node.name.replace("[", "-").replace("]", ""))
+
+
+@pytest.fixture
+def read(headrace_cluster):
+    def rows(topic, end, schema=None, partition=0, **options):
+        named = {name.replace("__", "."): value for name, value in options.items()}
+        named = {"kafka.bootstrap.servers": headrace_cluster.bootstrap, "subscribe": topic, **named}
+        reader = pickle.loads(pickle.dumps(row_reader(named, schema or source_schema(named), Mode.BATCH)))
+        batches = list(reader.read(ReadPartition(TaskRange(topic, partition, 0, end))))
+        return [row for batch in batches for row in batch.to_pylist()]
+
+    return rows
+
+
+def simple(**options):
+    named = {name.replace("__", "."): value for name, value in options.items()}
+    return source_schema({"kafka.bootstrap.servers": "x:1", "subscribe": "t", **named}).simpleString()
+
+
+BEHIND = "topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int"
+
+
+def test_the_schema_tells_what_is_decoded():
+    struct = {"value__format": "json", "value__schema": DDL}
+    assert simple(**struct) == f"struct<key:binary,value:struct<id:bigint,name:string>,{BEHIND}>"
+    assert simple(key__format="string", **struct).startswith("struct<key:string,value:struct")
+    flat = {**struct, "value__columns": "flat"}
+    assert simple(**flat) == f"struct<key:binary,id:bigint,name:string,{BEHIND}>"
+    assert simple(**flat, columns="NAME,offset") == "struct<name:string,offset:bigint>"
+    assert simple(**flat, columns="offset,value") == "struct<offset:bigint,id:bigint,name:string>"
+    assert simple(**flat, onBadRecord="null", columns="id,_error") == "struct<id:bigint,_error:string>"
+    assert simple(**struct, onBadRecord="null").endswith("timestampType:int,_error:string>")
+    own = {"value__format": "json", "value__schema": "value int, x int", "value__columns": "flat"}
+    assert simple(**own, columns="value") == "struct<value:int,x:int>"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"value__schema": "offset bigint", "value__columns": "flat"},
+            "there is a column offset already; set value.prefix",
+        ),
+        ({"value__schema": DDL, "columns": "id"}, "columns: 'id' is none; there are key, value"),
+        ({"value__schema": DDL, "value__columns": "flat", "columns": "value,id"}, "twice"),
+        ({"value__schema": "a blob"}, "the schema of value.format=json: DDL: blob is no type"),
+        ({"value__schema__file": "/nowhere/x"}, "value.schema.file=/nowhere/x cannot be read"),
+    ],
+)
+def test_what_cannot_be_a_schema_is_said(options, words):
+    with pytest.raises(SourceError) as refused:
+        simple(value__format="json", **options)
+    assert words in str(refused.value)
+
+
+def test_a_prefix_keeps_names_apart():
+    found = simple(value__format="json", value__schema="offset bigint", value__columns="flat", value__prefix="v_")
+    assert "v_offset:bigint" in found
+
+
+def test_a_users_schema_may_leave_out_fields(read, topics, topic, tmp_path):
+    topics.put(topic, 0, [(b"k", b'{"id":1,"name":"a"}'), (b"k", None)])
+    path = tmp_path / "schema.ddl"
+    path.write_text(DDL)
+    schema = StructType(
+        [StructField("value", StructType([StructField("id", LongType())])), StructField("offset", LongType())]
+    )
+    found = read(topic, 2, schema, value__format="json", value__schema__file=str(path))
+    assert found == [{"value": {"id": 1}, "offset": 0}, {"value": None, "offset": 1}]
+    wrong = StructType([StructField("value", StructType([StructField("id", IntegerType())]))])
+    with pytest.raises(SourceError, match="column value is struct<id:bigint,name:string>, not struct<id:int>"):
+        read(topic, 2, wrong, value__format="json", value__schema=DDL)
+
+
+BAD = [(b"k", b'{"id":1}'), (b"\xff", b"{", 1500, (("h", b"1"), ("h", None))), (None, None), (b"k", b"{}")]
+
+
+def test_a_bad_record_fails_the_task_and_is_named(read, topics, topic):
+    topics.put(topic, 0, BAD)
+    with pytest.raises(SourceError) as failed:
+        read(topic, 4, value__format="json", value__schema=DDL)
+    assert f"{topic}-0, offset 1: value: " in str(failed.value)
+    assert "\n" not in str(failed.value)
+    # What is not read is not decoded.
+    assert len(read(topic, 4, value__format="json", value__schema=DDL, columns="offset")) == 4
+
+
+def test_a_bad_record_is_null_and_says_why(read, topics, topic):
+    topics.put(topic, 0, BAD)
+    found = read(topic, 4, key__format="string", value__format="json", value__schema=DDL, onBadRecord="null")
+    assert [row["value"] for row in found] == [{"id": 1, "name": None}, None, None, {"id": None, "name": None}]
+    assert [row["key"] for row in found] == ["k", None, None, "k"]
+    assert [row["_error"] is None for row in found] == [True, False, True, True]
+    assert "key: it is no UTF-8" in found[1]["_error"] and "value: " in found[1]["_error"]
+    flat = read(
+        topic,
+        4,
+        value__format="json",
+        value__schema=DDL,
+        value__columns="flat",
+        onBadRecord="null",
+        columns="id,_error",
+    )
+    assert [row["id"] for row in flat] == [1, None, None, None]
+
+
+def test_a_bad_record_goes_to_a_topic_as_it_was(read, topics, topic):
+    topics.put(topic, 0, BAD)
+    target = topics.create(f"{topic}-bad")
+    options = {"value__format": "json", "value__schema": DDL, "columns": "value,offset"}
+    found = read(topic, 4, **options, onBadRecord="deadletter", deadletter__topic=target)
+    assert [row["offset"] for row in found] == [0, 2, 3]
+    (letter,) = read(target, 1, includeHeaders="true")
+    assert (letter["key"], letter["value"]) == (b"\xff", b"{")
+    headers = [(one["key"], one["value"]) for one in letter["headers"]]
+    assert headers[:2] == [("h", b"1"), ("h", None)]
+    origin = dict(headers[2:])
+    assert origin.pop(dead_letters.ERROR).startswith(b"value: ")
+    assert origin == {
+        dead_letters.TOPIC: topic.encode(),
+        dead_letters.PARTITION: b"0",
+        dead_letters.OFFSET: b"1",
+        dead_letters.TIMESTAMP: b"1500",
+    }
+
+
+def test_dead_letters_that_cannot_be_put_fail_the_task(read, topics, topic):
+    topics.put(topic, 0, [(b"k", b"{" * 3000)])
+    target = topics.create(f"{topic}-bad", max_message_bytes="1000")
+    with pytest.raises(SourceError, match=f"{topic}-0, offset 0: bad records cannot be put into {target}"):
+        read(topic, 1, value__format="json", value__schema=DDL, onBadRecord="deadletter", deadletter__topic=target)
+
+
+def test_the_registry_says_what_is_in_a_topic(read, topics, topic):
+    schema = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]}
+    data = io.BytesIO()
+    fastavro.schemaless_writer(data, schema, {"id": 7})
+    with RegistryStub().serving() as stub:
+        stub.put(1, schema, f"{topic}-value")
+        stub.put(2, json.dumps("int"), f"{topic}-key")
+        topics.put(topic, 0, [(framed(2, b"\x08"), framed(1, data.getvalue()))])
+        options = {"key__format": "avro", "value__format": "avro", "schema__registry__url": stub.url}
+        assert read(topic, 1, **options, columns="key,value") == [{"key": 4, "value": {"id": 7}}]
+        stub.put(3, "{}", "other", kind="JSON")
+        with pytest.raises(SourceError, match="the schema of subject other is JSON"):
+            read(topic, 1, **options, value__subject="other")
+    with pytest.raises(SourceError, match="the schema registry gave no answer for subject"):
+        read(topic, 1, **options, schema__registry__timeout__ms="100")
+
+
+def test_framed_json_needs_no_schema_of_its_writer(read, topics, topic):
+    with RegistryStub().serving() as stub:
+        schema = {"type": "object", "properties": {"id": {"type": "integer"}}}
+        stub.put(1, schema, f"{topic}-value", kind="JSON")
+        topics.put(topic, 0, [(None, framed(1, b'{"id":1}')), (None, b'{"id":2}'), (None, framed(9, b'{"id":3}'))])
+        options = {"value__format": "json", "schema__registry__url": stub.url, "onBadRecord": "null"}
+        found = read(topic, 3, **options, columns="value,_error")
+        assert [row["value"] for row in found] == [{"id": 1}, None, {"id": 3}]
+        assert "first byte is 123" in found[1]["_error"]

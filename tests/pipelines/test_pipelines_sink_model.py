@@ -1,0 +1,142 @@
+"""Everything that can happen to the sink, in a model of brokers and Spark: each row once, or a TornBatch that says so."""
+
+import os
+
+import pytest
+from sink_model import World, Wrong, explore
+
+from headrace.pipelines import sink_commits as sink
+
+QUIET = ("crash", "lost", "undone")  # what brokers do not do by themselves, and nobody comes back from
+LOUD = ("timeout", "late", "zombie task")
+deep = pytest.mark.skipif(not os.environ.get("HEADRACE_SOAK"), reason="takes minutes: HEADRACE_SOAK=1")
+both_versions = pytest.mark.parametrize("version", [1, 2])
+
+
+@both_versions
+def test_nothing_happens(version):
+    found = explore(World(version=version, faults=0))
+    assert found.ends == {"whole": 1}
+
+
+@both_versions
+def test_a_crash_and_a_lost_answer_at_every_step(version):
+    found = explore(World(version=version, faults=1, kinds=QUIET))
+    assert set(found.ends) == {"whole"}
+
+
+@both_versions
+def test_two_of_them_and_timeouts(version):
+    found = explore(World(version=version, faults=2, batches=1, kinds=(*QUIET, "timeout")))
+    assert set(found.ends) == {"whole", "stuck"}
+
+
+@both_versions
+def test_a_timeout_a_late_request_and_a_late_attempt(version):
+    """Only they can tear a batch."""
+    found = explore(World(version=version, faults=1, kinds=LOUD))
+    assert set(found.ends) == {"whole", "stuck"}
+
+
+@both_versions
+def test_a_late_attempt_tears_nothing_if_it_has_an_id_of_its_own(version):
+    found = explore(World(version=version, faults=1, kinds=("zombie task",), reuse=False, tearing=()))
+    assert set(found.ends) == {"whole"}
+
+
+@both_versions
+def test_one_transaction_is_never_torn(version):
+    found = explore(World(version=version, faults=2, partitions=1, batches=1, kinds=(*QUIET, "timeout"), tearing=()))
+    assert set(found.ends) == {"whole"}
+
+
+@both_versions
+def test_a_driver_that_comes_back_in_the_middle_of_its_successor(version):
+    found = explore(World(version=version, faults=1, batches=1, kinds=("stall",)))
+    assert set(found.ends) == {"whole"}
+
+
+def test_a_driver_that_comes_back_later():
+    found = explore(World(faults=1, partitions=1, kinds=("stall",), tries=1))
+    assert set(found.ends) == {"whole"}
+
+
+@both_versions
+def test_a_single_writer(version):
+    kinds = (*QUIET, "timeout", "late")
+    found = explore(World(version=version, single=True, partitions=1, faults=2, kinds=kinds, tearing=()))
+    assert set(found.ends) == {"whole"}
+    found = explore(
+        World(version=version, single=True, partitions=1, batches=1, faults=1, kinds=("stall",), tearing=())
+    )
+    assert set(found.ends) == {"whole"}
+
+
+@deep
+@both_versions
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "world",
+    [
+        World(faults=2, kinds=(*QUIET, *LOUD)),
+        World(faults=1, kinds=("stall",)),
+        World(faults=2, batches=1, partitions=1, kinds=("stall", *QUIET, "timeout")),
+        World(faults=2, batches=1, kinds=("stall", "timeout")),
+        World(faults=3, batches=1, partitions=1, kinds=QUIET),
+        World(faults=2, single=True, partitions=1, kinds=("stall", *QUIET, "timeout", "late"), tearing=()),
+    ],
+)
+def test_more_of_everything(version, world):
+    explore(world._replace(version=version), states_max=50_000_000)
+
+
+# --- whether the model would notice
+
+
+def decides_again(batch, progress, choices):
+    yield sink.ReadProgress()
+    return True
+
+
+def aborts_without_looking(batch, *, may_be_decided):
+    if batch.transactions:
+        yield sink.End(batch.transactions, commit=False)
+
+
+def forgets_the_rest(decision):
+    ended = yield sink.End(decision.transactions[:1], commit=True)
+    assert ended
+    yield sink.MarkFinished(decision)
+    return True
+
+
+def takes_lost_for_finished(decision, fates):
+    yield sink.MarkFinished(decision)
+    return True
+
+
+def closes_nobody(batch, last, open_ids):
+    return ()
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake", "kinds", "words"),
+    [
+        ("_look_back", decides_again, QUIET, "doubled"),
+        ("abort", aborts_without_looking, QUIET, "torn without a reason"),
+        ("_finish", forgets_the_rest, (), "lost"),
+        ("_conclude", takes_lost_for_finished, ("timeout",), "lost"),
+    ],
+)
+def test_the_model_notices(monkeypatch, name, mistake, kinds, words):
+    monkeypatch.setattr(sink, name, mistake)
+    with pytest.raises(Wrong, match=words):
+        explore(World(faults=1, kinds=kinds))
+
+
+def test_the_model_notices_a_driver_that_fences_what_another_has_decided(monkeypatch):
+    """The reason why runs are closed BEFORE what they have open is fenced."""
+    monkeypatch.setattr(sink, "_closed", closes_nobody)
+    monkeypatch.setattr(sink.Batch, "run_of", lambda batch, name: batch.run)
+    with pytest.raises(Wrong, match="torn without a reason"):
+        explore(World(faults=1, batches=1, kinds=("stall",)))

@@ -1,0 +1,290 @@
+"""The sink on a node of ours, and on real Kafka, without Spark: every request of a commit is one at which something happens."""
+
+import threading
+import time
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+
+from sink_runs import PARTITIONS, Crash, Spark, expected, requests, set_transaction_version, visible  # noqa: E402
+from topic_writer import TopicWriter  # noqa: E402
+
+from headrace.base.errors import HeadraceError  # noqa: E402
+from headrace.pipelines import sink_commits as sink  # noqa: E402
+from headrace.pipelines.sink_tasks import Task, write_task  # noqa: E402
+from headrace.testing.cluster import EmbeddedNode  # noqa: E402
+from headrace.testing.peers import KafkaPeer, require_kafka  # noqa: E402
+
+SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
+REQUESTS_MIN, REQUESTS_MAX = 10, 60  # of a commit
+TIMEOUT_S_MAX = 20.0
+
+
+@pytest.fixture(scope="module")
+def headrace_bootstrap():
+    with EmbeddedNode({"log.retention.ms": "-1", **SETTINGS}) as node:
+        yield node.bootstrap
+
+
+@pytest.fixture(scope="module")
+def kafka_bootstrap():
+    require_kafka()
+    with KafkaPeer(SETTINGS) as peer:
+        yield peer.bootstrap
+
+
+@pytest.fixture(scope="module")
+def older_headrace_bootstrap():
+    with EmbeddedNode({"log.retention.ms": "-1", **SETTINGS}) as node:
+        set_transaction_version(node.bootstrap, 1)
+        yield node.bootstrap
+
+
+@pytest.fixture(scope="module")
+def older_kafka_bootstrap():
+    require_kafka()
+    with KafkaPeer(SETTINGS) as peer:
+        set_transaction_version(peer.bootstrap, 1)
+        yield peer.bootstrap
+
+
+java = pytest.mark.java
+
+
+@pytest.fixture(params=["headrace", pytest.param("kafka", marks=java)])
+def bootstrap(request):
+    return request.getfixturevalue(f"{request.param}_bootstrap")
+
+
+both_transaction_versions = pytest.mark.parametrize(
+    "bootstrap",
+    ["headrace", "older_headrace", *(pytest.param(name, marks=java) for name in ("kafka", "older_kafka"))],
+    indirect=True,
+)
+
+
+@pytest.fixture
+def topic(bootstrap, request):
+    name = request.node.name.translate(str.maketrans("[]", "--"))
+    return TopicWriter(bootstrap).create(name, PARTITIONS)
+
+
+@pytest.fixture
+def runs(bootstrap, topic):
+    """Makes starts of one query; each query of a test has a topic's worth of rows of its own."""
+
+    def make(name, run, **options):
+        return Spark(bootstrap, topic, f"{topic}-{name}", run, **options)
+
+    return make
+
+
+def rows_of(bootstrap, topic):
+    found, is_open = visible(bootstrap, topic)
+    assert not is_open, "something holds back the readers"
+    return found
+
+
+@both_transaction_versions
+def test_batches_one_after_the_other(runs, bootstrap, topic):
+    run = runs("q", "run1")
+    for number in range(3):
+        batch = run.batch(number)
+        assert visible(bootstrap, topic)[0] == expected(range(number))
+        assert run.commit(batch) is True
+    assert run.commit(run.of(3, [run.task(3, 0, []).transaction])) is True
+    assert rows_of(bootstrap, topic) == expected(range(3))
+    again = runs("q", "run2")
+    assert again.commit(again.batch(2)) is False
+    with pytest.raises(sink.OlderBatch):
+        again.commit(again.batch(1))
+    again.abort(again.batch(1))
+    with pytest.raises(sink.BatchNotDecided):
+        batch = again.batch(4)
+        again.abort(batch)
+        again.commit(batch)
+    assert again.commit(again.batch(3)) is True
+    late = run.batch(4)
+    with pytest.raises(sink.TakenOver):
+        run.commit(late)
+    run.abort(late)
+    again.abort(again.of(4, [again.batch(4).transactions[0], None]), may_be_decided=False)
+    assert again.commit(again.batch(4)) is True, "and the second task of the attempt before is fenced"
+    assert rows_of(bootstrap, topic) == expected(range(5))
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "what"),
+    [
+        ("headrace", "crash"),
+        ("headrace", "unheard"),
+        ("headrace", "unsent"),
+        ("older_headrace", "crash"),
+        pytest.param("kafka", "crash", marks=java),
+        pytest.param("kafka", "unheard", marks=java),
+        pytest.param("kafka", "unsent", marks=java),
+        pytest.param("older_kafka", "crash", marks=java),
+    ],
+    indirect=["bootstrap"],
+)
+@pytest.mark.timeout(300)
+def test_something_happens_at_each_request(runs, bootstrap, topic, monkeypatch, what):
+    """Query n meets it at its nth request; all of them write to the same partitions."""
+    wanted = 0
+    for at in range(1, REQUESTS_MAX):
+        first = runs(f"q{at}", "run1")
+        first.commit(first.batch(0))
+        batch = first.batch(1)
+        with requests(monkeypatch, at, what) as happening:
+            try:
+                first.commit(batch)
+            except Crash:
+                assert what == "crash"
+        wanted += 1
+        second = runs(f"q{at}", "run2")
+        second.commit(second.batch(1))
+        if not happening.happened:
+            break
+    assert happening.count > REQUESTS_MIN
+    assert not happening.happened
+    assert rows_of(bootstrap, topic) == times(expected(range(2)), wanted)
+
+
+def times(counter, number):
+    return type(counter)({key: count * number for key, count in counter.items()})
+
+
+@pytest.mark.timeout(300)
+def test_a_driver_stalls_at_each_request_and_comes_back(runs, bootstrap, topic, monkeypatch):
+    wanted = 0
+    for at in range(1, REQUESTS_MAX):
+        first, second = (runs(f"q{at}", run) for run in ("run1", "run2"))
+        first.commit(first.batch(0))
+        batch = first.batch(1)
+        with requests(monkeypatch, at, "stall") as happening:
+
+            def zombie(first=first, batch=batch):
+                try:
+                    first.commit(batch)
+                except HeadraceError:
+                    first.abort(batch)
+                finally:
+                    happening.reached.set()
+
+            thread = threading.Thread(target=zombie)
+            thread.start()
+            happening.reached.wait(30)
+            second.commit(second.batch(1))
+            half = second.batch(2)
+            happening.may_go_on.set()
+            thread.join(30)
+            assert not thread.is_alive()
+            try:
+                second.commit(half)
+            except HeadraceError:
+                second.abort(half)
+                second.commit(second.batch(2))
+        wanted += 1
+        if not happening.happened:
+            break
+    assert not happening.happened
+    assert rows_of(bootstrap, topic) == times(expected(range(3)), wanted)
+
+
+def until(condition):
+    deadline = time.monotonic() + TIMEOUT_S_MAX
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert condition()
+
+
+def stop_after_the_decision(run, batch, monkeypatch, ended=0):
+    """So many of its transactions are committed."""
+    original = sink._end
+
+    def end(fates, *, commit):
+        some = dict(list(fates.items())[:ended])
+        if some:
+            yield from original(some, commit=commit)
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sink, "_end", end)
+        with pytest.raises(Crash):
+            run.commit(batch)
+
+
+@both_transaction_versions
+def test_transactions_that_time_out_before_any_is_visible(runs, bootstrap, topic, monkeypatch):
+    short = {"kafka.transaction.timeout.ms": "3000"}
+    first = runs("q", "run1", **short)
+    stop_after_the_decision(first, first.batch(0), monkeypatch)
+    until(lambda: not visible(bootstrap, topic)[1])
+    second = runs("q", "run2")
+    assert second.commit(second.batch(0)) is True
+    assert rows_of(bootstrap, topic) == expected(range(1))
+
+
+@both_transaction_versions
+def test_a_torn_batch_is_said_until_the_user_decides(runs, bootstrap, topic, monkeypatch):
+    short = {"kafka.transaction.timeout.ms": "3000"}
+    for name in ("q", "r"):
+        first = runs(name, "run1", **short)
+        stop_after_the_decision(first, first.batch(0), monkeypatch, ended=1)
+    until(lambda: not visible(bootstrap, topic)[1])
+    for run in ("run2", "run3"):
+        second = runs("q", run)
+        batch = second.batch(0)
+        with pytest.raises(sink.TornBatch, match=r"task 1, 2 rows\) is lost"):
+            second.commit(batch)
+        second.abort(batch)
+    third = runs("q", "run4", onTornBatch="replay")
+    assert third.commit(third.batch(0)) is True
+    half = expected(range(1), tasks=1)
+    assert rows_of(bootstrap, topic) == half + half + expected(range(1))
+    other = runs("r", "run2", onTornBatch="skip")
+    assert other.commit(other.batch(0)) is False
+    other = runs("r", "run3")
+    assert other.commit(other.batch(1)) is True
+    assert rows_of(bootstrap, topic) == half + half + expected(range(2))
+
+
+@pytest.mark.parametrize("what", ["crash", "unheard", "unsent"])
+@pytest.mark.timeout(300)
+def test_a_single_writer_at_each_request(runs, bootstrap, topic, monkeypatch, what):
+    wanted = 0
+    for at in range(1, REQUESTS_MAX):
+        first, second = (runs(f"q{at}", run, writers="1") for run in ("run1", "run2"))
+        first.commit(first.batch(0, tasks=1))
+        batch = first.batch(1, tasks=1)
+        with requests(monkeypatch, at, what) as happening:
+            try:
+                first.commit(batch)
+            except Crash:
+                assert what == "crash"
+        second.commit(second.batch(1, tasks=1))
+        wanted += 1
+        if not happening.happened:
+            break
+    assert not happening.happened
+    assert rows_of(bootstrap, topic) == times(expected(range(2), tasks=1), wanted)
+
+
+def test_at_least_once_is_there_when_the_task_ends(runs, bootstrap, topic):
+    run = runs("q", "run1", deliveryGuarantee="at-least-once")
+    assert run.batch(0).transactions == ()
+    assert rows_of(bootstrap, topic) == expected(range(1))
+
+
+def test_a_task_that_fails_leaves_nothing(runs, bootstrap, topic):
+    run = runs("q", "run1")
+
+    def rows():
+        yield pa.record_batch({"value": pa.array(["a"])})
+        yield pa.record_batch({"value": pa.array(["b"]), "partition": pa.array([99])})
+
+    with pytest.raises(HeadraceError, match="has partitions 0 to 1, not 99"):
+        write_task(rows(), run.options, Task(run.name, run.run, 0, 0, 0, 1))
+    until(lambda: not visible(bootstrap, topic)[1])
+    assert not rows_of(bootstrap, topic)

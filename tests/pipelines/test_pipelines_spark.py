@@ -1,0 +1,157 @@
+"""format("headrace") in a real Spark: rows, restarts, groups, and errors that fit on a line."""
+
+import time
+from datetime import UTC, datetime
+
+import pytest
+from topic_writer import TopicWriter
+
+pytest.importorskip("pyspark", reason="needs the extra spark")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # PySpark warns of its own doings
+
+SEEN_S_MAX = 60.0
+
+
+@pytest.fixture
+def topics(headrace_cluster):
+    return TopicWriter(headrace_cluster.bootstrap)
+
+
+@pytest.fixture
+def name(request):
+    return request.node.name.translate(str.maketrans("[]", "--"))
+
+
+@pytest.fixture
+def read(spark, headrace_cluster):
+    def load(reader=None, schema=None, **options):
+        reader = (reader or spark.read).format("headrace")
+        reader = reader.schema(schema) if schema else reader
+        options = {"kafka.bootstrap.servers": headrace_cluster.bootstrap, **options}
+        return reader.options(**options).load()
+
+    return load
+
+
+def until(found, wanted):
+    deadline = time.monotonic() + SEEN_S_MAX
+    while (now := found()) != wanted and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return now
+
+
+def test_a_batch_read_has_the_rows_and_columns_of_sparks_kafka_source(spark, read, topics, name):
+    topics.create(name, 2)
+    topics.put(name, 0, [(b"a", b"x", 1500, (("h", b"1"), ("h", None))), (None, None, 2000)])
+    topics.fill(name, 1, 3)
+    frame = read(subscribe=name, includeHeaders="true")
+    assert frame.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+        "timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+    first, second, *rest = (tuple(row) for row in frame.orderBy("partition", "offset").collect())
+    at = datetime.fromtimestamp(1.5, UTC).astimezone().replace(tzinfo=None)
+    assert first == (b"a", b"x", name, 0, 0, at, 0, [("h", b"1"), ("h", None)])
+    assert (second[0], second[1], second[7]) == (None, None, None)
+    assert [row[:5] for row in rest] == [(b"k%d" % n, b"v%d" % n, name, 1, n) for n in range(3)]
+
+    # Only what is asked for, by option or by schema.
+    assert read(subscribe=name, columns="offset,topic").columns == ["offset", "topic"]
+    assert read(subscribe=name, schema="value binary").where("value is not null").count() == 4
+
+    # Conditions on partition, offset and time are met by reading less, whether Spark hands them down or not.
+    wanted = "partition = 1 and offset >= 1 and timestamp >= timestamp_millis(1002)"
+    narrow = read(subscribe=name).where(wanted)
+    assert narrow.rdd.getNumPartitions() == 1
+    assert [row.offset for row in narrow.collect()] == [2]
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        assert [row.offset for row in read(subscribe=name).where(wanted).collect()] == [2]
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"startingOffset": "earliest"}, "did you mean startingOffsets?"),
+        ({"subscribe": "nowhere"}, "there is no topic nowhere"),
+        ({"startingOffsets": '{"NAME": {"0": 1}}'}, "offset 1 was to be read, but the earliest there is now is 2"),
+        ({"kafka.bootstrap.servers": "no.such.host.invalid:1"}, "cannot connect to no.such.host.invalid:1"),
+    ],
+    ids=["option", "topic", "loss", "address"],
+)
+def test_what_is_wrong_is_said_in_one_line(read, topics, name, options, words):
+    topics.create(name)
+    topics.fill(name, 0, 3)
+    topics.delete_before(name, 0, 2)
+    named = {key: value.replace("NAME", name) for key, value in options.items()}
+    with pytest.raises(Exception, match=r"(?s).*") as refused:
+        read(**{"subscribe": name, **named}).collect()
+    text = str(refused.value)
+    assert words in text
+    assert "Traceback" not in text
+    assert len(text.strip().splitlines()) <= 2, "the line, and Spark's SQLSTATE"
+
+
+def test_a_stream_goes_on_after_its_checkpoint_and_groups_see_it(spark, read, topics, name, tmp_path):
+    topics.create(name, 2)
+    topics.fill(name, 0, 5)
+    topics.fill(name, 1, 2)
+
+    def run(**options):
+        frame = read(spark.readStream, subscribe=name, startingOffsets="earliest", **options)
+        query = (
+            frame.writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "rows"))
+        )
+        query.awaitTermination()
+        return query
+
+    def rows():
+        found = spark.read.parquet(str(tmp_path / "rows"))
+        return sorted((row.partition, row.offset) for row in found.select("partition", "offset").collect())
+
+    query = run(maxOffsetsPerTrigger="3")
+    assert len({one.batchId for one in query.recentProgress if one.numInputRows}) >= 2
+    assert rows() == [(0, n) for n in range(5)] + [(1, n) for n in range(2)]
+    group = f"spark-headrace-{query.id}"
+    assert until(lambda: topics.committed(group), {f"{name}-0": 5, f"{name}-1": 2}) == {f"{name}-0": 5, f"{name}-1": 2}
+
+    topics.grow(name, 3)
+    topics.fill(name, 2, 2)
+    topics.fill(name, 0, 1)
+    run(maxBytesPerTrigger="1000000", **{"kafka.group.id": f"{name}-group"})
+    assert rows() == [(0, n) for n in range(6)] + [(1, n) for n in range(2)] + [(2, n) for n in range(2)]
+    wanted = {f"{name}-0": 6, f"{name}-1": 2, f"{name}-2": 2}
+    assert until(lambda: topics.committed(f"{name}-group"), wanted) == wanted
+
+
+def test_a_running_stream_sees_what_comes_and_says_what_is_lost(spark, read, topics, name):
+    topics.create(name)
+    frame = read(
+        spark.readStream, subscribe=name, columns="offset", startingOffsets="earliest", minOffsetsPerTrigger="1"
+    )
+    query = frame.writeStream.format("memory").queryName(name).start()
+
+    def seen():
+        # Asking for progress costs nothing, unlike a query of the table: the stream has the cores to itself.
+        if not query.isActive:
+            raise AssertionError(str(query.exception()))
+        return sum(one.numInputRows for one in query.recentProgress)
+
+    try:
+        topics.fill(name, 0, 2)
+        assert until(seen, 2) == 2
+        topics.fill(name, 0, 1)
+        assert until(seen, 3) == 3
+        assert [row.offset for row in spark.table(name).orderBy("offset").collect()] == [0, 1, 2]
+        topics.delete(name)
+        topics.create(name)
+        with pytest.raises(Exception, match=f"topic {name} was deleted and made anew"):
+            query.awaitTermination(SEEN_S_MAX)
+    finally:
+        query.stop()

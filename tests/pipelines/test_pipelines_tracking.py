@@ -1,0 +1,429 @@
+"""How a stream goes on, and what a task reads, with a real node and without Spark."""
+
+import asyncio
+import logging
+import threading
+
+import pytest
+from topic_writer import TopicWriter
+
+from headrace.base.errors import HeadraceError, KafkaError
+from headrace.base.ids import TopicPartition
+from headrace.pipelines.background import background
+from headrace.pipelines.batch_plan import plan_batch
+from headrace.pipelines.brokers import Brokers
+from headrace.pipelines.failures import DataLoss, SourceError
+from headrace.pipelines.offsets import StreamOffset
+from headrace.pipelines.planning import Range
+from headrace.pipelines.pushed_filters import Pushed
+from headrace.pipelines.reading import TaskRange, read_task
+from headrace.pipelines.source_options import Mode, parse_options
+from headrace.pipelines.tracking import Tracker
+
+COLUMNS = ("offset", "value")
+
+
+class Stream:
+    """A query as Spark would run it, without the rows."""
+
+    def __init__(self, node, start=None, now=None, **options):
+        self.options = parse_options({"kafka.bootstrap.servers": node.bootstrap, **options}, Mode.STREAM)
+        self.tracker = background().do(self._tracker(now))
+        self.at = background().do(self.tracker.initial()) if start is None else start
+
+    async def _tracker(self, now):
+        brokers = await Brokers.open(self.options)
+        return Tracker(self.options, brokers, now) if now else Tracker(self.options, brokers)
+
+    def batch(self, *, limited=True, wait_ms=0):
+        """Its ranges; None if there is none."""
+        end = background().do(self.tracker.next(self.at, limited=limited, wait_ms=wait_ms))
+        if end is None:
+            return None
+        before, self.at = self.at, end
+        self.before = before
+        return [(str(one.partition), one.start, one.end) for one in background().do(self.tracker.ranges(before, end))]
+
+
+@pytest.fixture
+def topics(headrace_cluster):
+    return TopicWriter(headrace_cluster.bootstrap)
+
+
+@pytest.fixture
+def name(request):
+    return request.node.name.translate(str.maketrans("[]", "--"))
+
+
+@pytest.fixture(autouse=True)
+def quick_doubts(monkeypatch):
+    monkeypatch.setattr("headrace.pipelines.tracking.DOUBT_S_MAX", 0.15)
+    monkeypatch.setattr("headrace.pipelines.brokers.DOUBT_S_MAX", 0.15)
+    monkeypatch.setattr("headrace.pipelines.brokers.FIRST_CONTACT_S_MAX", 0.15)
+
+
+def test_a_stream_goes_on_where_it_was(headrace_cluster, topics, name):
+    topics.create(name, 2)
+    topics.fill(name, 0, 5)
+    stream = Stream(headrace_cluster, subscribe=name, startingOffsets="earliest")
+    assert stream.batch() == [(f"{name}-0", 0, 5)]
+    assert stream.batch() is None
+    topics.fill(name, 1, 3)
+    restarted = Stream(headrace_cluster, stream.at, subscribe=name)
+    assert restarted.batch() == [(f"{name}-1", 0, 3)]
+    assert restarted.tracker.latest.to_json() == restarted.at.to_json()
+    assert list(restarted.at.ids) == [name]
+
+
+def test_a_new_stream_begins_at_the_end(headrace_cluster, topics, name):
+    topics.create(name)
+    topics.fill(name, 0, 5)
+    stream = Stream(headrace_cluster, subscribe=name)
+    assert stream.batch() is None
+    topics.fill(name, 0, 2)
+    assert stream.batch() == [(f"{name}-0", 5, 7)]
+
+
+@pytest.mark.parametrize(
+    ("options", "begin"),
+    [
+        ({"startingOffsets": '{"NAME": {"0": 3, "1": -2}}'}, [3, 0]),
+        ({"startingOffsets": '{"NAME": {"0": -1, "1": 2}}'}, [10, 2]),
+        ({"startingTimestamp": "1004"}, [4, 4]),
+        ({"startingOffsetsByTimestamp": '{"NAME": {"0": 1002, "1": 0}}'}, [2, 0]),
+        ({"startingTimestamp": "5000", "startingOffsetsByTimestampStrategy": "latest"}, [10, 10]),
+    ],
+)
+def test_beginnings(headrace_cluster, topics, name, options, begin):
+    topics.create(name, 2)
+    for partition in (0, 1):
+        topics.fill(name, partition, 10)
+    named = {key: value.replace("NAME", name) for key, value in options.items()}
+    offsets = Stream(headrace_cluster, subscribe=name, **named).at.offsets
+    assert [offset for _, offset in sorted(offsets.items())] == begin
+
+
+def test_a_time_after_the_last_record_is_an_error_unless_allowed(headrace_cluster, topics, name):
+    topics.create(name)
+    with pytest.raises(SourceError, match=f"startingTimestamp: {name}-0 has no record at or after 5000 ms"):
+        Stream(headrace_cluster, subscribe=name, startingTimestamp="5000")
+
+
+def test_offsets_must_name_all_partitions(headrace_cluster, topics, name):
+    topics.create(name, 2)
+    offsets = f'{{"{name}": {{"0": 1, "7": 1}}}}'
+    with pytest.raises(SourceError, match=f"does not name {name}-1; there is no {name}-7"):
+        Stream(headrace_cluster, subscribe=name, startingOffsets=offsets)
+
+
+def test_a_topic_that_is_not_there(headrace_cluster, name):
+    with pytest.raises(SourceError, match=f"there is no topic {name}"):
+        Stream(headrace_cluster, subscribe=name)
+    with pytest.raises(SourceError, match=f"there is no {name}-3"):
+        Stream(headrace_cluster, assign=f'{{"{name}": [3]}}')
+
+
+def test_a_pattern_sees_topics_come(headrace_cluster, topics, name):
+    stream = Stream(headrace_cluster, subscribePattern=f"{name}-.*")
+    assert stream.at.to_json() == {} and stream.batch() is None
+    topics.create(f"{name}-x")
+    topics.fill(f"{name}-x", 0, 4)
+    topics.delete_before(f"{name}-x", 0, 1)
+    assert stream.batch() == [(f"{name}-x-0", 1, 4)], "no loss: it was never promised"
+
+
+def test_only_assigned_partitions_are_read(headrace_cluster, topics, name):
+    topics.create(name, 3)
+    for partition in range(3):
+        topics.fill(name, partition, 1)
+    stream = Stream(headrace_cluster, assign=f'{{"{name}": [0, 2]}}', startingOffsets="earliest")
+    assert stream.batch() == [(f"{name}-0", 0, 1), (f"{name}-2", 0, 1)]
+
+
+def test_added_partitions_are_read_from_their_beginning(headrace_cluster, topics, name):
+    topics.create(name)
+    stream = Stream(headrace_cluster, subscribe=name)
+    topics.grow(name, 2)
+    topics.fill(name, 1, 3)
+    assert stream.batch() == [(f"{name}-1", 0, 3)]
+
+
+def test_limits_share_out_what_there_is(headrace_cluster, topics, name):
+    topics.create(name, 2)
+    topics.fill(name, 0, 80)
+    topics.fill(name, 1, 20)
+    stream = Stream(headrace_cluster, subscribe=name, startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    assert stream.batch() == [(f"{name}-0", 0, 8), (f"{name}-1", 0, 2)]
+    assert stream.tracker.latest.to_json()[name] == {"0": 80, "1": 20}, "what lag is counted by"
+    assert stream.batch(limited=False) == [(f"{name}-0", 8, 80), (f"{name}-1", 2, 20)]
+
+
+def test_a_limit_of_bytes(headrace_cluster, topics, name):
+    topics.create(name)
+    for _ in range(10):
+        topics.put(name, 0, [(None, bytes(1000))])
+    stream = Stream(headrace_cluster, subscribe=name, startingOffsets="earliest", maxBytesPerTrigger="3500")
+    assert stream.batch() == [(f"{name}-0", 0, 3)]
+    assert stream.batch() == [(f"{name}-0", 3, 6)]
+
+
+def test_a_batch_waits_for_enough_but_not_for_ever(headrace_cluster, topics, name):
+    topics.create(name)
+    now = [100.0]
+    stream = Stream(
+        headrace_cluster, subscribe=name, minOffsetsPerTrigger="5", maxTriggerDelay="10s", now=lambda: now[0]
+    )
+    topics.fill(name, 0, 1)
+    assert stream.batch() == [(f"{name}-0", 0, 1)], "the first does not wait"
+    topics.fill(name, 0, 4)
+    assert stream.batch() is None
+    topics.fill(name, 0, 1)
+    assert stream.batch() == [(f"{name}-0", 1, 6)]
+    topics.fill(name, 0, 1)
+    assert stream.batch() is None
+    now[0] += 10
+    assert stream.batch() == [(f"{name}-0", 6, 7)]
+
+
+def test_available_now_ends_at_what_was_there(headrace_cluster, topics, name):
+    topics.create(name)
+    topics.fill(name, 0, 6)
+    stream = Stream(
+        headrace_cluster,
+        subscribe=name,
+        startingOffsets="earliest",
+        maxOffsetsPerTrigger="4",
+        minOffsetsPerTrigger="4",
+    )
+    background().do(stream.tracker.freeze())
+    topics.grow(name, 2)
+    topics.fill(name, 0, 5)
+    topics.fill(name, 1, 5)
+    assert stream.batch() == [(f"{name}-0", 0, 4)]
+    assert stream.batch(wait_ms=1000) == [(f"{name}-0", 4, 6)], "the end is no reason to wait for more"
+    assert stream.batch(wait_ms=1000) is None
+
+
+def test_a_wait_ends_when_something_comes(headrace_cluster, topics, name):
+    topics.create(name)
+    stream = Stream(headrace_cluster, subscribe=name)
+    assert stream.batch(wait_ms=30) is None
+    soon = threading.Timer(0.1, topics.fill, (name, 0, 1))
+    soon.start()
+    assert stream.batch(wait_ms=20_000) == [(f"{name}-0", 0, 1)]
+    soon.join()
+
+
+def test_records_that_are_gone_are_an_error(headrace_cluster, topics, name):
+    topics.create(name)
+    topics.fill(name, 0, 10)
+    stream = Stream(headrace_cluster, subscribe=name, startingOffsets="earliest")
+    topics.delete_before(name, 0, 4)
+    with pytest.raises(DataLoss, match=f"{name}-0: offset 0 was to be read, but the earliest there is now is 4"):
+        stream.batch()
+
+
+def test_records_that_are_gone_are_counted_if_that_is_allowed(headrace_cluster, topics, name, caplog):
+    topics.create(name)
+    topics.fill(name, 0, 10)
+    stream = Stream(headrace_cluster, subscribe=name, startingOffsets="earliest", failOnDataLoss="false")
+    topics.delete_before(name, 0, 4)
+    with caplog.at_level(logging.WARNING, "headrace.spark"):
+        assert stream.batch() == [(f"{name}-0", 4, 10)]
+    assert "4 offsets are passed over" in caplog.text
+    assert stream.at.to_json()["#lost"] == {name: {"0": 4}}
+    topics.delete_before(name, 0, 8)
+    again = Stream(headrace_cluster, stream.before, subscribe=name, failOnDataLoss="false")
+    ranges = background().do(again.tracker.ranges(stream.before, stream.at))
+    assert ranges == [Range(TopicPartition(name, 0), 4, 10)], "a batch that is run again has the same ranges"
+    topics.fill(name, 0, 1)
+    topics.delete_before(name, 0, 11)
+    assert stream.batch() == []
+    assert stream.at.to_json()["#lost"] == {name: {"0": 5}}
+
+
+def test_a_deleted_topic(headrace_cluster, topics, name):
+    other = topics.create(f"{name}-other")
+    topics.create(name)
+    topics.fill(name, 0, 3)
+    stream = Stream(headrace_cluster, subscribe=f"{name},{other}", startingOffsets="earliest")
+    assert stream.batch() == [(f"{name}-0", 0, 3)]
+    topics.delete(name)
+    with pytest.raises(DataLoss, match=f"topic {name} is gone; {name}-0 up to offset 3 had been read"):
+        stream.batch()
+    stream = Stream(headrace_cluster, stream.at, subscribe=f"{name},{other}", failOnDataLoss="false")
+    assert stream.batch() == []
+    assert stream.at.to_json().keys() == {other, "#ids"}
+
+
+def test_a_topic_made_anew(headrace_cluster, topics, name):
+    topics.create(name)
+    topics.fill(name, 0, 3)
+    stream = Stream(headrace_cluster, subscribe=name, startingOffsets="earliest")
+    assert stream.batch() == [(f"{name}-0", 0, 3)]
+    topics.delete(name)
+    topics.create(name)
+    topics.fill(name, 0, 5)
+    with pytest.raises(DataLoss, match=f"topic {name} was deleted and made anew"):
+        stream.batch()
+    stream = Stream(headrace_cluster, stream.at, subscribe=name, failOnDataLoss="false")
+    assert stream.batch() == [(f"{name}-0", 0, 5)]
+    assert stream.batch() is None
+
+
+def test_a_log_that_ends_before_what_was_read(headrace_cluster, topics, name):
+    topics.create(name)
+    topics.fill(name, 0, 3)
+    at = StreamOffset({TopicPartition(name, 0): 9})
+    with pytest.raises(DataLoss, match=f"{name}-0: it was read up to offset 9, but ends at 3 now"):
+        Stream(headrace_cluster, at, subscribe=name).batch()
+    stream = Stream(headrace_cluster, at, subscribe=name, failOnDataLoss="false")
+    assert stream.batch() == []
+    topics.fill(name, 0, 2)
+    assert stream.batch() == [(f"{name}-0", 3, 5)]
+
+
+def test_nobody_at_the_address():
+    options = parse_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
+    with pytest.raises(SourceError, match=r"kafka.bootstrap.servers: cannot connect to 127.0.0.1:1: "):
+        background().do(_layout(options))
+    options = parse_options({"kafka.bootstrap.servers": "no.such.host.invalid:1", "subscribe": "t"})
+    with pytest.raises(SourceError, match=r"cannot connect to no.such.host.invalid:1"):
+        background().do(_layout(options))
+
+
+async def _layout(options):
+    return await (await Brokers.open(options)).layout()
+
+
+# --- batch reads and tasks
+
+
+def plan(node, pushed=Pushed(), **options):  # noqa: B008 -- it cannot change
+    found = parse_options({"kafka.bootstrap.servers": node.bootstrap, **options}, Mode.BATCH)
+
+    async def run():
+        return await plan_batch(await Brokers.open(found), found, pushed)
+
+    return [(one.partition.partition, one.start, one.end) for one in background().do(run()).ranges]
+
+
+def test_plans_of_batches(headrace_cluster, topics, name):
+    topics.create(name, 3)
+    for partition in (0, 1):
+        topics.fill(name, partition, 10)
+    assert plan(headrace_cluster, subscribe=name) == [(0, 0, 10), (1, 0, 10)]
+    assert plan(headrace_cluster, subscribe=name, minPartitions="4") == [(0, 0, 5), (0, 5, 10), (1, 0, 5), (1, 5, 10)]
+    assert plan(headrace_cluster, subscribe=name, startingTimestamp="1003", endingTimestamp="1006",
+                startingOffsetsByTimestampStrategy="latest") == [(0, 3, 6), (1, 3, 6)]  # fmt: skip
+    assert plan(headrace_cluster, Pushed(partitions=frozenset({1}), low=2, high=7), subscribe=name) == [(1, 2, 7)]
+    assert plan(headrace_cluster, Pushed(since_ms=1008), subscribe=name) == [(0, 8, 10), (1, 8, 10)]
+    with pytest.raises(SourceError, match="would end before it begins: startingTimestamp is offset 6"):
+        plan(headrace_cluster, assign=f'{{"{name}": [0]}}', startingTimestamp="1006", endingTimestamp="1003")
+
+
+def test_a_batch_of_offsets_that_are_not_there(headrace_cluster, topics, name):
+    topics.create(name)
+    topics.fill(name, 0, 10)
+    topics.delete_before(name, 0, 4)
+    both = {
+        "subscribe": name,
+        "startingOffsets": f'{{"{name}": {{"0": 1}}}}',
+        "endingOffsets": f'{{"{name}": {{"0": 50}}}}',
+    }
+    with pytest.raises(DataLoss) as lost:
+        plan(headrace_cluster, **both)
+    assert "offset 1 was to be read, but the earliest there is now is 4" in str(lost.value)
+    assert f"endingOffsets of {name}-0 is 50, but it ends at 10" in str(lost.value)
+    assert plan(headrace_cluster, failOnDataLoss="false", **both) == [(0, 4, 10)]
+
+
+def rows(node, task, **options):
+    found = parse_options({"kafka.bootstrap.servers": node.bootstrap, "subscribe": task.topic, **options})
+    return [row["offset"] for batch in read_task(task, found, COLUMNS, "us") for row in batch.to_pylist()]
+
+
+def test_a_task_reads_its_range(headrace_cluster, topics, name):
+    topics.create(name)
+    topics.fill(name, 0, 10)
+    assert rows(headrace_cluster, TaskRange(name, 0, 3, 8)) == [3, 4, 5, 6, 7]
+    assert rows(headrace_cluster, TaskRange(name, 0, 3, 8), **{"kafka.fetch.max.bytes": "1"}) == [3, 4, 5, 6, 7]
+
+
+def test_a_task_whose_records_are_gone(headrace_cluster, topics, name, caplog):
+    topics.create(name)
+    topics.fill(name, 0, 10)
+    topics.delete_before(name, 0, 6)
+    with pytest.raises(DataLoss, match=f"{name}-0: offset 3 was to be read, but the earliest there is now is 6"):
+        rows(headrace_cluster, TaskRange(name, 0, 3, 8))
+    with caplog.at_level(logging.WARNING, "headrace.spark"):
+        assert rows(headrace_cluster, TaskRange(name, 0, 3, 8), failOnDataLoss="false") == [6, 7]
+    assert "3 offsets are passed over" in caplog.text
+    assert rows(headrace_cluster, TaskRange(name, 0, 3, 5), failOnDataLoss="false") == []
+
+
+def test_a_task_of_another_topic_of_the_name(headrace_cluster, topics, name):
+    topics.create(name)
+    topics.fill(name, 0, 3)
+    task = TaskRange(name, 0, 0, 3, "A" * 21 + "A")
+    with pytest.raises(DataLoss, match=f"topic {name} was made anew"):
+        rows(headrace_cluster, task)
+    assert rows(headrace_cluster, task, failOnDataLoss="false") == []
+
+
+def test_a_task_of_a_topic_that_is_gone(headrace_cluster, name):
+    with pytest.raises(KafkaError):
+        rows(headrace_cluster, TaskRange(name, 0, 0, 3), **{"kafkaConsumer.pollTimeoutMs": "200"})
+
+
+def test_whoever_stops_reading_stops_the_fetches(headrace_cluster, topics, name):
+    topics.create(name)
+    topics.fill(name, 0, 10)
+    found = parse_options({"kafka.bootstrap.servers": headrace_cluster.bootstrap, "subscribe": name})
+    reading = read_task(TaskRange(name, 0, 0, 10), found, COLUMNS, "us")
+    next(reading)
+    reading.close()
+    assert rows(headrace_cluster, TaskRange(name, 0, 0, 2)) == [0, 1]
+
+
+def test_a_broker_that_comes_back_in_mid_read_costs_no_rows(headrace_node):
+    topics = TopicWriter(headrace_node.bootstrap)
+    topics.create("t")
+    for first in range(0, 60, 10):
+        topics.fill("t", 0, 10, first)
+    found = parse_options(
+        {"kafka.bootstrap.servers": headrace_node.bootstrap, "subscribe": "t", "kafka.fetch.max.bytes": "1"}
+    )
+    reading = read_task(TaskRange("t", 0, 0, 60), found, COLUMNS, "us")
+    offsets = [row["offset"] for row in next(reading).to_pylist()]
+    headrace_node.restart()
+    for batch in reading:
+        offsets += [row["offset"] for row in batch.to_pylist()]
+    assert offsets == list(range(60))
+
+
+def test_a_stream_outlives_a_restart_of_its_broker(headrace_node):
+    topics = TopicWriter(headrace_node.bootstrap)
+    topics.create("t")
+    stream = Stream(headrace_node, subscribe="t")
+    headrace_node.stop()
+    back = threading.Timer(0.3, headrace_node.start)
+    back.start()
+    assert stream.batch() is None
+    back.join()
+    topics.fill("t", 0, 2)
+    assert stream.batch() == [("t-0", 0, 2)]
+
+
+def test_the_background_gives_up_what_nobody_waits_for():
+    class Stop(Exception):
+        pass
+
+    async def fail():
+        raise Stop
+
+    with pytest.raises(Stop):
+        background().do(fail())
+    assert background() is background()
+    assert isinstance(background().loop, asyncio.AbstractEventLoop)
+    assert issubclass(SourceError, HeadraceError)
