@@ -6,11 +6,14 @@ import argparse
 import shutil
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
 
 from rich.console import Console
 
 from bench import machine
-from bench.line import Options
+from bench.guests import CONFLUENT, CONNECTOR
+from bench.line import Line, Options
 from bench.lines import all_lines, chapters
 from bench.load import generator_name
 from bench.memory import hold_memory
@@ -19,9 +22,12 @@ from bench.plot import draw
 from bench.publish import PAGE, PLOT, Run, utc_now, write_json, write_page
 from bench.report import make_rows, print_table, verdict
 from bench.runner import Results, Runner, contestants
+from headrace.testing.spark_connector import VERSION as CONNECTOR_VERSION
 
 ROUNDS = 3
 SECONDS = 3.0
+RECORDS = 10_000_000
+RECORDS_MIN = 20_000
 HELD_ROUNDS = 3  # whose bytes fit the memory that is held ready: large writes can use only a part of it
 HELD_BYTES_PER_SECOND = 4 * 10**9
 
@@ -32,6 +38,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}; all unless given")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="that count; medians are taken over them")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="a round")
+    parser.add_argument(
+        "--records", type=int, default=RECORDS, help="of 100 bytes that clients and Spark read; of 1 KB a tenth as many"
+    )
     parser.add_argument("--no-kafka", action="store_true", help="only Headrace and the C ceiling")
     parser.add_argument(
         "--publish", action="store_true", help="write a chapter's part of docs/performance.md, and its plot"
@@ -42,8 +51,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         parser.error(f"no line or chapter is called {', '.join(unknown)}; there are {', '.join(known)}")
     if given.publish and (len(given.names) != 1 or given.names[0] not in chapters()):
         parser.error(f"--publish needs the name of one chapter: {', '.join(chapters())}")
-    if given.rounds < 1 or given.seconds <= 0:
-        parser.error("a round and a part of a second are the least")
+    if given.rounds < 1 or given.seconds <= 0 or given.records < RECORDS_MIN:
+        parser.error(f"a round, a part of a second and {RECORDS_MIN} records are the least")
     return given
 
 
@@ -58,7 +67,9 @@ def main(words: Sequence[str]) -> int:
     data = WORK / "data"
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True)
-    options = Options(seconds=given.seconds, work=data, bytes_max=machine.bytes_without_throttling())
+    options = Options(
+        seconds=given.seconds, work=data, bytes_max=machine.bytes_without_throttling(), records=given.records
+    )
     taking_part, skipped = contestants(data, with_kafka=not given.no_kafka)
     for name, reason in skipped.items():
         print(f"{name} does not take part: {reason}", file=sys.stderr)
@@ -77,6 +88,7 @@ def main(words: Sequence[str]) -> int:
         "bytes a round at most": f"{options.bytes_max / 1e9:.1f} GB",
         "load generator": generator_name(),
         **_tls(results),
+        **_guests(lines, options),
     }
     command = " ".join(["python -m bench", *words])
     run = Run(started, command, machine.facts(WORK), settings, results, make_rows(lines, results))
@@ -101,6 +113,20 @@ def _tls(results: Results) -> dict[str, str]:
     measured = (one for by_name in results.rounds.values() for rounds in by_name.values() for one in rounds)
     spoken = {str(one.detail["tls"]) for one in measured if one.detail.get("tls")}
     return {"TLS": " and ".join(sorted(spoken))} if spoken else {}
+
+
+def _guests(lines: Sequence[Line], options: Options) -> dict[str, str]:
+    """What is compared in lines that compare no servers, and how much they read."""
+    packages = {CONFLUENT: ("confluent-kafka",), CONNECTOR: ("pyspark", "pyarrow")}
+    found = {
+        package: version(package)
+        for name in sorted({name for line in lines for name in line.against})
+        for package in packages.get(name, ())
+        if find_spec(package.replace("-", "_")) is not None
+    }
+    if CONNECTOR in {name for line in lines for name in line.against}:
+        found[CONNECTOR] = CONNECTOR_VERSION
+    return {"records of 100 B": f"{options.records:,}", **found} if found else {}
 
 
 if __name__ == "__main__":

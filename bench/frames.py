@@ -51,13 +51,11 @@ def make_batch(
     *,
     transactional: bool = False,
 ) -> Batch:
-    """Values of random bytes, as nothing on the way may gain from their likeness; of random words if they are to be compressed."""
     chance = random.Random(SEED)
     builder = BatchBuilder()
     timestamp = int(time.time() * 1000)
-    words = [] if codec == Codec.NONE else _words(chance)
-    for _ in range(records):
-        builder.append(timestamp, None, _text(chance, words, value_bytes) if words else chance.randbytes(value_bytes))
+    for value in random_values(chance, records, value_bytes, codec):
+        builder.append(timestamp, None, value)
     sequence = NO_SEQUENCE if producer_id == NO_PRODUCER_ID else 0
     plain_size = builder.size
     data = builder.build(
@@ -71,13 +69,21 @@ def make_batch(
     return Batch(bytes(data), records, plain_size)
 
 
+def random_values(chance: random.Random, count: int, size: int, codec: Codec) -> list[bytes]:
+    """Of random bytes, as nothing on the way may gain from their likeness; of random words if they are to be compressed."""
+    if codec == Codec.NONE:
+        return [chance.randbytes(size) for _ in range(count)]
+    words = _words(chance)
+    return [_text(chance, words, size) for _ in range(count)]
+
+
 def _words(chance: random.Random) -> list[bytes]:
     letters = string.ascii_lowercase.encode()
     return [bytes(chance.choices(letters, k=chance.randint(*WORD_LETTERS))) for _ in range(WORDS)]
 
 
 def _text(chance: random.Random, words: list[bytes], size: int) -> bytes:
-    return b" ".join(chance.choices(words, k=size))[:size]  # a word has more than one byte: there are enough
+    return b" ".join(chance.choices(words, k=size // WORD_LETTERS[0] + 1))[:size]  # enough, however short they are
 
 
 def records_that_fit(batch_bytes: int, value_bytes: int) -> int:

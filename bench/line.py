@@ -49,6 +49,7 @@ class Options:
     group_partitions: int = 500
     group_deaths: int = 10
     committed_offsets: int = 1_000_000  # in one shard
+    records: int = 10_000_000  # of 100 bytes that clients and Spark read; of 1 KB a tenth as many
 
     @property
     def span(self) -> Span:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.clients import client_lines
 from bench.compaction import Compaction
 from bench.connections import ActiveConnections, IdleConnections
 from bench.contestants import KAFKA
@@ -15,6 +16,7 @@ from bench.opening import OpenLarge
 from bench.partitions import ManyPartitions
 from bench.produce import Memory, Produce
 from bench.shard_load import ShardLoad
+from bench.spark import spark_lines
 from bench.start import Start
 from bench.transactions import transactional_lines
 from headrace.records.compression import Codec
@@ -31,7 +33,7 @@ def cpu_s_per_gb(goal: float | None = None) -> Figure:
 CPU_US_PER_REQUEST = Figure("cpu_us_per_request", "CPU µs/request", False, digits=1)
 
 
-BROKER, TRANSACTIONS = "broker", "transactions"
+BROKER, TRANSACTIONS, CLIENT, SPARK = "broker", "transactions", "client", "spark"
 NO_WORSE = 1.0
 TLS_GOAL = 1.2
 
@@ -72,7 +74,12 @@ def all_lines() -> dict[str, Line]:
 
 
 def chapters() -> dict[str, list[Line]]:
-    return {BROKER: _broker(), TRANSACTIONS: [*transactional_lines(), FetchCommitted()]}
+    return {
+        BROKER: _broker(),
+        TRANSACTIONS: [*transactional_lines(), FetchCommitted()],
+        CLIENT: client_lines(),
+        SPARK: spark_lines(),
+    }
 
 
 def _broker() -> list[Line]:

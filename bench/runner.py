@@ -12,6 +12,7 @@ from bench import native
 from bench.certificate import make_certificate
 from bench.contestants import CEILING, HEADRACE, KAFKA, Broker, Ceiling, Contestant, spawn_headrace, spawn_kafka
 from bench.frames import make_batch
+from bench.guests import Guest
 from bench.line import Line, Measured, Options
 from bench.load import Span
 from bench.produce import produce_load, run_through
@@ -62,6 +63,7 @@ class Runner:
         self._rounds = rounds
         self._tell = tell
         self._warm_by_tls: set[int] = set()  # processes that have seen much of it
+        self._guests: list[Contestant] = []
         self.results = Results()
 
     def run(self, lines: Sequence[Line]) -> Results:
@@ -85,14 +87,15 @@ class Runner:
     def _run_line(self, line: Line) -> None:
         if line.alone:
             self._close_all()
-        taking_part = [one for one in self._taking_part if one.name in (HEADRACE, *line.against)]
+        taking_part = self._contestants(line)
         warm_rounds = 1 if line.warm_round else 0
         rounds = min(self._rounds, getattr(line, "rounds_max", self._rounds))
         for number in range(warm_rounds + rounds):
             counts = number >= warm_rounds
             for contestant in taking_part:
-                if not line.alone and isinstance(contestant, Broker) and not contestant.is_running:
-                    self._warm(contestant)
+                server = contestant.server if isinstance(contestant, Guest) else contestant
+                if not line.alone and isinstance(server, Broker) and not server.is_running:
+                    self._warm(server)
                 if getattr(line, "tls", False) and contestant.pid not in self._warm_by_tls:
                     assert isinstance(contestant, Broker)
                     self._warm(contestant, tls=True)
@@ -106,6 +109,13 @@ class Runner:
                 what = f"round {number - warm_rounds + 1}" if counts else "warm-up"
                 self._tell(f"{line.name} {what} {contestant.name}: {figures} ({time.monotonic() - began:.1f} s)")
 
+    def _contestants(self, line: Line) -> list[Contestant]:
+        if not hasattr(line, "guests"):
+            return [one for one in self._taking_part if one.name in (HEADRACE, *line.against)]
+        guests: list[Contestant] = line.guests({one.name: one for one in self._taking_part if isinstance(one, Broker)})
+        self._guests += guests
+        return guests
+
     def _warm(self, broker: Broker, *, tls: bool = False) -> None:
         """Small and large requests before anything is measured: the JVM compiles what it sees often."""
         topic = "warm-up"
@@ -117,5 +127,6 @@ class Runner:
             broker.drop_topic(topic)
 
     def _close_all(self) -> None:
-        for contestant in self._taking_part:
+        for contestant in (*self._guests, *self._taking_part):
             contestant.close()
+        self._guests.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tools.prove.checks import (
     benchmark,
+    client,
     clients,
     clones,
     compaction,
@@ -17,6 +18,7 @@ from tools.prove.checks import (
     retention,
     schemas,
     simulation,
+    spark,
     suites,
     swapping,
     transactions,
@@ -24,6 +26,7 @@ from tools.prove.checks import (
 
 __all__ = [
     "benchmark",
+    "client",
     "clients",
     "clones",
     "compaction",
@@ -37,6 +40,7 @@ __all__ = [
     "retention",
     "schemas",
     "simulation",
+    "spark",
     "suites",
     "swapping",
     "transactions",

@@ -1,17 +1,19 @@
-"""How fast, against real Kafka on the same machine in the same run."""
+"""How fast, against real Kafka, confluent-kafka and Spark's own connector, each on the same machine in the same run."""
 
 from __future__ import annotations
 
 import sys
 
-from bench.lines import BROKER, TRANSACTIONS
+from bench.lines import BROKER, CLIENT, SPARK, TRANSACTIONS
+from bench.spark import spark_missing
 
 from headrace.testing import peers
+from headrace.testing.spark_connector import connector_missing
 from tools.prove.commands import run
 from tools.prove.registry import NotRun, check, say
 
-BENCHMARK_S_MAX = 3600.0
-TABLE_LINES_MAX = 60
+BENCHMARK_S_MAX = 7200.0
+TABLE_LINES_MAX = 100
 
 
 @check(
@@ -30,8 +32,25 @@ def benchmark_transactions() -> str:
     return _published(TRANSACTIONS)
 
 
-def _published(chapter: str) -> str:
-    reason = peers.available()
+@check(
+    "benchmark-client",
+    "our client into and from Arrow against confluent-kafka at the same server, Headrace and Kafka, as a table of ratios",
+)
+def benchmark_client() -> str:
+    return _published(CLIENT)
+
+
+@check(
+    "benchmark-spark",
+    'format("headrace") against Spark\'s own Kafka connector, reading and writing, batch and streaming, on Headrace and on Kafka, as a '
+    "table of ratios; and the start of a driver",
+)
+def benchmark_spark() -> str:
+    return _published(SPARK, spark_missing() or connector_missing())
+
+
+def _published(chapter: str, missing: str | None = None) -> str:
+    reason = missing or peers.available()
     if reason is not None:
         raise NotRun(reason)
     command = [sys.executable, "-m", "bench", chapter, "--publish"]

@@ -18,7 +18,7 @@ from tools.prove.clients.matrix import Exchange
 from tools.prove.commands import run
 from tools.prove.registry import ROOT, NotRun, check, say
 
-TEST_S_MAX = 600.0
+TEST_S_MAX = 900.0
 CLONE_S_MAX = 120.0
 RUN_S_MAX = 300.0
 STOP_S_MAX = 60.0
@@ -38,7 +38,7 @@ def fresh_clone() -> Iterator[Path]:
         yield target
 
 
-@check("tests-in-a-fresh-clone", "make test is green in a fresh clone in under 10 minutes")
+@check("tests-in-a-fresh-clone", "make test is green in a fresh clone in under 15 minutes")
 def tests_in_a_fresh_clone() -> str:
     with fresh_clone() as clone:
         began = time.monotonic()

@@ -1,0 +1,223 @@
+"""One client library at work, in a process of its own: `python -m bench.client_program JSON` prints what it did as JSON.
+
+Both libraries as they come; what is set is set because rows would be lost or waited for otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bench.frames import SEED, random_values
+from headrace.base.ids import TopicPartition
+from headrace.records.compression import Codec
+
+ROWS = 64 * 1024  # at most, of the Arrow batch that is sent again and again
+POLL_S = 5.0
+CONSUME_MESSAGES = 10_000  # by one call of confluent's
+PRODUCE_MESSAGES = 1000  # between two looks at the clock, and at what has been delivered
+BUFFERED_MESSAGES = 1_000_000  # confluent's default of a tenth of it makes it wait more often
+FULL_S = 0.01
+FLUSH_S_MAX = 60.0
+WARM_OF = 20  # a consumer's first twentieth does not count
+
+
+@dataclass(frozen=True)
+class Work:
+    client: str
+    doing: str  # produce or consume
+    bootstrap: str
+    topic: str
+    partitions: int
+    value_bytes: int
+    codec: str
+    records: int  # to be read at most; to be written at most
+    seconds: float
+    warm_seconds: float
+
+
+@dataclass(frozen=True)
+class Done:
+    rows: int  # that count
+    seconds: float
+    cpu_s: float  # of this process
+    all_rows: int
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self.rows = 0
+        self._began, self._cpu = time.perf_counter(), time.process_time()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._began
+
+    def done(self, all_rows: int) -> Done:
+        return Done(self.rows, self.seconds, time.process_time() - self._cpu, all_rows)
+
+
+def values_of(work: Work) -> list[bytes]:
+    count = min(ROWS, work.records)
+    return random_values(random.Random(SEED), count, work.value_bytes, Codec[work.codec.upper()])
+
+
+class Reading:
+    """Counts what comes after the warm-up, until the end of the topic or of the time."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._all_rows = 0
+        self._is_warm = False
+        self._meter, self._whole = Meter(), Meter()
+
+    @property
+    def left(self) -> int:
+        return self._work.records - self._all_rows
+
+    @property
+    def goes_on(self) -> bool:
+        return self.left > 0 and not (self._is_warm and self._meter.seconds > self._work.seconds)
+
+    def add(self, rows: int) -> None:
+        if not rows:
+            raise SystemExit(f"{self._work.topic} ended after {self._all_rows} of {self._work.records} rows")
+        self._all_rows += rows
+        if self._is_warm:
+            self._meter.rows += rows
+        elif self._all_rows * WARM_OF >= self._work.records:
+            self._is_warm = True
+            self._meter.restart()
+
+    def done(self) -> Done:
+        if self._meter.rows == 0:  # so small a topic that the warm-up was all of it
+            self._meter = self._whole
+            self._meter.rows = self._all_rows
+        return self._meter.done(self._all_rows)
+
+
+# --- Headrace's
+
+
+async def headrace_produce(work: Work) -> Done:
+    import pyarrow as pa
+
+    from headrace.client import AsyncProducer
+
+    rows = pa.record_batch({"value": pa.array(values_of(work), pa.binary())})
+    options = {"bootstrap.servers": work.bootstrap, "compression.type": work.codec}
+    async with AsyncProducer(options) as producer:
+
+        async def write(seconds: float, rows_max: int) -> int:
+            sent, began = 0, time.perf_counter()
+            deliveries = []
+            while sent < rows_max and time.perf_counter() - began < seconds:
+                some = rows.slice(0, rows_max - sent)
+                deliveries.append(await producer.send_batch(work.topic, some))
+                sent += some.num_rows
+            await producer.flush()
+            for delivery in deliveries:
+                delivery.result()
+            return sent
+
+        warm = await write(work.warm_seconds, work.records)
+        meter = Meter()
+        meter.rows = await write(work.seconds, work.records)
+        return meter.done(warm + meter.rows)
+
+
+async def headrace_consume(work: Work) -> Done:
+    from headrace.client import AsyncConsumer
+
+    options = {"bootstrap.servers": work.bootstrap, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    async with AsyncConsumer(options) as consumer:
+        consumer.assign([TopicPartition(work.topic, partition) for partition in range(work.partitions)])
+        reading = Reading(work)
+        while reading.goes_on:
+            reading.add(sum(batch.num_rows for _, batch in await consumer.poll_batch(POLL_S)))
+        return reading.done()
+
+
+# --- confluent-kafka
+
+
+def confluent_produce(work: Work) -> Done:
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {
+            "bootstrap.servers": work.bootstrap,
+            "compression.type": work.codec,
+            "queue.buffering.max.messages": BUFFERED_MESSAGES,
+        }
+    )
+    values = values_of(work)
+
+    def send(some: list[bytes]) -> None:
+        produce, topic = producer.produce, work.topic
+        for value in some:
+            while True:
+                try:
+                    produce(topic, value)
+                    break
+                except BufferError:
+                    producer.poll(FULL_S)
+        producer.poll(0)
+
+    def write(seconds: float, rows_max: int) -> int:
+        sent, began = 0, time.perf_counter()
+        while sent < rows_max and time.perf_counter() - began < seconds:
+            at = sent % len(values)
+            some = values[at : at + min(PRODUCE_MESSAGES, rows_max - sent)]
+            send(some)
+            sent += len(some)
+        left = producer.flush(FLUSH_S_MAX)
+        if left:
+            raise SystemExit(f"{left} messages were not delivered within {FLUSH_S_MAX:.0f} s")
+        return sent
+
+    warm = write(work.warm_seconds, work.records)
+    meter = Meter()
+    meter.rows = write(work.seconds, work.records)
+    return meter.done(warm + meter.rows)
+
+
+def confluent_consume(work: Work) -> Done:
+    """Values are looked at, and that is all: whoever wants Arrow has yet to make it."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": work.bootstrap, "group.id": "bench", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(work.topic, partition, 0) for partition in range(work.partitions)])
+    reading = Reading(work)
+    while reading.goes_on:
+        messages = consumer.consume(min(CONSUME_MESSAGES, reading.left), POLL_S)  # it waits for all of them
+        for message in messages:
+            if message.error():
+                raise SystemExit(str(message.error()))
+            message.value()
+        reading.add(len(messages))
+    done = reading.done()
+    consumer.close()
+    return done
+
+
+PROGRAMS: dict[tuple[str, str], Callable[[Work], Any]] = {
+    ("headrace", "produce"): lambda work: asyncio.run(headrace_produce(work)),
+    ("headrace", "consume"): lambda work: asyncio.run(headrace_consume(work)),
+    ("confluent", "produce"): confluent_produce,
+    ("confluent", "consume"): confluent_consume,
+}
+
+
+if __name__ == "__main__":
+    given = Work(**json.loads(sys.argv[1]))
+    print(json.dumps(asdict(PROGRAMS[given.client, given.doing](given))))

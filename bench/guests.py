@@ -1,0 +1,70 @@
+"""Who is measured at a server instead of being one: a client library, an engine. All guests of a line are at the same server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from bench.contestants import HEADRACE, Broker, Contestant, TlsDoor
+from bench.wire import CannotRun
+
+CONFLUENT, CONNECTOR = "confluent-kafka", "Spark's connector"
+
+
+class Closable(Protocol):
+    def close(self) -> None:
+        """May come more than once."""
+
+
+class Guest:
+    """As a contestant it is its server, but for the name."""
+
+    def __init__(self, name: str, server: Broker, owned: Closable | None = None) -> None:
+        self.name = name
+        self.server = server
+        self._owned = owned
+
+    @property
+    def port(self) -> int:
+        return self.server.port
+
+    @property
+    def pid(self) -> int:
+        return self.server.pid
+
+    @property
+    def tls(self) -> TlsDoor:
+        return self.server.tls
+
+    def new_producer_id(self) -> tuple[int, int]:
+        return self.server.new_producer_id()
+
+    def open_topic(self, name: str, partitions: int) -> None:
+        self.server.open_topic(name, partitions)
+
+    def drop_topic(self, name: str) -> None:
+        self.server.drop_topic(name)
+
+    def close(self) -> None:
+        """What it brought along; the server is closed by whoever opened it."""
+        if self._owned is not None:
+            self._owned.close()
+
+
+class Hosted(Protocol):
+    """A line whose contestants are guests."""
+
+    def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
+        """In the order of rounds; Headrace's own goes by that name. CannotRun if somebody is missing."""
+
+
+def server_named(servers: Mapping[str, Broker], name: str) -> Broker:
+    found = servers.get(name)
+    if found is None:
+        raise CannotRun(f"{name} does not take part")
+    return found
+
+
+def server_suffix(server: str) -> tuple[str, str]:
+    """Of the name and of the title of a line: Headrace goes without saying."""
+    return ("", "") if server == HEADRACE else (f"-{server.lower()}", f", at {server}")

@@ -1,0 +1,210 @@
+"""A driver of Spark with one warm session: `python -m bench.spark_program FORMAT` takes jobs as lines of JSON and answers each with one.
+
+Times are those of the action inside the driver; the plan is made within them, as it is for a user.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import IO, TYPE_CHECKING, Any
+
+from headrace.pipelines.session import make_session
+from headrace.testing.spark_connector import connector_jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+MASTER = "local[2]"
+HEADRACE_FORMAT, CONNECTOR_FORMAT = "headrace", "kafka"
+STREAM_S_MAX = 600.0
+LOOK_S = 0.05
+
+
+@dataclass(frozen=True)
+class Job:
+    name: str
+    bootstrap: str
+    topic: str
+    records: int  # that the topic has
+    batch_records: int  # of a stream's batch at most
+    target: str = ""  # the topic that is written to
+    codec: str = "none"  # in which it is written
+
+
+@dataclass(frozen=True)
+class JobDone:
+    rows: int  # within the time
+    seconds: float
+    all_rows: int
+
+
+class Engine:
+    def __init__(self, spark: SparkSession, name: str) -> None:
+        self._spark = spark
+        self._format = name
+
+    def run(self, job: Job) -> JobDone:
+        return JOBS[job.name](self, job)
+
+    # --- batch
+
+    def count(self, job: Job) -> JobDone:
+        with _timed() as seconds:
+            rows = self._rows(job, "offset").count()
+        return JobDone(rows, seconds(), rows)
+
+    def batch(self, job: Job) -> JobDone:
+        with _timed() as seconds:
+            self._rows(job).write.format("noop").mode("overwrite").save()
+        return JobDone(job.records, seconds(), job.records)
+
+    def pruned(self, job: Job) -> JobDone:
+        """The rows are told by the sum: all values are equally long."""
+        with _timed() as seconds:
+            ((total, longest),) = (
+                self._rows(job, "value").selectExpr("sum(length(value))", "max(length(value))").collect()
+            )
+        return JobDone(total // longest, seconds(), total // longest)
+
+    def sink(self, job: Job) -> JobDone:
+        with _timed() as seconds:
+            rows = self._rows(job, "key", "value").select("key", "value")
+            rows.write.format(self._format).options(**self._target(job)).mode("append").save()
+        return JobDone(job.records, seconds(), job.records)
+
+    # --- streams
+
+    def available_now(self, job: Job) -> JobDone:
+        with tempfile.TemporaryDirectory(prefix="bench-checkpoint-") as checkpoint, _timed() as seconds:
+            query = self._to_nowhere(job, checkpoint).trigger(availableNow=True).start()
+            rows = _finished(query)
+            return JobDone(rows, seconds(), rows)
+
+    def stream(self, job: Job) -> JobDone:
+        """From the end of the first batch to the end of the last: what it does once it runs."""
+        with tempfile.TemporaryDirectory(prefix="bench-checkpoint-") as checkpoint:
+            query = self._to_nowhere(job, checkpoint).start()
+            try:
+                batches = _until(query, job.records)
+            finally:
+                query.stop()
+        ends = [_ended_at(one) for one in batches]
+        rows = [one["numInputRows"] for one in batches]
+        return JobDone(sum(rows[1:]), ends[-1] - ends[0], sum(rows))
+
+    def stream_sink(self, job: Job) -> JobDone:
+        with tempfile.TemporaryDirectory(prefix="bench-checkpoint-") as checkpoint, _timed() as seconds:
+            rows = self._stream(job, "key", "value").select("key", "value")
+            writer = rows.writeStream.format(self._format).options(**self._target(job))
+            query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+            found = _finished(query)
+            return JobDone(found, seconds(), found)
+
+    # --- what they are made of
+
+    def _source(self, job: Job, columns: Sequence[str]) -> dict[str, str]:
+        options = {
+            "kafka.bootstrap.servers": job.bootstrap,
+            "subscribe": job.topic,
+            "startingOffsets": "earliest",
+        }
+        if columns and self._format == HEADRACE_FORMAT:
+            options["columns"] = ",".join(columns)
+        return options
+
+    def _rows(self, job: Job, *columns: str) -> DataFrame:
+        return self._spark.read.format(self._format).options(**self._source(job, columns)).load()
+
+    def _stream(self, job: Job, *columns: str) -> DataFrame:
+        options = {**self._source(job, columns), "maxOffsetsPerTrigger": str(job.batch_records)}
+        return self._spark.readStream.format(self._format).options(**options).load()
+
+    def _to_nowhere(self, job: Job, checkpoint: str) -> Any:
+        return self._stream(job).writeStream.format("noop").option("checkpointLocation", checkpoint)
+
+    def _target(self, job: Job) -> dict[str, str]:
+        return {
+            "kafka.bootstrap.servers": job.bootstrap,
+            "topic": job.target,
+            "kafka.compression.type": job.codec,
+        }
+
+
+JOBS: dict[str, Callable[[Engine, Job], JobDone]] = {
+    "count": Engine.count,
+    "batch": Engine.batch,
+    "pruned": Engine.pruned,
+    "sink": Engine.sink,
+    "available-now": Engine.available_now,
+    "stream": Engine.stream,
+    "stream-sink": Engine.stream_sink,
+}
+
+
+@contextmanager
+def _timed() -> Iterator[Callable[[], float]]:
+    began = time.perf_counter()
+    yield lambda: time.perf_counter() - began
+
+
+def _finished(query: StreamingQuery) -> int:
+    """Its rows. What went wrong is raised by Spark."""
+    if not query.awaitTermination(STREAM_S_MAX):
+        query.stop()
+        raise TimeoutError(f"the stream did not end within {STREAM_S_MAX:.0f} s")
+    return sum(one["numInputRows"] for one in query.recentProgress)
+
+
+def _until(query: StreamingQuery, records: int) -> list[dict[str, Any]]:
+    """The batches that had rows, when they have had so many."""
+    deadline = time.monotonic() + STREAM_S_MAX
+    while time.monotonic() < deadline and query.isActive:
+        batches = {one["batchId"]: one for one in query.recentProgress if one["numInputRows"]}
+        if sum(one["numInputRows"] for one in batches.values()) >= records:
+            return list(batches.values())
+        time.sleep(LOOK_S)
+    raise TimeoutError(f"the stream did not read {records} records within {STREAM_S_MAX:.0f} s: {query.exception()}")
+
+
+def _ended_at(progress: dict[str, Any]) -> float:
+    began = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp()
+    return float(began + progress["durationMs"]["triggerExecution"] / 1000)
+
+
+def session(name: str) -> SparkSession:
+    """As a user makes it; the connector's jars are found where Spark is told."""
+    conf = {"spark.jars": ",".join(map(str, connector_jars()))} if name == CONNECTOR_FORMAT else {}
+    spark = make_session(f"bench-{name}", master=MASTER, conf=conf)
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def serve(name: str, asked: IO[str], answers: IO[str]) -> None:
+    def answer(said: dict[str, object]) -> None:
+        answers.write(json.dumps(said) + "\n")
+        answers.flush()
+
+    spark = session(name)
+    answer({"count": spark.range(10).count()})  # the first result: up to here it is the start
+    engine = Engine(spark, name)
+    for line in asked:
+        try:
+            answer(asdict(engine.run(Job(**json.loads(line)))))
+        except Exception as error:
+            answer({"error": f"{type(error).__name__}: {error}"[:2000]})
+
+
+if __name__ == "__main__":
+    # Answers go where standard output was; what else writes there goes to the log.
+    with os.fdopen(os.dup(1), "w") as own:
+        os.dup2(2, 1)
+        serve(sys.argv[1], sys.stdin, own)

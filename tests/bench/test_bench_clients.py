@@ -1,0 +1,150 @@
+"""Lines whose contestants are guests of a server: clients deliver and read what they count, and fail aloud. Nothing here is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from bench.client_program import Work
+from bench.clients import ClientWork, run_client
+from bench.contestants import HEADRACE, KAFKA, Broker, Contestant, spawn_headrace
+from bench.data_sets import LARGE, PARTITIONS, SMALL_ZSTD, DataSet, Shelf, end_of, fill
+from bench.guests import CONFLUENT, CONNECTOR, Guest
+from bench.line import Figure, Measured, Options
+from bench.lines import CLIENT, SPARK, all_lines, chapters
+from bench.report import make_rows
+from bench.runner import Results, Runner
+from bench.spark import SparkJob
+from bench.wire import BenchFailed, has_leaders
+
+from headrace.records.compression import Codec
+
+TINY = DataSet(100, 10, Codec.NONE)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = Broker(HEADRACE, tmp_path_factory.mktemp("bench") / "node", spawn_headrace)
+    yield broker
+    broker.close()
+
+
+@pytest.mark.parametrize("client", ["headrace", "confluent"])
+def test_a_client_writes_and_reads_what_it_counts(broker: Broker, client: str) -> None:
+    topic = f"by-{client}"
+    broker.open_topic(topic, PARTITIONS)
+    work = Work(client, "produce", f"127.0.0.1:{broker.port}", topic, PARTITIONS, 100, "zstd", 3000, 60.0, 60.0)
+    wrote = run_client(work)
+    assert (wrote.rows, wrote.all_rows) == (3000, 6000)
+    assert end_of(broker, topic) == 6000
+    read = run_client(replace(work, doing="consume", records=6000))
+    assert 0 < read.rows <= read.all_rows == 6000
+    assert read.seconds > 0 and read.cpu_s > 0
+
+
+def test_a_client_that_cannot_says_why(broker: Broker) -> None:
+    topic = "too-short"
+    fill(broker, topic, TINY, TINY.whole(80))
+    work = Work("headrace", "elsewhere", f"127.0.0.1:{broker.port}", topic, PARTITIONS, 100, "none", 80, 1.0, 0.0)
+    with pytest.raises(BenchFailed, match="could not elsewhere"):
+        run_client(work)
+
+
+def test_the_shelf_holds_one_filled_topic(broker: Broker) -> None:
+    shelf = Shelf()
+    small, large = (shelf.topic(broker, data, data.whole(1)) for data in (TINY, LARGE))
+    assert not has_leaders(broker.wire, small)
+    assert end_of(broker, large) == LARGE.batch_records * PARTITIONS
+    assert shelf.topic(broker, LARGE, LARGE.whole(1)) == large
+    shelf.clear()
+    assert not has_leaders(broker.wire, large)
+    with pytest.raises(BenchFailed, match="not whole batches"):
+        fill(broker, "odd", TINY, 7)
+
+
+def test_client_lines_have_their_rounds(tmp_path: Path, broker: Broker) -> None:
+    lines = [replace(line, warm_round=False) for line in chapters()[CLIENT] if isinstance(line, ClientWork)]
+    options = Options(seconds=0.1, work=tmp_path, bytes_max=400_000, records=4_000)
+    runner = Runner([Unclosed(broker)], options, 1, lambda text: None)
+    results = runner.run([line for line in lines if line.server == HEADRACE and line.data == SMALL_ZSTD])
+    assert not results.failed
+    assert len(results.rounds) == 2
+    for rounds in results.rounds.values():
+        assert {name: len(measured) for name, measured in rounds.items()} == {HEADRACE: 1, CONFLUENT: 1}
+
+
+def test_lines_at_a_server_that_is_not_there_are_left_out(tmp_path: Path, broker: Broker) -> None:
+    lines = [
+        line for chapter in (CLIENT, SPARK) for line in chapters()[chapter] if getattr(line, "server", "") == KAFKA
+    ]
+    assert len(lines) == 4 + 24
+    results = Runner([Unclosed(broker)], Options(work=tmp_path), 1, lambda text: None).run(lines)
+    assert not results.rounds
+    assert set(results.skipped.values()) == {"Kafka does not take part"}
+
+
+def test_guests_stand_in_the_table_by_their_names() -> None:
+    line = all_lines()["spark-sink-1k-zstd"]
+    assert isinstance(line, SparkJob)
+    found = Results()
+    for name, rows in ((HEADRACE, 130.0), (CONNECTOR, 100.0)):
+        found.add(line.name, name, Measured({"rows_per_s": rows, "cpu_us_per_row": 1.0}))
+    rows = make_rows([line], found)
+    assert [(row.against, row.figure.key, row.ratio, row.met) for row in rows] == [
+        (CONNECTOR, "rows_per_s", 1.3, True),
+        (CONNECTOR, "cpu_us_per_row", 1.0, None),
+    ]
+
+
+def test_data_sets_have_their_names_and_sizes() -> None:
+    assert [line.name for line in chapters()[CLIENT] if isinstance(line, ClientWork) and line.data == SMALL_ZSTD] == [
+        "client-produce-100b-zstd",
+        "client-consume-100b-zstd",
+        "client-produce-100b-zstd-kafka",
+        "client-consume-100b-zstd-kafka",
+    ]
+    assert LARGE.name == "1k" and LARGE.whole(1_000_000) == 1_000_000 and SMALL_ZSTD.whole(10_000_000) == 10_000_000
+
+
+def test_what_guests_bring_is_closed_with_them(tmp_path: Path, broker: Broker) -> None:
+    line = Visited()
+    results = Runner([Unclosed(broker)], Options(work=tmp_path), 2, lambda text: None).run([line])
+    assert [one.figures for one in results.rounds["visited"][HEADRACE]] == [{"s": 1.0}, {"s": 1.0}]
+    assert line.owned.closed == 1
+
+
+class Unclosed(Broker):
+    """The fixture's, which other tests use too."""
+
+    def __init__(self, broker: Broker) -> None:
+        _ = broker.process  # which may have to be started first
+        self.__dict__.update(broker.__dict__)
+
+    def close(self) -> None: ...
+
+
+class Owned:
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@dataclass(frozen=True)
+class Visited:
+    name: str = "visited"
+    title: str = ""
+    figures: tuple[Figure, ...] = (Figure("s", "s", False),)
+    against: tuple[str, ...] = ()
+    alone: bool = False
+    warm_round: bool = False
+    owned: Owned = field(default_factory=Owned)
+
+    def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
+        return [Guest(HEADRACE, servers[HEADRACE], self.owned)]
+
+    def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
+        assert self.owned.closed == 0
+        return Measured({"s": 1.0})

@@ -1,0 +1,94 @@
+"""The process of a Spark driver, with a stand-in for Spark: its answers, its errors, its end. What runs in Spark needs Spark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench.data_sets import LARGE, SMALL
+from bench.line import Options
+from bench.lines import SPARK, chapters
+from bench.spark import KINDS, SparkJob, SparkStart
+from bench.spark_driver import SparkDriver
+from bench.spark_program import JOBS, Job, JobDone, _ended_at
+from bench.wire import BenchFailed
+
+STAND_IN = """
+import json, subprocess, sys
+child = subprocess.Popen(["sleep", "300"], stdout=subprocess.DEVNULL)
+print(json.dumps({"count": 10}), flush=True)
+for line in sys.stdin:
+    job = json.loads(line)
+    if job["name"] == "end":
+        sys.exit("no more")
+    answer = {"error": "no such topic"} if job["name"] == "fail" else {"rows": 1, "seconds": 0.5, "all_rows": child.pid}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SparkDriver]:
+    monkeypatch.setattr("bench.spark_driver.PROGRAM", ("-c", STAND_IN))
+    made = SparkDriver("stand-in")
+    made.start(tmp_path)
+    yield made
+    made.close()
+
+
+def job(name: str) -> Job:
+    return Job(name, "localhost:9092", "topic", 10, 1)
+
+
+def test_a_driver_answers_until_it_is_closed(driver: SparkDriver, tmp_path: Path) -> None:
+    assert driver.start_s > 0
+    driver.start(tmp_path)  # it runs already
+    done = driver.run(job("batch"))
+    assert done == JobDone(1, 0.5, done.all_rows)
+    with pytest.raises(BenchFailed, match=r'fail with format\("stand-in"\): no such topic'):
+        driver.run(job("fail"))
+    assert driver.run(job("batch")) == done
+    assert driver.cpu_seconds() > 0
+    driver.close()
+    driver.close()
+    assert not is_there(done.all_rows)
+    driver.start(tmp_path)
+    assert driver.run(job("batch")).all_rows != done.all_rows
+
+
+def is_there(process_id: int) -> bool:
+    """And not merely waiting for somebody to take note of its end."""
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return " Z " not in Path(f"/proc/{process_id}/stat").read_text()
+
+
+def test_a_driver_that_ends_says_its_last_words(driver: SparkDriver) -> None:
+    with pytest.raises(BenchFailed, match="the driver of Spark ended: no more"):
+        driver.run(job("end"))
+
+
+def test_a_batch_of_a_stream_ends_when_its_trigger_has_run() -> None:
+    progress = {"timestamp": "2026-11-16T15:50:00.250Z", "durationMs": {"triggerExecution": 500}}
+    assert _ended_at(progress) % 60 == 0.75
+
+
+def test_every_kind_of_line_is_a_job_with_a_goal() -> None:
+    start, *lines = chapters()[SPARK]
+    assert isinstance(start, SparkStart) and start.figures[0].goal_absolute == 10.0
+    assert len(lines) == 2 * 4 * len(KINDS)
+    for line in lines:
+        assert isinstance(line, SparkJob)
+        assert line.kind.name in JOBS
+        assert line.figures[0].goal == line.kind.goal
+
+
+@pytest.mark.parametrize(("data", "records"), [(SMALL, 10_000_000), (LARGE, 1_000_000)])
+def test_a_kilobyte_comes_a_tenth_as_often(data: object, records: int) -> None:
+    for line in chapters()[SPARK]:
+        if isinstance(line, SparkJob) and line.data == data:
+            assert line.records(Options()) == records // line.kind.share
+            assert line.batch_records(Options()) == records // 10

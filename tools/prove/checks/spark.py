@@ -1,0 +1,117 @@
+"""Spark's jobs over format("headrace"): the same rows as with its own connector, on a cluster, and exactly once under kills."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import time
+from pathlib import Path
+
+from headrace.testing.peer_cluster import KafkaCluster
+from headrace.testing.peers import KafkaPeer, available
+from headrace.testing.processes import NodeProcess
+from headrace.testing.spark_connector import connector_missing
+from tools.prove.registry import NotRun, check, say
+from tools.prove.spark.kills import stream_under_kills
+from tools.prove.spark.programs import Program, missing
+from tools.prove.spark.standalone import Standalone, environment
+from tools.prove.spark.stream import Stream
+
+SAME_ROWS_S_MAX = 1800.0
+KILLS = 40
+WORKERS = 2
+
+
+def _seed() -> int:
+    return int(os.environ.get("HEADRACE_SEED", random.SystemRandom().randrange(1 << 32)))
+
+
+def _require(*reasons: str | None) -> None:
+    for reason in reasons:
+        if reason is not None:
+            raise NotRun(reason)
+
+
+@check(
+    "spark-same-rows",
+    'a job of PySpark that changes format("kafka") to format("headrace") has the same rows, batch and streaming, also after a restart '
+    "from its checkpoint; on Headrace and on Kafka, and Spark's own connector on Headrace too",
+)
+def spark_same_rows() -> str:
+    _require(missing(), available(), connector_missing())
+    with tempfile.TemporaryDirectory(prefix="spark-same-rows-") as folder, NodeProcess() as node, KafkaPeer() as peer:
+        log = Path(folder, "spark.log")
+        program = Program("tools.prove.spark.same_rows", node.bootstrap, peer.bootstrap, log=log)
+        told = 0
+
+        def show() -> None:
+            nonlocal told
+            for one in program.said[told:]:
+                if one["name"] == "job":
+                    say(f"{one['job']}: {one['rows']} rows")
+            told = len(program.said)
+
+        try:
+            done = program.heard("done", SAME_ROWS_S_MAX, show)
+        finally:
+            show()
+            program.close()
+        wrong = [line for line in node.log_text().splitlines() if "Traceback" in line or " ERROR " in line]
+        assert not wrong, f"the node complains: {wrong[:3]}"
+    return f"{done['jobs']} jobs in four ways, {done['rows']} rows, all the same"
+
+
+@check(
+    "spark-cluster",
+    "a master and two workers of Spark's own cluster run the same job by another spark.master: windows, exactly once; workers are killed "
+    "under way, one is added, and the output is that of a batch, once each",
+)
+def spark_cluster() -> str:
+    _require(missing())
+    base_ms = int(time.time() * 1000) - 7_200_000
+    with (
+        tempfile.TemporaryDirectory(prefix="spark-cluster-") as folder,
+        NodeProcess() as node,
+        Standalone(Path(folder), WORKERS) as cluster,
+        Stream(node.bootstrap, replicas=1, base_ms=base_ms, master=cluster.url, environment=environment()) as stream,
+    ):
+        first, second = cluster.workers
+        stream.wait_for_batches(2)
+        cluster.until(lambda: first.has_executor and second.has_executor, stream.turn, "an executor on each worker")
+        stream.wait_for_batches(2)
+        say(f"{stream.batches} batches on two workers; the first is killed")
+        first.kill()
+        stream.wait_for_batches(5)
+        third = cluster.add_worker()
+        cluster.until(lambda: third.has_executor, stream.turn, "an executor on the worker that was added")
+        say(f"{stream.batches} batches; a third worker takes part, and the second is killed")
+        second.kill()
+        stream.wait_for_batches(5)
+        return (
+            f"2 of 3 workers killed, {stream.starts} driver, {stream.failures} failures of the query, {stream.finish()}"
+        )
+
+
+@check(
+    "spark-exactly-once",
+    "40 kills of drivers, Python workers and brokers under a stream of windows with the exactly-once sink: the output under read_committed "
+    "is that of one batch, once each; on Headrace, on Kafka, and on three nodes of Kafka",
+)
+def spark_exactly_once() -> str:
+    _require(missing(), available())
+    kills, seed = int(os.environ.get("HEADRACE_ROUNDS", KILLS)), _seed()
+    say(f"seed {seed}")
+    figures = []
+    with NodeProcess() as node:
+        figures.append(stream_under_kills("Headrace", node.bootstrap, [node], 1, kills, seed, say))
+        wrong = [line for line in node.log_text().splitlines() if "Traceback" in line or " ERROR " in line]
+        assert not wrong, f"seed {seed}: the node complains: {wrong[:3]}"
+    say(figures[-1])
+    with KafkaPeer() as peer:
+        figures.append(stream_under_kills("Kafka", peer.bootstrap, [peer], 1, kills, seed, say))
+    say(figures[-1])
+    with KafkaCluster() as peers:
+        name = f"Kafka on {len(peers.nodes)} nodes"
+        figures.append(stream_under_kills(name, peers.bootstrap, peers.nodes, peers.replicas, kills, seed, say))
+    return f"{'; '.join(figures)} (seed {seed})"

@@ -1,0 +1,87 @@
+"""Keys go where Java's own producer sends them; records without keys fill batches, and nobody is left out."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.client import Producer
+from headrace.records.kernel import partition_for_key
+from headrace.testing.peers import java
+from tools.prove.client_conformance.stage import WAIT_S_MAX, Stage
+
+KEYS = 10_000
+COUNTS = (1, 2, 3, 7, 12, 50, 1000)
+SENT_TO = 7  # partitions of the topic that the keys are really sent to
+JAVA_S_MAX = 60.0
+SOURCE = Path(__file__).with_name("Partitions.java")
+
+
+@cache
+def keys() -> list[bytes]:
+    chance = random.Random(3)
+    some = [b"", b"a", "grüße".encode(), bytes(256)]
+    return [*some, *(chance.randbytes(chance.randrange(1, 200)) for _ in range(KEYS - len(some)))]
+
+
+@cache
+def javas() -> list[list[int]]:
+    """For each key, in each of COUNTS."""
+    done = subprocess.run(
+        java(str(SOURCE), *map(str, COUNTS)),  # a file of source instead of a class: compiled as it is started
+        input="".join(f"{key.hex()}\n" for key in keys()),
+        capture_output=True,
+        text=True,
+        timeout=JAVA_S_MAX,
+    )
+    assert done.returncode == 0, f"Java: {done.stderr[-2000:]}"
+    return [list(map(int, line.split())) for line in done.stdout.splitlines()]
+
+
+def partitioners(stage: Stage) -> str:
+    expected = javas()
+    assert len(expected) == KEYS
+    for key, theirs in zip(keys(), expected, strict=True):
+        ours = [partition_for_key(key, count) for count in COUNTS]
+        assert ours == theirs, f"key {key.hex()}: Java has {theirs} of {COUNTS} partitions, we have {ours}"
+    topic = stage.topic(SENT_TO)
+    with Producer(stage.options()) as producer:
+        sent = [producer.send(topic, b"record", key) for key in keys()]
+        rows = {"key": pa.array(keys(), pa.binary()), "value": pa.array([b"row"] * KEYS, pa.binary())}
+        producer.send_batch(topic, pa.table(rows)).result(WAIT_S_MAX)
+        at = [one.result(WAIT_S_MAX).partition for one in sent]
+    column = COUNTS.index(SENT_TO)
+    assert at == [one[column] for one in expected], "send chose other partitions than Java"
+    found = {key: theirs[column] for key, theirs in zip(keys(), expected, strict=True)}
+    for index, records in enumerate(stage.read(topic, SENT_TO)):
+        wrong = [one.key for one in records if one.key is None or found[one.key] != index]
+        assert not wrong, f"{len(wrong)} keys are in partition {index} that Java would not put there"
+    _without_keys(stage)
+    return f"{KEYS} keys in {len(COUNTS)} numbers of partitions"
+
+
+def _without_keys(stage: Stage) -> None:
+    topic = stage.topic(4)
+    with Producer(stage.options(batch_size=1000)) as producer:
+        for _ in range(4000):
+            producer.send(topic, b"x" * 50)
+        producer.flush()
+        per_batch = producer.metrics()["records-per-request-avg"]
+    sizes = [len(records) for records in stage.read(topic, 4)]
+    assert sum(sizes) == 4000 and min(sizes) > 400, f"sticky: {sizes}"
+    assert per_batch > 4, f"sticky: {per_batch} records per request"
+    topic = stage.topic(4)
+    with Producer(stage.options(partitioner_class="round_robin")) as producer:
+        for _ in range(400):
+            producer.send(topic, b"x", b"the same key")
+    assert [len(records) for records in stage.read(topic, 4)] == [100] * 4
+    topic = stage.topic(4)
+    with Producer(stage.options(), partitioner=lambda topic, key, value, count: len(value or b"") % count) as producer:
+        for size in range(400):
+            producer.send(topic, b"x" * size, b"the same key")
+    for index, records in enumerate(stage.read(topic, 4)):
+        assert len(records) == 100 and all(len(one.value or b"") % 4 == index for one in records)

@@ -1,0 +1,55 @@
+"""The acts of the suite, and the two stages on which each is played."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from headrace.testing.peers import VERSION, KafkaPeer
+from headrace.testing.processes import NodeProcess
+from tools.prove.client_conformance.faults import back_pressure, delivery_timeout, restarts_under_load
+from tools.prove.client_conformance.groups import groups
+from tools.prove.client_conformance.partitions import partitioners
+from tools.prove.client_conformance.records import codecs, offsets_by_time
+from tools.prove.client_conformance.stage import Stage
+from tools.prove.client_conformance.transactions import transactions
+
+ACTS: dict[str, Callable[[Stage], str]] = {
+    "codecs": codecs,
+    "partitioners": partitioners,
+    "offsets-by-time": offsets_by_time,
+    "transactions": transactions,
+    "back-pressure": back_pressure,
+    "delivery-timeout": delivery_timeout,
+    "restarts-under-load": restarts_under_load,
+    "groups": groups,
+}
+SETTINGS = {
+    "log.retention.ms": "-1",  # records are of another year
+    "offsets.topic.num.partitions": "5",
+    "transaction.state.log.num.partitions": "5",
+    "group.initial.rebalance.delay.ms": "200",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.heartbeat.interval.ms": "1000",
+    "group.consumer.min.heartbeat.interval.ms": "1000",
+}
+SERVERS: dict[str, Callable[[], NodeProcess | KafkaPeer]] = {
+    "Headrace": lambda: NodeProcess(SETTINGS),
+    f"Kafka {VERSION}": lambda: KafkaPeer(SETTINGS),
+}
+
+
+def play(say: Callable[[str], None], acts: list[str] | None = None, servers: list[str] | None = None) -> dict[str, str]:
+    """What each act came to, by stage and act. AssertionError for the first that fails, named."""
+    told: dict[str, str] = {}
+    for name in servers or list(SERVERS):
+        with SERVERS[name]() as server:
+            for act in acts or list(ACTS):
+                begun = time.monotonic()
+                try:
+                    told[f"{name}: {act}"] = figure = ACTS[act](Stage(name, server))
+                except Exception as error:
+                    raise AssertionError(f"{name}: {act}: {type(error).__name__}: {error}") from error
+                say(f"{name}: {act}: {figure} ({time.monotonic() - begun:.0f} s)")
+    return told

@@ -1,0 +1,125 @@
+"""Programs of ours that run Spark, as processes that can be killed with all that they start, or worker by worker.
+
+A program says what happens as lines of JSON, and ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tools.prove.spark.sessions import TURN_S, Session
+
+READ_BYTES = 1 << 16
+END_S_MAX = 180.0
+LOG_SHOWN_CHARACTERS = 3000
+# Java is done with these programs before its best compiler pays off.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+DAEMON = "pyspark.daemon"
+
+
+def missing() -> str | None:
+    """The reason why Spark cannot be run here, or None."""
+    try:
+        import pyspark  # noqa: F401
+
+        from headrace.pipelines.java import find_java
+
+        find_java()
+    except Exception as error:
+        return f"no Spark: {error}"
+    return None
+
+
+class Program:
+    def __init__(self, module: str, *arguments: str, log: Path, environment: Mapping[str, str] | None = None) -> None:
+        self._log = log
+        self._left = b""
+        self.said: list[dict[str, Any]] = []
+        with log.open("ab") as errors:
+            command = [sys.executable, "-m", module, *arguments]
+            self._session = Session(command, errors, environment or {}, with_pipes=True)
+        assert self._session.process.stdin is not None and self._session.process.stdout is not None
+        self._ask, self._stream = self._session.process.stdin, self._session.process.stdout
+        os.set_blocking(self._stream.fileno(), False)
+
+    @property
+    def is_there(self) -> bool:
+        return self._session.ended is None
+
+    def ask(self, what: str) -> None:
+        self._ask.write(what.encode() + b"\n")
+        self._ask.flush()
+
+    def listen(self) -> list[dict[str, Any]]:
+        """What it has said since the last time."""
+        new: list[dict[str, Any]] = []
+        while True:
+            try:
+                more = os.read(self._stream.fileno(), READ_BYTES)
+            except BlockingIOError:
+                break
+            if not more:
+                break
+            *lines, self._left = (self._left + more).split(b"\n")
+            new += [json.loads(line) for line in lines if line.startswith(b"{")]
+        self.said += new
+        return new
+
+    def heard(self, name: str, seconds_max: float, meanwhile: Callable[[], None] = lambda: None) -> dict[str, Any]:
+        """The first line of this name; AssertionError if it ends or takes too long before it says so."""
+        deadline = time.monotonic() + seconds_max
+        while True:
+            is_there = self.is_there
+            self.listen()
+            found = next((one for one in self.said if one["name"] == name), None)
+            if found is not None:
+                return found
+            assert is_there, f"it ended before it said {name}: {self.log_end()}"
+            assert time.monotonic() < deadline, f"it did not say {name} within {seconds_max:.0f} s: {self.log_end()}"
+            meanwhile()
+            time.sleep(TURN_S)
+
+    def workers(self) -> list[psutil.Process]:
+        """Processes of Python that Spark forked: tasks, planners, committers."""
+        return [one for one in self._session.members() if _is_worker(one)]
+
+    def kill(self) -> None:
+        """The driver and its Java, as when a machine's memory ends; workers find out by themselves."""
+        self._session.kill_group()
+
+    def end(self, seconds_max: float = END_S_MAX) -> None:
+        """By itself, because it has nothing more to do; its Java may still put away what makes the next start quicker."""
+        with suppress(OSError):
+            self._ask.close()
+        assert self._session.wait(seconds_max), f"it did not end within {seconds_max:.0f} s: {self.log_end()}"
+
+    def close(self) -> None:
+        """With everything that it has started."""
+        self._session.close()
+
+    def log_end(self) -> str:
+        return self._log.read_text(errors="replace")[-LOG_SHOWN_CHARACTERS:]
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        command, parent = process.cmdline(), process.parent()
+        if DAEMON in command:
+            return parent is not None and DAEMON in parent.cmdline()
+        return any(part.startswith("pyspark.") for part in command)  # one that Java started by itself
+    except psutil.Error:
+        return False
+
+
+def tell(name: str, **more: Any) -> None:
+    """Of a program."""
+    print(json.dumps({"name": name, **more}), flush=True)

@@ -1,0 +1,295 @@
+"""The program of the check spark-same-rows: every job in four ways, by Spark's own connector and by ours, on Headrace and on Kafka.
+
+Spark's own connector on Kafka is what the other three must equal.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.pipelines.session import make_session
+from headrace.testing.spark_connector import connector_jars
+from tools.prove.spark import topics
+from tools.prove.spark.programs import JAVA_OPTIONS, tell
+from tools.prove.spark.same_jobs import BATCHES, STREAMS, TASKS_MIN, Job
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SEEN_S_MAX = 180.0
+TRIGGER = "200 milliseconds"
+TURN_S = 0.1
+STEPS = (range(200), range(200, 300))
+ROWS_SHOWN = 3
+SLOW_START = "Python worker failed to connect back"
+STREAM_TOPIC, NEW_TOPIC = "stream-a", "stream-b"
+SINK_ROWS = 300
+KAFKA, OURS = "kafka", "headrace"
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Way:
+    format: str
+    server: str
+    bootstrap: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.format}-on-{self.server}"
+
+
+def plain(value: Any) -> Any:
+    """Comparable: bytes for byte arrays, tuples for rows."""
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, list | tuple):
+        return tuple(plain(one) for one in value)
+    return value
+
+
+def rows_of(frame: DataFrame) -> list[Row]:
+    return sorted((plain(tuple(row)) for row in frame.collect()), key=repr)
+
+
+def compare(job: str, found: dict[Way, list[Row]], reference: Way) -> None:
+    wanted = found[reference]
+    for way, rows in found.items():
+        if rows == wanted:
+            continue
+        lost, new = [row for row in wanted if row not in rows], [row for row in rows if row not in wanted]
+        raise AssertionError(
+            f"{job}: {way.name} has {len(rows)} rows, {reference.name} {len(wanted)};"
+            f" it lacks {lost[:ROWS_SHOWN]} and has {new[:ROWS_SHOWN]} besides"
+        )
+
+
+class SameRows:
+    def __init__(self, spark: SparkSession, servers: dict[str, str], folder: Path) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._servers = servers
+        self._ways = [Way(form, server, where) for server, where in servers.items() for form in (KAFKA, OURS)]
+        self._reference = next(way for way in self._ways if (way.format, way.server) == (KAFKA, "kafka"))
+        self._base_ms = int(time.time() * 1000) - 3_600_000
+        self.jobs = self.rows = 0
+
+    def play(self) -> None:
+        kept = [topics.fill(bootstrap, self._base_ms) for bootstrap in self._servers.values()]
+        for job in BATCHES:
+            self._batch(job)
+        self._append_time()
+        self._two_steps()
+        self._running()
+        self._sinks()
+        for producer in kept:
+            producer.abort_transaction(topics.WAIT_S_MAX)
+
+    # --- batch
+
+    def _load(self, reader: Any, way: Way, options: dict[str, str]) -> DataFrame:
+        given = {"kafka.bootstrap.servers": way.bootstrap, **options}
+        loaded: DataFrame = reader.format(way.format).options(**given).load()
+        return loaded
+
+    def _batch(self, job: Job) -> None:
+        found = {}
+        for way in self._ways:
+            frame = self._load(self._spark.read, way, job.given(self._base_ms))
+            if "minPartitions" in job.options:
+                tasks = frame.rdd.getNumPartitions()
+                assert tasks >= TASKS_MIN, f"{job.name}: {way.name} has only {tasks} tasks"
+            found[way] = rows_of(frame)
+        self._equal(job.name, found)
+
+    def _append_time(self) -> None:
+        """The timestamps are the broker's: only what was read of one can be the same."""
+        for server in self._servers:
+            ways = [way for way in self._ways if way.server == server]
+            found = {way: rows_of(self._load(self._spark.read, way, {"subscribe": topics.APPENDED})) for way in ways}
+            compare(f"append time on {server}", found, ways[0])
+            self._count("append time", found)
+
+    # --- streams
+
+    def _start(self, way: Way, job: str, options: dict[str, str], **trigger: Any) -> Any:
+        place = self._folder / job / way.name
+        frame = self._load(self._spark.readStream, way, {"includeHeaders": "true", **options})
+        return (
+            frame.writeStream.format("parquet")
+            .option("checkpointLocation", str(place / "checkpoint"))
+            .trigger(**trigger)
+            .start(str(place / "rows"))
+        )
+
+    def _to_the_end(self, way: Way, job: str, options: dict[str, str]) -> Any:
+        from pyspark.errors import StreamingQueryException
+
+        for is_last in (False, False, True):
+            query = self._start(way, job, options, availableNow=True)
+            try:
+                assert query.awaitTermination(SEEN_S_MAX), f"{job}: {way.name} does not come to its end"
+                return query
+            except StreamingQueryException as error:
+                # Spark gives a process of Python 10 s to start, which on a busy machine is not always enough.
+                if is_last or SLOW_START not in str(error):
+                    raise
+                tell("again", job=job, way=way.name)
+        raise AssertionError
+
+    def _written(self, way: Way, job: str) -> list[Row]:
+        return rows_of(self._spark.read.parquet(str(self._folder / job / way.name / "rows")))
+
+    def _grow(self, topic: str, step: int) -> None:
+        for bootstrap in self._servers.values():
+            made = topics.records(topic, STEPS[step], self._base_ms)
+            topics.write(bootstrap, topic, made, 2, **{"compression.type": "zstd" if step else "none"})
+
+    def _two_steps(self) -> None:
+        """AvailableNow, then more records (and a topic that was not there before), then AvailableNow from the checkpoint."""
+        for bootstrap in self._servers.values():
+            topics.create(bootstrap, {STREAM_TOPIC: 2})
+        self._grow(STREAM_TOPIC, 0)
+        for step in range(2):
+            if step:
+                for bootstrap in self._servers.values():
+                    topics.create(bootstrap, {NEW_TOPIC: 2})
+                self._grow(STREAM_TOPIC, 1)
+                self._grow(NEW_TOPIC, 0)
+            for job in STREAMS:
+                found = {}
+                for way in self._ways:
+                    self._limit_was_kept(job, self._to_the_end(way, job.name, job.given(self._base_ms)))
+                    found[way] = self._written(way, job.name)
+                self._equal(f"{job.name}, step {step + 1}", found)
+        self._change_of_format()
+
+    def _limit_was_kept(self, job: Job, query: Any) -> None:
+        most = int(job.options.get("maxOffsetsPerTrigger", sys.maxsize))
+        sizes = [one.numInputRows for one in query.recentProgress]
+        assert all(size <= most for size in sizes), f"{job.name}: batches of {sizes} rows"
+
+    def _change_of_format(self) -> None:
+        """A job of Spark's connector changes one word, and goes on from its checkpoint."""
+        job = STREAMS[0]
+        for way in self._ways:
+            if way.format == KAFKA:
+                ours = Way(OURS, way.server, way.bootstrap)
+                before = self._folder / job.name / way.name
+                shutil.copytree(before, self._folder / "changed" / ours.name)
+        self._grow(STREAM_TOPIC, 1)
+        found = {}
+        for way in self._ways:
+            name = "changed" if way.format == OURS else job.name
+            self._to_the_end(way, name, job.given(self._base_ms))
+            found[way] = self._written(way, name)
+        self._equal("a checkpoint of Spark's connector goes on with ours", found)
+
+    def _running(self) -> None:
+        """A stream that waits for records, is stopped, and is started again."""
+        topic, job = "running", "a running stream, stopped and started again"
+        for bootstrap in self._servers.values():
+            topics.create(bootstrap, {topic: 2})
+        options = {"subscribe": topic, "startingOffsets": "earliest"}
+        found: dict[Way, list[Row]] = {}
+        for step, numbers in enumerate(STEPS):
+            queries = {way: self._start(way, job, options, processingTime=TRIGGER) for way in self._ways}
+            self._grow(topic, step)
+            for way, query in queries.items():
+                found[way] = self._until_there(way, job, query, numbers.stop)
+                query.stop()
+        self._equal(job, found)
+
+    def _until_there(self, way: Way, job: str, query: Any, count: int) -> list[Row]:
+        deadline = time.monotonic() + SEEN_S_MAX
+        while sum(one.numInputRows for one in query.recentProgress) < count:
+            assert query.exception() is None, f"{way.name}: {query.exception()}"
+            if (self._folder / job / way.name / "rows" / "_spark_metadata").exists():
+                rows = self._written(way, job)
+                if len(rows) >= count:
+                    return rows
+            assert time.monotonic() < deadline, f"{job}: {way.name} does not read {count} rows"
+            time.sleep(TURN_S)
+        return self._written(way, job)
+
+    # --- sinks
+
+    def _sinks(self) -> None:
+        """Written by each and read by the other; rows with keys are in the same partitions."""
+        for name, write in (("a batch written", self._write_batch), ("a stream written", self._write_stream)):
+            found = {}
+            for way in self._ways:
+                topic = f"{name.replace(' ', '-')}-by-{way.format}"
+                topics.create(way.bootstrap, {topic: 3})
+                write(way, topic)
+                reader = Way(KAFKA if way.format == OURS else OURS, way.server, way.bootstrap)
+                options = {"subscribe": topic, "includeHeaders": "true", "kafka.isolation.level": "read_committed"}
+                frame = self._load(self._spark.read, reader, options)
+                found[way] = rows_of(frame.select("key", "value", "partition", "headers"))
+            self._equal(name, found)
+
+    def _made(self, frame: DataFrame) -> DataFrame:
+        return frame.selectExpr(
+            "cast(if(number % 5 = 0, null, concat('key ', number % 50)) as binary) key",
+            "cast(if(number % 7 = 0, null, concat('value ', number)) as binary) value",
+            "cast(if(number % 5 = 0, number % 3, null) as int) partition",
+            "if(number % 4 = 0, array(named_struct('key', 'h', 'value', cast(number as binary)),"
+            " named_struct('key', 'h', 'value', cast(null as binary))), null) headers",
+        )
+
+    def _write_batch(self, way: Way, topic: str) -> None:
+        frame = self._made(self._spark.range(0, SINK_ROWS, numPartitions=3).withColumnRenamed("id", "number"))
+        options = {"kafka.bootstrap.servers": way.bootstrap, "topic": topic}
+        frame.write.format(way.format).options(**options, includeHeaders="true").mode("append").save()
+
+    def _write_stream(self, way: Way, topic: str) -> None:
+        options = {"subscribe": topics.PLAIN, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "250"}
+        frame = self._load(self._spark.readStream, way, options)
+        query = (
+            self._made(frame.selectExpr("offset number"))
+            .writeStream.format(way.format)
+            .option("kafka.bootstrap.servers", way.bootstrap)
+            .option("topic", topic)
+            .option("checkpointLocation", str(self._folder / topic / way.name))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(SEEN_S_MAX), f"{topic}: {way.name} does not come to its end"
+
+    # --- what was found
+
+    def _equal(self, job: str, found: dict[Way, list[Row]]) -> None:
+        assert found[self._reference], f"{job}: there are no rows"
+        compare(job, found, self._reference)
+        self._count(job, found)
+
+    def _count(self, job: str, found: dict[Way, list[Row]]) -> None:
+        rows = sum(map(len, found.values()))
+        self.jobs += 1
+        self.rows += rows
+        tell("job", job=job, rows=rows)
+
+
+def main(headrace: str, kafka: str) -> None:
+    conf = {
+        "spark.jars": ",".join(map(str, connector_jars())),
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+        "spark.sql.session.timeZone": "UTC",
+    }
+    spark = make_session("same rows", master="local[2]", conf=conf)
+    spark.sparkContext.setLogLevel("ERROR")
+    with tempfile.TemporaryDirectory(prefix="same-rows-") as folder:
+        story = SameRows(spark, {"headrace": headrace, "kafka": kafka}, Path(folder))
+        story.play()
+    tell("done", jobs=story.jobs, rows=story.rows)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

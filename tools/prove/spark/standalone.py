@@ -1,0 +1,110 @@
+"""A master and workers of Spark's own kind of cluster on loopback, each with a core, that can be killed with what runs on them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from headrace.pipelines.java import cache_folder, find_java, home_for_spark
+from headrace.testing.processes import LOOPBACK, free_port
+from tools.prove.spark.sessions import TURN_S, Session
+
+START_S_MAX = 120.0
+WORKER_MEMORY = "1536m"
+DAEMON_MEMORY = "256m"
+EXECUTOR = "CoarseGrainedExecutorBackend"
+LOG_SHOWN_CHARACTERS = 2000
+
+
+def environment() -> dict[str, str]:
+    """For all of them, and for the driver: this machine has only itself."""
+    return {"SPARK_LOCAL_IP": LOOPBACK, "PYSPARK_PYTHON": sys.executable}
+
+
+class Daemon:
+    def __init__(self, name: str, folder: Path, main_class: str, *arguments: str) -> None:
+        import pyspark
+
+        self.name = name
+        self._log = folder / f"{name}.log"
+        home = Path(pyspark.__file__).parent
+        given = {
+            "JAVA_HOME": str(home_for_spark(find_java(), cache_folder())),
+            "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
+            "SPARK_HOME": str(home),
+        }
+        command = [str(home / "bin" / "spark-class"), main_class, "--host", LOOPBACK, *arguments]
+        with self._log.open("wb") as log:
+            self._session = Session(command, log, {**environment(), **given})
+
+    def wait_for(self, words: str) -> None:
+        deadline = time.monotonic() + START_S_MAX
+        while words not in (said := self._log.read_text(errors="replace")):
+            assert self._session.ended is None, f"{self.name} has ended: {said[-LOG_SHOWN_CHARACTERS:]}"
+            assert time.monotonic() < deadline, f"{self.name} is not there: {said[-LOG_SHOWN_CHARACTERS:]}"
+            time.sleep(TURN_S)
+
+    @property
+    def has_executor(self) -> bool:
+        return any(_runs(one, EXECUTOR) for one in self._session.members())
+
+    def kill(self) -> None:
+        """With its executor and the processes of Python: as if the machine were gone."""
+        self._session.close()
+
+
+def _runs(process: psutil.Process, name: str) -> bool:
+    try:
+        return any(name in part for part in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+class Standalone:
+    def __init__(self, folder: Path, workers: int) -> None:
+        self._folder = folder
+        self._port = free_port()
+        self.workers: list[Daemon] = []
+        place = ("--port", str(self._port), "--webui-port", str(free_port()))
+        self._daemons = [Daemon("master", folder, "org.apache.spark.deploy.master.Master", *place)]
+        try:
+            self._daemons[0].wait_for("I have been elected leader")
+            for _ in range(workers):
+                self.add_worker()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def url(self) -> str:
+        return f"spark://{LOOPBACK}:{self._port}"
+
+    def add_worker(self) -> Daemon:
+        name = f"worker-{len(self.workers) + 1}"
+        size = ("--cores", "1", "--memory", WORKER_MEMORY, "--webui-port", str(free_port()))
+        place = ("--work-dir", str(self._folder / name))
+        worker = Daemon(name, self._folder, "org.apache.spark.deploy.worker.Worker", *size, *place, self.url)
+        self.workers.append(worker)
+        self._daemons.append(worker)
+        worker.wait_for("Successfully registered with master")
+        return worker
+
+    def until(self, done: Callable[[], bool], turn: Callable[[], None], what: str) -> None:
+        deadline = time.monotonic() + START_S_MAX
+        while not done():
+            assert time.monotonic() < deadline, f"not within {START_S_MAX:.0f} s: {what}"
+            turn()
+
+    def close(self) -> None:
+        for daemon in reversed(self._daemons):
+            daemon.kill()
+
+    def __enter__(self) -> Standalone:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

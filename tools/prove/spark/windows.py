@@ -1,0 +1,147 @@
+"""A program: counts and sums of keys in windows of time, from a topic to a topic exactly once; and the same as one batch.
+
+It goes on from its checkpoint, starts its query again whenever that fails, and ends when it is told to finish.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.pipelines.session import make_session
+from tools.prove.spark.programs import JAVA_OPTIONS, tell
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WINDOW_MS = 2000
+LATE_MS_MAX = 30_000
+LAST_KEY = "last"  # of records that only move time on: their window stays open
+TASKS = 2
+AGAIN_S = 0.3
+TURN_S = 0.05
+FINISH = "finish"
+CONF = {
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+    "spark.driver.memory": "1g",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": str(TASKS),
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Route:
+    master: str
+    bootstrap: str
+    source: str
+    target: str
+    checkpoint: str
+    batch_file: str  # where the result of the batch goes
+    rows_max: int  # of a micro-batch
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def result(start_ms: int, key: str, count: int, total: int) -> str:
+    """A row of the output, as `_windows` writes it."""
+    return f"{start_ms} {key} {count} {total}"
+
+
+class Windows:
+    def __init__(self, spark: SparkSession, route: Route) -> None:
+        self._spark = spark
+        self._route = route
+        self._orders: list[str] = []
+        self._told: tuple[str, int] | None = None
+
+    def play(self) -> None:
+        threading.Thread(target=self._take_orders, daemon=True).start()
+        while not self._orders:
+            try:
+                self._stream()
+            except Exception as error:  # whatever it is: the next start has to cope with it
+                tell("failed", text=str(error)[:2000])
+                time.sleep(AGAIN_S)
+        if FINISH in self._orders:
+            rows = [row.value for row in self._windows(self._loaded(self._spark.read)).collect()]
+            Path(self._route.batch_file).write_text(json.dumps(rows))
+            tell("finished", rows=len(rows))
+
+    def _take_orders(self) -> None:
+        for line in sys.stdin:
+            self._orders.append(line.strip())
+        self._orders.append("end")
+
+    def _stream(self) -> None:
+        frame = self._loaded(self._spark.readStream, maxOffsetsPerTrigger=str(self._route.rows_max))
+        query = (
+            self._windows(frame)
+            .writeStream.format("headrace")
+            .outputMode("append")
+            .options(**self._servers, topic=self._route.target, checkpointLocation=self._route.checkpoint)
+            .start()
+        )
+        try:
+            while not query.awaitTermination(TURN_S):
+                self._tell_progress(query)
+                if self._orders:
+                    return
+        finally:
+            query.stop()
+
+    @property
+    def _servers(self) -> dict[str, str]:
+        return {"kafka.bootstrap.servers": self._route.bootstrap}
+
+    def _loaded(self, reader: Any, **options: str) -> DataFrame:
+        given = {**self._servers, "subscribe": self._route.source, "startingOffsets": "earliest", **options}
+        loaded: DataFrame = reader.format("headrace").options(**given).load()
+        return loaded
+
+    def _windows(self, frame: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        return (
+            frame.selectExpr("timestamp", "cast(key as string) key", "cast(cast(value as string) as bigint) number")
+            .withWatermark("timestamp", f"{LATE_MS_MAX} milliseconds")
+            .groupBy(f.window("timestamp", f"{WINDOW_MS} milliseconds"), "key")
+            .agg(f.count("number").alias("count"), f.sum("number").alias("total"))
+            .where(f.col("key") != LAST_KEY)
+            .selectExpr("key", "concat_ws(' ', unix_millis(window.start), key, count, total) value")
+        )
+
+    def _tell_progress(self, query: Any) -> None:
+        progress = query.lastProgress
+        if progress is None or self._told == (progress.runId, progress.batchId) or not progress.sources:
+            return
+        self._told = progress.runId, progress.batchId
+        end = json.loads(progress.sources[0].endOffset or "{}")
+        tell(
+            "batch",
+            batch=progress.batchId,
+            position=sum(end.get(self._route.source, {}).values()),
+            dropped=sum(one.numRowsDroppedByWatermark for one in progress.stateOperators),
+        )
+
+
+def main(text: str) -> None:
+    route = Route(**json.loads(text))
+    spark = make_session("windows", master=route.master, conf=CONF)
+    spark.sparkContext.setLogLevel("ERROR")
+    tell("ready")
+    Windows(spark, route).play()
+    spark.stop()
+    tell("ended")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
