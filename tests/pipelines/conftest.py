@@ -7,6 +7,7 @@ import warnings
 import pytest
 
 
+@pytest.hookimpl(tryfirst=True)  # before the plugin looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All that need it in one process of several, or each of them would start its own."""
     for item in items:
