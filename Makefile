@@ -37,7 +37,7 @@ test: setup
 	@$(BIN)/ruff check src tests bench tools examples && $(BIN)/ruff format --check -q src tests bench tools examples
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
-	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadgroup
+	@$(BIN)/pytest -n $(TEST_PROCESSES)
 
 lint: setup
 	@$(BIN)/ruff check src tests bench tools examples

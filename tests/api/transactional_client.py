@@ -7,7 +7,9 @@ import time
 from admin_client import Admin
 
 from headrace.base.errors import ErrorCode
-from headrace.client.consumer import Fetched, _take
+from headrace.base.ids import TopicPartition
+from headrace.client.decoding import FetchedBatches
+from headrace.client.fetching import FetchedPartition
 from headrace.protocol.messages.end_txn import EndTxnRequest
 from headrace.protocol.messages.fetch import FetchRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -24,6 +26,7 @@ PASSING = (
 PRODUCE = 12  # leaders add the partition to the transaction (KIP-890)
 END, OLD_END = 5, 4
 FETCH = 12
+RECORDS_AT_ONCE = 1000
 
 
 def settled(ask):
@@ -106,9 +109,20 @@ def fetch(admin: Admin, topic, index=0, offset=0, *, committed=True, max_bytes=1
 def read(admin: Admin, topic, index=0, offset=0, *, committed=True):
     """Values, as a client gives them out."""
     data = fetch(admin, topic, index, offset, committed=committed)
-    aborted = {(one.producer_id, one.first_offset) for one in data.aborted_transactions or []}
-    taken: Fetched = _take(data.records or b"", offset, data.high_watermark, aborted)
-    return [record.value for record in taken.records]
+    fetched = FetchedPartition(
+        TopicPartition(topic, index),
+        offset,
+        memoryview(data.records or b""),
+        data.high_watermark,
+        data.last_stable_offset,
+        data.log_start_offset,
+        [(one.producer_id, one.first_offset) for one in data.aborted_transactions or []],
+        ErrorCode.NONE,
+    )
+    batches, values = FetchedBatches(fetched), []
+    while records := batches.take_records(RECORDS_AT_ONCE):
+        values += [record.value for record in records]
+    return values
 
 
 def read_stable(admin: Admin, topic, index=0, offset=0):

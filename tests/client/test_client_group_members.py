@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from group_stage import (
+from member_stage import (
     PROTOCOLS,
     QUICK,
     applications,

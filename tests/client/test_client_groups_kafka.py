@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 
 import pytest
-from group_stage import PROTOCOLS, QUICK, applications, make_topic, partitions, share, share_evenly, until
+from member_stage import PROTOCOLS, QUICK, applications, make_topic, partitions, share, share_evenly, until
 
 from headrace.base.ids import TopicPartition
 from headrace.client.membership import CommittedOffset

@@ -7,14 +7,6 @@ import warnings
 import pytest
 
 
-@pytest.hookimpl(tryfirst=True)  # before the plugin looks at the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All that need it in one process of several, or each of them would start its own."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 @pytest.fixture(scope="session")
 def spark():
     pytest.importorskip("pyspark", reason="needs the extra spark")

@@ -14,8 +14,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.client.cluster import Cluster
-from headrace.client.consumer import EARLIEST, LATEST, Consumer
+from headrace.client.fetching import READ_COMMITTED
 from headrace.client.groups import GROUP, find_coordinator
+from headrace.client.list_offsets import EARLIEST, LATEST, list_offset
+from headrace.client.range_reader import read_once
 from headrace.client.transactions import describe_producers, list_transactions
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from tools.prove.scripted_producers import ScriptedProducer, on
@@ -201,17 +203,17 @@ async def _states(cluster: Cluster) -> dict[str, str]:
 
 async def _ends(cluster: Cluster, place: TopicPartition) -> tuple[int, int]:
     """The last stable offset, and the high watermark."""
-    stable = await Consumer(cluster, committed_only=True).offset(place, LATEST)
-    return stable, await Consumer(cluster).offset(place, LATEST)
+    stable = await list_offset(cluster, place, LATEST, isolation=READ_COMMITTED)
+    return stable, await list_offset(cluster, place, LATEST)
 
 
 async def _read(cluster: Cluster, place: TopicPartition) -> list[bytes]:
-    consumer = Consumer(cluster, committed_only=True)
     await cluster.refresh([place.topic])
-    at, end = await consumer.offset(place, EARLIEST), await consumer.offset(place, LATEST)
+    at = await list_offset(cluster, place, EARLIEST)
+    end = await list_offset(cluster, place, LATEST, isolation=READ_COMMITTED)
     values = []
     while at < end:
-        fetched = await consumer.fetch(place, at, wait_ms=READ_WAIT_MS)
+        fetched = await read_once(cluster, place, at, wait_ms=READ_WAIT_MS, isolation=READ_COMMITTED)
         assert fetched.next_offset > at, f"{place}: nothing at {at}, though it is stable until {end}"
         values += [record.value or b"" for record in fetched.records]
         at = fetched.next_offset
