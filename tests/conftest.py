@@ -9,6 +9,11 @@ from pathlib import PurePath
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from headrace.testing.peers import SHORT_LIVED_OPTIONS, KafkaPeer
+
+KafkaPeer.server_options = SHORT_LIVED_OPTIONS
+
+SLOW_FOLDERS = ("bench", "processes", "clients")
 # Names of files, and the parameters of single tests, that say what is slow to start: a Spark for the whole run, a Kafka for each file.
 _ON_SPARK = re.compile(r"_spark\.py::")
 _ON_KAFKA = re.compile(r"_kafka\.py::|\[((?:older_)?kafka)-?.*\]")
@@ -27,6 +32,12 @@ class Scheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return together(nodeid)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slowest first, or one process has them left over when the others are done."""
+    items.sort(key=lambda item: item.path.parent.name not in SLOW_FOLDERS)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Callable[..., None]) -> Scheduling:

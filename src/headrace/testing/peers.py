@@ -33,8 +33,10 @@ STOP_S_MAX = 60.0
 TOOL_S_MAX = 120.0
 PROBE_S = 2.0
 HEAP = ("-Xms256M", "-Xmx512M")
-# A short-lived tool is done before an optimizing compiler pays off; with one processor's worth of threads it leaves the rest alone.
-TOOL_OPTIONS = ("-Xmx512M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+SERVER_OPTIONS = ("-XX:+UseG1GC",)
+# What is short-lived is done before an optimizing compiler pays off; with one processor's worth of threads it leaves the rest alone.
+SHORT_LIVED_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+TOOL_OPTIONS = ("-Xmx512M", *SHORT_LIVED_OPTIONS, "-Xshare:auto")
 
 Artifact = tuple[str, str, str]  # of Maven: group, name, version
 
@@ -196,6 +198,7 @@ class KafkaPeer:
     """One node of real Kafka, broker and controller in one."""
 
     tool = staticmethod(tool)
+    server_options: tuple[str, ...] = SERVER_OPTIONS
 
     def __init__(
         self,
@@ -266,7 +269,7 @@ class KafkaPeer:
         file.write_text("".join(f"{name}={value}\n" for name, value in self.properties().items()))
         if not (self.data_dir / "meta.properties").exists():
             self._format(file)
-        options = (*self._heap, "-XX:+UseG1GC", f"-Dkafka.logs.dir={self._directory}/logs")
+        options = (*self._heap, *self.server_options, f"-Dkafka.logs.dir={self._directory}/logs")
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 java("kafka.Kafka", str(file), options=options), stdin=subprocess.DEVNULL, stdout=log, stderr=log
