@@ -7,7 +7,7 @@ from admin_checks import CHECKS, KAFKA_ONLY
 
 from headrace.testing.peers import KafkaPeer, require_kafka
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from consumer_checks import CHECKS
 
 from headrace.testing.peers import KafkaPeer, require_kafka
 
-pytestmark = [pytest.mark.java, pytest.mark.clients]
+pytestmark = [pytest.mark.java, pytest.mark.clients, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

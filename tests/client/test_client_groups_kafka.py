@@ -12,7 +12,7 @@ from headrace.base.ids import TopicPartition
 from headrace.client.membership import CommittedOffset
 from headrace.testing.peers import KafkaPeer, java, require_kafka
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.long]
 JAVA_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
 

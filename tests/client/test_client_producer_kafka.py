@@ -10,7 +10,7 @@ from producer_checks import CHECKS, KILLING, a_prepared_transaction_outlives_its
 
 from headrace.testing.peers import KafkaPeer, require_kafka
 
-pytestmark = [pytest.mark.java, pytest.mark.clients]
+pytestmark = [pytest.mark.java, pytest.mark.clients, pytest.mark.long]
 
 TWO_PHASE = {"transaction.two.phase.commit.enable": "true", "unstable.api.versions.enable": "true"}
 

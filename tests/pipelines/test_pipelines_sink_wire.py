@@ -49,17 +49,17 @@ def older_kafka_bootstrap():
         yield peer.bootstrap
 
 
-java = pytest.mark.java
+on_kafka = (pytest.mark.java, pytest.mark.long)
 
 
-@pytest.fixture(params=["headrace", pytest.param("kafka", marks=java)])
+@pytest.fixture(params=["headrace", pytest.param("kafka", marks=on_kafka)])
 def bootstrap(request):
     return request.getfixturevalue(f"{request.param}_bootstrap")
 
 
 both_transaction_versions = pytest.mark.parametrize(
     "bootstrap",
-    ["headrace", "older_headrace", *(pytest.param(name, marks=java) for name in ("kafka", "older_kafka"))],
+    ["headrace", "older_headrace", *(pytest.param(name, marks=on_kafka) for name in ("kafka", "older_kafka"))],
     indirect=True,
 )
 
@@ -121,10 +121,10 @@ def test_batches_one_after_the_other(runs, bootstrap, topic):
         ("headrace", "unheard"),
         ("headrace", "unsent"),
         ("older_headrace", "crash"),
-        pytest.param("kafka", "crash", marks=java),
-        pytest.param("kafka", "unheard", marks=java),
-        pytest.param("kafka", "unsent", marks=java),
-        pytest.param("older_kafka", "crash", marks=java),
+        pytest.param("kafka", "crash", marks=on_kafka),
+        pytest.param("kafka", "unheard", marks=on_kafka),
+        pytest.param("kafka", "unsent", marks=on_kafka),
+        pytest.param("older_kafka", "crash", marks=on_kafka),
     ],
     indirect=["bootstrap"],
 )

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 from headrace.testing.peers import available
+from tools.prove.commands import run
 from tools.prove.registry import NotRun, check, say
+
+TESTS_S_MAX = 1200.0
+TEST_PROCESSES = 2
 
 
 @check(
@@ -20,3 +26,21 @@ def client_conformance() -> str:
 
     told = play(say)
     return f"{len(told)} acts on 2 stages: " + "; ".join(told.values())
+
+
+@check(
+    "tests-on-kafka",
+    "the tests of our client and of the sink, every request of a commit among them, pass on a real Kafka as they do on a node of ours",
+)
+def tests_on_kafka() -> str:
+    reason = available()
+    if reason is not None:
+        raise NotRun(reason)
+    done = run(
+        [sys.executable, "-m", "pytest", "-m", "long", "-n", str(TEST_PROCESSES), "tests/client", "tests/pipelines"],
+        timeout_s=TESTS_S_MAX,
+        environment={"CI": "true"},
+    )
+    summary = done.stdout.strip().splitlines()[-1]
+    assert "passed" in summary, f"no test was run: {summary}"
+    return summary
