@@ -13,7 +13,7 @@ from typing import Any
 from tools.prove.spark import topics
 from tools.prove.spark.programs import Program
 from tools.prove.spark.sessions import TURN_S
-from tools.prove.spark.windows import FINISH, LAST_KEY, LATE_MS_MAX, WINDOW_MS, Route, result
+from tools.prove.spark.windows import FINISH, LAST_KEY, LAST_NUMBER, LATE_MS_MAX, WINDOW_MS, Route, result
 from tools.prove.transactions.reading import COMMITTED, UNCOMMITTED, read_all, undecided
 
 PARTITIONS_IN, PARTITIONS_OUT = 4, 2
@@ -60,16 +60,15 @@ class Stream:
         """All of it is there before it returns: time in one partition does not run far ahead of that in another."""
         for number in range(self.fed, self.fed + count):
             at, key = self._base_ms + number * STEP_MS, f"k{number * number % KEYS}"
-            self._put(number, key, at)
+            self._put(number % PARTITIONS_IN, number, key, at)
             tally = self._expected.setdefault((at - at % WINDOW_MS, key), [0, 0])
             tally[0] += 1
             tally[1] += number
         self.fed += count
         self._flush()
 
-    def _put(self, number: int, key: str, at: int) -> None:
-        place = number % PARTITIONS_IN
-        self._producer.produce(self.route.source, str(number), key, partition=place, timestamp=at)
+    def _put(self, partition: int, number: int, key: str, at: int) -> None:
+        self._producer.produce(self.route.source, str(number), key, partition=partition, timestamp=at)
 
     def _flush(self) -> None:
         assert self._producer.flush(FED_S_MAX) == 0, "the input could not be written"
@@ -125,8 +124,8 @@ class Stream:
     def finish(self) -> str:
         """Lets the stream come to its end; AssertionError if its output is not that of the batch, once each."""
         last_ms = self._base_ms + self.fed * STEP_MS + 2 * LATE_MS_MAX
-        for number in range(PARTITIONS_IN):
-            self._put(number, LAST_KEY, last_ms)
+        for partition in range(PARTITIONS_IN):
+            self._put(partition, LAST_NUMBER, LAST_KEY, last_ms)
         self._flush()
         wanted = Counter(result(start, key, *tally) for (start, key), tally in self._expected.items())
         self._until_it_is_all_there(len(wanted))
