@@ -44,6 +44,8 @@ def make_session(
     try:
         import pyspark
         from pyspark.sql import SparkSession
+
+        from headrace.pipelines.data_source import HeadraceDataSource
     except ImportError as error:
         raise ConfigError(f"pipelines need PySpark: pip install 'headrace[spark]' ({error})") from error
 
@@ -61,6 +63,8 @@ def make_session(
     spark: SparkSession = builder.getOrCreate()
     if archive is not None:
         archive.written_by(_jvm(spark).java.lang.ProcessHandle.current().pid())
+    # It registers itself; but Spark looks for such sources once, and is left without if that process of Python is killed.
+    spark.dataSource.register(HeadraceDataSource)
     _watch(spark)
     return spark
 
