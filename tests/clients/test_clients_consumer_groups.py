@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.testing.cluster import EmbeddedNode
 
 pytestmark = pytest.mark.clients
-TURNS_MAX = 600  # of 50 ms
+TURNS_MAX = 1200  # of 50 ms
 SETTINGS = {
     "offsets.topic.num.partitions": "2",
     "offsets.topic.replication.factor": "1",
