@@ -24,6 +24,7 @@ CONSUME_MESSAGES = 10_000  # by one call of confluent's
 PRODUCE_MESSAGES = 1000  # between two looks at the clock, and at what has been delivered
 BUFFERED_MESSAGES = 1_000_000  # confluent's default of a tenth of it makes it wait more often
 FULL_S = 0.01
+FETCH_BACKOFF_MS = 10  # confluent's default of a second is what it waits whenever its queue was full
 FLUSH_S_MAX = 60.0
 WARM_OF = 20  # a consumer's first twentieth does not count
 
@@ -195,7 +196,14 @@ def confluent_consume(work: Work) -> Done:
     """Values are looked at, and that is all: whoever wants Arrow has yet to make it."""
     from confluent_kafka import Consumer, TopicPartition
 
-    consumer = Consumer({"bootstrap.servers": work.bootstrap, "group.id": "bench", "enable.auto.commit": False})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": work.bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "fetch.queue.backoff.ms": FETCH_BACKOFF_MS,
+        }
+    )
     consumer.assign([TopicPartition(work.topic, partition, 0) for partition in range(work.partitions)])
     reading = Reading(work)
     while reading.goes_on:

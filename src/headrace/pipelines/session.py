@@ -25,6 +25,7 @@ from headrace.pipelines.worker_python import local_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
 
 LOOPBACK = "127.0.0.1"
 DRIVER_MEMORY_SHARE = 4  # a fourth of the machine's
@@ -63,10 +64,16 @@ def make_session(
     spark: SparkSession = builder.getOrCreate()
     if archive is not None:
         archive.written_by(_jvm(spark).java.lang.ProcessHandle.current().pid())
-    # It registers itself; but Spark looks for such sources once, and is left without if that process of Python is killed.
-    spark.dataSource.register(HeadraceDataSource)
+    _register(spark, HeadraceDataSource)
     _watch(spark)
     return spark
+
+
+def _register(spark: SparkSession, source: type[DataSource]) -> None:
+    """It registers itself; but Spark looks for such sources once, and is left without if that process of Python is killed."""
+    known = spark._jsparkSession.sessionState().dataSourceManager()  # type: ignore[attr-defined]
+    if not known.dataSourceExists(source.name()):
+        spark.dataSource.register(source)
 
 
 def session_conf(master: str) -> dict[str, str]:
