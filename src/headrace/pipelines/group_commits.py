@@ -9,11 +9,9 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any
-
-from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
 
 from headrace.base.errors import ConfigError, ErrorCode, HeadraceError, KafkaError
 from headrace.client.cluster import RETRY_BACKOFF_S
@@ -21,6 +19,7 @@ from headrace.client.connection import Disconnected, NoAnswer
 from headrace.client.groups import commit_offsets
 from headrace.pipelines.background import background
 from headrace.pipelines.data_source import NAME
+from headrace.pipelines.listening import ProgressListener
 from headrace.pipelines.offsets import StreamOffset, read_offset
 from headrace.pipelines.source_options import Mode, SourceOptions, parse_options
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import (
         QueryIdleEvent,
-        QueryProgressEvent,
         QueryStartedEvent,
         QueryTerminatedEvent,
     )
@@ -54,12 +52,12 @@ def group_of(options: SourceOptions, query_id: str) -> str:
     return options.group_id or f"{options.group_id_prefix}-{query_id}"
 
 
-class GroupCommits(StreamingQueryListener):
+class GroupCommits(ProgressListener):
     """Commits in the background, at most one at a time for each source; what a later batch has passed meanwhile is left out."""
 
     def __init__(self, spark: SparkSession) -> None:
+        super().__init__(spark)
         self.is_ended_at_exit = False
-        self._session = spark
         # By run: a query that is started again may be so before its last run is told to have ended. In the order of progress; None is
         # not ours.
         self._sources: dict[str, list[Source | None]] = {}
@@ -73,13 +71,10 @@ class GroupCommits(StreamingQueryListener):
         except Exception as error:  # a listener that raises is no help to anybody
             _LOG.warning("the offsets of query %s will not be committed to a group: %s", event.id, error)
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        self.note(str(event.progress.runId), [one.endOffset for one in event.progress.sources])
-
-    def note(self, run_id: str, ends: Sequence[str | None]) -> None:
-        """How far the sources of a run are, in the order of progress."""
-        for source, end in zip(self._sources.get(run_id, ()), ends, strict=False):
-            offset = None if source is None else _read(end)
+    def told(self, progress: Any) -> None:
+        sources = self._sources.get(progress.runId().toString(), ())
+        for source, one in zip(sources, progress.sources(), strict=False):
+            offset = None if source is None else _read(one.endOffset())
             if source is not None and offset is not None:
                 self._commit(source, offset)
 
@@ -95,14 +90,6 @@ class GroupCommits(StreamingQueryListener):
         with self._lock:
             under_way = list(self._under_way.values())
         wait(under_way, FLUSH_S_MAX)
-
-    @property
-    def _jlistener(self) -> Any:
-        """What Spark's virtual machine calls."""
-        if not hasattr(self, "_called"):
-            jvm: Any = self._session._jvm  # type: ignore[attr-defined]
-            self._called = jvm.PythonStreamingQueryListenerWrapper(_EndsOnly(self))
-        return self._called
 
     def _find(self, event: QueryStartedEvent) -> list[Source | None]:
         session: Any = self._session
@@ -132,24 +119,6 @@ class GroupCommits(StreamingQueryListener):
                 source.committed = offset
             except (HeadraceError, TimeoutError) as error:
                 _LOG.warning("the offsets of group %s could not be committed: %s", source.group_id, error or "timeout")
-
-
-class _EndsOnly(JStreamingQueryListener):  # type: ignore[misc]
-    """PySpark asks Java for each field of a progress by itself, over a hundred for each batch: on two cores that is felt."""
-
-    def __init__(self, commits: GroupCommits) -> None:
-        super().__init__(commits)
-        self._commits = commits
-
-    def onQueryProgress(self, jevent: Any) -> None:
-        progress = jevent.progress()
-        self._commits.note(progress.runId().toString(), [one.endOffset() for one in progress.sources()])
-
-    def onQueryIdle(self, jevent: Any) -> None:
-        pass
-
-    class Java(JStreamingQueryListener.Java):  # type: ignore[misc]
-        pass
 
 
 async def _commit(source: Source, offset: StreamOffset) -> None:
