@@ -4,6 +4,7 @@
         producer = confluent_kafka.Producer({"bootstrap.servers": headrace_node.bootstrap})
 
 `headrace_node` is fresh for each test; `headrace_cluster` is one node for the whole session (give each test its own topics).
+`headrace_spark` is one SparkSession for the whole session, for `headrace.testing.pipelines.run_pipeline`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import pytest
 
 # Everything else is imported when a fixture is used: this module is loaded by every pytest run that has Headrace installed.
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from headrace.testing.cluster import EmbeddedNode
 
 
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
 KEEP_RECORDS = {"log.retention.ms": "-1"}  # of whatever age: tests write timestamps of any year
 
 
@@ -37,3 +41,14 @@ def headrace_cluster() -> Iterator[EmbeddedNode]:
 
     with EmbeddedNode(KEEP_RECORDS) as node:
         yield node
+
+
+@pytest.fixture(scope="session")
+def headrace_spark() -> Iterator[SparkSession]:
+    """One Spark for all tests of the session: it takes longer to start than most of them take to run."""
+    from headrace.pipelines.session import make_session
+
+    # Short jobs are done before compiling them any better pays off.
+    session = make_session("headrace tests", master="local[2]", conf={"spark.driver.extraJavaOptions": JAVA_OPTIONS})
+    yield session
+    session.stop()

@@ -1,0 +1,17 @@
+"""One record for each id, whichever of its copies that is."""
+
+from collections import Counter
+from pathlib import Path
+
+from headrace.testing.pipelines import run_pipeline
+
+HERE = Path(__file__).parent
+
+
+def test_each_payment_is_there_once(headrace_spark):
+    payments = (HERE / "payments.jsonl").read_text().splitlines()
+    # Twice in the same batch, and in another one that comes later.
+    rows = run_pipeline(HERE, {"payments": payments}, spark=headrace_spark, overrides={"maxOffsetsPerTrigger": "4"})[
+        "once"
+    ]
+    assert Counter((row["id"], row["cents"]) for row in rows) == Counter([("a1", 500), ("a2", 500), ("b1", 900)])

@@ -1,0 +1,77 @@
+"""A pipeline becomes queries of a SparkSession, one for each sink, ready to be started, and started again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.pipelines.definitions.definition import DefinitionError, Pipeline, Place, Problem, Sink
+from headrace.pipelines.definitions.frames import Frames, make_active, run_time_conf, settings_of
+from headrace.pipelines.definitions.writing import start_query, write_once
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+@dataclass(frozen=True)
+class Built:
+    pipeline_name: str
+    sink_name: str
+    query_name: str
+    checkpoint: str
+    is_batch: bool  # nothing in it is a stream
+    where: Place
+    # Gives back the query that it started; of a batch None, when all is written. Each call but the first reads tables anew.
+    start: Callable[[], StreamingQuery | None]
+
+
+def build(pipeline: Pipeline, spark: SparkSession) -> list[Built]:
+    """DefinitionError has what is wrong with every sink: each is looked at, even if another cannot be made."""
+    frames = Frames(pipeline, spark)
+    made: list[Built] = []
+    problems: list[Problem] = []
+    with settings_of(pipeline, spark):
+        for sink in pipeline.sinks.values():
+            try:
+                made.append(_built(pipeline, sink, spark, frames[sink.source]))
+            except DefinitionError as error:
+                problems += error.problems
+    if problems:
+        raise DefinitionError(problems)
+    return made
+
+
+def _built(pipeline: Pipeline, sink: Sink, spark: SparkSession, frame: DataFrame) -> Built:
+    is_batch = not frame.isStreaming
+    start = _Batch(pipeline, sink, spark) if is_batch else _Stream(pipeline, sink, spark, frame)
+    checkpoint = "" if is_batch else pipeline.checkpoint_of(sink)
+    return Built(pipeline.name, sink.name, pipeline.query_of(sink), checkpoint, is_batch, sink.where, start)
+
+
+class _Stream:
+    def __init__(self, pipeline: Pipeline, sink: Sink, spark: SparkSession, frame: DataFrame) -> None:
+        self._pipeline, self._sink, self._spark = pipeline, sink, spark
+        self._first: DataFrame | None = frame
+
+    def __call__(self) -> StreamingQuery:
+        with settings_of(self._pipeline, self._spark):
+            frame, self._first = self._first, None
+            if frame is None:
+                frame = Frames(self._pipeline, self._spark)[self._sink.source]
+            return start_query(frame, self._pipeline, self._sink)
+
+
+class _Batch:
+    """In a session of its own: it may take long, and the settings of the common one are not ours for so long."""
+
+    def __init__(self, pipeline: Pipeline, sink: Sink, spark: SparkSession) -> None:
+        self._pipeline, self._sink, self._spark = pipeline, sink, spark
+
+    def __call__(self) -> None:
+        spark = self._spark.newSession()
+        make_active(spark)
+        for name, text in run_time_conf(self._pipeline, spark).items():
+            spark.conf.set(name, text)
+        write_once(Frames(self._pipeline, spark)[self._sink.source], self._pipeline, self._sink)

@@ -1,0 +1,33 @@
+"""The examples of pipelines, and those of the guide, can be read, and say nothing that has to be warned of."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("yaml", reason="needs the extra spark")
+
+from headrace.pipelines.definitions import check, load, plan
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "pipelines"
+
+
+def test_the_examples_are_right():
+    found = load(EXAMPLES)
+    names = ["clean-and-route", "deduplicate", "join-with-a-table", "sessionise", "topic-to-parquet"]
+    assert [one.name for one in found] == names and check(found) == []
+    assert all(one.origin.parent.name.replace("_", "-") == one.name and plan(one) for one in found)
+    assert all(list(one.origin.parent.glob("test_*.py")) for one in found)
+
+
+def test_what_the_guide_shows_is_right(tmp_path):
+    shown = re.findall(
+        r"```(yaml|python)\n# (\w+\.\w+)\n(.*?)```", (ROOT / "docs" / "pipelines.md").read_text(), re.DOTALL
+    )
+    for kind, name, text in shown:
+        (tmp_path / f"{kind}-of").mkdir(exist_ok=True)
+        (tmp_path / f"{kind}-of" / name).write_text(text)
+    for kind, sinks in (("yaml", ["counts", "archive"]), ("python", ["positive", "large"])):
+        (found,) = load(tmp_path / f"{kind}-of")
+        assert list(found.sinks) == sinks and check([found]) == []
