@@ -28,6 +28,7 @@ COMMANDS = {
     "users": ("headrace.cli.users", "List, add and remove SCRAM users."),
     "produce": ("headrace.cli.produce", "Send each line of standard input as a record."),
     "consume": ("headrace.cli.consume", "Print records as they come."),
+    "pipelines": ("headrace.cli.pipelines", "Run, check and watch pipelines: topics, files and tables through Spark."),
     "dump-log": ("headrace.cli.dump_log", "Print and check the files of a data directory."),
 }
 

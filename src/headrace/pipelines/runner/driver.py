@@ -1,0 +1,375 @@
+"""One driver for many queries: starts them, hears of their progress, starts those again that fail, and stops all when it is told to.
+
+Everything that happens is put into one queue and looked at by one thread, the one that called `run`; what may take its time (starting and
+stopping queries) is done by others. `supervision` decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from headrace.base.clock import Clock, SystemClock
+from headrace.base.errors import ConfigError, HeadraceError
+from headrace.pipelines.runner.control import Control
+from headrace.pipelines.runner.engine import Engine, Handle, SparkEngine, causes_of
+from headrace.pipelines.runner.failures import Cause, explain
+from headrace.pipelines.runner.processes import is_alive, this_process
+from headrace.pipelines.runner.progress import Meter, read_progress
+from headrace.pipelines.runner.runs import Run, Runs, locked
+from headrace.pipelines.runner.signals import interrupted_by_signals, stopped_by_signals
+from headrace.pipelines.runner.status import QueryStatus, status_of
+from headrace.pipelines.runner.supervision import (
+    BACK_OFF_MS_MAX,
+    Done,
+    Ended,
+    Event,
+    Failed,
+    Progressed,
+    Start,
+    Started,
+    Starting,
+    State,
+    Stop,
+    StopAsked,
+    Wait,
+    Watched,
+    act_of,
+    after,
+    back_off_ms,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.pipelines.definitions.definition import Pipeline, Sink
+
+LOOK_S = 0.5  # how often queries are asked whether they still run
+STOP_S_MAX = 60.0
+EVENTS_MAX = 10_000  # that wait to be looked at; progress beyond it is not counted
+RUNTIME = Path(".headrace")
+SPARK_LOG = "spark.log"
+TOLD_AGAIN_EVERY = 10  # failures, once the back-off is at its longest
+
+_LOG = logging.getLogger("headrace.pipelines")
+
+
+class SparkLost(HeadraceError):
+    """The virtual machine has ended, and all queries with it."""
+
+
+# --- what the queue holds
+
+
+@dataclass(frozen=True)
+class _Began:
+    title: str
+    handle: Handle | None  # None: it was no stream, and is done
+
+
+@dataclass(frozen=True)
+class _Broke:
+    title: str
+    causes: Sequence[Cause]
+
+
+@dataclass(frozen=True)
+class _Told:
+    run_id: str
+    title: str
+    progress: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class _StopWanted:
+    pipelines: frozenset[str] | None  # None: all
+
+
+class _Query:
+    """Shared by the threads; only the one of `run` changes it, under the driver's lock."""
+
+    def __init__(self, pipeline: Pipeline, sink: Sink) -> None:
+        self.pipeline, self.sink = pipeline, sink
+        self.watched = Watched(is_bounded=pipeline.is_bounded(sink))
+        self.meter = Meter()
+        self.handle: Handle | None = None
+        self.stop_told: Handle | str = ""  # whom, last; a title for what is no stream, or not started yet
+
+
+class Driver:
+    def __init__(
+        self,
+        pipelines: Sequence[Pipeline],
+        *,
+        spark: SparkSession | None = None,
+        runtime: Path = RUNTIME,
+        engine: Engine | None = None,
+        port: int = 0,
+        clock: Clock | None = None,
+        ticks_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
+        watch: Callable[[Sequence[QueryStatus]], None] | None = None,
+    ) -> None:
+        """For one `run`. A session that is given is used and stays open; `port` is for status and metrics; `watch` is shown all
+        statuses now and then. Waits are measured in ticks, as a clock may jump."""
+        if not pipelines:
+            raise ConfigError("there is no pipeline to run")
+        self._pipelines = list(pipelines)
+        self._log_file = runtime / SPARK_LOG
+        self._engine = engine or SparkEngine(pipelines, spark, self._log_file)
+        self._runs = Runs(runtime)
+        self._port = port
+        self._clock = clock or SystemClock()
+        self._ticks_ms = ticks_ms
+        self._watch = watch
+        self._queries = {
+            pipeline.query_of(sink): _Query(pipeline, sink)
+            for pipeline in pipelines
+            for sink in pipeline.sinks.values()
+        }
+        self._events: SimpleQueue[_Began | _Broke | _Told | _StopWanted] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._stop_deadline: float | None = None
+        self._claims: dict[str, ExitStack] = {}  # of pipelines, until they are let go
+        self._unwanted: set[str] = set()
+
+    def status(self) -> list[QueryStatus]:
+        """From any thread."""
+        now_ms, ticks_ms = self._clock.now_ms(), self._ticks_ms()
+        with self._lock:
+            return [
+                status_of(query.sink.name, query.pipeline.name, query.watched, query.meter, now_ms, ticks_ms)
+                for query in self._queries.values()
+            ]
+
+    def stop(self, pipelines: Collection[str] | None = None) -> None:
+        """All of them, or these. From any thread, and from handlers of signals; `run` returns when all queries have ended."""
+        self._events.put(_StopWanted(None if pipelines is None else frozenset(pipelines)))
+
+    def run(self) -> list[QueryStatus]:
+        """Until all queries are done, stopped or given up. AlreadyRunning if another driver has one of the pipelines."""
+        with ExitStack() as stack:
+            stack.enter_context(interrupted_by_signals())
+            token = secrets.token_urlsafe()
+            control = Control(self.status, self.stop, token, self._port)
+            stack.callback(control.close)
+            runs = self._claim(stack, control.port, token)
+            stack.callback(self._engine.close)
+            _LOG.info("%s: Spark is starting", ", ".join(run.pipeline for run in runs))
+            self._engine.open(self._tell)
+            self._runs.update([replace(run, spark=self._engine.process) for run in runs])
+            stack.enter_context(stopped_by_signals(self.stop))
+            self._loop()
+            self._engine.flush()  # the last batches are told after their query has ended
+            self._take_what_is_there()
+            self._show()
+        return self.status()
+
+    def _claim(self, stack: ExitStack, port: int, token: str) -> list[Run]:
+        driver = this_process()
+        runs: list[Run] = []
+        for one in self._pipelines:
+            claim = stack.enter_context(ExitStack())
+            run = Run(
+                pipeline=one.name,
+                driver=driver,
+                port=port,
+                token=token,
+                started_ms=self._clock.now_ms(),
+                origin=str(one.origin),
+                checkpoint=one.checkpoint,
+            )
+            self._runs.claim(run)
+            claim.callback(self._runs.release, run)
+            claim.enter_context(locked(one.name, one.checkpoint, driver))
+            self._claims[one.name] = claim
+            runs.append(run)
+        return runs
+
+    # --- the thread of `run`
+
+    def _loop(self) -> None:
+        while True:
+            self._take_events()
+            self._look_at_queries()
+            self._act()
+            self._let_go()
+            self._show()
+            if all(query.watched.is_over for query in self._queries.values()):
+                return
+            if self._stop_deadline is not None and time.monotonic() > self._stop_deadline:
+                self._leave_the_rest()
+                return
+
+    def _show(self) -> None:
+        if self._watch is not None:
+            self._watch(self.status())
+
+    def _take_events(self) -> None:
+        """Waits for the first, but not longer than until something is due."""
+        now_ms = self._ticks_ms()
+        wait_s = LOOK_S
+        for query in self._queries.values():
+            act = act_of(query.watched, now_ms)
+            if isinstance(act, Start):
+                wait_s = 0.0
+            elif isinstance(act, Wait) and act.until_ms is not None:
+                wait_s = min(wait_s, (act.until_ms - now_ms) / 1000)
+        if wait_s > 0:
+            try:
+                self._take(self._events.get(timeout=wait_s))
+            except Empty:
+                return
+        self._take_what_is_there()
+
+    def _take_what_is_there(self) -> None:
+        for _ in range(self._events.qsize()):
+            self._take(self._events.get())
+
+    def _take(self, event: _Began | _Broke | _Told | _StopWanted) -> None:
+        match event:
+            case _Began(title, handle):
+                query = self._queries[title]
+                query.handle = handle
+                self._happened(title, Done() if handle is None else Started())
+            case _Broke(title, causes):
+                self._failed(title, causes)
+            case _Told():
+                self._told(event)
+            case _StopWanted(pipelines):
+                self._stop_wanted(pipelines)
+
+    def _stop_wanted(self, pipelines: frozenset[str] | None) -> None:
+        names = {one.name for one in self._pipelines}
+        self._unwanted |= names if pipelines is None else names & pipelines
+        for title, query in self._queries.items():
+            if query.pipeline.name in self._unwanted:
+                self._happened(title, StopAsked())
+        if self._unwanted == names and self._stop_deadline is None:
+            self._stop_deadline = time.monotonic() + STOP_S_MAX
+
+    def _told(self, told: _Told) -> None:
+        current = next((one for one, query in self._queries.items() if _run_of(query) == told.run_id), None)
+        title = current or told.title
+        query = self._queries.get(title)
+        if query is None:
+            return  # of somebody else who has the same Spark
+        if told.progress is not None:
+            batch = read_progress(told.progress)
+            with self._lock:
+                query.meter.add(batch, self._clock.now_ms())
+        if current is not None:
+            self._happened(title, Progressed())
+
+    def _look_at_queries(self) -> None:
+        """Asked, not heard of: Spark may drop what it tells listeners when it has much to do."""
+        process = self._engine.process
+        if process is not None and not is_alive(process):
+            raise SparkLost(
+                f"Spark's virtual machine (process {process.pid}) has ended; {self._log_file} may say why."
+                " Run it again: it goes on from its checkpoints"
+            )
+        for title, query in self._queries.items():
+            if query.handle is None:
+                continue
+            try:
+                if query.handle.is_active():
+                    continue
+                causes = query.handle.causes()
+            except Exception as error:  # Spark cannot be asked, and is about to end perhaps
+                causes = causes_of(error)
+            query.handle = None
+            if causes:
+                self._failed(title, causes)
+            else:
+                self._happened(title, Ended())
+
+    def _act(self) -> None:
+        now_ms = self._ticks_ms()
+        for title, query in self._queries.items():
+            match act_of(query.watched, now_ms):
+                case Start():
+                    self._happened(title, Starting())
+                    _in_thread(f"start {title}", lambda query=query, title=title: self._start(title, query))  # type: ignore[misc]
+                case Stop() if query.stop_told != (query.handle or title):
+                    query.stop_told = query.handle or title
+                    _in_thread(f"stop {title}", lambda whom=query.stop_told: self._stop(whom))  # type: ignore[misc]
+
+    def _let_go(self) -> None:
+        """Pipelines that were stopped may be run by another driver, while this one goes on with others."""
+        for name in [name for name in self._unwanted if name in self._claims]:
+            if all(query.watched.is_over for query in self._queries.values() if query.pipeline.name == name):
+                self._claims.pop(name).close()
+
+    def _failed(self, title: str, causes: Sequence[Cause]) -> None:
+        query = self._queries[title]
+        found = explain(causes, query.pipeline.checkpoint_of(query.sink))
+        self._happened(title, Failed(found.text, found.mending))
+
+    def _happened(self, title: str, event: Event) -> None:
+        query = self._queries[title]
+        before = query.watched
+        with self._lock:
+            query.watched = after(before, event, self._ticks_ms())
+        _say(title, before, query.watched)
+
+    def _leave_the_rest(self) -> None:
+        for title, query in self._queries.items():
+            if not query.watched.is_over:
+                _LOG.warning("%s did not stop within %g s and is left", title, STOP_S_MAX)
+                self._happened(title, Ended())
+
+    # --- other threads
+
+    def _start(self, title: str, query: _Query) -> None:
+        try:
+            self._events.put(_Began(title, self._engine.start(query.pipeline, query.sink.name)))
+        except Exception as error:
+            _LOG.debug("%s could not be started", title, exc_info=True)
+            self._events.put(_Broke(title, causes_of(error)))
+
+    def _stop(self, whom: Handle | str) -> None:
+        try:
+            if isinstance(whom, str):
+                self._engine.cancel(whom)
+            else:
+                whom.stop()
+        except Exception:  # whether it has ended is seen by asking it
+            _LOG.debug("it could not be stopped", exc_info=True)
+
+    def _tell(self, run_id: str, title: str, progress: Mapping[str, Any] | None) -> None:
+        if self._events.qsize() < EVENTS_MAX:
+            self._events.put(_Told(run_id, title, progress))
+
+
+def _run_of(query: _Query) -> str | None:
+    return None if query.handle is None else query.handle.run_id
+
+
+def _in_thread(name: str, work: Callable[[], None]) -> None:
+    """One that nobody waits for: what hangs in it must not hold up the end of the process."""
+    threading.Thread(target=work, name=name, daemon=True).start()
+
+
+def _say(title: str, before: Watched, now: Watched) -> None:
+    """Only what changes, and not each of many tries."""
+    if now.is_over and not before.is_over:
+        if now.state is State.FAILED:
+            _LOG.error("%s: given up: %s", title, now.error)
+        else:
+            _LOG.info("%s: %s", title, now.state.value)
+    elif now.failures > before.failures:
+        wait_ms = back_off_ms(now.failures)
+        if wait_ms < BACK_OFF_MS_MAX or now.error != before.error or now.failures % TOLD_AGAIN_EVERY == 0:
+            _LOG.warning("%s: %s; next try in %g s", title, now.error, wait_ms / 1000)
+    elif before.failures and not now.failures:
+        _LOG.info("%s: goes on", title)
+    elif now.state is State.RUNNING and before.state is State.STARTING and not now.failures:
+        _LOG.info("%s: running", title)

@@ -1,0 +1,245 @@
+"""Spark as the driver sees it: a session, queries that are started and stopped, and what they tell of themselves."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace.base.errors import ConfigError, HeadraceError
+from headrace.pipelines.runner.failures import Cause, explain
+from headrace.pipelines.runner.processes import Process, process_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from headrace.pipelines.definitions.building import Built
+    from headrace.pipelines.definitions.definition import Pipeline
+
+CAUSES_MAX = 8
+FLUSH_MS_MAX = 30_000  # other listeners may hold it up for ten seconds
+PER_QUERY = "spark.sql."  # options that building sets for each query; others are the session's
+SESSION_NAME_CHARACTERS_MAX = 100
+LOG_BYTES_MAX = 10 << 20  # then it is put aside, and the next one begins
+
+_LOG = logging.getLogger("headrace.pipelines")
+
+
+class NoSpark(HeadraceError):
+    """It could not be started; the text says why, and where more is to be read."""
+
+
+class Handle(Protocol):
+    """One start of a query."""
+
+    @property
+    def run_id(self) -> str: ...
+
+    def is_active(self) -> bool: ...
+
+    def causes(self) -> list[Cause]:
+        """Why it ended; empty if nothing was wrong."""
+
+    def stop(self) -> None:
+        """May take as long as a batch does, or brokers to be given up."""
+
+
+Tell = Callable[
+    [str, str, Mapping[str, Any] | None], None
+]  # run id, query's title or "", progress (None: there was nothing to do)
+
+
+class Engine(Protocol):
+    """What a driver needs; tests have one without Spark."""
+
+    def open(self, tell: Tell) -> None: ...
+
+    @property
+    def process(self) -> Process | None:
+        """Its virtual machine. Once that has ended, nothing can be done any more."""
+
+    def start(self, pipeline: Pipeline, sink: str) -> Handle | None:
+        """None: it was no stream, and is done. Raises whatever is wrong. Called from several threads."""
+
+    def cancel(self, title: str) -> None:
+        """What `start` is doing for this query, if it is no stream."""
+
+    def flush(self) -> None:
+        """Returns when all that was to be told is told."""
+
+    def close(self) -> None: ...
+
+
+class SparkHandle:
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._run_id = str(query.runId)
+
+    @property
+    def run_id(self) -> str:
+        return self._run_id
+
+    def is_active(self) -> bool:
+        return bool(self._query.isActive)
+
+    def causes(self) -> list[Cause]:
+        error = self._query.exception()
+        return [] if error is None else causes_of(error)
+
+    def stop(self) -> None:
+        self._query.stop()
+
+
+class SparkEngine:
+    def __init__(
+        self, pipelines: Sequence[Pipeline], spark: SparkSession | None = None, log_file: Path | None = None
+    ) -> None:
+        """ConfigError if the pipelines want different Sparks. A session that is given stays open; what one of our own complains of
+        goes to `log_file`."""
+        self._given = spark
+        self._spark: SparkSession | None = None
+        self._master, self._conf = settings_of(pipelines) if spark is None else ("", {})
+        self._name = ", ".join(one.name for one in pipelines)[:SESSION_NAME_CHARACTERS_MAX]
+        self._log_file = log_file
+        self._listener: Any = None
+        self._built: dict[str, dict[str, Built]] = {}  # by pipeline and sink
+        self._building = threading.Lock()
+        self.process: Process | None = None
+
+    def open(self, tell: Tell) -> None:
+        from headrace.pipelines.runner.listening import Listener
+
+        if self._given is None:
+            self._spark = self._make_session()
+        else:
+            self._spark = self._given
+        jvm: Any = self._spark._jvm  # type: ignore[attr-defined]
+        self.process = process_of(int(jvm.java.lang.ProcessHandle.current().pid()))
+        self._listener = Listener(self._spark, tell)
+        self._spark.streams.addListener(self._listener)
+
+    def _make_session(self) -> SparkSession:
+        from headrace.pipelines.session import make_session
+
+        try:
+            with spark_log(self._log_file):
+                return make_session(self._name, master=self._master, conf=self._conf)
+        except HeadraceError:
+            raise
+        except Exception as error:
+            why = explain(causes_of(error)).text.splitlines()[0]
+            if "stopped SparkContext" in why:
+                why = "nobody answers there, or the application was refused"
+            more = f"; {self._log_file} says more" if self._log_file is not None else ""
+            raise NoSpark(f"Spark cannot be started with spark.master={self._master}: {why}{more}") from error
+
+    def start(self, pipeline: Pipeline, sink: str) -> SparkHandle | None:
+        assert self._spark is not None, "open comes first"
+        built = self._build(pipeline)[sink]
+        if not built.is_batch:
+            query = built.start()
+            assert query is not None
+            return SparkHandle(query)
+        context = self._spark.sparkContext
+        context.addJobTag(_tag(built.query_name))  # of this thread
+        try:
+            built.start()
+        finally:
+            context.removeJobTag(_tag(built.query_name))
+        return None
+
+    def _build(self, pipeline: Pipeline) -> dict[str, Built]:
+        """Once, for all queries of a pipeline; again if it could not be done."""
+        from headrace.pipelines.definitions.building import build
+
+        assert self._spark is not None
+        with self._building:
+            if pipeline.name not in self._built:
+                self._built[pipeline.name] = {one.sink_name: one for one in build(pipeline, self._spark)}
+            return self._built[pipeline.name]
+
+    def cancel(self, title: str) -> None:
+        if self._spark is not None:
+            self._spark.sparkContext.cancelJobsWithTag(_tag(title))
+
+    def flush(self) -> None:
+        with suppress(Exception):  # not told in time, or by another Spark than we know
+            context: Any = self._spark.sparkContext._jsc.sc()  # type: ignore[union-attr]
+            context.listenerBus().waitUntilEmpty(FLUSH_MS_MAX)
+
+    def close(self) -> None:
+        spark, self._spark = self._spark, None
+        if spark is None:
+            return
+        with suppress(Exception):  # it may have ended already
+            spark.streams.removeListener(self._listener)
+        if self._given is None:
+            with suppress(Exception):
+                spark.stop()
+
+
+def _tag(title: str) -> str:
+    return title.replace(",", ";")  # Spark's tags have none
+
+
+def settings_of(pipelines: Sequence[Pipeline]) -> tuple[str, dict[str, str]]:
+    """The master and the options of the one Spark that all share."""
+    found: dict[str, tuple[str, str]] = {}  # with the pipeline that said it first
+    for one in pipelines:
+        for name, value in {"spark.master": one.spark.master, **one.spark.conf}.items():
+            before, owner = found.setdefault(name, (value, one.name))
+            if before != value and not name.startswith(PER_QUERY):
+                raise ConfigError(
+                    f"{name} is {before} for pipeline {owner} and {value} for {one.name}:"
+                    " one driver has one Spark, so that they must be run apart"
+                )
+    conf = {name: value for name, (value, _) in found.items()}
+    return conf.pop("spark.master"), conf
+
+
+def causes_of(error: BaseException) -> list[Cause]:
+    """The chain of an error, whether it comes from Java or not."""
+    found: list[Cause] = []
+    one: Any = error
+    while one is not None and len(found) < CAUSES_MAX:
+        text = getattr(one, "_desc", None)  # without Java's stack, which str() may add
+        found.append(Cause(type(one).__name__, str(one) if text is None else str(text)))
+        one = getattr(one, "_cause", None) or one.__cause__
+    return found
+
+
+@contextmanager
+def spark_log(path: Path | None) -> Iterator[None]:
+    """What is started meanwhile writes its standard error there: Java's stacks, warnings of workers. What it prints stays on the screen."""
+    if path is None:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
+        path.replace(path.with_name(f"{path.name}.1"))
+    sys.stderr.flush()
+    before = os.dup(2)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.dup2(log, 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(log)
+
+
+def as_json(text: str) -> Mapping[str, Any]:
+    """Spark's progress; nothing if it is none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

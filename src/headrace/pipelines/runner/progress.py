@@ -1,0 +1,201 @@
+"""What Spark tells after each batch, and what people want to know of it: rows a second, how far behind, how large the state is.
+
+How far behind in time: Spark says where a topic ended when a batch began. From those ends over time follows when the first record that is
+not yet read came in; of what was there before the first batch only the least age is known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+RATE_MS = 10_000
+RATE_BATCHES_MIN = 3
+HEADS_MAX = 240
+
+
+@dataclass(frozen=True)
+class SourceProgress:
+    topics: tuple[str, ...]
+    read: int  # the sum of offsets over partitions: up to where it was read, and where the topics ended
+    head: int
+
+    @property
+    def lag(self) -> int:
+        return max(0, self.head - self.read)
+
+
+@dataclass(frozen=True)
+class Batch:
+    number: int
+    began_ms: int
+    duration_ms: int
+    rows: int
+    rows_out: int | None  # None: the sink does not say
+    sources: tuple[SourceProgress | None, ...]  # None: no topics
+    state_rows: int
+    state_bytes: int
+    watermark_ms: int | None
+
+
+def read_progress(told: Mapping[str, Any]) -> Batch:
+    """Of Spark's JSON. What is missing or odd there is nothing here: a listener must not fail."""
+    durations, events = _mapping(told.get("durationMs")), _mapping(told.get("eventTime"))
+    out = _number(_mapping(told.get("sink")).get("numOutputRows"), -1)
+    state_rows = state_bytes = 0
+    for operator in _list(told.get("stateOperators")):
+        one = _mapping(operator)
+        state_rows += _number(one.get("numRowsTotal"))
+        files = _mapping(one.get("customMetrics")).get("rocksdbSstFileSize")
+        state_bytes += _number(one.get("memoryUsedBytes")) + _number(files)
+    return Batch(
+        number=_number(told.get("batchId"), -1),
+        began_ms=_time_ms(told.get("timestamp")) or 0,
+        duration_ms=_number(durations.get("triggerExecution"), _number(told.get("batchDuration"))),
+        rows=_number(told.get("numInputRows")),
+        rows_out=out if out >= 0 else None,
+        sources=tuple(_source(_mapping(one)) for one in _list(told.get("sources"))),
+        state_rows=state_rows,
+        state_bytes=state_bytes,
+        watermark_ms=_time_ms(events.get("watermark")),
+    )
+
+
+def _source(told: Mapping[str, Any]) -> SourceProgress | None:
+    read, head = _offsets(told.get("endOffset")), _offsets(told.get("latestOffset"))
+    if not read:
+        return None
+    head = {one: max(offset, read.get(one, 0)) for one, offset in head.items()} or read
+    # A partition that is gone is not behind; one that is new is, from its beginning.
+    there = sum(offset for one, offset in read.items() if one in head)
+    return SourceProgress(tuple(sorted({topic for topic, _ in read})), there, sum(head.values()))
+
+
+def _offsets(told: Any) -> dict[tuple[str, str], int]:
+    """As JSON or as text of it: {"topic": {"0": 12}}; names with # before them are not topics."""
+    if isinstance(told, str):
+        try:
+            told = json.loads(told)
+        except ValueError:
+            return {}
+    found: dict[tuple[str, str], int] = {}
+    for topic, partitions in _mapping(told).items():
+        if topic.startswith("#") or not isinstance(partitions, Mapping):
+            continue
+        found |= {(topic, str(one)): offset for one, offset in partitions.items() if type(offset) is int}
+    return found
+
+
+def _time_ms(text: Any) -> int | None:
+    if not isinstance(text, str):
+        return None
+    try:
+        return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _number(value: Any, otherwise: int = 0) -> int:
+    return value if type(value) is int else otherwise
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
+
+
+class Heads:
+    """Where a source ended at which time. When there are many, each second one is left out: the older, the coarser."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[int, int]] = []
+
+    def add(self, at_ms: int, head: int) -> None:
+        if self._seen and (head < self._seen[-1][1] or at_ms < self._seen[-1][0]):
+            self._seen.clear()  # another topic by the same name, or the clock was set back
+        if len(self._seen) >= 2 and head == self._seen[-1][1] == self._seen[-2][1]:
+            self._seen.pop()  # nothing came: only since when and until when counts
+        self._seen.append((at_ms, head))
+        if len(self._seen) > HEADS_MAX:
+            self._seen = [*self._seen[:-1:2], self._seen[-1]]
+
+    def behind_ms(self, read: int, now_ms: int) -> int:
+        """The age of the first record after `read`; 0 if there is none."""
+        before: tuple[int, int] | None = None
+        for at_ms, head in self._seen:
+            if head > read:
+                return max(0, now_ms - (at_ms if before is None else _between(before, (at_ms, head), read)))
+            before = (at_ms, head)
+        return 0
+
+
+def _between(earlier: tuple[int, int], later: tuple[int, int], read: int) -> int:
+    (at_ms, head), (later_ms, later_head) = earlier, later
+    return at_ms + (later_ms - at_ms) * (read - head) // (later_head - head)
+
+
+@dataclass
+class Meter:
+    """Of one query, over all its starts."""
+
+    batches: int = 0
+    rows: int = 0
+    rows_out: int | None = None
+    last: Batch | None = None
+    _recent: deque[tuple[int, Batch]] = field(default_factory=deque)  # with the time at which it was told
+    _heads: list[Heads] = field(default_factory=list)  # of each source
+
+    def add(self, batch: Batch, now_ms: int) -> None:
+        self.batches += 1
+        self.rows += batch.rows
+        if batch.rows_out is not None:
+            self.rows_out = (self.rows_out or 0) + batch.rows_out
+        self.last = batch
+        self._recent.append((now_ms, batch))
+        self._forget(now_ms)
+        while len(self._heads) < len(batch.sources):
+            self._heads.append(Heads())
+        for heads, source in zip(self._heads, batch.sources, strict=False):
+            if source is not None:
+                heads.add(batch.began_ms, source.head)
+
+    def rows_per_s(self, now_ms: int) -> float:
+        return self._per_s(now_ms, sum(batch.rows for _, batch in self._recent))
+
+    def rows_out_per_s(self, now_ms: int) -> float | None:
+        if self.rows_out is None:
+            return None
+        return self._per_s(now_ms, sum(batch.rows_out or 0 for _, batch in self._recent))
+
+    @property
+    def lag_records(self) -> int | None:
+        """None as long as nothing is known, or if it reads no topics."""
+        lags = [source.lag for source in self.last.sources if source is not None] if self.last is not None else []
+        return sum(lags) if lags else None
+
+    def lag_ms(self, now_ms: int) -> int | None:
+        """Of the source that is farthest behind."""
+        if self.last is None:
+            return None
+        sources = zip(self._heads, self.last.sources, strict=False)
+        lags = [heads.behind_ms(source.read, now_ms) for heads, source in sources if source is not None]
+        return max(lags, default=None)
+
+    def _per_s(self, now_ms: int, rows: int) -> float:
+        """Falls while nothing happens: a query that hangs has no rate."""
+        if not self._recent or not rows:
+            return 0.0
+        told_ms, oldest = self._recent[0]
+        span_ms = now_ms - min(told_ms, oldest.began_ms or told_ms)
+        return rows * 1000 / max(1, span_ms)
+
+    def _forget(self, now_ms: int) -> None:
+        while len(self._recent) > RATE_BATCHES_MIN and self._recent[0][0] < now_ms - RATE_MS:
+            self._recent.popleft()

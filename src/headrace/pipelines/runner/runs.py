@@ -1,0 +1,212 @@
+"""Which drivers run: a file for each pipeline that says where its driver can be asked, and locks on checkpoints.
+
+A driver that was killed leaves its file behind; it is known to be gone by its process, and the next run takes its place as soon as its
+Spark has ended, too: that goes on for a moment after the driver is dead, and must not write beside the next. Checkpoints are locked as
+well, as the second driver may have been started in another folder or under another name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from headrace.base.errors import ConfigError, HeadraceError
+from headrace.pipelines.runner.processes import Process, is_alive
+
+FOLDER = "runs"
+ENDING = ".json"
+FILE_BYTES_MAX = 65_536
+CHECKPOINT_LOCK = ".headrace-driver"
+SPARK_ENDS_S_MAX = 60.0
+_PAUSE_S = 0.2
+_OWNER_ONLY = 0o600
+
+_LOG = logging.getLogger("headrace.pipelines")
+
+
+class AlreadyRunning(HeadraceError):
+    """Another driver has the pipeline, or its checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One pipeline of a driver."""
+
+    pipeline: str
+    driver: Process
+    spark: Process | None = None  # its virtual machine; None until it is started
+    port: int = 0  # on loopback
+    token: str = ""
+    started_ms: int = 0
+    origin: str = ""
+    checkpoint: str = ""
+
+    @property
+    def is_alive(self) -> bool:
+        return is_alive(self.driver)
+
+
+class Runs:
+    def __init__(self, runtime: Path) -> None:
+        self._folder = runtime / FOLDER
+
+    def all(self) -> list[Run]:
+        """By name, also those that are left of drivers which are gone. What cannot be read is nobody's."""
+        if not self._folder.is_dir():
+            return []
+        found = [self._read(path) for path in sorted(self._folder.glob(f"*{ENDING}"))]
+        return [run for run in found if run is not None]
+
+    def find(self, pipeline: str) -> Run | None:
+        return self._read(self._path(pipeline))
+
+    def claim(self, run: Run, wait: Callable[[float], None] = time.sleep) -> None:
+        """AlreadyRunning if another driver has it. Waits for the Spark of one that was killed."""
+        with self._alone():
+            before = self.find(run.pipeline)
+            if before is not None and before.is_alive:
+                raise AlreadyRunning(
+                    f"pipeline {run.pipeline} is running already, as process {before.driver.pid};"
+                    f" `headrace pipelines stop {run.pipeline}` ends it"
+                )
+            if before is not None:
+                _wait_for_the_end_of(before, wait)
+            self._write(run)
+
+    def update(self, runs: Sequence[Run]) -> None:
+        with self._alone():
+            for run in runs:
+                self._write(run)
+
+    def release(self, run: Run) -> None:
+        """What somebody else has taken meanwhile is left to him."""
+        if not self._folder.is_dir():
+            return
+        with self._alone():
+            there = self.find(run.pipeline)
+            if there is not None and there.driver == run.driver:
+                self._path(run.pipeline).unlink(missing_ok=True)
+
+    def forget(self, run: Run) -> None:
+        """If its driver is gone."""
+        if not run.is_alive:
+            self.release(run)
+
+    def _path(self, pipeline: str) -> Path:
+        return self._folder / f"{quote(pipeline, safe=' ')}{ENDING}"
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Among all that claim in this folder."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with (self._folder / ".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+        except OSError as error:
+            raise ConfigError(f"the folder {self._folder} cannot be used: {error.strerror or error}") from error
+
+    def _write(self, run: Run) -> None:
+        """BEFORE it is complete nobody sees it."""
+        path = self._path(run.pipeline)
+        fresh = path.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY), "w") as file:
+            json.dump(asdict(run), file)
+        fresh.replace(path)
+
+    def _read(self, path: Path) -> Run | None:
+        try:
+            with path.open() as file:
+                found = json.loads(file.read(FILE_BYTES_MAX))
+            return _run_of(unquote(path.name.removesuffix(ENDING)), found)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+def _run_of(pipeline: str, found: dict[str, Any]) -> Run:
+    spark = found.get("spark")
+    return Run(
+        pipeline=pipeline,
+        driver=_process(found["driver"]),
+        spark=None if spark is None else _process(spark),
+        port=int(found["port"]),
+        token=str(found["token"]),
+        started_ms=int(found["started_ms"]),
+        origin=str(found["origin"]),
+        checkpoint=str(found["checkpoint"]),
+    )
+
+
+def _process(found: Sequence[Any]) -> Process:
+    pid, started = found
+    return Process(int(pid), str(started))
+
+
+def _wait_for_the_end_of(run: Run, wait: Callable[[float], None]) -> None:
+    left_s = SPARK_ENDS_S_MAX
+    while run.spark is not None and is_alive(run.spark):
+        if left_s == SPARK_ENDS_S_MAX:
+            _LOG.info(
+                "the driver of %s was killed, and its Spark, process %d, is still there", run.pipeline, run.spark.pid
+            )
+        if left_s <= 0:
+            raise AlreadyRunning(
+                f"the driver of pipeline {run.pipeline} was killed, but its Spark still runs, as process {run.spark.pid}"
+            )
+        wait(_PAUSE_S)
+        left_s -= _PAUSE_S
+
+
+# --- checkpoints
+
+
+@contextmanager
+def locked(pipeline: str, checkpoint: str, driver: Process) -> Iterator[None]:
+    """Until the end of the context, or of the process. AlreadyRunning if another driver has it."""
+    folder = local_folder(checkpoint)
+    if folder is None:
+        yield
+        return
+    file = _lock(pipeline, folder, driver)
+    try:
+        yield
+    finally:
+        os.close(file)
+
+
+def local_folder(checkpoint: str) -> Path | None:
+    """None for a checkpoint that is somewhere else, such as hdfs://…: nothing there can be locked."""
+    parts = urlsplit(checkpoint)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return None if len(parts.scheme) > 1 else Path(checkpoint)
+
+
+def _lock(pipeline: str, folder: Path, driver: Process) -> int:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = os.open(folder / CHECKPOINT_LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise ConfigError(f"the checkpoint {folder} of pipeline {pipeline} cannot be used: {error.strerror}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"{driver.pid} {pipeline}".encode(), 0)
+    except OSError as error:
+        holder = os.pread(file, 1024, 0).decode(errors="replace").split(maxsplit=1)
+        os.close(file)
+        if not isinstance(error, BlockingIOError):
+            raise ConfigError(f"the checkpoint {folder} cannot be locked: {error.strerror}") from error
+        who = f"process {holder[0]}, pipeline {holder[1]}" if len(holder) == 2 else "another driver"
+        raise AlreadyRunning(f"the checkpoint {folder} of pipeline {pipeline} is in use by {who}") from None
+    return file

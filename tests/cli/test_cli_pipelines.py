@@ -1,0 +1,143 @@
+"""`headrace pipelines …` without Spark: files that are checked and shown, drivers that are asked and stopped."""
+
+import json
+import threading
+import time
+
+import pytest
+from tests.cli.command_line import CommandLine
+from tests.pipelines.fake_engine import FakeEngine, make_pipeline
+
+from headrace.cli import pipelines as commands
+from headrace.pipelines.runner import Driver, Run, Runs
+from headrace.pipelines.runner.processes import Process, this_process
+from headrace.pipelines.runner.status import QueryStatus
+
+SHOP = """\
+name: shop
+settings: {kafka.bootstrap.servers: "localhost:9092"}
+checkpoint: checkpoints
+trigger: 1 second
+sources:
+  orders: {topic: orders, options: {startingOffsets: earliest}}
+steps:
+  shouted: {sql: "SELECT key, upper(cast(value AS string)) AS value FROM orders"}
+sinks:
+  loud: {from: shouted, topic: loud, value: raw}
+"""
+SEEN_S_MAX = 10.0
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop.yaml").write_text(SHOP)
+    line = CommandLine()
+    return lambda *arguments, **more: line("pipelines", *arguments, **more)
+
+
+@pytest.fixture
+def driver(tmp_path):
+    """Of two pipelines, in this process."""
+    engine = FakeEngine()
+    made = [make_pipeline(name, folder=tmp_path) for name in ("shop", "stock")]
+    driver = Driver(made, engine=engine, runtime=tmp_path / ".headrace")
+    thread = threading.Thread(target=driver.run)
+    thread.start()
+    deadline = time.monotonic() + SEEN_S_MAX
+    while {one.state for one in driver.status()} != {"running"}:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    engine.progress(engine.handles["shop.counts"], rows=1234, end=5, latest=9)
+    while not driver.status()[0].rows:
+        time.sleep(0.005)
+    yield driver
+    driver.stop()
+    thread.join(SEEN_S_MAX)
+
+
+def test_a_good_file_is_good_and_can_be_looked_at(command):
+    assert command("validate", "shop.yaml") == "shop: 1 source(s), 1 step(s), 1 sink(s): good\n"
+    assert "topic loud" in command("plan", "shop.yaml", "-b", "there:1") and "there:1" in command(
+        "plan", ".", "-b", "there:1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("topic: loud", "topik: loud", "shop.yaml:10: "),
+        ("from: shouted", "from: shoutd", "shouted"),
+        ("name: shop", "nam: shop", "shop.yaml"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told_with_its_place(command, tmp_path, before, after, said):
+    (tmp_path / "shop.yaml").write_text(SHOP.replace(before, after))
+    for verb in ("validate", "plan", "run"):
+        assert said in command(verb, "shop.yaml", fails=True)
+
+
+def test_mistakes_on_the_command_line_are_told(command, tmp_path):
+    assert "is not there" in command("run", "nowhere.yaml", fails=True)
+    assert "name=value" in command("run", "shop.yaml", "-c", "oops", fails=True)
+    assert "which pipeline" in command("stop", fails=True)
+    assert "no pipeline shop runs here" in command("stop", "shop", fails=True)
+    assert "no pipeline shop runs here" in command("status", "shop", fails=True)
+    (tmp_path / "again.yaml").write_text(SHOP)
+    assert "shop" in command("validate", "shop.yaml", "again.yaml", fails=True), "two pipelines of one name"
+
+
+def test_nothing_runs(command):
+    assert json.loads(command("status", "--json")) == []
+    assert command("status").startswith("pipeline  query  state")
+    assert command("stop", "--all") == ""
+
+
+def test_a_driver_is_listed_asked_and_stopped(command, driver, tmp_path):
+    (one,) = json.loads(command("status", "shop", "--json"))
+    assert (one["name"], one["state"], one["rows"], one["lag_records"]) == ("counts", "running", 1234, 4)
+    assert [one["pipeline"] for one in json.loads(command("status", "--json"))] == ["shop", "stock"]
+    header, row = command("status", "shop").splitlines()
+    assert row.split()[:3] == ["shop", "counts", "running"] and "1,234" in row and "behind" in header
+    assert "there are shop, stock" in command("status", "nobody", fails=True)
+    listed = {one["pipeline"]: one for one in json.loads(command("list", "shop.yaml", "--json"))}
+    assert listed["shop"]["state"] == "running" and listed["shop"]["sinks"] == ["loud"]
+    assert listed["stock"]["process"] == this_process().pid
+    assert "running already" in command("run", "shop.yaml", fails=True)
+
+    assert command("stop", "shop") == "stopped shop\n"
+    assert [one.pipeline for one in Runs(tmp_path / ".headrace").all()] == ["stock"]
+    assert command("stop", "--all") == "stopped stock\n"
+
+
+def test_what_is_left_of_a_killed_driver_is_seen_and_swept_away(command, tmp_path):
+    runs = Runs(tmp_path / ".headrace")
+    runs.claim(Run(pipeline="shop", driver=Process(2**22 + 7, "long ago"), origin="shop.yaml"))
+    (one,) = json.loads(command("status", "--json"))
+    assert one["state"] == "gone" and "run it again" in one["error"]
+    assert "gone" in command("list")
+    assert command("stop", "shop") == "stopped shop\n"
+    assert runs.all() == []
+
+
+def test_a_driver_that_does_not_answer_is_told(command, tmp_path):
+    Runs(tmp_path / ".headrace").claim(Run(pipeline="shop", driver=this_process(), port=1))
+    (one,) = json.loads(command("status", "--json"))
+    assert one["state"] == "silent" and "does not answer" in one["error"]
+
+
+def test_rows_of_the_table():
+    status = QueryStatus(
+        name="counts",
+        pipeline="shop",
+        state="waiting",
+        rows_per_s=12345.6,
+        lag_ms=90_000,
+        state_bytes=5 << 20,
+        error="line one\nline two " + "x" * 200,
+    )
+    row = commands._row(status)
+    assert len(row) == len(commands.COLUMNS)
+    assert row[3:8] == ["12,346", None, "1.5 min", "0", "5.0 MiB"]
+    assert row[-1].startswith("line one line two") and len(row[-1]) == commands.ERROR_CHARACTERS_MAX
+    assert [commands._size(count) for count in (0, 1023, 1024, 3 << 30)] == ["0 B", "1023 B", "1.0 KiB", "3.0 GiB"]

@@ -1,0 +1,121 @@
+"""A Spark that does what a test says, and a pipeline that needs no files: for drivers without a virtual machine."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from pathlib import Path
+
+from headrace.pipelines.definitions.definition import (
+    Pipeline,
+    Place,
+    Sink,
+    SinkKind,
+    Source,
+    SourceKind,
+    SparkSettings,
+    Trigger,
+    TriggerKind,
+)
+from headrace.pipelines.runner.failures import Cause
+
+HERE = Place(Path("shop.yaml"), 1)
+
+
+def make_pipeline(name="shop", sinks=("counts",), *, folder, once=False, stream=True, **spark):
+    source = Source(name="orders", where=HERE, kind=SourceKind.TOPIC, target="orders", is_stream=stream)
+    return Pipeline(
+        name=name,
+        where=HERE,
+        origin=HERE.file,
+        settings={},
+        spark=SparkSettings(spark.pop("master", "local[1]"), spark),
+        checkpoint=str(folder / "checkpoints" / name),
+        sources={"orders": source},
+        steps={},
+        sinks={sink: Sink(name=sink, where=HERE, kind=SinkKind.TOPIC, source="orders", target=sink) for sink in sinks},
+        trigger=Trigger(TriggerKind.AVAILABLE_NOW if once else TriggerKind.INTERVAL),
+    )
+
+
+class FakeHandle:
+    def __init__(self, run_id):
+        self.run_id = run_id
+        self.active = True
+        self.why = []
+        self.stops = 0
+
+    def is_active(self):
+        return self.active
+
+    def causes(self):
+        return self.why
+
+    def stop(self):
+        self.stops += 1
+        self.active = False
+
+    # --- what a test does to it
+
+    def fail(self, kind, text):
+        self.why = [Cause(kind, text)]
+        self.active = False
+
+    def end(self):
+        self.active = False
+
+
+class FakeEngine:
+    """`on_start(title, handle)` is called in the thread that starts it, and may raise; what it returns stands for the query."""
+
+    def __init__(self, on_start=lambda title, handle: handle):
+        self.on_start = on_start
+        self.process = None
+        self.tell = None
+        self.handles = {}  # by title, of the latest start
+        self.starts = []
+        self.cancelled = []
+        self.is_closed = False
+        self._ids = itertools.count()
+        self._changed = threading.Condition()
+
+    def open(self, tell):
+        self.tell = tell
+
+    def start(self, pipeline, sink):
+        title = pipeline.query_of(pipeline.sinks[sink])
+        handle = FakeHandle(f"run-{next(self._ids)}")
+        with self._changed:
+            self.starts.append(title)
+            self.handles[title] = handle
+            self._changed.notify_all()
+        return self.on_start(title, handle)
+
+    def cancel(self, title):
+        self.cancelled.append(title)
+
+    def flush(self):
+        pass
+
+    def close(self):
+        self.is_closed = True
+
+    # --- what a test does to it
+
+    def started(self, count):
+        """Waits until so many starts were made; the handle of the last."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.starts) >= count, 10)
+            return self.handles[self.starts[-1]]
+
+    def progress(self, handle, rows=10, batch=0, end=10, latest=10, title=""):
+        told = {
+            "batchId": batch,
+            "timestamp": "2026-01-01T00:00:00.000Z",
+            "numInputRows": rows,
+            "durationMs": {"triggerExecution": 120},
+            "sources": [{"endOffset": {"orders": {"0": end}}, "latestOffset": {"orders": {"0": latest}}}],
+            "sink": {"numOutputRows": rows},
+            "stateOperators": [],
+        }
+        self.tell(handle.run_id, title, told)

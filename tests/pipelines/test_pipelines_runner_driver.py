@@ -1,0 +1,245 @@
+"""A driver with a Spark that does what the test says: restarts, ends, stops, and what others see of it."""
+
+import logging
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+from fake_engine import FakeEngine, make_pipeline
+
+from headrace.base.errors import ConfigError
+from headrace.pipelines.failures import SourceError
+from headrace.pipelines.runner import AlreadyRunning, Driver, SparkLost
+from headrace.pipelines.runner import driver as driver_module
+from headrace.pipelines.runner.control import ask_status, ask_to_stop
+from headrace.pipelines.runner.engine import settings_of
+from headrace.pipelines.runner.processes import Process
+from headrace.pipelines.runner.runs import Runs
+
+SEEN_S_MAX = 10.0
+
+
+def hurrying():
+    """Milliseconds that pass a thousand times as fast: back-offs of seconds take none."""
+    return time.monotonic_ns() // 1000
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(driver_module, "LOOK_S", 0.005)
+
+
+def until(is_so):
+    deadline = time.monotonic() + SEEN_S_MAX
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@contextmanager
+def running(pipelines, engine, runtime, **more):
+    """In another thread; `ended` has the statuses, or the error."""
+    driver = Driver(pipelines, engine=engine, runtime=runtime, ticks_ms=hurrying, **more)
+    driver.ended = []
+
+    def run():
+        try:
+            driver.ended.append(driver.run())
+        except Exception as error:
+            driver.ended.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield driver
+    finally:
+        driver.stop()
+        thread.join(SEEN_S_MAX)
+        assert not thread.is_alive()
+
+
+def states(driver):
+    return {one.title: one.state for one in driver.status()}
+
+
+def test_bounded_pipelines_end_by_themselves(tmp_path):
+    engine = FakeEngine()
+    seen = []
+    pipeline = make_pipeline(sinks=("a", "b"), folder=tmp_path, once=True)
+    with running([pipeline], engine, tmp_path, watch=lambda statuses: seen.append(len(statuses))) as driver:
+        until(lambda: set(states(driver).values()) == {"running"})
+        for title, handle in engine.handles.items():
+            engine.progress(handle, rows=7, title=title)
+            handle.end()
+        until(lambda: driver.ended)
+    (statuses,) = driver.ended
+    assert [(one.name, one.state, one.rows, one.rows_out, one.batch_ms) for one in statuses] == [
+        ("a", "done", 7, 7, 120),
+        ("b", "done", 7, 7, 120),
+    ]
+    assert engine.is_closed and Runs(tmp_path).all() == [] and seen
+
+
+def test_what_is_no_stream_is_done_when_it_is_started(tmp_path):
+    engine = FakeEngine(lambda title, handle: None)
+    driver = Driver([make_pipeline(folder=tmp_path, stream=False)], engine=engine, runtime=tmp_path)
+    assert [one.state for one in driver.run()] == ["done"]
+
+
+def test_a_query_that_fails_is_started_again_and_goes_on(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "headrace.pipelines")
+    engine = FakeEngine()
+    with running([make_pipeline(sinks=("a", "b"), folder=tmp_path)], engine, tmp_path) as driver:
+        until(lambda: set(states(driver).values()) == {"running"})
+        engine.handles["shop.a"].fail("SourceError", "there is no topic orders")
+        until(lambda: engine.starts.count("shop.a") == 2)
+        until(lambda: states(driver)["shop.a"] == "running")
+        failing, well = driver.status()
+        assert (failing.restarts, failing.error) == (1, "there is no topic orders")
+        assert (well.state, well.restarts) == ("running", 0)
+        engine.progress(engine.handles["shop.a"], rows=5, end=5, latest=9)
+        until(lambda: driver.status()[0].error == "")
+        assert (driver.status()[0].rows, driver.status()[0].lag_records) == (5, 4)
+    said = [record.message for record in caplog.records]
+    assert "shop.a: there is no topic orders; next try in 1 s" in said and "shop.a: goes on" in said
+
+
+def test_progress_of_an_earlier_start_counts_but_heals_nothing(tmp_path):
+    engine = FakeEngine()
+    with running([make_pipeline(folder=tmp_path)], engine, tmp_path) as driver:
+        first = engine.started(1)
+        until(lambda: states(driver) == {"shop.counts": "running"})
+        first.fail("SourceError", "there is no topic orders")
+        engine.started(2)
+        until(lambda: states(driver) == {"shop.counts": "running"})
+        engine.progress(first, rows=3, title="shop.counts")
+        engine.progress(first, rows=1000, title="somebody.else")
+        until(lambda: driver.status()[0].rows == 3)
+        assert driver.status()[0].error
+        engine.tell(engine.handles["shop.counts"].run_id, "", None)  # it has nothing to do, and is well
+        until(lambda: not driver.status()[0].error)
+
+
+def test_what_cannot_be_mended_is_given_up_and_others_go_on(tmp_path, caplog):
+    def on_start(title, handle):
+        if title == "shop.bad":
+            raise ConfigError("value.format=jsno is none")
+        return handle
+
+    engine = FakeEngine(on_start)
+    with running([make_pipeline(sinks=("bad", "good"), folder=tmp_path)], engine, tmp_path) as driver:
+        until(lambda: states(driver) == {"shop.bad": "failed", "shop.good": "running"})
+        (run,) = Runs(tmp_path).all()
+        assert ask_status(run)[0].error == "value.format=jsno is none"
+    assert engine.starts.count("shop.bad") == 1
+    assert [one.state for one in driver.ended[0]] == ["failed", "stopped"]
+    assert "shop.bad: given up: value.format=jsno is none" in caplog.text
+
+
+def test_a_start_that_fails_is_tried_again(tmp_path):
+    def on_start(title, handle):
+        if len(engine.starts) < 3:
+            raise SourceError("kafka.bootstrap.servers: cannot connect to localhost:9092")
+        return handle
+
+    engine = FakeEngine(on_start)
+    with running([make_pipeline(folder=tmp_path)], engine, tmp_path) as driver:
+        engine.started(3)
+        until(lambda: states(driver) == {"shop.counts": "running"})
+
+
+def test_stop_over_http_ends_one_pipeline_and_then_the_driver(tmp_path):
+    engine = FakeEngine()
+    first, second = make_pipeline("first", folder=tmp_path), make_pipeline("second", folder=tmp_path)
+    with running([first, second], engine, tmp_path) as driver:
+        until(lambda: set(states(driver).values()) == {"running"})
+        ask_to_stop(Runs(tmp_path).find("first"))
+        until(lambda: Runs(tmp_path).find("first") is None)
+        assert states(driver) == {"first.counts": "stopped", "second.counts": "running"}
+        # Another driver may run it now, while this one goes on.
+        again = FakeEngine()
+        with running([first], again, tmp_path) as other:
+            until(lambda: states(other) == {"first.counts": "running"})
+        ask_to_stop(Runs(tmp_path).find("second"))
+        until(lambda: driver.ended)
+    assert [one.state for one in driver.ended[0]] == ["stopped", "stopped"]
+    assert Runs(tmp_path).all() == [] and engine.is_closed
+
+
+def test_a_stop_during_a_start_stops_what_was_started(tmp_path):
+    may_start = threading.Event()
+
+    def on_start(title, handle):
+        assert may_start.wait(SEEN_S_MAX)
+        return handle
+
+    engine = FakeEngine(on_start)
+    with running([make_pipeline(folder=tmp_path)], engine, tmp_path) as driver:
+        handle = engine.started(1)
+        driver.stop()
+        until(lambda: states(driver) == {"shop.counts": "stopping"})
+        until(lambda: engine.cancelled == ["shop.counts"])
+        may_start.set()
+        until(lambda: driver.ended)
+    assert handle.stops == 1 and driver.ended[0][0].state == "stopped"
+
+
+def test_a_query_that_does_not_stop_is_left_after_a_while(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(driver_module, "STOP_S_MAX", 0.05)
+    monkeypatch.setattr("fake_engine.FakeHandle.stop", lambda self: None)
+    with running([make_pipeline(folder=tmp_path)], FakeEngine(), tmp_path) as driver:
+        until(lambda: states(driver) == {"shop.counts": "running"})
+    assert driver.ended[0][0].state == "stopped" and "did not stop within" in caplog.text
+
+
+def test_two_drivers_of_one_pipeline_and_of_one_checkpoint(tmp_path):
+    one = make_pipeline(folder=tmp_path)
+    with running([one], FakeEngine(), tmp_path / "here") as driver:
+        until(lambda: states(driver) == {"shop.counts": "running"})
+        with pytest.raises(AlreadyRunning, match="shop is running already, as process"):
+            Driver([one], engine=FakeEngine(), runtime=tmp_path / "here").run()
+        second = FakeEngine()
+        with pytest.raises(AlreadyRunning, match=r"the checkpoint .* is in use by process"):
+            Driver([one], engine=second, runtime=tmp_path / "elsewhere").run()
+        assert second.starts == [] and Runs(tmp_path / "elsewhere").all() == []
+        assert states(driver) == {"shop.counts": "running"}
+    Driver([make_pipeline(folder=tmp_path, stream=False)], engine=FakeEngine(lambda *_: None), runtime=tmp_path).run()
+
+
+def test_the_end_of_spark_is_the_end_of_the_driver(tmp_path):
+    engine = FakeEngine()
+    with running([make_pipeline(folder=tmp_path)], engine, tmp_path) as driver:
+        until(lambda: states(driver) == {"shop.counts": "running"})
+        engine.process = Process(2**22 + 7, "long ago")
+        until(lambda: driver.ended)
+    assert isinstance(driver.ended[0], SparkLost) and "goes on from its checkpoints" in str(driver.ended[0])
+    assert Runs(tmp_path).all() == []
+
+
+def test_a_spark_that_cannot_be_asked_is_a_failure_of_the_query(tmp_path):
+    def is_active():
+        raise ConnectionError("no answer")
+
+    def on_start(title, handle):
+        if len(engine.starts) == 1:
+            handle.is_active = is_active
+        return handle
+
+    engine = FakeEngine(on_start)
+    with running([make_pipeline(folder=tmp_path)], engine, tmp_path) as driver:
+        engine.started(2)
+        until(lambda: states(driver) == {"shop.counts": "running"})
+
+
+def test_pipelines_of_one_driver_share_one_spark(tmp_path):
+    one = make_pipeline("one", folder=tmp_path, **{"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"})
+    two = make_pipeline("two", folder=tmp_path, **{"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "3"})
+    master, conf = settings_of([one, two])
+    assert (master, conf["spark.driver.memory"]) == ("local[1]", "1g")
+    with pytest.raises(ConfigError, match=r"spark.driver.memory is 1g for pipeline one and 2g for three"):
+        settings_of([one, make_pipeline("three", folder=tmp_path, **{"spark.driver.memory": "2g"})])
+    with pytest.raises(ConfigError, match=r"spark[.]master is"):
+        settings_of([one, make_pipeline("three", folder=tmp_path, master="spark://there:7077")])
+    with pytest.raises(ConfigError, match="no pipeline"):
+        Driver([], runtime=tmp_path)

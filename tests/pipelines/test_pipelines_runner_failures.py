@@ -1,0 +1,210 @@
+"""Errors as Spark told them, in the words and with the consequences that they have for whoever runs a pipeline."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.base.errors import ConfigError, ErrorCode, KafkaError
+from headrace.pipelines.failures import DataLoss, SourceError
+from headrace.pipelines.runner.engine import causes_of
+from headrace.pipelines.runner.failures import TEXT_CHARACTERS_MAX, Cause, explain
+from headrace.pipelines.runner.supervision import Mending
+from headrace.pipelines.schemas.registry_client import RegistryError
+from headrace.pipelines.sink_asks import BatchNotDecided, OlderBatch, TakenOver, TornBatch
+from headrace.pipelines.sink_driver import DriverFenced
+
+# As PySpark 4.3 gives them: the query's own error, with what it was caused by after it.
+QUERY = "Query [id = cb30f2cd-d449-4afd-8b7c-bf307101e500, runId = 7a4f0a63-91c6-4d79-a085-0773f40652ff]"
+REST = """
+=== Streaming Query ===
+Identifier: [id = cb30f2cd-d449-4afd-8b7c-bf307101e500, runId = 7a4f0a63-91c6-4d79-a085-0773f40652ff]
+Current Committed Offsets: {}
+Current State: ACTIVE
+Logical Plan:
+WriteToMicroBatchDataSource noop-table
+"""
+
+
+def failed(kind, text, java=""):
+    """A query that failed with this."""
+    outer = f"[STREAM_FAILED] {QUERY} terminated with exception: {text} SQLSTATE: XXKST{REST}"
+    return [Cause("StreamingQueryException", outer), Cause(kind, java + text)]
+
+
+def source(text, what="latestOffset"):
+    told = f"[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform {what}: {text}\n SQLSTATE: 38000"
+    return failed("UnknownException", told, "org.apache.spark.SparkException: ")
+
+
+def worker(text):
+    told = f"[PYTHON_EXCEPTION] An exception was thrown from the Python worker: {text}\n SQLSTATE: 38000"
+    return failed("PythonException", told)
+
+
+def ours(error):
+    """As a worker tells it."""
+    return f"{type(error).__module__}.{type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize(
+    ("error", "mending"),
+    [
+        (SourceError("there is no topic nowhere"), Mending.PASSING),
+        (SourceError("there is no orders-3"), Mending.PASSING),
+        (SourceError("there is no such thing"), Mending.UNCLEAR),
+        (SourceError("kafka.bootstrap.servers: cannot connect to 127.0.0.1:1: [Errno 111] refused"), Mending.PASSING),
+        (SourceError("UNKNOWN_TOPIC_OR_PARTITION: orders-0"), Mending.PASSING),
+        (SourceError("TOPIC_AUTHORIZATION_FAILED: topic orders"), Mending.UNCLEAR),
+        (KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "orders-0"), Mending.PASSING),
+        (KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), Mending.UNCLEAR),
+        (DataLoss("t-0: offset 50 was to be read, but the earliest there is now is 52"), Mending.FINAL),
+        (
+            SourceError("t-0, offset 0: value: JSON is malformed; onBadRecord says what else can become of it"),
+            Mending.FINAL,
+        ),
+        (RegistryError("the schema registry gave no answer for subject t-value"), Mending.PASSING),
+        (ConfigError("column value is bigint; it must be string or binary"), Mending.FINAL),
+        (TornBatch("batch 3 is torn: 1 of 2 transactions are visible"), Mending.FINAL),
+        (TakenOver("another run of this query has taken over"), Mending.FINAL),
+        (OlderBatch("batch 3 comes after batch 7 was written: the checkpoint was set back"), Mending.FINAL),
+        (BatchNotDecided("batch 3: 2 s are left of the 60 s"), Mending.UNCLEAR),
+        (DriverFenced("somebody else writes"), Mending.UNCLEAR),
+        (SourceError("something new"), Mending.UNCLEAR),
+    ],
+    ids=lambda value: value.name if isinstance(value, Mending) else f"{type(value).__name__}-{str(value)[:20]}",
+)
+def test_our_own_errors_are_told_as_they_are(error, mending):
+    for causes in (source(ours(error)), worker(ours(error)), causes_of(error)):
+        found = explain(causes)
+        assert (found.text, found.mending) == (str(error), mending)
+
+
+def test_options_that_cannot_be_used_stay_so():
+    text = "startingoffset is no option of format headrace (did you mean startingOffsets?)"
+    wrapped = f"headrace.pipelines.failures.SourceError: {text}\n SQLSTATE: 38000"
+    told = f"[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: {wrapped}"
+    found = explain([Cause("AnalysisException", told)])
+    assert (found.text, found.mending) == (text, Mending.FINAL)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "told", "mending"),
+    [
+        (
+            "AnalysisException",
+            "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nosuch` cannot be resolved. "
+            "Did you mean [`key`]? SQLSTATE: 42703; line 1 pos 0;\n"
+            "'Project [unresolvedalias(('nosuch + 1))]\n+- ~StreamingRelationV2 org.apache.spark\n",
+            "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nosuch` cannot be resolved. Did you mean [`key`]?; line 1 pos 0",
+            Mending.FINAL,
+        ),
+        (
+            "ParseException",
+            "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEC'. SQLSTATE: 42601 (line 1, pos 0)\n\n== SQL ==\nSELEC 1\n^^^\n",
+            "[PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEC'. (line 1, pos 0)\nin: SELEC 1",
+            Mending.FINAL,
+        ),
+        (
+            "ArithmeticException",
+            "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n== SQL (line 1, position 1) ==\noffset / (partition - 1)\n^^^^^^^^\n",
+            "[DIVIDE_BY_ZERO] Division by zero.\nin: offset / (partition - 1)",
+            Mending.FINAL,
+        ),
+        (
+            "UnknownException",
+            "java.lang.AssertionError: assertion failed: There are [1] sources in the checkpoint offsets and now "
+            "there are [2] sources requested by the query. Cannot continue.",
+            "There are [1] sources in the checkpoint offsets and now there are [2] sources requested by the query. Cannot continue.\n"
+            "the checkpoint is another query's: sources and grouping cannot change under it; with a new checkpoint it starts anew",
+            Mending.FINAL,
+        ),
+        (
+            "IllegalArgumentException",
+            "java.lang.IllegalArgumentException: requirement failed: headrace does not support Update mode.",
+            "headrace does not support Update mode.",
+            Mending.FINAL,
+        ),
+        (
+            "UnknownException",
+            "org.apache.spark.SparkException: [CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. SQLSTATE: 40000",
+            "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log.\nanother driver runs on the same checkpoint",
+            Mending.FINAL,
+        ),
+        (
+            "UnknownException",
+            "java.lang.OutOfMemoryError: Java heap space",
+            "OutOfMemoryError: Java heap space\nspark.driver.memory, or of a cluster spark.executor.memory, says how much there is",
+            Mending.UNCLEAR,
+        ),
+        (
+            "UnknownException",
+            "org.apache.spark.SparkException: Job aborted due to stage failure: Task 3 in stage 12.0 failed 4 times, most recent failure: "
+            "Lost task 3.3 in stage 12.0 (TID 53) (10.0.0.5 executor 2): java.io.IOException: Connection reset by peer\n"
+            "\tat java.base/sun.nio.ch.SocketDispatcher.read(SocketDispatcher.java:47)\n\nDriver stacktrace:",
+            "IOException: Connection reset by peer",
+            Mending.UNCLEAR,
+        ),
+        (
+            "Py4JJavaError",
+            "An error occurred while calling o893.start.\n: org.apache.hadoop.fs.ParentNotDirectoryException: "
+            "Parent path is not a directory: file:/x\n\tat org.apache.hadoop.fs.RawLocalFileSystem.mkdirs(RawLocalFileSystem.java:892)\n",
+            "ParentNotDirectoryException: Parent path is not a directory: file:/x",
+            Mending.FINAL,
+        ),
+    ],
+    ids=["column", "syntax", "data", "sources", "mode", "concurrent", "memory", "task", "folder"],
+)
+def test_sparks_own_errors_lose_their_stacks_and_plans(kind, text, told, mending):
+    found = explain([Cause(kind, text)])
+    assert (found.text, found.mending) == (told, mending)
+    assert explain(failed(kind, text)) == found, "also when a query ended with it"
+
+
+def test_errors_in_python_code_say_where():
+    trace = (
+        "Traceback (most recent call last):\n"
+        '  File "/home/ann/.venv/lib/python3.12/site-packages/pyspark/worker.py", line 2041, in process\n'
+        "    serializer.dump_stream(out_iter, outfile)\n"
+        '  File "/home/ann/shop/steps.py", line 57, in clean\n'
+        '    raise ValueError("my own fault")\n'
+        '  File "/home/ann/.venv/lib/python3.12/site-packages/pandas/core/frame.py", line 9, in apply\n'
+        "    pass\n"
+        "ValueError: my own fault"
+    )
+    found = explain(worker(trace))
+    assert found.text == "/home/ann/shop/steps.py:57, in clean: ValueError: my own fault"
+    assert found.mending is Mending.UNCLEAR, "whoever reads a file or asks a service may have more luck next time"
+
+
+def test_a_full_disk_is_waited_for():
+    causes = [
+        *failed("UnknownException", "org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device"),
+        Cause("UnknownException", "java.io.IOException: No space left on device"),
+    ]
+    found = explain(causes, "/data/checkpoints/shop/counts")
+    assert found.mending is Mending.PASSING
+    assert "disk is full" in found.text and "/data/checkpoints/shop/counts" in found.text and "\n" not in found.text
+
+
+def test_a_definition_that_is_wrong_is_told_as_a_whole_and_one_that_only_waits_is_not_wrong():
+    wrong = "shop.yaml:3: source orders: there is no topic orders\nshop.yaml:9: step x: no column y"
+    found = explain([Cause("DefinitionError", wrong)])
+    assert (found.text, found.mending) == (wrong, Mending.FINAL)
+    for text in ("there is no topic orders", "the schema registry gave no answer for subject orders-value: refused"):
+        assert explain([Cause("DefinitionError", f"shop.yaml:3: source orders: {text}")]).mending is Mending.PASSING
+
+
+def test_the_chain_of_an_error_is_followed_but_not_for_ever():
+    error = RuntimeError("outer")
+    error.__cause__ = SourceError("there is no topic t")
+    assert [cause.kind for cause in causes_of(error)] == ["RuntimeError", "SourceError"]
+    assert explain(causes_of(error)).text == "there is no topic t"
+    error.__cause__.__cause__ = error
+    assert len(causes_of(error)) < 20
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.builds(Cause, st.text(max_size=20), st.text(max_size=2000)), max_size=4))
+def test_whatever_it_is_it_fits_on_two_lines(causes):
+    found = explain(causes)
+    assert found.text and found.text.count("\n") <= 2 and len(found.text) <= TEXT_CHARACTERS_MAX + 200

@@ -1,0 +1,157 @@
+"""Who runs which pipeline, and what is left of those that were killed."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import pytest
+
+from headrace.base.errors import ConfigError
+from headrace.pipelines.runner.processes import Process, is_alive, process_of, this_process
+from headrace.pipelines.runner.runs import AlreadyRunning, Run, Runs, local_folder, locked
+
+DEAD = Process(2**22 + 7, "long ago")
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return Runs(tmp_path)
+
+
+@pytest.fixture
+def other():
+    """Another process that does nothing."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.stdin.close()
+    process.wait()
+
+
+def run_of(driver, pipeline="shop", **more):
+    return Run(pipeline=pipeline, driver=driver, port=1234, token="secret", started_ms=7, origin="shop.yaml", **more)
+
+
+def test_a_process_is_known_by_more_than_its_number(other):
+    found = process_of(other.pid)
+    assert is_alive(found) and is_alive(this_process())
+    assert not is_alive(Process(other.pid, "another start")), "the number was given to another"
+    other.send_signal(signal.SIGKILL)
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+    assert not is_alive(found), "dead, though nobody has noticed yet"
+    assert process_of(0) is None and process_of(DEAD.pid) is None
+
+
+def test_a_run_can_be_found_and_only_its_owner_can_read_the_token(runs, tmp_path):
+    assert runs.all() == []
+    mine = run_of(this_process(), spark=this_process(), checkpoint="c")
+    runs.claim(mine)
+    assert runs.find("shop") == mine and runs.all() == [mine] and mine.is_alive
+    (file,) = (tmp_path / "runs").glob("*.json")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    runs.release(mine)
+    assert runs.all() == []
+
+
+def test_names_of_any_kind_are_files_of_one_folder(runs, tmp_path):
+    for name in ("a/b", "..", "ä ö", "a.b", "%2e"):
+        runs.claim(run_of(this_process(), name))
+    assert {run.pipeline for run in runs.all()} == {"a/b", "..", "ä ö", "a.b", "%2e"}
+    assert {path.parent for path in tmp_path.rglob("*.json")} == {tmp_path / "runs"}
+
+
+def test_a_pipeline_that_runs_is_refused_with_the_process_that_has_it(runs, other):
+    runs.claim(run_of(process_of(other.pid)))
+    with pytest.raises(AlreadyRunning, match=rf"shop is running already, as process {other.pid}.*pipelines stop shop"):
+        runs.claim(run_of(this_process()))
+    runs.release(run_of(this_process()))
+    assert runs.find("shop").driver.pid == other.pid, "it is not ours to release"
+
+
+def test_a_driver_that_was_killed_leaves_its_place_to_the_next(runs, other):
+    runs.claim(run_of(process_of(other.pid)))
+    other.kill()
+    other.wait()
+    assert not runs.find("shop").is_alive
+    runs.claim(run_of(this_process()))
+    assert runs.find("shop").is_alive
+
+
+def test_the_spark_of_a_killed_driver_is_waited_for(runs, other):
+    runs.claim(run_of(DEAD, spark=process_of(other.pid)))
+    waits = []
+
+    def wait(seconds):
+        waits.append(seconds)
+        if len(waits) == 3:
+            other.kill()
+            other.wait()
+
+    runs.claim(run_of(this_process()), wait)
+    assert len(waits) == 3
+
+
+def test_but_not_for_ever(runs, other):
+    runs.claim(run_of(DEAD, spark=process_of(other.pid)))
+    with pytest.raises(AlreadyRunning, match=f"its Spark still runs, as process {other.pid}"):
+        runs.claim(run_of(this_process()), lambda seconds: None)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"driver": 3}', '{"driver": ["x", "y"], "port": 1}', "\x00"])
+def test_what_is_no_run_is_nobodys(runs, tmp_path, text):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "shop.json").write_text(text)
+    assert runs.all() == [] and runs.find("shop") is None
+    runs.claim(run_of(this_process()))
+    assert json.loads((tmp_path / "runs" / "shop.json").read_text())["port"] == 1234
+
+
+def test_a_folder_that_cannot_be_used_is_told(tmp_path):
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        Runs(tmp_path).claim(run_of(this_process()))
+
+
+def test_a_checkpoint_has_one_driver_at_a_time(tmp_path):
+    folder = tmp_path / "not" / "there" / "yet"
+    told = rf"checkpoint .*yet of pipeline other is in use by process {os.getpid()}, pipeline shop"
+    with (
+        locked("shop", str(folder), this_process()),
+        pytest.raises(AlreadyRunning, match=told),
+        locked("other", f"file://{folder}", this_process()),
+    ):
+        pass
+    with locked("other", str(folder), this_process()):
+        pass
+
+
+def test_a_lock_ends_with_its_process_however_that_ends(tmp_path):
+    code = (
+        "from headrace.pipelines.runner.runs import locked; from headrace.pipelines.runner.processes import this_process\n"
+        f"with locked('shop', {str(tmp_path)!r}, this_process()): print('locked', flush=True); input()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with process, ExitStack() as stack:
+        assert process.stdout.readline() == "locked\n"
+        with pytest.raises(AlreadyRunning, match=f"process {process.pid}"):
+            stack.enter_context(locked("shop", str(tmp_path), this_process()))
+        process.kill()
+        process.wait()
+        stack.enter_context(locked("shop", str(tmp_path), this_process()))
+
+
+def test_a_checkpoint_that_cannot_be_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    told = r"checkpoint .* of pipeline shop cannot be used: Not a directory"
+    with pytest.raises(ConfigError, match=told), locked("shop", str(tmp_path / "file" / "x"), this_process()):
+        pass
+
+
+def test_only_local_checkpoints_can_be_locked(tmp_path):
+    assert local_folder("hdfs://name/x") is None and local_folder("s3a://bucket/x") is None
+    assert str(local_folder("file:/tmp/a%20b")) == "/tmp/a b" and str(local_folder("x/y")) == "x/y"
+    with locked("shop", "s3a://bucket/x", this_process()):
+        pass
