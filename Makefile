@@ -4,10 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ONLY ?=
+EVENTS ?=
+RATE ?=
 # Most of the time of the tests is waiting: for other programs' clients, for sessions that end.
 TEST_PROCESSES ?= 3
 
-.PHONY: setup run test lint fmt compat bench soak prove clean
+.PHONY: setup run serve test lint fmt compat bench soak prove clean
 
 setup: $(STAMP)
 
@@ -18,17 +20,29 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/headrace/record
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@$(BIN)/python -c 'from headrace.records.kernel import COMPILED; print("the compiled kernel is in place" if COMPILED else "no compiled kernel (no C compiler?): its Python twin works, slowly")'
 	@$(BIN)/python -m compileall -q src/headrace
-	@touch $(STAMP) $(VENV)/.run
+	@touch $(STAMP) $(VENV)/.run $(VENV)/.serve
+
+# What the main job needs is Spark besides, which is 400 MB to fetch and a minute to build.
+$(VENV)/.run: pyproject.toml setup.py constraints.txt $(wildcard src/headrace/records/*.pyx src/headrace/records/*.pxd)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing Headrace and Spark into $(VENV): some minutes, once …"
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[spark]'
+	@$(BIN)/python -m compileall -q src/headrace
+	@touch $(VENV)/.run $(VENV)/.serve
 
 # A bare broker needs only the base install; `make setup` brings the developer's tools besides.
-$(VENV)/.run: pyproject.toml setup.py constraints.txt $(wildcard src/headrace/records/*.pyx src/headrace/records/*.pxd)
+$(VENV)/.serve: pyproject.toml setup.py constraints.txt $(wildcard src/headrace/records/*.pyx src/headrace/records/*.pxd)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing Headrace into $(VENV) …"
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e .
 	@$(BIN)/python -m compileall -q src/headrace
-	@touch $(VENV)/.run
+	@touch $(VENV)/.serve
 
+# A web shop on a node and Spark. EVENTS=100000 ends by itself and checks its results; RATE is in events a second.
 run: $(VENV)/.run
+	@$(BIN)/python -m headrace.demo $(if $(EVENTS),--events $(EVENTS)) $(if $(RATE),--rate $(RATE))
+
+serve: $(VENV)/.serve
 	@$(BIN)/python -m headrace.cli.welcome
 	@$(BIN)/headrace serve -c log.dirs=.work/data
 
@@ -68,4 +82,4 @@ soak: setup
 	@$(BIN)/python -m tools.soak
 
 clean:
-	rm -rf $(VENV) build .work src/headrace/records/*.so src/headrace/records/*.c
+	rm -rf $(VENV) build .work .headrace src/headrace/records/*.so src/headrace/records/*.c

@@ -1,4 +1,4 @@
-"""What `make run` says before it serves: where to connect, and what to try next."""
+"""What `make serve` says before it serves: where to connect, and what to try next."""
 
 TEXT = """
 Headrace serves on localhost:9092 in a moment; every Kafka client can connect. In another terminal, for example:

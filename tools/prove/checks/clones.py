@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tools.prove.clients import CLIENTS, WriteOptions
@@ -20,9 +22,18 @@ from tools.prove.registry import ROOT, NotRun, check, say
 
 TEST_S_MAX = 900.0
 CLONE_S_MAX = 120.0
-RUN_S_MAX = 300.0
+RUN_S_MAX = 600.0
+FIRST_RESULTS_S_MAX = 90.0
+END_S_MAX = 600.0
 STOP_S_MAX = 60.0
 PORT = 9092
+SHOWN_CHARACTERS = 2000
+RESULT_TOPIC = "shop-enriched-orders"
+SERVES = re.compile(" serves on ")
+SHOP_STARTS = re.compile("the node starts")
+FIRST_RESULTS = re.compile("[1-9][0-9 ]* enriched orders")
+STOPPED = "`make run` goes on from here"
+RIGHT = re.compile("events in = events out")
 
 
 @contextlib.contextmanager
@@ -48,18 +59,70 @@ def tests_in_a_fresh_clone() -> str:
     return f"{seconds:.0f} s in all; {summary}"
 
 
-@check("run-in-a-fresh-clone", "make run in a fresh clone serves on localhost:9092 and stops cleanly on SIGTERM")
+@check("serve-in-a-fresh-clone", "make serve in a fresh clone serves on localhost:9092 and stops cleanly on SIGTERM")
+def serve_in_a_fresh_clone() -> str:
+    _require_port()
+    with fresh_clone() as clone, _made(clone, "serve") as made:
+        made.wait_for(SERVES, RUN_S_MAX)
+        seconds = made.seconds
+        say(f"serves after {seconds:.0f} s")
+        clients = _exchange()
+        made.signal(signal.SIGTERM)
+        assert "stopped cleanly" in made.said(), f"no clean stop: {made.said()[-SHOWN_CHARACTERS:]}"
+    return f"serves {seconds:.0f} s after make serve; {', '.join(clients)} wrote and read"
+
+
+@check(
+    "run-in-a-fresh-clone",
+    "make run in a fresh clone, as a new user types it: progress from the start, first results within 90 s of the installation, which "
+    "other people's clients read; Ctrl-C stops it cleanly, and EVENTS=… make run goes on from there and ends with its own check green",
+)
 def run_in_a_fresh_clone() -> str:
+    _require_port()
+    if shutil.which("kcat") is None:
+        raise NotRun("kcat is not on the path")
+    with fresh_clone() as clone:
+        with _made(clone, "run") as made:
+            made.wait_for(SHOP_STARTS, RUN_S_MAX)
+            installed_s = made.seconds
+            say(f"installed after {installed_s:.0f} s")
+            made.wait_for(FIRST_RESULTS, FIRST_RESULTS_S_MAX)
+            first_s = made.seconds - installed_s
+            say(f"first results {first_s:.0f} s later")
+            clients = _exchange()
+            rows = run(["kcat", "-C", "-e", "-q", "-b", f"localhost:{PORT}", "-t", RESULT_TOPIC], timeout_s=CLONE_S_MAX)
+            read = [json.loads(line) for line in rows.stdout.splitlines()]
+            assert read and all(row["name"] and row["city"] for row in read), f"no results: {rows.stdout[:500]!r}"
+            made.signal(signal.SIGINT)
+            assert STOPPED in made.said(), f"no clean stop: {made.said()[-SHOWN_CHARACTERS:]}"
+        with _made(clone, "run", "EVENTS=100000") as made:
+            made.wait_for(RIGHT, END_S_MAX)
+            code = made.wait()
+            assert code == 0, f"it ended with {code}: {made.said()[-SHOWN_CHARACTERS:]}"
+            events = next(line for line in made.said().splitlines() if " events: " in line)
+    return (
+        f"installed in {installed_s:.0f} s, first results {first_s:.0f} s later; {', '.join(clients)} wrote and read, kcat read "
+        f"{len(read)} results; the second run went on to {events}"
+    )
+
+
+def _require_port() -> None:
     with socket.socket() as probe:
         probe.settimeout(1)
         if probe.connect_ex(("localhost", PORT)) == 0:
             raise NotRun(f"something serves on port {PORT} already")
-    with fresh_clone() as clone:
-        began = time.monotonic()
-        log = clone / "run.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                ["make", "run"],
+
+
+class _Made:
+    """A target of make's under way."""
+
+    def __init__(self, clone: Path, words: Sequence[str]) -> None:
+        self._words = " ".join(("make", *words))
+        self._log = clone / f"{words[0]}.log"
+        self._began = time.monotonic()
+        with self._log.open("wb") as output:
+            self._process = subprocess.Popen(
+                ["make", *words],
                 cwd=clone,
                 env={**os.environ, **_clean()},
                 stdin=subprocess.DEVNULL,
@@ -67,29 +130,47 @@ def run_in_a_fresh_clone() -> str:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        try:
-            _wait_until_it_serves(process, log)
-            seconds = time.monotonic() - began
-            say(f"serves after {seconds:.0f} s")
-            clients = _exchange()
-            # The whole group that was started here: make, and the node under it.
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait(STOP_S_MAX)
-            said = log.read_text(errors="replace")
-            assert "stopped cleanly" in said, f"no clean stop: {said[-1500:]}"
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(STOP_S_MAX)
-    return f"serves {seconds:.0f} s after make run; {', '.join(clients)} wrote and read"
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def said(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def wait_for(self, words: re.Pattern[str], seconds_max: float) -> None:
+        deadline = time.monotonic() + seconds_max
+        while words.search(self.said()) is None:
+            ended = self._process.poll()
+            if ended is not None and words.search(self.said()) is not None:
+                return
+            assert ended is None, f"{self._words} ended with {ended}: {self.said()[-SHOWN_CHARACTERS:]}"
+            assert time.monotonic() < deadline, (
+                f"{self._words} did not say {words.pattern!r} within {seconds_max:.0f} s: {self.said()[-SHOWN_CHARACTERS:]}"
+            )
+            time.sleep(0.2)
+
+    def signal(self, number: int) -> None:
+        """To the whole group that was started here, as a terminal does: make, and what is under it. Waits until it has ended."""
+        os.killpg(self._process.pid, number)
+        self.wait()
+
+    def wait(self) -> int:
+        return self._process.wait(STOP_S_MAX)
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(STOP_S_MAX)
 
 
-def _wait_until_it_serves(process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + RUN_S_MAX
-    while " serves on " not in log.read_text(errors="replace"):
-        assert process.poll() is None, f"make run ended with {process.returncode}: {log.read_text()[-2000:]}"
-        assert time.monotonic() < deadline, f"make run does not serve after {RUN_S_MAX} s: {log.read_text()[-2000:]}"
-        time.sleep(0.2)
+@contextlib.contextmanager
+def _made(clone: Path, *words: str) -> Iterator[_Made]:
+    made = _Made(clone, words)
+    try:
+        yield made
+    finally:
+        made.close()
 
 
 def _exchange() -> list[str]:

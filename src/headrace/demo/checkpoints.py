@@ -1,0 +1,54 @@
+"""How far a query is, by its checkpoint: what Spark wrote there when a batch was done is not changed by any kill."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.base.errors import CorruptData, HeadraceError
+from headrace.base.ids import TopicPartition
+from headrace.pipelines.offsets import read_offset
+
+FORMATS = ("v1",)
+
+
+class Position(NamedTuple):
+    batch: int
+    watermark_ms: int  # as it was for this batch: all windows that end before it are out
+    offsets: dict[TopicPartition, int]  # of what is read next
+
+
+NOWHERE = Position(-1, 0, {})
+
+
+def position(checkpoint: Path) -> Position:
+    """After the last batch that is done; `NOWHERE` if there is none."""
+    done = _newest(checkpoint / "commits")
+    if done is None:
+        return NOWHERE
+    path = checkpoint / "offsets" / str(done)
+    try:
+        return parse_offsets(done, path.read_text())
+    except FileNotFoundError:
+        return NOWHERE  # taken away meanwhile
+    except (ValueError, LookupError, HeadraceError) as error:
+        raise CorruptData(f"{path} cannot be read: {error}") from error
+
+
+def parse_offsets(batch: int, text: str) -> Position:
+    form, head, *sources = text.splitlines()
+    if form not in FORMATS:
+        raise ValueError(f"its format is {form[:20]!r}; {', '.join(FORMATS)} is known")
+    offsets: dict[TopicPartition, int] = {}
+    for source in sources:
+        if source != "-":  # nothing of it has been read
+            offsets |= read_offset(json.loads(source)).offsets
+    return Position(batch, int(json.loads(head)["batchWatermarkMs"]), offsets)
+
+
+def _newest(folder: Path) -> int | None:
+    try:
+        return max((int(one.name) for one in folder.iterdir() if one.name.isdigit()), default=None)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,155 @@
+"""Watches a run from a thread of its own, and does what its end needs. Brokers that are killed meanwhile make it wait, nobody else."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from headrace.base.errors import CorruptData, HeadraceError
+from headrace.base.ids import TopicPartition
+from headrace.demo.checkpoints import position
+from headrace.demo.findings import find
+from headrace.demo.folders import Folders, WrongFolders, check_cluster, check_node
+from headrace.demo.layout import PLACES, Layout
+from headrace.demo.newest import Newest
+from headrace.demo.shop import Misplaced, Shop, places_of
+from headrace.demo.stages import QUERIES, SHOP, TABLES, Facts, Stage, goal, stage
+from headrace.demo.summary import Summary
+from headrace.demo.topics import RESULTS
+from headrace.pipelines.runner.control import NoAnswer as DriverSilent
+from headrace.pipelines.runner.control import ask_status
+from headrace.pipelines.runner.runs import Runs
+from headrace.pipelines.runner.status import QueryStatus
+
+TURN_S = 0.5
+AGAIN_S = 0.5
+RATES_S = 5.0
+_FINAL = (Misplaced, CorruptData, WrongFolders)
+
+
+@dataclass(frozen=True)
+class Seen:
+    facts: Facts
+    stage: Stage | None = None  # None: a run without end
+    goal: int | None = None
+    rates: Mapping[str, float] = field(default_factory=dict)  # records a second, by topic
+    statuses: Mapping[str, QueryStatus] = field(default_factory=dict)  # by title; empty while there is no driver
+    minutes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    rows: Mapping[str, int] = field(default_factory=dict)  # of results, by topic
+
+
+class Director:
+    """Everything is told by attributes, which are replaced as a whole."""
+
+    def __init__(self, bootstrap: str, folders: Folders, events: int | None) -> None:
+        self.seen: Seen | None = None
+        self.trouble = ""  # why it waits
+        self.failure: HeadraceError | None = None  # why it has given up
+        self.doing = ""  # of the summary
+        self.summary: Summary | None = None
+        self._bootstrap = bootstrap
+        self._folders = folders
+        self._events = events
+        self._summary_wanted = threading.Event()
+        self._stopped = threading.Event()
+        self._history: deque[tuple[float, dict[TopicPartition, int]]] = deque()
+        self._thread = threading.Thread(target=self._run, name="director", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, wait_s: float) -> None:
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(wait_s)
+
+    def summarize(self) -> None:
+        """Later: `summary` has it."""
+        self._summary_wanted.set()
+
+    def _run(self) -> None:
+        with Shop(self._bootstrap) as shop, Newest(self._bootstrap) as newest:
+            while not self._stopped.is_set():
+                try:
+                    self._direct(shop, newest)
+                    return
+                except _FINAL as error:
+                    self.failure = error
+                    return
+                except (HeadraceError, TimeoutError) as error:
+                    self.trouble = str(error) or "the node does not answer"
+                except Exception as error:  # a fault of ours: nobody would hear of it in this thread
+                    self.failure = HeadraceError("".join(traceback.format_exception(error)))
+                    return
+                self._stopped.wait(AGAIN_S)
+
+    def _direct(self, shop: Shop, newest: Newest) -> None:
+        check_node(self._folders, shop)
+        shop.prepare()
+        check_cluster(self._folders, shop)
+        layout = shop.layout()
+        while not self._stopped.is_set():
+            if self._summary_wanted.is_set():
+                self.summary = self._summarize(layout)
+                return
+            facts = self._facts(shop, layout)
+            newest.read()
+            if self._events is None:
+                self.seen = self._seen(facts, newest)
+            else:
+                at = stage(self._events, facts)
+                wanted = goal(self._events, facts)
+                self.seen = self._seen(facts, newest, at, wanted)
+                if at is Stage.CLOSING:
+                    layout = shop.close_day(wanted)
+                    continue
+            self.trouble = ""
+            self._stopped.wait(TURN_S)
+
+    def _facts(self, shop: Shop, layout: Layout) -> Facts:
+        # The positions first: what they are compared with is then never older.
+        positions = {
+            query.name: position(self._folders.checkpoints / query.pipeline / query.result.name) for query in QUERIES
+        }
+        results = places_of(RESULTS)
+        ends = shop.ends(PLACES) | shop.ends(results, committed=True)
+        written = shop.ends(results)
+        return Facts(layout, ends, positions, frozenset(one for one in results if written[one] != ends[one]))
+
+    def _seen(self, facts: Facts, newest: Newest, at: Stage | None = None, wanted: int | None = None) -> Seen:
+        now = time.monotonic()
+        self._history.append((now, dict(facts.ends)))
+        while now - self._history[0][0] > RATES_S:
+            self._history.popleft()
+        return Seen(facts, at, wanted, _rates(self._history), self._statuses(), newest.minutes(), dict(newest.rows))
+
+    def _statuses(self) -> dict[str, QueryStatus]:
+        runs = Runs(self._folders.runtime)
+        found: dict[str, QueryStatus] = {}
+        for name in (SHOP, TABLES):
+            run = runs.find(name)
+            if run is not None and run.is_alive and run.port:
+                with suppress(DriverSilent):
+                    found |= {one.title: one for one in ask_status(run)}
+        return found
+
+    def _summarize(self, layout: Layout) -> Summary:
+        assert self.seen is not None and self.seen.goal is not None
+
+        def told(text: str) -> None:
+            self.doing = text
+
+        return find(self._bootstrap, self._folders.tables, layout, self.seen.goal, told)
+
+
+def _rates(history: deque[tuple[float, dict[TopicPartition, int]]]) -> dict[str, float]:
+    (then, before), (now, after) = history[0], history[-1]
+    rates: dict[str, float] = {}
+    for place, end in after.items():
+        rates[place.topic] = rates.get(place.topic, 0.0) + max(0, end - before.get(place, end))
+    return {topic: records / max(now - then, TURN_S) for topic, records in rates.items()}

@@ -1,0 +1,96 @@
+"""Where a run has its things. The node's data may be older than the shop (`make serve` uses them too); the rest belongs to them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.base.errors import ConfigError, HeadraceError
+from headrace.demo.shop import Shop, places_of
+from headrace.demo.topics import RESULTS
+
+PIPELINES = ("shop.yaml", "tables.yaml")  # started in this order
+
+
+class WrongFolders(ConfigError):
+    """What lies there does not belong together."""
+
+
+class NotOurs(HeadraceError):
+    """A broker of somebody else."""
+
+
+class Folders(NamedTuple):
+    work: Path
+    runtime: Path  # of the pipelines' driver
+
+    @property
+    def data(self) -> Path:
+        return self.work / "data"
+
+    @property
+    def shop(self) -> Path:
+        return self.work / "shop"
+
+    @property
+    def pipelines(self) -> Path:
+        return self.shop / "pipelines"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.shop / "checkpoints"
+
+    @property
+    def tables(self) -> Path:
+        return self.shop / "tables"
+
+    def log(self, name: str) -> Path:
+        return self.shop / "logs" / f"{name}.log"
+
+    def make(self) -> None:
+        """With the pipelines in them: paths in those are relative to where they lie."""
+        self.pipelines.mkdir(parents=True, exist_ok=True)
+        for name in PIPELINES:
+            (self.pipelines / name).write_text((files("headrace.demo") / "pipeline" / name).read_text())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """ConfigError if another run has them. The lock ends with the process, however that ends."""
+        with (self.shop / "lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.seek(0)
+                raise ConfigError(f"the shop in {self.work} is running already, as process {file.read()}") from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+
+def check_node(folders: Folders, shop: Shop) -> None:
+    """NotOurs unless whoever answers is the node of these data: another may have taken the port before ours could."""
+    try:
+        noted = (folders.data / "meta.properties").read_text().splitlines()
+    except OSError:
+        noted = []
+    if f"cluster.id={shop.cluster_id()}" not in noted:
+        raise NotOurs("another broker than ours answers; is its port in use?")
+
+
+def check_cluster(folders: Folders, shop: Shop) -> None:
+    """Checkpoints of another cluster's topics would lose or double everything: WrongFolders."""
+    cluster_id, note = shop.cluster_id(), folders.shop / "cluster-id"
+    anew = f"to begin anew, remove {folders.data} and {folders.shop}"
+    if note.exists():
+        if note.read_text() != cluster_id:
+            raise WrongFolders(f"{folders.shop} belongs to another cluster than the one in {folders.data}: {anew}")
+        return
+    if any(shop.ends(places_of(RESULTS)).values()):
+        raise WrongFolders(f"the topics in {folders.data} have results, but {folders.shop} is gone: {anew}")
+    note.write_text(cluster_id)

@@ -1,0 +1,157 @@
+"""The process that lets things happen in the shop: `python -m headrace.demo.generator localhost:9092 --rate 1000 --events 100000`.
+
+It asks where the topics end and goes on from there, event by event in their order, and never far in one partition while another lags:
+what comes later than the watermark of a pipeline would be left out there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from headrace.base.errors import HeadraceError
+from headrace.base.ids import TopicPartition
+from headrace.client import Producer
+from headrace.demo.attached import end_with_parent
+from headrace.demo.layout import Layout
+from headrace.demo.shop import Shop, check_place
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.client.deliveries import SentRange
+
+TURN_S = 0.1
+EVENTS_AT_ONCE_MAX = 2_000  # 20 s on the shop's clock: how far partitions may be apart
+BEHIND_S_MAX = 5.0  # what could not be sent in so long is not made up for by going faster
+DELIVERY_S_MAX = 150.0  # longer than the producer's own delivery.timeout.ms
+COMPRESSION = "lz4"
+
+log = logging.getLogger("headrace.demo")
+
+
+class Pace:
+    """How many events are due; a rate of 0 is as fast as can be."""
+
+    def __init__(self, rate: float, now: float) -> None:
+        self._rate = rate
+        self._since = now
+        self._sent = 0
+
+    def due(self, now: float) -> int:
+        if self._rate <= 0:
+            return EVENTS_AT_ONCE_MAX
+        behind_s = now - self._since - self._sent / self._rate
+        if behind_s > BEHIND_S_MAX:
+            self._since += behind_s - BEHIND_S_MAX
+        return min(EVENTS_AT_ONCE_MAX, int((now - self._since) * self._rate) - self._sent)
+
+    def sent(self, events: int) -> None:
+        self._sent += events
+
+    def wait_s(self, now: float) -> float:
+        """Until a turn's worth is due, which is one event at least."""
+        if self._rate <= 0:
+            return 0.0
+        return max(0.0, self._since + (self._sent + max(1.0, self._rate * TURN_S)) / self._rate - now)
+
+
+class Generator:
+    def __init__(self, producer: Producer, layout: Layout, ends: Mapping[TopicPartition, int]) -> None:
+        self._producer = producer
+        self._layout = layout
+        self._ends = dict(ends)
+        self.next_event = layout.frontier(ends).low
+
+    def send(self, events: int) -> None:
+        """The next ones. When it returns all are there, in every partition."""
+        import pyarrow as pa
+
+        end = self.next_event + events
+        under_way: list[tuple[TopicPartition, range, Future[list[SentRange]]]] = []
+        for place, offsets in self._layout.missing(self.next_event, end, self._ends).items():
+            records = [self._layout.record(place, offset) for offset in offsets]
+            columns = [_column([one.key for one in records]), _column([one.value for one in records])]
+            rows = pa.record_batch(columns, names=["key", "value"])
+            sent = self._producer.send_batch(place.topic, rows, partition=place.partition)
+            under_way.append((place, offsets, sent))
+        for place, offsets, sent in under_way:
+            wanted = offsets.start
+            for part in sorted(sent.result(DELIVERY_S_MAX), key=lambda one: one.base_offset):
+                check_place(place, wanted, part.base_offset)
+                wanted += part.rows
+            self._ends[place] = offsets.stop
+        self.next_event = end
+
+
+def _column(values: list[bytes]) -> pa.Array:
+    """What `pa.array` does, which would load pandas to see whether it is given some: 50 MB."""
+    import pyarrow as pa
+
+    offsets = array("i", accumulate(map(len, values), initial=0))
+    return pa.Array.from_buffers(
+        pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
+    )
+
+
+def generate(
+    bootstrap: str,
+    *,
+    rate: float,
+    events: int | None,
+    stop: threading.Event,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """Until there are so many events, or it is told to stop; how many there are then."""
+    with Shop(bootstrap) as shop:
+        layout = shop.layout()
+        shop.ring(layout)
+        ends = shop.ends()
+    with Producer({"bootstrap.servers": bootstrap, "compression.type": COMPRESSION}) as producer:
+        generator = Generator(producer, layout, ends)
+        # Where a kill has left some partitions ahead of others, these are part of what there is to be.
+        goal = None if events is None else max(events, layout.frontier(ends).high)
+        log.info("%d events are there; %s", generator.next_event, "without end" if goal is None else f"up to {goal}")
+        pace = Pace(rate, clock())
+        while not stop.is_set() and (goal is None or generator.next_event < goal):
+            due = pace.due(clock())
+            if goal is not None:
+                due = min(due, goal - generator.next_event)
+            if due > 0:
+                generator.send(due)
+                pace.sent(due)
+            stop.wait(pace.wait_s(clock()))
+        log.info("%d events are there", generator.next_event)
+        return generator.next_event
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="headrace.demo.generator", description="Events of a web shop.")
+    parser.add_argument("bootstrap", help="brokers to ask first, as host:port")
+    parser.add_argument("--rate", type=float, default=1000.0, help="events a second; 0: as fast as can be")
+    parser.add_argument("--events", type=int, help="end when there are so many in all")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(stream=sys.stderr, level="INFO", format="%(asctime)s %(levelname)s %(message)s (%(name)s)")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    end_with_parent()
+    try:
+        generate(given.bootstrap, rate=given.rate, events=given.events, stop=stop)
+    except (HeadraceError, TimeoutError) as error:
+        log.error("%s", error or "the brokers have not answered for long")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

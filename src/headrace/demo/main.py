@@ -1,0 +1,245 @@
+"""`make run`: a node, a shop in which things happen, Spark that makes something of them, and a view of it all, from one command.
+
+Everything durable is in topics, tables and checkpoints, so this can be killed anywhere and started again. With `--events` it ends by
+itself, and says whether everything came out as it must.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from headrace.base.errors import ConfigError, HeadraceError
+from headrace.demo.children import Child, Register
+from headrace.demo.director import Director
+from headrace.demo.folders import Folders
+from headrace.demo.screens import Screen, screen
+from headrace.demo.showing import USUAL_PORT, Ports, state_of
+from headrace.demo.stages import Stage
+from headrace.demo.summary import lines, number
+from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES, GivenUp, Supervisor
+from headrace.pipelines.runner.supervision import State as QueryState
+
+LOOPBACK = "127.0.0.1"
+HTTP_PORT = 9404
+PORTS_TRIED = 50
+RATE = 1000.0  # events a second of a run without end; one with an end goes as fast as it can
+TURN_S = 0.25
+STILL_S_MAX = 600.0  # nothing moves any more: something is wrong that nobody noticed
+DIRECTOR_ENDS_S = 2.0
+
+
+class Options(NamedTuple):
+    folders: Folders
+    events: int | None
+    rate: float
+    port: int
+    plain: bool
+
+
+class Stopped(Exception):
+    """Somebody wants it to end."""
+
+
+class Run:
+    def __init__(self, options: Options, shown: Screen) -> None:
+        self._options = options
+        self._screen = shown
+        self._began = time.monotonic()
+        self._ports = Ports(_free_port(options.port), _free_port(HTTP_PORT))
+        self._bootstrap = f"{LOOPBACK}:{self._ports.broker}"
+        self._director = Director(self._bootstrap, options.folders, options.events)
+        self._register = Register(options.folders.shop / "processes.json")
+        self._supervisor = Supervisor(self._children(), self._register)
+        self._doing = "the node starts"
+        self._signals = 0
+        self._is_ending = False
+        self._moved: tuple[object, float] = (None, self._began)
+
+    def _children(self) -> list[Child]:
+        options, folders = self._options, self._options.folders
+        address = f"PLAINTEXT://{LOOPBACK}:{self._ports.broker}"
+        settings = {
+            "log.dirs": str(folders.data),
+            "listeners": address,
+            "advertised.listeners": address,
+            "headrace.http.listener": f"localhost:{self._ports.http}",
+        }
+        tied = [sys.executable, "-m", "headrace.demo.attached"]
+        node = [*tied, "serve", *(part for name, value in settings.items() for part in ("-c", f"{name}={value}"))]
+        generator = [sys.executable, "-m", "headrace.demo.generator", self._bootstrap, "--rate", str(options.rate)]
+        if options.events is not None:
+            generator += ["--events", str(options.events)]
+        pipelines = [*tied, "pipelines", "run", str(folders.pipelines), "--bootstrap-server", self._bootstrap]
+        pipelines += ["--runtime", str(folders.runtime)]
+        return [
+            Child(name, command, folders.log(name), {})
+            for name, command in ((NODE, node), (GENERATOR, generator), (PIPELINES, pipelines))
+        ]
+
+    def play(self) -> int:
+        """The exit code."""
+        for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(one, self._signalled)
+        try:
+            self._register.clear(self._screen.say)
+            self._supervisor.start(NODE)
+            self._director.start()
+            self._until_prepared()
+            if self._options.events is None:
+                self._start_the_rest()
+                while True:
+                    self._turn()
+            return self._to_the_end()
+        except Stopped:
+            self._end()
+            self._screen.close()
+            self._screen.say("stopped; `make run` goes on from here, `make clean` forgets everything")
+            return 0
+        except HeadraceError as error:
+            self._doing = "it failed"
+            self._end()
+            self._screen.close()
+            self._screen.say(f"headrace: {error}")
+            for text in error.last_words if isinstance(error, GivenUp) else ():
+                self._screen.say(f"    {text}")
+            return 1
+        finally:
+            self._supervisor.kill_all()
+            self._screen.close()
+
+    def _until_prepared(self) -> None:
+        while self._director.seen is None:
+            self._turn()
+
+    def _start_the_rest(self) -> None:
+        seen = self._director.seen
+        if seen is None or seen.stage in (None, Stage.EVENTS):
+            self._supervisor.start(GENERATOR)
+        self._supervisor.start(PIPELINES)
+        self._doing = "events happen"
+
+    def _to_the_end(self) -> int:
+        seen = self._director.seen
+        assert seen is not None
+        if seen.stage is not Stage.DONE:
+            self._start_the_rest()
+        elif seen.goal is not None:
+            self._supervisor.news.append(f"all of {number(seen.goal)} events were worked on before")
+        while (seen := self._director.seen) is None or seen.stage is not Stage.DONE:
+            self._doing = "" if seen is None or seen.stage is None else seen.stage.value
+            self._turn()
+            self._check_that_it_moves()
+        self._doing = "Spark ends"
+        self._supervisor.end(GENERATOR, self._show)
+        self._supervisor.end(PIPELINES, self._turn)
+        self._director.summarize()
+        while self._director.summary is None:
+            self._doing = self._director.doing or "the results are checked"
+            self._turn()
+        summary = self._director.summary
+        self._end()
+        self._screen.close()
+        for text in lines(summary):
+            self._screen.say(text)
+        self._screen.say(f"in {time.monotonic() - self._began:.0f} s; the tables are in {self._options.folders.tables}")
+        return 0 if summary.is_right else 1
+
+    def _turn(self) -> None:
+        if self._signals:
+            raise Stopped
+        if self._director.failure is not None:
+            raise self._director.failure
+        self._supervisor.look()
+        self._show()
+        time.sleep(TURN_S)
+
+    def _show(self) -> None:
+        elapsed = time.monotonic() - self._began
+        self._screen.show(
+            state_of(self._doing, elapsed, self._director, self._supervisor, self._ports, self._options.folders)
+        )
+
+    def _check_that_it_moves(self) -> None:
+        seen = self._director.seen
+        if seen is None:
+            return
+        if not self._supervisor.is_wanted(PIPELINES):
+            raise HeadraceError("the pipelines were stopped before all was done")
+        for one in seen.statuses.values():
+            if one.state == QueryState.FAILED.value:
+                raise HeadraceError(f"{one.title} was given up: {one.error}")
+        where = (seen.stage, seen.facts.ends, seen.facts.positions)
+        now = time.monotonic()
+        if where != self._moved[0]:
+            self._moved = (where, now)
+        elif now - self._moved[1] > STILL_S_MAX:
+            raise HeadraceError(
+                f"nothing has moved for {STILL_S_MAX:.0f} s; {self._options.folders.log(PIPELINES)} may say why"
+            )
+
+    def _end(self) -> None:
+        """In order: who writes, who reads, the node."""
+        if not self._is_ending:
+            self._is_ending = True
+            self._director.stop(DIRECTOR_ENDS_S)
+            self._signals = 0
+            self._doing = "it ends"
+            self._supervisor.end_all(self._show_while_ending)
+
+    def _show_while_ending(self) -> None:
+        if self._signals:  # asked again: at once, then
+            self._supervisor.kill_all()
+        self._show()
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+
+
+def _free_port(wanted: int) -> int:
+    """This one, or one of the next if somebody has it."""
+    for port in range(wanted, wanted + PORTS_TRIED):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOOPBACK, port))
+                return port
+            except OSError:
+                continue
+    raise ConfigError(f"none of the ports {wanted} to {wanted + PORTS_TRIED - 1} is free")
+
+
+def _options(arguments: Sequence[str]) -> Options:
+    parser = argparse.ArgumentParser(prog="headrace.demo", description="A web shop on Headrace and Spark.")
+    parser.add_argument("--events", type=int, help="end when so many events are worked on, and check the results")
+    parser.add_argument("--rate", type=float, help=f"events a second; 0: as fast as can be (that or {RATE:.0f})")
+    parser.add_argument("--folder", type=Path, default=Path(".work"), help="where data, tables and logs are")
+    parser.add_argument("--port", type=int, default=USUAL_PORT, help="of the node, or the next one that is free")
+    parser.add_argument("--plain", action="store_true", help="lines of text, also on a terminal")
+    given = parser.parse_args(arguments)
+    if given.events is not None and given.events < 1:
+        parser.error("--events must be 1 at least")
+    if given.rate is not None and given.rate < 0:
+        parser.error("--rate must not be below 0")
+    rate = given.rate if given.rate is not None else RATE if given.events is None else 0.0
+    return Options(
+        Folders(given.folder.absolute(), Path(".headrace").absolute()), given.events, rate, given.port, given.plain
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _options(arguments)
+    try:
+        options.folders.make()
+        with options.folders.locked():
+            return Run(options, screen(options.plain)).play()
+    except (HeadraceError, OSError) as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 1

@@ -1,0 +1,104 @@
+"""The shop's topics with hands: made, filled with customers, asked how far they are, closed for the day."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from headrace.base.errors import ErrorCode, HeadraceError
+from headrace.base.ids import TopicPartition
+from headrace.client import Admin, Consumer, Producer
+from headrace.client.refusals import Refused
+from headrace.demo.events import CUSTOMERS, customer
+from headrace.demo.layout import PLACES, Layout, closings_of
+from headrace.demo.topics import CLOSINGS, PARTITION_COUNTS, TOPICS
+from headrace.demo.topics import CUSTOMERS as CUSTOMERS_TOPIC
+
+CALL_S_MAX = 60.0
+POLL_S = 0.5
+CLOSINGS_PLACE = TopicPartition(CLOSINGS, 0)
+CUSTOMERS_PLACE = TopicPartition(CUSTOMERS_TOPIC, 0)
+
+
+class Misplaced(HeadraceError):
+    """A record is not where it has to be: somebody else writes to the topic, and nothing that is worked out from it would be right."""
+
+
+class Shop:
+    def __init__(self, bootstrap: str) -> None:
+        self._options = {"bootstrap.servers": bootstrap}
+        self._admin = Admin(self._options)
+
+    def __enter__(self) -> Shop:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._admin.close()
+
+    def cluster_id(self) -> str:
+        return self._admin.describe_cluster(CALL_S_MAX).id or ""
+
+    def prepare(self) -> None:
+        """Topics and customers, as far as they are not there."""
+        there = set(self._admin.list_topics(timeout_s=CALL_S_MAX))
+        try:
+            self._admin.create_topics([one for one in TOPICS if one.name not in there], timeout_s=CALL_S_MAX)
+        except Refused as refused:
+            if any(error.code is not ErrorCode.TOPIC_ALREADY_EXISTS for error in refused.failures.values()):
+                raise
+        begin = self.ends([CUSTOMERS_PLACE])[CUSTOMERS_PLACE]
+        with Producer(self._options) as producer:
+            some = [customer(number) for number in range(begin, CUSTOMERS)]
+            sent = [producer.send(CUSTOMERS_TOPIC, one.value, one.key, partition=0) for one in some]
+            for one, delivery in zip(some, sent, strict=True):
+                check_place(CUSTOMERS_PLACE, one.id, delivery.result().offset)
+
+    def layout(self) -> Layout:
+        """By all closings so far."""
+        end = self.ends([CLOSINGS_PLACE])[CLOSINGS_PLACE]
+        values: list[int] = []
+        with Consumer({**self._options, "auto.offset.reset": "earliest"}) as consumer:
+            consumer.assign([CLOSINGS_PLACE])
+            while len(values) < end:
+                values += [json.loads(record.value or b"")["events"] for record in consumer.poll(POLL_S)]
+        return Layout(closings_of(values))
+
+    def ends(self, places: Iterable[TopicPartition] = PLACES, *, committed: bool = False) -> dict[TopicPartition, int]:
+        """The offsets of the next records; `committed`: as readers see it who leave open transactions out."""
+        listed = self._admin.list_offsets(
+            dict.fromkeys(places, "latest"),
+            isolation="read_committed" if committed else "read_uncommitted",
+            timeout_s=CALL_S_MAX,
+        )
+        return {place: one.offset for place, one in listed.items()}
+
+    def close_day(self, events: int) -> Layout:
+        """All of them must be there, and read: what comes after a bell and is from before it is too late for its window."""
+        layout = self.layout()
+        if events not in layout.closings:
+            with Producer(self._options) as producer:
+                producer.send(CLOSINGS, b'{"events":%d}' % events, partition=0).result()
+            layout = self.layout()
+        self.ring(layout)
+        return layout
+
+    def ring(self, layout: Layout) -> None:
+        """The bells that are missing; if whoever was about to was killed, that may be some."""
+        with Producer(self._options) as producer:
+            for place, click in layout.missing_bells(ends := self.ends()):
+                sent = producer.send(place.topic, click.value, click.key, partition=place.partition)
+                check_place(place, ends[place], sent.result().offset)
+
+
+def check_place(place: TopicPartition, wanted: int, found: int) -> None:
+    if wanted != found:
+        raise Misplaced(
+            f"{place}: what should be record {wanted} has become {found}: who else writes to {place.topic}?"
+        )
+
+
+def places_of(topics: Iterable[str]) -> list[TopicPartition]:
+    return [TopicPartition(topic, index) for topic in topics for index in range(PARTITION_COUNTS[topic])]

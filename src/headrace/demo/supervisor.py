@@ -1,0 +1,94 @@
+"""The processes of a run together: started one after the other, started again if they are killed, ended in the opposite order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from headrace.base.errors import HeadraceError
+from headrace.demo.children import Child, Register
+
+NODE, GENERATOR, PIPELINES = "node", "generator", "pipelines"
+# How long an end may take. Spark ends its batches first.
+END_S_MAX = {GENERATOR: 20.0, PIPELINES: 90.0, NODE: 30.0}
+PAUSE_S = 0.05
+
+
+class GivenUp(HeadraceError):
+    """A process ends each time it is started; `last_words` is the end of its log."""
+
+    def __init__(self, child: Child) -> None:
+        super().__init__(f"the {child.name} has ended with code {child.code} again and again")
+        self.last_words = child.last_words()
+
+
+class Supervisor:
+    def __init__(
+        self, children: Sequence[Child], register: Register, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.news: list[str] = []
+        self._children = {child.name: child for child in children}
+        self._register = register
+        self._clock = clock
+        self._wanted: dict[str, float] = {}  # those that are to run, and since when
+        self._due: dict[str, float] = {}
+
+    def __getitem__(self, name: str) -> Child:
+        return self._children[name]
+
+    def start(self, name: str) -> None:
+        now = self._clock()
+        self._wanted.setdefault(name, now)
+        self._due.pop(name, None)
+        self._children[name].start(now)
+        self._register.write(self._children.values())
+
+    def is_wanted(self, name: str) -> bool:
+        return name in self._wanted
+
+    def look(self) -> None:
+        """Starts again what has ended. A generator that is done is left, and pipelines that somebody has stopped are, too."""
+        now = self._clock()
+        for name in list(self._wanted):
+            child = self._children[name]
+            code = child.code
+            if code is None:
+                continue
+            if name in self._due:
+                if now >= self._due[name]:
+                    child.close()
+                    self.start(name)
+            elif code == 0 and name != NODE:
+                del self._wanted[name]
+                if name == PIPELINES:
+                    self.news.append(f"the {name} (process {child.pid}) were stopped by somebody else")
+            else:
+                how = "was killed" if code < 0 else "was stopped" if code == 0 else f"has ended with code {code}"
+                again_at = child.lives.ended(code, now)
+                if again_at is None:
+                    raise GivenUp(child)
+                self._due[name] = again_at
+                self.news.append(f"the {name} (process {child.pid}) {how}, and is started again")
+
+    def end(self, name: str, turn: Callable[[], None]) -> None:
+        """Asks it to end, and waits for that; `turn` is called meanwhile."""
+        self._wanted.pop(name, None)
+        child = self._children[name]
+        child.end()
+        deadline = self._clock() + END_S_MAX[name]
+        while child.is_running and self._clock() < deadline:
+            turn()
+            time.sleep(PAUSE_S)
+        if child.is_running:
+            self.news.append(f"the {name} (process {child.pid}) does not end, and is killed")
+        child.close()
+
+    def end_all(self, turn: Callable[[], None]) -> None:
+        for name in (GENERATOR, PIPELINES, NODE):
+            if self._children[name].pid is not None:
+                self.end(name, turn)
+        self._register.write(self._children.values())
+
+    def kill_all(self) -> None:
+        for child in self._children.values():
+            child.close()

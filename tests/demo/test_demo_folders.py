@@ -1,0 +1,75 @@
+"""What lies where, and whether it belongs together."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from headrace.base.errors import ConfigError
+from headrace.base.ids import TopicPartition
+from headrace.client import Producer
+from headrace.demo.folders import PIPELINES, Folders, NotOurs, WrongFolders, check_cluster, check_node
+from headrace.demo.shop import Shop
+from headrace.demo.topics import SESSIONS
+from headrace.pipelines.definitions import load
+
+
+@pytest.fixture
+def folders(tmp_path):
+    folders = Folders(tmp_path / "work", tmp_path / ".headrace")
+    folders.make()
+    return folders
+
+
+def test_pipelines_are_there_and_good(folders) -> None:
+    shop, tables = load(folders.pipelines)
+    assert {f"{one.name}.yaml" for one in (shop, tables)} == set(PIPELINES)
+    assert shop.checkpoint == str(folders.checkpoints / "shop")
+    assert {sink.target for sink in tables.sinks.values()} == {str(folders.tables / name) for name in tables.sinks}
+    assert set(shop.sinks) == set(tables.sinks)
+
+
+def test_a_second_run_is_refused_with_the_first_ones_number(folders) -> None:
+    with (
+        folders.locked(),
+        pytest.raises(ConfigError, match=f"running already, as process {os.getpid()}"),
+        folders.locked(),
+    ):
+        pass
+    with folders.locked():
+        pass
+
+
+@pytest.fixture
+def shop(headrace_node):
+    with Shop(headrace_node.bootstrap) as shop:
+        shop.prepare()
+        yield shop
+
+
+def test_a_broker_of_somebody_else_is_left_alone(folders, shop) -> None:
+    with pytest.raises(NotOurs):
+        check_node(folders, shop)
+    folders.data.mkdir()
+    (folders.data / "meta.properties").write_text("version=1\ncluster.id=another")
+    with pytest.raises(NotOurs):
+        check_node(folders, shop)
+    (folders.data / "meta.properties").write_text(f"version=1\ncluster.id={shop.cluster_id()}\n")
+    check_node(folders, shop)
+
+
+def test_checkpoints_stay_with_their_cluster(folders, shop) -> None:
+    check_cluster(folders, shop)
+    check_cluster(folders, shop)
+    (folders.shop / "cluster-id").write_text("another")
+    with pytest.raises(WrongFolders, match="belongs to another cluster"):
+        check_cluster(folders, shop)
+
+
+def test_results_without_checkpoints_are_not_doubled(folders, shop, headrace_node) -> None:
+    with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:
+        producer.send(SESSIONS, b"{}", partition=0).result()
+    assert shop.ends([TopicPartition(SESSIONS, 0)]) == {TopicPartition(SESSIONS, 0): 1}
+    with pytest.raises(WrongFolders, match="have results, but"):
+        check_cluster(folders, shop)

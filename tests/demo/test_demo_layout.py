@@ -1,0 +1,82 @@
+"""Which record lies where: against a list that was written event by event."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.base.ids import TopicPartition
+from headrace.demo import events
+from headrace.demo.events import PARTITIONS, Click, Order
+from headrace.demo.layout import CLICK_PLACES, ORDER_PLACES, PLACES, Layout, closings_of
+
+EVENTS_MAX = 300
+CLOSINGS = st.lists(st.integers(0, EVENTS_MAX), max_size=4, unique=True).map(sorted)
+
+
+def written(count: int, closings: list[int]) -> dict[TopicPartition, list[Click | Order]]:
+    """As somebody would who knows nothing of offsets."""
+    logs: dict[TopicPartition, list[Click | Order]] = {place: [] for place in PLACES}
+    clicks = orders = 0
+    for event in range(count + 1):
+        if event in closings:
+            for place in CLICK_PLACES:
+                logs[place].append(events.bell(closings.index(event), closings))
+        if event == count:
+            break
+        if event % events.ORDER_EVERY == events.CLICKS_OF_TEN:
+            logs[ORDER_PLACES[orders % PARTITIONS]].append(events.order(orders, closings))
+            orders += 1
+        else:
+            logs[CLICK_PLACES[clicks % PARTITIONS]].append(events.click(clicks, closings))
+            clicks += 1
+    return logs
+
+
+@given(st.integers(0, EVENTS_MAX), CLOSINGS)
+@settings(deadline=None, max_examples=60)
+def test_offsets_are_those_of_a_log(count: int, closings: list[int]) -> None:
+    layout = Layout(closings)
+    logs = written(count, closings)
+    assert layout.ends(count) == {place: len(log) for place, log in logs.items()}
+    for place, log in logs.items():
+        assert [layout.record(place, offset) for offset in range(len(log))] == log
+    assert layout.frontier(layout.ends(count)).high == count
+
+
+@given(st.integers(0, EVENTS_MAX), CLOSINGS, st.randoms(use_true_random=False))
+@settings(deadline=None, max_examples=60)
+def test_whoever_was_killed_goes_on_where_the_logs_end(count: int, closings: list[int], chance: random.Random) -> None:
+    """Wherever that is in each partition: a batch is there or not, whatever becomes of the others."""
+    closings = [one for one in closings if one < count]
+    layout, logs = Layout(closings), written(count, closings)
+    # No partition is ahead of a day that is not over.
+    since = closings[-1] if closings else 0
+    first = layout.ends(since)
+    ends = {place: chance.randint(first[place], len(log)) for place, log in logs.items()}
+    low, high = layout.frontier(ends)
+    assert since <= low <= count and high <= count
+    found = {place: log[: ends[place]] for place, log in logs.items()}
+    for start in range(low, count, 7):
+        for place, offsets in layout.missing(start, min(start + 7, count), ends).items():
+            assert offsets.start == len(found[place])
+            found[place] += [layout.record(place, offset) for offset in offsets]
+    assert found == logs
+
+
+@given(st.integers(1, EVENTS_MAX))
+@settings(deadline=None, max_examples=30)
+def test_bells_are_rung_once_in_every_partition(count: int) -> None:
+    before = Layout([]).ends(count)
+    layout = Layout([count])
+    assert layout.ends(count) == {place: end + (place in CLICK_PLACES) for place, end in before.items()}
+    one, *others = missing = layout.missing_bells(before)
+    assert [place for place, _ in missing] == list(CLICK_PLACES)
+    assert layout.missing_bells({**before, one[0]: before[one[0]] + 1}) == others
+    assert layout.missing_bells(layout.ends(count)) == []
+
+
+def test_closings_that_came_twice_count_once() -> None:
+    assert closings_of([100, 100, 250, 100, 300]) == [100, 250, 300]

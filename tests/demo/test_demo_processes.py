@@ -1,0 +1,163 @@
+"""Processes of a run: started again when they are killed, ended in order, and tied to whoever started them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from headrace.demo.children import AGAIN_S, EARLY_DEATHS_MAX, EARLY_S, Child, Lives, Register
+from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES, GivenUp, Supervisor
+
+WAITS = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print('here', flush=True); signal.pause()"
+ENDED_S_MAX = 30.0
+
+
+def until(condition):
+    deadline = time.monotonic() + ENDED_S_MAX
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def make(name=NODE, code=WAITS):
+        child = Child(name, [sys.executable, "-c", code], tmp_path / "logs" / f"{name}.log", {})
+        made.append(child)
+        return child
+
+    yield make
+    for child in made:
+        child.close()
+
+
+@pytest.fixture
+def supervisor(make, tmp_path):
+    """A clock that the test moves."""
+    supervisor = Supervisor(
+        [make(NODE), make(GENERATOR), make(PIPELINES)], Register(tmp_path / "processes"), lambda: supervisor.now
+    )
+    supervisor.now = 1000.0
+    return supervisor
+
+
+def test_whoever_is_killed_is_started_again(supervisor) -> None:
+    supervisor.start(NODE)
+    first = supervisor[NODE].pid
+    os.kill(first, signal.SIGKILL)
+    until(lambda: not supervisor[NODE].is_running)
+    supervisor.look()
+    assert not supervisor[NODE].is_running, "not at once"
+    supervisor.now += AGAIN_S
+    supervisor.look()
+    assert supervisor[NODE].is_running and supervisor[NODE].pid != first
+    assert supervisor.news == [f"the node (process {first}) was killed, and is started again"]
+
+
+def test_whoever_ended_without_fault_was_meant_to(supervisor) -> None:
+    for name in (GENERATOR, PIPELINES):
+        supervisor.start(name)
+        until(lambda name=name: supervisor[name].last_words() == ["here"])
+        supervisor[name].end()
+        until(lambda name=name: not supervisor[name].is_running)
+    supervisor.look()
+    supervisor.now += 10 * AGAIN_S
+    supervisor.look()
+    assert not supervisor[GENERATOR].is_running and not supervisor[PIPELINES].is_running
+    assert [one for one in supervisor.news if "somebody else" in one] == supervisor.news
+    assert len(supervisor.news) == 1
+
+
+def test_whoever_always_fails_is_given_up_with_its_last_words(make, tmp_path) -> None:
+    children = [make(NODE, "import sys; print('no room', flush=True); sys.exit(3)"), make(GENERATOR), make(PIPELINES)]
+    now = 0.0
+    supervisor = Supervisor(children, Register(tmp_path / "processes"), lambda: now)
+    supervisor.start(NODE)
+    with pytest.raises(GivenUp, match="the node has ended with code 3") as given_up:
+        for _ in range(10):
+            until(lambda: not supervisor[NODE].is_running)
+            supervisor.look()
+            now += AGAIN_S
+            supervisor.look()
+    assert given_up.value.last_words == ["no room"] * EARLY_DEATHS_MAX
+
+
+def test_lives() -> None:
+    lives = Lives()
+    for turn in range(20):  # killed as often as anybody likes
+        lives.started(float(turn))
+        assert lives.ended(-signal.SIGKILL, float(turn)) == turn + AGAIN_S
+    for _ in range(20):  # or after some time
+        lives.started(100.0)
+        assert lives.ended(1, 100.0 + EARLY_S) is not None
+    assert [lives.ended(1, 101.0) is None for _ in range(EARLY_DEATHS_MAX)] == [False] * (EARLY_DEATHS_MAX - 1) + [True]
+
+
+def test_all_end_in_order(supervisor) -> None:
+    for name in (NODE, GENERATOR, PIPELINES):
+        supervisor.start(name)
+        until(lambda name=name: supervisor[name].last_words() == ["here"])
+    seen = []
+
+    def look():
+        seen.append(tuple(supervisor[name].is_running for name in (GENERATOR, PIPELINES, NODE)))
+
+    supervisor.end_all(look)
+    assert {supervisor[name].code for name in (NODE, GENERATOR, PIPELINES)} == {0}
+    assert sorted(seen, reverse=True) == seen, "nobody ends before those who need him"
+
+
+def test_a_child_that_is_closed_is_gone_with_what_it_started(make) -> None:
+    child = make(
+        NODE, "import subprocess, sys; subprocess.Popen(['sleep', '1000']); print('here', flush=True); input()"
+    )
+    child.start(0.0)
+    until(lambda: child.last_words() == ["here"])
+    child.close()
+    assert child.code == -signal.SIGKILL
+    with pytest.raises(ProcessLookupError):
+        until(lambda: os.killpg(child.pid, 0) is not None)
+
+
+def test_what_is_left_of_a_killed_run_is_waited_for(make, tmp_path) -> None:
+    register = Register(tmp_path / "processes")
+    assert register.left() == {}
+    child = make()
+    child.start(0.0)
+    register.write([child, make(GENERATOR)])
+    assert {name: one.pid for name, one in register.left().items()} == {NODE: child.pid}
+    told = []
+    register.clear(told.append, lambda _: child.close())
+    assert register.left() == {} and told == ["processes of a run that was killed are ending"]
+
+
+def test_what_does_not_end_is_killed(make, tmp_path) -> None:
+    register = Register(tmp_path / "processes")
+    child = make()
+    child.start(0.0)
+    register.write([child])
+    register.clear(lambda _: None, lambda _: None)
+    until(lambda: not child.is_running)
+    assert child.code == -signal.SIGKILL
+
+
+def test_a_register_that_cannot_be_read_is_nobodys(tmp_path) -> None:
+    (tmp_path / "processes").write_text("[[")
+    assert Register(tmp_path / "processes").left() == {}
+
+
+def test_a_process_ends_with_its_parent() -> None:
+    """Whatever that dies of: its end of the pipe is closed then."""
+    code = f"from headrace.demo.attached import end_with_parent; end_with_parent(); {WAITS}"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"here\n"
+    process.stdin.close()
+    assert process.wait(ENDED_S_MAX) in (0, -signal.SIGTERM)
+    process.stdout.close()

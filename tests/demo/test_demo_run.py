@@ -1,0 +1,136 @@
+"""The main job with a real node and a real generator; what Spark would do is pretended."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.demo import main as job
+from headrace.demo.children import Child
+from headrace.demo.folders import Folders
+from headrace.demo.layout import Layout
+from headrace.demo.screens import Lines
+from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES
+from headrace.testing.processes import free_port
+
+PRETENDED = Path(__file__).with_name("pretended_pipelines.py")
+
+
+@pytest.fixture
+def folders(tmp_path):
+    folders = Folders(tmp_path / "work", tmp_path / ".headrace")
+    folders.make()
+    return folders
+
+
+@pytest.fixture
+def play(folders, monkeypatch):
+    """Runs it once; what happens meanwhile is up to `turned`, which is called again and again."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+
+    def play(events=None, rate=0.0, fault="", turned=lambda run: None):
+        out = io.StringIO()
+
+        class Run(job.Run):
+            def _children(self):
+                children = super()._children()
+                command = [sys.executable, str(PRETENDED), str(folders.work), self._bootstrap, fault]
+                return [*children[:-1], Child(PIPELINES, command, folders.log(PIPELINES), {})]
+
+            def _turn(self):
+                super()._turn()
+                turned(self)
+
+        with folders.locked():
+            code = Run(job.Options(folders, events, rate, free_port(), True), Lines(out)).play()
+        return code, out.getvalue()
+
+    yield play
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_bounded_run_ends_by_itself_and_checks_itself(play, folders) -> None:
+    code, said = play(events=3_000)
+    assert code == 0, said
+    assert "3 000 events: 2 700 clicks and 300 orders, each in its topic once" in said
+    assert said.count("right, each once") == 6 and "events in = events out" in said
+    assert "stopped cleanly" in folders.log(NODE).read_text()
+    code, said = play(events=2_000)
+    assert code == 0 and "all of 3 000 events were worked on before" in said and "events in = events out" in said
+
+
+@pytest.mark.parametrize(("fault", "told"), [("lost", "1 lost"), ("doubled", "1 twice")])
+def test_what_is_lost_or_doubled_is_found(play, fault, told) -> None:
+    code, said = play(events=500, fault=fault)
+    assert code == 1
+    assert said.count(told) == 2 and "NOT what the events say" in said
+
+
+def test_a_run_without_end_stops_cleanly_and_is_gone_on_with(play, folders) -> None:
+    def stop(run):
+        seen = run._director.seen
+        if seen is not None and seen.facts.layout.frontier(seen.facts.ends).low > 100:
+            run._signalled(signal.SIGINT, None)
+
+    code, said = play(rate=2_000.0, turned=stop)
+    assert code == 0 and "goes on from here" in said
+    for name, last in ((NODE, "stopped cleanly"), (GENERATOR, "events are there")):
+        assert last in folders.log(name).read_text()
+    assert not (folders.shop / "processes.json").read_text().strip("{}")
+    code, said = play(events=1)
+    assert code == 0 and "events in = events out" in said
+
+
+def test_whoever_is_killed_meanwhile_is_started_again(play) -> None:
+    killed = []
+
+    def kill(run):
+        for name in (NODE, GENERATOR, PIPELINES):
+            child = run._supervisor[name]
+            if name not in killed and child.is_running and run._supervisor[PIPELINES].is_running:
+                os.kill(child.pid, signal.SIGKILL)
+                killed.append(name)
+                return
+
+    code, said = play(events=20_000, rate=8_000.0, turned=kill)
+    assert code == 0, said
+    assert said.count("was killed, and is started again") == 3 and "events in = events out" in said
+
+
+def test_a_node_that_cannot_start_is_told_with_its_last_words(play, folders) -> None:
+    folders.data.write_text("not a folder")
+    code, said = play(events=10)
+    assert code == 1 and "the node has ended with code 1 again and again" in said and "work/data" in said
+
+
+def test_ports_that_are_taken_are_passed_over() -> None:
+    import socket
+
+    with socket.socket() as other:
+        port = free_port()
+        other.bind((job.LOOPBACK, port))
+        other.listen()
+        assert job._free_port(port) > port
+
+
+@pytest.mark.parametrize("arguments", [["--events", "0"], ["--rate", "-1"], ["--events", "many"]])
+def test_arguments_that_make_no_sense(arguments, capsys) -> None:
+    with pytest.raises(SystemExit):
+        job.main(arguments)
+    assert "error" in capsys.readouterr().err
+
+
+def test_a_bounded_run_goes_as_fast_as_it_can() -> None:
+    assert job._options(["--events", "5"]).rate == 0.0
+    assert job._options([]).rate == job.RATE
+    assert job._options(["--events", "5", "--rate", "7"]).rate == 7.0
+
+
+def test_the_layout_of_nothing() -> None:
+    assert Layout([]).frontier(Layout([]).ends(0)) == (0, 0)

@@ -1,0 +1,129 @@
+"""The shop's topics on a real node: filled, closed, gone on with, and never doubled."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from headrace.base.ids import TopicPartition
+from headrace.client import Consumer, Producer
+from headrace.demo import events
+from headrace.demo.generator import EVENTS_AT_ONCE_MAX, Generator, Pace, generate
+from headrace.demo.layout import CLICK_PLACES, PLACES, Layout
+from headrace.demo.shop import CUSTOMERS_PLACE, Misplaced, Shop
+from headrace.demo.topics import CLICKS
+
+
+@pytest.fixture
+def shop(headrace_node):
+    with Shop(headrace_node.bootstrap) as shop:
+        shop.prepare()
+        yield shop
+
+
+def run(node, count):
+    return generate(node.bootstrap, rate=0, events=count, stop=threading.Event())
+
+
+def values(node, places):
+    found = {place: [] for place in places}
+    with Consumer({"bootstrap.servers": node.bootstrap, "auto.offset.reset": "earliest"}) as consumer:
+        ends = consumer.end_offsets(places)
+        consumer.assign(places)
+        while any(len(found[place]) < end for place, end in ends.items()):
+            for record in consumer.poll(1.0):
+                found[TopicPartition(record.topic, record.partition)].append(record.value)
+    return found
+
+
+def wanted(layout, count):
+    return {
+        place: [layout.record(place, offset).value for offset in range(end)]
+        for place, end in layout.ends(count).items()
+    }
+
+
+def test_preparing_twice_changes_nothing(headrace_node, shop) -> None:
+    shop.prepare()
+    assert shop.ends([CUSTOMERS_PLACE]) == {CUSTOMERS_PLACE: events.CUSTOMERS}
+    (found,) = values(headrace_node, [CUSTOMERS_PLACE]).values()
+    assert found == [events.customer(number).value for number in range(events.CUSTOMERS)]
+    assert shop.layout().closings == ()
+
+
+def test_a_generator_goes_on_where_the_topics_end(headrace_node, shop) -> None:
+    assert run(headrace_node, 1_003) == 1_003
+    assert run(headrace_node, 1_003) == 1_003
+    assert run(headrace_node, 4_000) == 4_000
+    assert run(headrace_node, 10) == 4_000
+    assert values(headrace_node, PLACES) == wanted(Layout([]), 4_000)
+
+
+def test_what_a_kill_left_uneven_is_made_up_for(headrace_node, shop) -> None:
+    layout = Layout([])
+    some = dict(zip(PLACES, (30, 7, 2, 4), strict=True))
+    with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:
+        for place, count in some.items():
+            for offset in range(count):
+                producer.send(place.topic, layout.record(place, offset).value, partition=place.partition)
+    assert run(headrace_node, 500) == 500
+    assert values(headrace_node, PLACES) == wanted(layout, 500)
+
+
+def test_the_shop_closes_once_and_opens_again(headrace_node, shop) -> None:
+    run(headrace_node, 200)
+    assert shop.close_day(200).closings == (200,)
+    assert shop.close_day(200).closings == (200,)
+    run(headrace_node, 300)
+    shop.close_day(300)
+    layout = shop.layout()
+    assert layout.closings == (200, 300)
+    assert values(headrace_node, PLACES) == wanted(layout, 300)
+
+
+def test_bells_that_were_decided_and_not_rung_are_rung_by_the_next(headrace_node, shop) -> None:
+    run(headrace_node, 50)
+    with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:
+        producer.send("shop-closings", b'{"events":50}', partition=0).result()
+    assert len(shop.layout().missing_bells(shop.ends())) == len(CLICK_PLACES)
+    run(headrace_node, 80)
+    assert values(headrace_node, PLACES) == wanted(Layout([50]), 80)
+
+
+def test_somebody_else_who_writes_is_noticed(headrace_node, shop) -> None:
+    with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:
+        generator = Generator(producer, Layout([]), shop.ends())
+        generator.send(20)
+        producer.send(CLICKS, b"mine", partition=0).result()
+        with pytest.raises(Misplaced, match="who else writes to shop-clicks"):
+            generator.send(20)
+
+
+def test_a_generator_that_is_told_to_stop_does(headrace_node, shop) -> None:
+    stop = threading.Event()
+    stop.set()
+    assert generate(headrace_node.bootstrap, rate=1, events=None, stop=stop) == 0
+
+
+def test_a_pace_is_kept() -> None:
+    pace = Pace(100.0, now=0.0)
+    assert pace.due(0.0) == 0 and pace.due(0.1) == 10
+    pace.sent(10)
+    assert pace.due(0.1) == 0
+    assert pace.wait_s(0.1) == pytest.approx(0.1)
+
+
+def test_a_pace_does_not_make_up_for_everything() -> None:
+    pace = Pace(100.0, now=0.0)
+    assert pace.due(60.0) == 500
+
+
+def test_as_fast_as_can_be_is_so_many_at_once() -> None:
+    pace = Pace(0, now=0.0)
+    assert pace.due(0.0) == EVENTS_AT_ONCE_MAX and pace.wait_s(0.0) == 0.0
+
+
+def test_a_slow_pace_is_one_event_at_a_time() -> None:
+    pace = Pace(0.5, now=0.0)
+    assert pace.wait_s(0.0) == 2.0 and pace.due(2.0) == 1

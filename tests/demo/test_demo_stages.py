@@ -1,0 +1,125 @@
+"""How far a run is, by what lies on disk."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.base.errors import CorruptData
+from headrace.base.ids import TopicPartition
+from headrace.demo.checkpoints import NOWHERE, Position, parse_offsets, position
+from headrace.demo.events import bell
+from headrace.demo.layout import CLICK_PLACES, ORDER_PLACES, Layout
+from headrace.demo.results import PATIENCE_MS
+from headrace.demo.shop import places_of
+from headrace.demo.stages import QUERIES, SHOP, TABLES, Facts, Stage, goal, lag, stage, topic_of
+from headrace.demo.topics import RESULTS
+
+EVENTS = 1_000
+RESULT_PLACES = places_of(RESULTS)
+
+
+def facts(layout, ends, *, watermark_ms=0, behind=(), results=50, open=()):
+    """All has been read, but for one record by the queries that are `behind`."""
+    all_ends = {**ends, **dict.fromkeys(RESULT_PLACES, results)}
+    positions = {}
+    for query in QUERIES:
+        offsets = {place: end for place, end in all_ends.items() if place.topic == topic_of(query)}
+        if query.name in behind:
+            offsets[next(iter(offsets))] -= 1
+        positions[query.name] = Position(3, watermark_ms if query.result.is_windowed else 0, offsets)
+    return Facts(layout, all_ends, positions, open)
+
+
+def closed(**given):
+    layout = Layout([EVENTS])
+    return facts(layout, layout.ends(EVENTS), watermark_ms=bell(0, [EVENTS]).at_ms - PATIENCE_MS, **given)
+
+
+def test_events_come_first() -> None:
+    layout = Layout([])
+    assert stage(EVENTS, facts(layout, layout.ends(EVENTS - 1))) is Stage.EVENTS
+    uneven = {**layout.ends(EVENTS), CLICK_PLACES[1]: 17}
+    assert stage(EVENTS, facts(layout, uneven)) is Stage.EVENTS
+
+
+@pytest.mark.parametrize("query", [one for one in QUERIES if one.pipeline == SHOP], ids=lambda one: one.name)
+def test_no_bell_before_all_is_read(query) -> None:
+    layout = Layout([])
+    assert stage(EVENTS, facts(layout, layout.ends(EVENTS), behind=[query.name])) is Stage.READING
+    assert stage(EVENTS, facts(layout, layout.ends(EVENTS))) is Stage.CLOSING
+
+
+def test_a_query_that_never_ran_has_read_nothing() -> None:
+    layout = Layout([])
+    nothing = facts(layout, layout.ends(EVENTS))._replace(positions={})
+    assert stage(EVENTS, nothing) is Stage.READING
+    assert lag(QUERIES[0], nothing) == EVENTS * 9 // 10
+
+
+def test_closing_is_done_when_all_bells_are_rung() -> None:
+    layout = Layout([EVENTS])
+    ends = layout.ends(EVENTS)
+    assert stage(EVENTS, facts(layout, {**ends, CLICK_PLACES[0]: ends[CLICK_PLACES[0]] - 1})) is Stage.CLOSING
+
+
+def test_windows_are_closed_when_the_watermark_has_passed_them() -> None:
+    done = closed()
+    assert stage(EVENTS, done) is Stage.DONE
+    early = Position(3, bell(0, [EVENTS]).at_ms - PATIENCE_MS - 1, done.positions["shop.sessions"].offsets)
+    assert stage(EVENTS, done._replace(positions={**done.positions, "shop.sessions": early})) is Stage.WINDOWS
+    assert stage(EVENTS, closed(behind=["shop.enriched_orders"])) is Stage.WINDOWS
+    assert stage(EVENTS, closed(open=RESULT_PLACES[:1])) is Stage.WINDOWS
+
+
+@pytest.mark.parametrize("query", [one for one in QUERIES if one.pipeline == TABLES], ids=lambda one: one.name)
+def test_results_are_stored_last(query) -> None:
+    assert stage(EVENTS, closed(behind=[query.name])) is Stage.STORING
+
+
+def test_what_is_there_already_counts() -> None:
+    assert goal(10, closed()) == EVENTS and stage(10, closed()) is Stage.DONE
+    assert stage(EVENTS + 1, closed()) is Stage.EVENTS
+    another_day = Layout([EVENTS])
+    assert stage(EVENTS, facts(another_day, another_day.ends(EVENTS + 10))) is Stage.CLOSING
+
+
+# --- checkpoints
+
+OFFSETS = """v1
+{"batchWatermarkMs":1767258060000,"batchTimestampMs":1789000000000,"conf":{}}
+{"shop-clicks":{"0":120,"1":119},"#ids":{"shop-clicks":"abc"}}
+-"""
+
+
+def test_a_batch_that_is_done_says_where_its_query_is(tmp_path) -> None:
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "offsets").mkdir()
+    assert position(tmp_path) == NOWHERE
+    for batch in (8, 9, 10):
+        (tmp_path / "offsets" / str(batch)).write_text(OFFSETS)
+    for name in ("8", "9", ".9.crc", ".10.tmp"):
+        (tmp_path / "commits" / name).write_text("v1\n{}")
+    offsets = {TopicPartition("shop-clicks", 0): 120, TopicPartition("shop-clicks", 1): 119}
+    assert position(tmp_path) == Position(9, 1767258060000, offsets)
+
+
+def test_no_checkpoint_is_no_position(tmp_path) -> None:
+    assert position(tmp_path / "none") == NOWHERE
+
+
+@pytest.mark.parametrize("text", ["", "v9\n{}\n", "v1\n{}\n-", "v1\nnot json\n-", OFFSETS.replace("119", '"x"')])
+def test_a_checkpoint_that_nobody_can_read_is_named(tmp_path, text) -> None:
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "commits" / "0").write_text("v1\n{}")
+    (tmp_path / "offsets" / "0").write_text(text)
+    with pytest.raises(CorruptData, match="offsets/0 cannot be read"):
+        position(tmp_path)
+
+
+def test_an_offset_may_be_missing() -> None:
+    assert parse_offsets(0, 'v1\n{"batchWatermarkMs":0}\n-').offsets == {}
+
+
+def test_places_are_those_of_orders_too() -> None:
+    assert {topic_of(one) for one in QUERIES if one.pipeline == SHOP} == {CLICK_PLACES[0].topic, ORDER_PLACES[0].topic}

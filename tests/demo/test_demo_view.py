@@ -1,0 +1,119 @@
+"""What a person sees, as text."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from headrace.demo.screens import Lines, Terminal
+from headrace.demo.view import Flow, Part, State, Work, clock, draw, duration, line
+
+MINUTE = 1_767_258_000_000
+STARTING = State(
+    3.0, "the node starts", [Part("node", "runs", pid=17)], news=["the node was killed"], hints=["look: there"]
+)
+FULL = State(
+    3_725.0,
+    "events happen",
+    [
+        Part("node", "runs", "localhost:9092", 17, 61_000_000),
+        Part("generator", "is done"),
+        Part("pipelines", "starts", "Spark is starting", 19),
+    ],
+    [Flow("clicks", 90_000, 900.4), Flow("orders", 10_000, 100.0)],
+    [
+        Work("page_views", "running", 912.0, 300, 41, 170, 20),
+        Work("sessions", "waiting", 0.0, 300, 641, 11_000, 0, error="the broker is gone " * 20),
+        Work("enriched_orders", "running", 99.6, 0, 0, 10_000, 0),
+    ],
+    {MINUTE: {"home": 1_700, "help": 90}, MINUTE + 60_000: {"home": 1_650, "search": 800}},
+    100_000,
+    99_000,
+    200_000,
+    ["one", "two", "three", "the node (process 5) was killed, and is started again"],
+    ["look: headrace consume shop-sessions"],
+)
+
+
+def drawn(state: State, width: int = 80) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), highlight=False)
+    with console.capture() as captured:
+        console.print(draw(state))
+    return captured.get().splitlines()
+
+
+def test_all_of_it_fits_on_a_small_terminal() -> None:
+    lines = drawn(FULL)
+    assert len(lines) <= 24 and max(map(len, lines)) <= 80
+
+
+def test_rates_lag_windows_and_hints_are_shown() -> None:
+    text = "\n".join(drawn(FULL))
+    for wanted in (
+        "1:02:05",
+        "events happen",
+        "localhost:9092",
+        "61 MB",
+        "process 17",
+        "100 000 of 200 000",
+        "enriched orders",
+    ):
+        assert wanted in text
+    (page_views,) = (one for one in drawn(FULL) if "page views" in one)
+    assert page_views.split() == ["clicks", "90", "000", "900", "page", "views", "912", "300", "41", "170", "20"]
+    (sessions,) = (one for one in drawn(FULL) if "sessions" in one and "waiting" in one)
+    assert "641" in sessions
+    assert "09:00  09:01" in text and "the broker is gone" in text
+    (home,) = (one for one in drawn(FULL) if one.startswith(" home"))
+    assert home.split() == ["home", "1", "700", "1", "650"]
+    assert "started again" in text and " two" in drawn(FULL) and " one" not in drawn(FULL)
+    assert "look: headrace consume" in text
+
+
+def test_there_is_something_to_see_from_the_start() -> None:
+    text = "\n".join(drawn(STARTING))
+    assert "the node starts · 0:00:03" in text and "the node was killed" in text and "look: there" in text
+
+
+def test_a_run_without_end_has_no_bars() -> None:
+    endless = "\n".join(drawn(State(1.0, "events happen", flows=FULL.flows, works=FULL.works)))
+    assert "worked on" not in endless and "come when the first minute is complete" in endless
+
+
+def test_a_name_that_looks_like_markup_is_shown_as_it_is() -> None:
+    assert "[red]" in "\n".join(drawn(State(0.0, "x", news=["[red] is no colour"])))
+
+
+def test_a_line_says_the_same() -> None:
+    assert line(FULL) == (
+        "1:02:05 events happen: 100 000 of 200 000 events (1 000/s), 99 000 worked on; pipelines: Spark is starting; "
+        "170 page views, 11 000 sessions, 10 000 enriched orders; clicks at 09:01: home 1 650, search 800"
+    )
+    assert line(STARTING) == "0:00:03 the node starts: 0 events (0/s), 0 worked on; no results"
+
+
+def test_lines_come_now_and_then_and_news_at_once() -> None:
+    out = io.StringIO()
+    lines = Lines(out)
+    for second in range(12):
+        news = ["something happened"] if second >= 7 else []
+        lines.show(State(float(second), "events happen", news=news))
+    lines.show(State(12.0, "the shop closes", news=["something happened"]))
+    lines.say("done")
+    told = out.getvalue().splitlines()
+    assert [one.split()[0] for one in told] == ["0:00:00", "0:00:05", "0:00:07", "0:00:10", "0:00:12", "done"]
+    assert told[2] == "0:00:07 something happened"
+
+
+def test_a_terminal_is_drawn_on() -> None:
+    out = io.StringIO()
+    terminal = Terminal(Console(file=out, force_terminal=True, width=80, highlight=False))
+    terminal.show(FULL)
+    terminal.close()
+    terminal.say("[done]")
+    assert "a web shop" in out.getvalue() and "[done]" in out.getvalue()
+
+
+def test_times() -> None:
+    assert duration(59.9) == "0:00:59" and duration(36_000) == "10:00:00" and clock(MINUTE) == "09:00"

@@ -1,0 +1,92 @@
+"""Pipelines: the main job under kills and to its end, the examples, and the same pipeline elsewhere."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+from headrace.testing.peers import KafkaPeer, available
+from headrace.testing.processes import NodeProcess, free_port
+from tools.prove.commands import run
+from tools.prove.demo_kills import RIGHT, demo_under_kills
+from tools.prove.moved_pipeline import MovedPipeline
+from tools.prove.registry import NotRun, check, say
+from tools.prove.spark.programs import missing
+from tools.prove.spark.standalone import Standalone
+
+KILLS = 20
+EVENTS = 1_000_000
+EVENTS_S_MAX = 1800.0
+EXAMPLES_S_MAX = 600.0
+EXAMPLES = "tests/pipelines/test_pipelines_examples_spark.py"
+WORKERS = 2
+
+
+def _require(*reasons: str | None) -> None:
+    for reason in reasons:
+        if reason is not None:
+            raise NotRun(reason)
+
+
+@check(
+    "demo-under-kills",
+    "make run killed with -9 at 20 random moments (node, generator, driver, Spark, itself, all at once) and started again: topics and "
+    "Parquet have each event's effect exactly once",
+)
+def demo_killed() -> str:
+    _require(missing())
+    seed = int(os.environ.get("HEADRACE_SEED", random.SystemRandom().randrange(1 << 32)))
+    say(f"seed {seed}")
+    return demo_under_kills(int(os.environ.get("HEADRACE_ROUNDS", KILLS)), seed, say)
+
+
+@check("demo-of-a-million", "make run with EVENTS=1000000 ends by itself, and its own check of all results is green")
+def demo_of_a_million() -> str:
+    _require(missing())
+    with tempfile.TemporaryDirectory(prefix="demo-of-a-million-") as folder:
+        command = [sys.executable, "-m", "headrace.demo", "--plain", "--events", str(EVENTS)]
+        done = run([*command, "--port", str(free_port())], cwd=Path(folder), timeout_s=EVENTS_S_MAX)
+    lines = done.stdout.splitlines()
+    for line in lines[-10:]:
+        say(line)
+    assert RIGHT in done.stdout, f"it is not right: {lines[-12:]}"
+    summary = next(line for line in lines if " events: " in line and "clicks and" in line)
+    return f"{summary}, {lines[-1].split(';')[0]}"
+
+
+@check("examples-of-pipelines", "the five examples of pipelines give what their tests say")
+def examples_of_pipelines() -> str:
+    _require(missing())
+    command = [sys.executable, "-m", "pytest", "-p", "no:randomly", EXAMPLES]
+    done = run(command, timeout_s=EXAMPLES_S_MAX, environment={"CI": "true"})
+    summary = done.stdout.strip().splitlines()[-1]
+    assert "5 passed" in summary, summary
+    return summary
+
+
+@check(
+    "pipeline-elsewhere",
+    "a pipeline gives the same on a standalone cluster of Spark's and against a real Kafka, by two settings: --master and "
+    "--bootstrap-server",
+)
+def pipeline_elsewhere() -> str:
+    _require(missing(), available())
+    with (
+        tempfile.TemporaryDirectory(prefix="pipeline-elsewhere-") as folder,
+        NodeProcess() as node,
+        KafkaPeer() as peer,
+        Standalone(Path(folder), WORKERS) as cluster,
+    ):
+        pipeline = MovedPipeline(Path(folder))
+        rows = {}
+        for server, bootstrap in (("Headrace", node.bootstrap), ("Kafka", peer.bootstrap)):
+            for engine, master in (("local", "local[2]"), ("standalone", cluster.url)):
+                found = pipeline.play(bootstrap, master)
+                rows[f"{server}, {engine}"] = found
+                say(f"{server}, {engine}: {sum(map(len, found.values()))} records in {len(found)} topics")
+        pipeline.check(rows)
+        total = sum(map(len, next(iter(rows.values())).values()))
+    return f"{len(rows)} places ({'; '.join(rows)}), {total} records each, all the same and right"

@@ -1,0 +1,156 @@
+"""Two of the examples as somebody runs them who moves: the same files on another Spark and another Kafka, by two settings. What goes in and
+comes out passes through librdkafka.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tools.prove.commands import run
+from tools.prove.registry import ROOT
+from tools.prove.spark.standalone import environment
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+EXAMPLES = ("clean_and_route", "deduplicate")
+COPIES = 200  # of the example's lines, with ids of their own
+PARTITIONS = 3
+INPUTS = ("incoming-orders", "payments")
+OUTPUTS = ("orders-de", "orders-fr", "rejected-orders", "incoming-orders-unreadable", "payments-once")
+RUN_S_MAX = 300.0
+TOPICS_S_MAX = 60.0
+READ_S = 10.0
+
+Found = Mapping[str, list[tuple[str, str]]]  # key and value by topic, sorted: partitions have no common order
+
+
+class MovedPipeline:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._plays = 0
+
+    def play(self, bootstrap: str, master: str) -> Found:
+        """All that lies in the topics of its results afterwards."""
+        self._plays += 1
+        here = self._folder / f"play-{self._plays}"
+        for name in EXAMPLES:
+            shutil.copytree(ROOT / "examples" / "pipelines" / name, here / name, ignore=shutil.ignore_patterns(".*"))
+        _fresh_topics(bootstrap)
+        _write(bootstrap)
+        command = [
+            sys.executable,
+            "-m",
+            "headrace.cli.main",
+            "pipelines",
+            "run",
+            *(str(here / one) for one in EXAMPLES),
+        ]
+        command += ["--once", "-c", "startingOffsets=earliest"]
+        moved = ["--bootstrap-server", bootstrap, "--master", master]
+        run([*command, *moved], cwd=here, timeout_s=RUN_S_MAX, environment=environment())
+        return {topic: _read(bootstrap, topic) for topic in OUTPUTS}
+
+    def check(self, played: Mapping[str, Found]) -> None:
+        """Everywhere the same, and what the example's own test says of each copy."""
+        (first, wanted), *others = played.items()
+        for where, found in others:
+            for topic, records in found.items():
+                assert records == wanted[topic], f"{topic}: {where} is not as {first}"
+        counts = {topic: len(records) for topic, records in wanted.items()}
+        each = dict(zip(OUTPUTS, (2, 1, 2, 2, 3), strict=True))
+        assert counts == {topic: COPIES * count for topic, count in each.items()}, counts
+        for topic in ("orders-de", "payments-once"):
+            assert len({value for _, value in wanted[topic]}) == counts[topic], f"{topic} has records twice"
+
+
+def _lines() -> dict[str, list[str]]:
+    """Those of the examples, again and again; whose id is a number or a text gets one of its own."""
+    found: dict[str, list[str]] = {}
+    for topic, file in zip(
+        INPUTS, ("clean_and_route/incoming-orders.jsonl", "deduplicate/payments.jsonl"), strict=True
+    ):
+        lines = (ROOT / "examples" / "pipelines" / file).read_text().splitlines()
+        found[topic] = [_renumbered(line, copy) for copy in range(COPIES) for line in lines]
+    return found
+
+
+def _renumbered(line: str, copy: int) -> str:
+    try:
+        row: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return line
+    row["id"] = row["id"] + copy * 10 if isinstance(row["id"], int) else f"{row['id']}-{copy}"
+    return json.dumps(row)
+
+
+def _fresh_topics(bootstrap: str) -> None:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    names = [*INPUTS, *OUTPUTS]
+    old = [name for name in names if name in _topics(admin)]
+    for done in admin.delete_topics(old).values() if old else ():
+        done.result(TOPICS_S_MAX)
+    deadline = time.monotonic() + TOPICS_S_MAX
+    left = set(names)
+    while left:  # a deleted topic may stand in the way of its successor for a moment
+        asked = admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in left])
+        for name, done in asked.items():
+            try:
+                done.result(TOPICS_S_MAX)
+                left.discard(name)
+            except KafkaException:
+                assert time.monotonic() < deadline, f"{name} cannot be created"
+        time.sleep(0.2)
+
+
+def _topics(admin: AdminClient) -> set[str]:
+    return set(admin.list_topics(timeout=TOPICS_S_MAX).topics)
+
+
+def _write(bootstrap: str) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for topic, lines in _lines().items():
+        for line in lines:
+            producer.produce(topic, line, partition=0)  # deduplication keeps the first: their order counts
+    left = producer.flush(TOPICS_S_MAX)
+    assert left == 0, f"{left} records were not written"
+
+
+def _read(bootstrap: str, topic: str) -> list[tuple[str, str]]:
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "moved-pipeline",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    found, ended = [], 0
+    try:
+        consumer.assign([TopicPartition(topic, one, OFFSET_BEGINNING) for one in range(PARTITIONS)])
+        while ended < PARTITIONS:
+            message = consumer.poll(READ_S)
+            assert message is not None, f"{topic} cannot be read to its end"
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                ended += 1
+                continue
+            found.append(((message.key() or b"").decode(), (message.value() or b"").decode()))
+    finally:
+        consumer.close()
+    return sorted(found)
