@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from rich.console import Console
 
 from bench import machine
-from bench.guests import CONFLUENT, CONNECTOR
+from bench.guests import CONFLUENT, CONNECTOR, CONNECTOR_AT_KAFKA
 from bench.line import Line, Options
 from bench.lines import all_lines, chapters
 from bench.load import generator_name
@@ -39,7 +39,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="that count; medians are taken over them")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="a round")
     parser.add_argument(
-        "--records", type=int, default=RECORDS, help="of 100 bytes that clients and Spark read; of 1 KB a tenth as many"
+        "--records",
+        type=int,
+        default=RECORDS,
+        help="of 100 bytes that clients and Spark read; of 1 KB a tenth as many, of the shop's events a 25th",
     )
     parser.add_argument("--no-kafka", action="store_true", help="only Headrace and the C ceiling")
     parser.add_argument(
@@ -117,16 +120,25 @@ def _tls(results: Results) -> dict[str, str]:
 
 def _guests(lines: Sequence[Line], options: Options) -> dict[str, str]:
     """What is compared in lines that compare no servers, and how much they read."""
-    packages = {CONFLUENT: ("confluent-kafka",), CONNECTOR: ("pyspark", "pyarrow")}
+    packages = {
+        CONFLUENT: ("confluent-kafka",),
+        CONNECTOR: ("pyspark", "pyarrow"),
+        CONNECTOR_AT_KAFKA: ("pyspark", "pyarrow"),
+    }
+    against = {name for line in lines for name in line.against}
     found = {
         package: version(package)
-        for name in sorted({name for line in lines for name in line.against})
+        for name in sorted(against)
         for package in packages.get(name, ())
         if find_spec(package.replace("-", "_")) is not None
     }
-    if CONNECTOR in {name for line in lines for name in line.against}:
+    if against & {CONNECTOR, CONNECTOR_AT_KAFKA}:
         found[CONNECTOR] = CONNECTOR_VERSION
-    return {"records of 100 B": f"{options.records:,}", **found} if found else {}
+    if CONNECTOR_AT_KAFKA in against:
+        found = {"events of the shop": f"{options.shop_events:,}", **found}
+    if against & {CONFLUENT, CONNECTOR}:
+        found = {"records of 100 B": f"{options.records:,}", **found}
+    return found
 
 
 if __name__ == "__main__":

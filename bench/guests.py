@@ -1,4 +1,5 @@
-"""Who is measured at a server instead of being one: a client library, an engine. All guests of a line are at the same server."""
+"""Who is measured at a server instead of being one: a client library, an engine. Guests of a line are at the same server, unless it is
+the whole of both that is compared."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from bench.contestants import HEADRACE, Broker, Contestant, TlsDoor
 from bench.wire import CannotRun
 
 CONFLUENT, CONNECTOR = "confluent-kafka", "Spark's connector"
+CONNECTOR_AT_KAFKA = f"{CONNECTOR} at Kafka"
 
 
 class Closable(Protocol):

@@ -13,6 +13,7 @@ from bench.native import WORK
 
 KIB = 1024
 IN_FLIGHT = 5  # max.in.flight.requests.per.connection of Kafka's producer
+RECORDS_PER_EVENT = 25  # for one event of the shop, so many records of 100 B are read elsewhere
 WARM_SHARE = 0.15  # of a round's time goes before it, uncounted
 
 
@@ -50,6 +51,15 @@ class Options:
     group_deaths: int = 10
     committed_offsets: int = 1_000_000  # in one shard
     records: int = 10_000_000  # of 100 bytes that clients and Spark read; of 1 KB a tenth as many
+    shop_rate: int = 1000  # events a second, where they come while queries run
+    shop_seconds: float = 40.0  # for so long
+    shop_warm_seconds: float = 10.0  # of them, which do not count
+    main_job_seconds: float = 60.0  # after its first result its memory is looked at
+
+    @property
+    def shop_events(self) -> int:
+        """That queries find in their topics; whole thousands, so that partitions are equally long."""
+        return max(1, self.records // RECORDS_PER_EVENT // 1000) * 1000
 
     @property
     def span(self) -> Span:

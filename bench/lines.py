@@ -14,6 +14,7 @@ from bench.line import KIB, Figure, Line
 from bench.loop_lag import LoopLag
 from bench.opening import OpenLarge
 from bench.partitions import ManyPartitions
+from bench.pipelines import pipeline_lines
 from bench.produce import Memory, Produce
 from bench.shard_load import ShardLoad
 from bench.spark import spark_lines
@@ -33,7 +34,7 @@ def cpu_s_per_gb(goal: float | None = None) -> Figure:
 CPU_US_PER_REQUEST = Figure("cpu_us_per_request", "CPU µs/request", False, digits=1)
 
 
-BROKER, TRANSACTIONS, CLIENT, SPARK = "broker", "transactions", "client", "spark"
+BROKER, TRANSACTIONS, CLIENT, SPARK, PIPELINES = "broker", "transactions", "client", "spark", "pipelines"
 NO_WORSE = 1.0
 TLS_GOAL = 1.2
 
@@ -79,6 +80,7 @@ def chapters() -> dict[str, list[Line]]:
         TRANSACTIONS: [*transactional_lines(), FetchCommitted()],
         CLIENT: client_lines(),
         SPARK: spark_lines(),
+        PIPELINES: pipeline_lines(),
     }
 
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -36,8 +36,10 @@ LOG_SHOWN_CHARACTERS = 3000
 class SparkDriver:
     """Started when it is first asked, in a session (of the system's kind) of its own; again after `close`."""
 
-    def __init__(self, data_format: str) -> None:
+    def __init__(self, data_format: str, program: Sequence[str] | None = None) -> None:
+        """`program` is what Python runs, with the format as its argument; PROGRAM unless given."""
         self._format = data_format
+        self._program = program
         self._process: subprocess.Popen[bytes] | None = None
         self._said = b""
         self._log: Path | None = None
@@ -52,7 +54,7 @@ class SparkDriver:
         began = time.monotonic()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, *PROGRAM, self._format],
+                [sys.executable, *(self._program or PROGRAM), self._format],
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -66,13 +68,17 @@ class SparkDriver:
         """BenchFailed with what Spark says if it cannot be done."""
         from bench.spark_program import JobDone
 
+        return JobDone(**self.ask(job.name, asdict(job)))
+
+    def ask(self, what: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The program's answer. BenchFailed says what could not be done, and what Spark has against it."""
         assert self._process is not None and self._process.stdin is not None, "start comes first"
-        self._process.stdin.write(json.dumps(asdict(job)).encode() + b"\n")
+        self._process.stdin.write(json.dumps(asked).encode() + b"\n")
         self._process.stdin.flush()
         said = self._answer(JOB_S_MAX)
         if "error" in said:
-            raise BenchFailed(f'{job.name} with format("{self._format}"): {said["error"]}')
-        return JobDone(**said)
+            raise BenchFailed(f'{what} with format("{self._format}"): {said["error"]}')
+        return said
 
     def cpu_seconds(self) -> float:
         """Of the driver, its Java and the workers, also of those that have ended."""

@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -86,7 +86,7 @@ class Engine:
     def available_now(self, job: Job) -> JobDone:
         with tempfile.TemporaryDirectory(prefix="bench-checkpoint-") as checkpoint, _timed() as seconds:
             query = self._to_nowhere(job, checkpoint).trigger(availableNow=True).start()
-            rows = _finished(query)
+            rows = finished(query)
             return JobDone(rows, seconds(), rows)
 
     def stream(self, job: Job) -> JobDone:
@@ -106,7 +106,7 @@ class Engine:
             rows = self._stream(job, "key", "value").select("key", "value")
             writer = rows.writeStream.format(self._format).options(**self._target(job))
             query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-            found = _finished(query)
+            found = finished(query)
             return JobDone(found, seconds(), found)
 
     # --- what they are made of
@@ -156,7 +156,7 @@ def _timed() -> Iterator[Callable[[], float]]:
     yield lambda: time.perf_counter() - began
 
 
-def _finished(query: StreamingQuery) -> int:
+def finished(query: StreamingQuery) -> int:
     """Its rows. What went wrong is raised by Spark."""
     if not query.awaitTermination(STREAM_S_MAX):
         query.stop()
@@ -188,23 +188,35 @@ def session(name: str) -> SparkSession:
     return spark
 
 
-def serve(name: str, asked: IO[str], answers: IO[str]) -> None:
-    def answer(said: dict[str, object]) -> None:
+Answering = Callable[[Mapping[str, Any]], Mapping[str, object]]  # what is asked and answered, as JSON
+
+
+def answering_jobs(spark: SparkSession, name: str) -> Answering:
+    engine = Engine(spark, name)
+    return lambda asked: asdict(engine.run(Job(**asked)))
+
+
+def serve(name: str, make: Callable[[SparkSession, str], Answering], asked: IO[str], answers: IO[str]) -> None:
+    def answer(said: Mapping[str, object]) -> None:
         answers.write(json.dumps(said) + "\n")
         answers.flush()
 
     spark = session(name)
     answer({"count": spark.range(10).count()})  # the first result: up to here it is the start
-    engine = Engine(spark, name)
+    answering = make(spark, name)
     for line in asked:
         try:
-            answer(asdict(engine.run(Job(**json.loads(line)))))
+            answer(answering(json.loads(line)))
         except Exception as error:
             answer({"error": f"{type(error).__name__}: {error}"[:2000]})
 
 
-if __name__ == "__main__":
-    # Answers go where standard output was; what else writes there goes to the log.
+def main(make: Callable[[SparkSession, str], Answering]) -> None:
+    """Answers go where standard output was; what else writes there goes to the log."""
     with os.fdopen(os.dup(1), "w") as own:
         os.dup2(2, 1)
-        serve(sys.argv[1], sys.stdin, own)
+        serve(sys.argv[1], make, sys.stdin, own)
+
+
+if __name__ == "__main__":
+    main(answering_jobs)

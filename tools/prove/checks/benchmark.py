@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from bench.lines import BROKER, CLIENT, SPARK, TRANSACTIONS
+from bench.lines import BROKER, CLIENT, PIPELINES, SPARK, TRANSACTIONS
 from bench.spark import spark_missing
+from bench.topic_reader import reader_missing
 
 from headrace.testing import peers
 from headrace.testing.spark_connector import connector_missing
@@ -48,6 +49,15 @@ def benchmark_client() -> str:
 )
 def benchmark_spark() -> str:
     return _published(SPARK, spark_missing() or connector_missing(), "--rounds", SPARK_ROUNDS)
+
+
+@check(
+    "benchmark-pipelines",
+    "the main job's three queries, exactly once on Headrace, against the same SQL with Spark's own connector on Kafka: rows a second, and "
+    "from an event to its result; the main job's time to its first result, and its memory",
+)
+def benchmark_pipelines() -> str:
+    return _published(PIPELINES, spark_missing() or connector_missing() or reader_missing())
 
 
 def _published(chapter: str, missing: str | None = None, *options: str) -> str:

@@ -1,0 +1,205 @@
+"""The main job as `make run` starts it once all is installed: how long until its first result can be read, and the memory it takes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.contestants import HEADRACE, Broker, Contestant
+from bench.guests import Guest, server_named
+from bench.line import Figure, Measured, Options
+from bench.processes import rss_bytes
+from bench.spark import spark_missing
+from bench.topic_reader import TopicReader, reader_missing
+from bench.wire import BenchFailed, CannotRun, Wire, has_leaders
+from headrace.base.errors import HeadraceError
+from headrace.demo.children import Register
+from headrace.demo.events import PARTITIONS
+from headrace.demo.folders import Folders
+from headrace.demo.supervisor import GENERATOR, NODE
+from headrace.demo.topics import RESULTS
+from headrace.testing.processes import free_port
+
+FIRST_RESULT_S_GOAL = 90.0
+MEMORY_MB_GOAL = 200.0
+FIRST_RESULT_S_MAX = 300.0
+END_S_MAX = 180.0  # it ends its processes one after the other
+PAUSE_S = 0.02
+LOOK_S = 0.5
+LOG_SHOWN_CHARACTERS = 3000
+MEGABYTE = 1e6
+
+
+@dataclass(frozen=True)
+class MainJobSeen:
+    first_result_s: float  # from the start of its process
+    small_bytes: int  # of node and generator
+    all_bytes: int
+    processes: int
+
+
+class MainJob:
+    """In a folder of its own. What it starts is in its register, or below that in the tree of processes."""
+
+    def __init__(self, folder: Path, rate: float) -> None:
+        self._folder = folder
+        self._rate = rate
+        self._port = free_port()
+        self._log = folder / "main-job.log"
+        self._folders = Folders(folder / "work", folder / ".headrace")
+        self._register = Register(self._folders.shop / "processes.json")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> MainJob:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        command = [sys.executable, "-m", "headrace.demo", "--plain", "--folder", str(self._folders.work)]
+        command += ["--port", str(self._port), "--rate", str(self._rate)]
+        self._began = time.monotonic()
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert self._process is not None
+        try:
+            self._process.terminate()
+            self._process.wait(END_S_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(END_S_MAX)
+        finally:
+            for one in self._register.left().values():  # each the first of a session of its own
+                with suppress(ProcessLookupError):
+                    os.killpg(one.pid, signal.SIGKILL)
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def first_result_s(self) -> float:
+        """When it has come."""
+        deadline = self._began + FIRST_RESULT_S_MAX
+        self._wait_for_topics(deadline)
+        with TopicReader(self._port, *RESULTS, partitions=PARTITIONS) as reader:
+            while reader.next() is None:
+                self._check(deadline)
+            return time.monotonic() - self._began
+
+    def watch(self, seconds: float) -> None:
+        """That it goes on for so long."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._check(end + LOOK_S)
+            time.sleep(LOOK_S)
+
+    def memory(self, first_result_s: float) -> MainJobSeen:
+        """Resident memory now, process by process: what they share counts for each."""
+        import psutil
+
+        assert self._process is not None
+        there = self._register.left()
+        try:
+            small = sum(rss_bytes(there[name].pid) for name in (NODE, GENERATOR))
+        except (KeyError, OSError) as error:
+            raise BenchFailed(f"node or generator are not there: {error}; {self._last_words()}") from None
+        sizes: dict[int, int] = {}
+        for pid in (self._process.pid, *(one.pid for one in there.values())):
+            with suppress(psutil.NoSuchProcess):
+                first = psutil.Process(pid)
+                for one in (first, *first.children(recursive=True)):
+                    with suppress(psutil.NoSuchProcess):
+                        sizes[one.pid] = int(one.memory_info().rss)
+        return MainJobSeen(first_result_s, small, sum(sizes.values()), len(sizes))
+
+    def _wait_for_topics(self, deadline: float) -> None:
+        while True:
+            with suppress(OSError, HeadraceError), Wire(self._port) as wire:
+                if all(has_leaders(wire, topic) for topic in RESULTS):
+                    return
+            self._check(deadline)
+            time.sleep(PAUSE_S)
+
+    def _check(self, deadline: float) -> None:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise BenchFailed(f"the main job ended with code {self._process.returncode}: {self._last_words()}")
+        if time.monotonic() > deadline:
+            raise BenchFailed(f"no result of the main job within {FIRST_RESULT_S_MAX:.0f} s: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        return self._log.read_text(errors="replace")[-LOG_SHOWN_CHARACTERS:]
+
+
+class MainJobRuns:
+    """Both lines tell of the same runs: what the first has seen is kept for the second."""
+
+    def __init__(self) -> None:
+        self._kept: list[MainJobSeen] = []
+
+    def play(self, options: Options) -> MainJobSeen:
+        with MainJob(options.work.absolute() / "main-job", options.shop_rate) as job:
+            first_result_s = job.first_result_s()
+            job.watch(options.main_job_seconds)
+            seen = job.memory(first_result_s)
+        self._kept.append(seen)
+        return seen
+
+    def kept(self, options: Options) -> MainJobSeen:
+        """One that the other line has not asked for is played now."""
+        if not self._kept:
+            self.play(options)
+        return self._kept.pop(0)
+
+
+def _only_headrace(servers: Mapping[str, Broker]) -> list[Contestant]:
+    reason = spark_missing() or reader_missing()
+    if reason is not None:
+        raise CannotRun(reason)
+    return [Guest(HEADRACE, server_named(servers, HEADRACE))]
+
+
+@dataclass(frozen=True)
+class FirstResult:
+    runs: MainJobRuns = field(repr=False)
+    name: str = "pipeline-first-result"
+    title: str = "the main job, installed: process start to the first result that can be read"
+    figures: tuple[Figure, ...] = (Figure("first_result_s", "s", False, goal_absolute=FIRST_RESULT_S_GOAL, digits=1),)
+    against: tuple[str, ...] = ()
+    alone: bool = True
+    warm_round: bool = False
+
+    def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
+        return _only_headrace(servers)
+
+    def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
+        return Measured({"first_result_s": self.runs.play(options).first_result_s})
+
+
+@dataclass(frozen=True)
+class MainJobMemory:
+    runs: MainJobRuns = field(repr=False)
+    name: str = "pipeline-memory"
+    title: str = "the main job, a minute after its first result, at 1,000 events a second: resident memory"
+    figures: tuple[Figure, ...] = (
+        Figure("small_mb", "node and generator, MB", False, goal_absolute=MEMORY_MB_GOAL),
+        Figure("all_mb", "all processes, Spark's too, MB", False),
+    )
+    against: tuple[str, ...] = ()
+    alone: bool = True
+    warm_round: bool = False
+
+    def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
+        return _only_headrace(servers)
+
+    def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
+        seen = self.runs.kept(options)
+        figures = {"small_mb": seen.small_bytes / MEGABYTE, "all_mb": seen.all_bytes / MEGABYTE}
+        return Measured(figures, {"processes": seen.processes})

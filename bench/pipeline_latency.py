@@ -1,0 +1,58 @@
+"""From an event to its result: when an order's record was made, and when its enriched row could be read."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+
+from bench.topic_reader import TopicReader
+from bench.wire import BenchFailed
+from headrace.demo.events import PARTITIONS
+from headrace.demo.topics import ORDERS
+
+MS_PER_S = 1000.0
+SHOWN_MAX = 3
+
+
+def arrivals(reader: TopicReader, orders: int, seconds_max: float) -> dict[int, float]:
+    """When each of so many orders could be read for the first time, in ms since the epoch, by their ids; fewer if time runs out."""
+    found: dict[int, float] = {}
+    deadline = time.monotonic() + seconds_max
+    while len(found) < orders and time.monotonic() < deadline:
+        message = reader.next()
+        if message is not None:
+            found.setdefault(json.loads(message.value())["id"], time.time() * MS_PER_S)
+    return found
+
+
+def order_times(port: int) -> dict[int, float]:
+    """When the records of orders were made, in ms since the epoch, by the ids of the orders."""
+    from confluent_kafka import TIMESTAMP_CREATE_TIME
+
+    found: dict[int, float] = {}
+    with TopicReader(port, ORDERS, partitions=PARTITIONS) as reader:
+        for message in reader.to_the_end():
+            kind, time_ms = message.timestamp()
+            if kind != TIMESTAMP_CREATE_TIME:
+                raise BenchFailed(f"{ORDERS} does not keep the times at which records were made")
+            found[json.loads(message.value())["id"]] = float(time_ms)
+    return found
+
+
+def latencies(made: Mapping[int, float], arrived: Mapping[int, float], warm_ms: float) -> list[float]:
+    """In ms, of the orders that were made when the first one was so long ago; BenchFailed unless every order has its row."""
+    lost = sorted(made.keys() - arrived.keys())
+    if lost or not made:
+        raise BenchFailed(f"{len(lost)} of {len(made)} orders have not come out, such as {lost[:SHOWN_MAX]}")
+    counts_from = min(made.values()) + warm_ms
+    counted = [arrived[order] - time_ms for order, time_ms in made.items() if time_ms >= counts_from]
+    if not counted:
+        raise BenchFailed("no order was left after the warm-up")
+    return counted
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The least of the values that is not below so large a share of them."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

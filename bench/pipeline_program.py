@@ -1,0 +1,166 @@
+"""The pipeline of the main job's shop in a warm driver of Spark: `python -m bench.pipeline_program FORMAT`.
+
+With `headrace` the product builds and starts it. With `kafka` sources and sinks are written by hand, as users of Spark's own connector do,
+around the same SQL, with the same schemas, watermarks, bounds of batches, state store and trigger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.spark_program import CONNECTOR_FORMAT, HEADRACE_FORMAT, Answering, finished, main
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from headrace.pipelines.definitions import Pipeline, Sink, Source
+
+TO_THE_END, START, STOP = "to the end", "start", "stop"
+AVAILABLE_NOW = "available-now"
+BOOTSTRAP = "kafka.bootstrap.servers"
+
+
+@dataclass(frozen=True)
+class ShopJob:
+    doing: str
+    bootstrap: str = ""
+    checkpoint: str = ""  # a folder that is not there yet
+    suffix: str = ""  # of the topics of results
+
+
+@dataclass(frozen=True)
+class ShopDone:
+    seconds: float  # from the definition to the end of the last query
+    rows_read: int  # by all queries together; the table that orders are joined with is read for each batch
+
+
+class ShopQueries:
+    def __init__(self, spark: SparkSession, data_format: str) -> None:
+        self._spark = spark
+        self._begin = {HEADRACE_FORMAT: begin_ours, CONNECTOR_FORMAT: begin_connectors}[data_format]
+        self._running: list[StreamingQuery] = []
+
+    def to_the_end(self, job: ShopJob) -> Mapping[str, object]:
+        """Of what is in the topics now, with all queries at once."""
+        began = time.perf_counter()
+        self._start(job, {"trigger": AVAILABLE_NOW})
+        try:
+            rows = sum(finished(query) for query in self._running)
+            return asdict(ShopDone(time.perf_counter() - began, rows))
+        finally:
+            self._stop_all()
+
+    def start(self, job: ShopJob) -> Mapping[str, object]:
+        """Under the definition's own trigger, until they are stopped."""
+        self._start(job, {})
+        return {"queries": len(self._running)}
+
+    def stop(self, job: ShopJob) -> Mapping[str, object]:
+        """Whatever had ended before says why."""
+        ended = [query for query in self._running if not query.isActive]
+        batches = {str(query.name): int(query.lastProgress["batchId"]) for query in self._running if query.lastProgress}
+        self._stop_all()
+        if ended:
+            raise RuntimeError("; ".join(f"{query.name} had ended: {query.exception()}" for query in ended))
+        return {"batches": batches}
+
+    def _start(self, job: ShopJob, overrides: Mapping[str, str]) -> None:
+        self._stop_all()
+        pipeline = shop_pipeline(job, overrides)
+        try:
+            self._begin(pipeline, self._spark, self._running.append)
+        except BaseException:
+            self._stop_all()
+            raise
+
+    def _stop_all(self) -> None:
+        while self._running:
+            self._running.pop().stop()
+
+
+def shop_pipeline(job: ShopJob, overrides: Mapping[str, str]) -> Pipeline:
+    """The definition that the main job runs, with results in topics of this job's own."""
+    from headrace.pipelines.definitions import load
+
+    file = Path(str(files("headrace.demo") / "pipeline" / "shop.yaml"))
+    (pipeline,) = load(file, {BOOTSTRAP: job.bootstrap, "checkpoint": job.checkpoint, **overrides})
+    sinks = {name: replace(sink, target=sink.target + job.suffix) for name, sink in pipeline.sinks.items()}
+    return replace(pipeline, sinks=sinks)
+
+
+Started = Callable[["StreamingQuery"], None]
+
+
+def begin_ours(pipeline: Pipeline, spark: SparkSession, started: Started) -> None:
+    from headrace.pipelines.definitions import build
+
+    for one in build(pipeline, spark):
+        query = one.start()
+        assert query is not None, "all of them are streams"
+        started(query)
+
+
+# --- by hand, with Spark's own connector
+
+
+def begin_connectors(pipeline: Pipeline, spark: SparkSession, started: Started) -> None:
+    from headrace.pipelines.definitions.frames import settings_of
+
+    with settings_of(pipeline, spark):
+        for source in pipeline.sources.values():
+            connector_rows(pipeline, source, spark).createOrReplaceTempView(source.name)
+        for sink in pipeline.sinks.values():
+            started(connector_query(pipeline, sink, spark.sql(pipeline.steps[sink.source].sql)))
+
+
+def connector_rows(pipeline: Pipeline, source: Source, spark: SparkSession) -> DataFrame:
+    from pyspark.sql.functions import col, from_json
+
+    reader: Any = spark.readStream if source.is_stream else spark.read
+    options = {BOOTSTRAP: pipeline.settings[BOOTSTRAP], "subscribe": source.target, **source.options}
+    records = reader.format(CONNECTOR_FORMAT).options(**options).load()
+    rows = records.select(from_json(col("value").cast("string"), source.schema).alias("event")).select("event.*")
+    if source.watermark is None:
+        return rows  # type: ignore[no-any-return]
+    return rows.withWatermark(source.watermark.column, source.watermark.delay)  # type: ignore[no-any-return]
+
+
+def connector_query(pipeline: Pipeline, sink: Sink, rows: DataFrame) -> StreamingQuery:
+    from pyspark.sql.functions import expr, struct, to_json
+
+    from headrace.pipelines.definitions import TriggerKind
+
+    assert sink.key is not None and sink.value == "json", "as the shop's are"
+    records = rows.select(expr(sink.key).alias("key"), to_json(struct("*")).alias("value"))
+    options = {
+        BOOTSTRAP: pipeline.settings[BOOTSTRAP],
+        "topic": sink.target,
+        "checkpointLocation": pipeline.checkpoint_of(sink),
+    }
+    writer = records.writeStream.outputMode(sink.mode).queryName(pipeline.query_of(sink))
+    writer = writer.format(CONNECTOR_FORMAT).options(**options)
+    trigger = pipeline.trigger_of(sink)
+    if trigger.kind is TriggerKind.AVAILABLE_NOW:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=trigger.interval).start()
+
+
+def answering_shop_jobs(spark: SparkSession, data_format: str) -> Answering:
+    queries = ShopQueries(spark, data_format)
+    doing = {TO_THE_END: queries.to_the_end, START: queries.start, STOP: queries.stop}
+
+    def answer(asked: Mapping[str, Any]) -> Mapping[str, object]:
+        job = ShopJob(**asked)
+        return doing[job.doing](job)
+
+    return answer
+
+
+if __name__ == "__main__":
+    main(answering_shop_jobs)

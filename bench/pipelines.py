@@ -1,0 +1,150 @@
+"""The main job's pipeline, from topics into topics: on Headrace, exactly once, and with Spark's own connector on Kafka, at least once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from bench.contestants import HEADRACE, KAFKA, Broker, Contestant
+from bench.guests import CONNECTOR_AT_KAFKA, Guest, server_named
+from bench.line import Figure, Line, Measured, Options
+from bench.main_job import FirstResult, MainJobMemory, MainJobRuns
+from bench.pipeline_latency import MS_PER_S, arrivals, latencies, order_times, percentile
+from bench.pipeline_program import START, STOP, TO_THE_END, ShopDone, ShopJob
+from bench.processes import cpu_seconds
+from bench.shop_topics import Generator, ShopShelf, check_results, result_topics
+from bench.spark import spark_missing
+from bench.spark_driver import SparkDriver
+from bench.spark_program import CONNECTOR_FORMAT, HEADRACE_FORMAT
+from bench.topic_reader import TopicReader, reader_missing
+from bench.wire import CannotRun
+from headrace.demo.events import PARTITIONS, orders_among
+from headrace.testing.processes import LOOPBACK
+from headrace.testing.spark_connector import connector_missing
+
+PROGRAM = ("-m", "bench.pipeline_program")
+NO_WORSE = 1.0
+LATE_S_MAX = 120.0  # after the last event the last result is there
+MEGABYTE = 1e6
+ROWS_FIGURES = (
+    Figure("rows_per_s", "rows/s", True, goal=NO_WORSE),
+    Figure("cpu_us_per_row", "CPU of Spark's processes and the server, µs/row", False, digits=1),
+)
+LATENCY_FIGURES = (
+    Figure("p50_ms", "p50 ms", False, goal=NO_WORSE),
+    Figure("p99_ms", "p99 ms", False, goal=NO_WORSE),
+    Figure("server_mb", "resident memory of the server, MB", False),
+)
+
+
+class ShopEngines:
+    """A driver for each side, for both lines, and the shop's topics at its server."""
+
+    def __init__(self) -> None:
+        self._servers = {HEADRACE: HEADRACE, CONNECTOR_AT_KAFKA: KAFKA}
+        self.drivers = {
+            HEADRACE: SparkDriver(HEADRACE_FORMAT, PROGRAM),
+            CONNECTOR_AT_KAFKA: SparkDriver(CONNECTOR_FORMAT, PROGRAM),
+        }
+        self.shelves = {name: ShopShelf() for name in self.drivers}
+
+    def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
+        reason = spark_missing() or connector_missing() or reader_missing()
+        if reason is not None:
+            raise CannotRun(reason)
+        return [
+            Guest(name, server_named(servers, self._servers[name]), driver) for name, driver in self.drivers.items()
+        ]
+
+
+@dataclass(frozen=True)
+class PipelineRows:
+    engines: ShopEngines = field(repr=False)
+    name: str = "pipeline-rows"
+    title: str = "the shop's three queries at once over filled topics, AvailableNow, exactly once against at least once"
+    figures: tuple[Figure, ...] = ROWS_FIGURES
+    against: tuple[str, ...] = (CONNECTOR_AT_KAFKA,)
+    alone: bool = False
+    warm_round: bool = True
+
+    def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
+        return self.engines.guests(servers)
+
+    def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
+        """A row is an event of the shop, whichever queries read it."""
+        assert isinstance(contestant, Guest)
+        driver, server, events = self.engines.drivers[contestant.name], contestant.server, options.shop_events
+        driver.start(options.work)
+        self.engines.shelves[contestant.name].filled(server, events, options.work)
+        with result_topics(server, f"-{topic}") as topics, _fresh_folder(options.work / "checkpoint") as checkpoint:
+            job = ShopJob(TO_THE_END, f"{LOOPBACK}:{server.port}", str(checkpoint), f"-{topic}")
+            spark_before, server_before = driver.cpu_seconds(), cpu_seconds(server.pid)
+            done = ShopDone(**driver.ask(self.name, asdict(job)))
+            spark_s, server_s = driver.cpu_seconds() - spark_before, cpu_seconds(server.pid) - server_before
+            results = check_results(contestant.name, server, topics, events)
+        figures = {"rows_per_s": events / done.seconds, "cpu_us_per_row": (spark_s + server_s) / events * 1e6}
+        return Measured(figures, {**asdict(done), **results, "spark_cpu_s": spark_s, "server_cpu_s": server_s})
+
+
+@dataclass(frozen=True)
+class PipelineLatency:
+    engines: ShopEngines = field(repr=False)
+    name: str = "pipeline-latency"
+    title: str = "the shop's three queries while 1,000 events come a second: from an order to its enriched row"
+    figures: tuple[Figure, ...] = LATENCY_FIGURES
+    against: tuple[str, ...] = (CONNECTOR_AT_KAFKA,)
+    alone: bool = False
+    warm_round: bool = True
+
+    def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
+        return self.engines.guests(servers)
+
+    def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
+        assert isinstance(contestant, Guest)
+        driver, server, shelf = (
+            self.engines.drivers[contestant.name],
+            contestant.server,
+            self.engines.shelves[contestant.name],
+        )
+        driver.start(options.work)
+        shelf.opened(server)
+        with result_topics(server, f"-{topic}") as topics, _fresh_folder(options.work / "checkpoint") as checkpoint:
+            job = ShopJob(START, f"{LOOPBACK}:{server.port}", str(checkpoint), f"-{topic}")
+            driver.ask(self.name, asdict(job))
+            try:
+                arrived = self._play(server, topics["enriched_orders"], options)
+                memory = server.rss_bytes()
+            finally:
+                stopped = driver.ask(self.name, asdict(ShopJob(STOP)))
+        counted = latencies(order_times(server.port), arrived, options.shop_warm_seconds * MS_PER_S)
+        shelf.clear()
+        figures = {"p50_ms": percentile(counted, 0.5), "p99_ms": percentile(counted, 0.99)}
+        detail = {"orders": len(counted), "max_ms": max(counted), **stopped}
+        return Measured({**figures, "server_mb": memory / MEGABYTE}, detail)
+
+    def _play(self, server: Broker, topic: str, options: Options) -> dict[int, float]:
+        events = int(options.shop_rate * options.shop_seconds)
+        with (
+            TopicReader(server.port, topic, partitions=PARTITIONS) as reader,
+            Generator(server, options.work, events=events, rate=options.shop_rate) as generator,
+        ):
+            found = arrivals(reader, orders_among(events), options.shop_seconds + LATE_S_MAX)
+            generator.finish(LATE_S_MAX)
+        return found
+
+
+@contextmanager
+def _fresh_folder(path: Path) -> Iterator[Path]:
+    shutil.rmtree(path, ignore_errors=True)
+    try:
+        yield path.absolute()
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def pipeline_lines() -> list[Line]:
+    engines, runs = ShopEngines(), MainJobRuns()
+    return [PipelineRows(engines), PipelineLatency(engines), FirstResult(runs), MainJobMemory(runs)]

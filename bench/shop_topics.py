@@ -1,0 +1,147 @@
+"""The topics of the main job's shop at a server: filled by its own generator, and what came out of them compared with what must."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from bench.contestants import Broker
+from bench.topic_reader import TopicReader
+from bench.wire import BenchFailed
+from headrace.demo.events import PARTITIONS
+from headrace.demo.layout import Layout
+from headrace.demo.results import RESULTS, Rows
+from headrace.demo.shop import Shop
+from headrace.demo.summary import compare
+from headrace.demo.topics import TOPICS
+from headrace.testing.processes import LOOPBACK
+
+FILL_S_MAX = 600.0
+END_S_MAX = 30.0
+LOG_SHOWN_CHARACTERS = 2000
+
+
+class ShopShelf:
+    """The shop at one server at a time: what is asked for next takes the place of what was there before."""
+
+    def __init__(self) -> None:
+        # With the number of its process, which may be another one by now; and its events, None if they come while queries run.
+        self._held: tuple[Broker, int, int | None] | None = None
+
+    def filled(self, server: Broker, events: int, work: Path) -> None:
+        """With so many events, after which the shop has closed: all windows can end."""
+        if self._held == (server, server.pid, events):
+            return
+        self.opened(server)
+        self._held = None  # until all is in place
+        with Generator(server, work, events=events) as generator:
+            generator.finish(FILL_S_MAX)
+        with Shop(_bootstrap(server)) as shop:
+            closings = shop.close_day(events).closings
+        if closings != (events,):
+            raise BenchFailed(f"the shop has closed after {closings} events instead of {events}")
+        self._held = (server, server.pid, events)
+
+    def opened(self, server: Broker) -> None:
+        """With its customers, and no event."""
+        self.clear()
+        self._held = (server, server.pid, None)
+        with Shop(_bootstrap(server)) as shop:
+            shop.prepare()
+
+    def clear(self) -> None:
+        if self._held is not None:
+            server, process, _ = self._held
+            if server.is_running and server.pid == process:
+                for topic in TOPICS:
+                    server.drop_topic(topic.name)
+        self._held = None
+
+
+class Generator:
+    """The main job's, in a process of its own, that ends with us."""
+
+    def __init__(self, server: Broker, work: Path, *, events: int, rate: float = 0.0) -> None:
+        """A rate of 0 is as fast as can be."""
+        self._command = [sys.executable, "-m", "headrace.demo.generator", _bootstrap(server)]
+        self._command += ["--rate", str(rate), "--events", str(events)]
+        self._log = work / "generator.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Generator:
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        self._process.kill()
+        self._process.wait(END_S_MAX)
+        self._process.stdin.close()
+
+    def finish(self, seconds_max: float) -> None:
+        """Returns when all events are there; BenchFailed with its last words if that does not come."""
+        assert self._process is not None
+        try:
+            code = self._process.wait(seconds_max)
+        except subprocess.TimeoutExpired:
+            code = None
+        if code != 0:
+            how = f"not done within {seconds_max:.0f} s" if code is None else f"ended with code {code}"
+            raise BenchFailed(f"the generator: {how}: {self._log.read_text(errors='replace')[-LOG_SHOWN_CHARACTERS:]}")
+
+
+@contextmanager
+def result_topics(server: Broker, suffix: str) -> Iterator[Mapping[str, str]]:
+    """New ones of a round, by the names of their results; gone with it."""
+    topics = {result.name: result.topic + suffix for result in RESULTS}
+    opened: list[str] = []
+    try:
+        for topic in topics.values():
+            server.open_topic(topic, PARTITIONS)
+            opened.append(topic)
+        yield topics
+    finally:
+        for topic in opened:
+            server.drop_topic(topic)
+
+
+@lru_cache(maxsize=1)
+def wanted_rows(events: int) -> Mapping[str, Rows]:
+    """What must come out of so many events, after which the shop has closed, by the names of results."""
+    layout = Layout([events])
+    return {result.name: result.wanted(layout, events) for result in RESULTS}
+
+
+def check_results(who: str, server: Broker, topics: Mapping[str, str], events: int) -> dict[str, int]:
+    """How many rows there are of each result; BenchFailed unless they are exactly those that must be."""
+    found = {result.name: _rows_in(server, topics[result.name], result.name) for result in RESULTS}
+    return compared(who, wanted_rows(events), found)
+
+
+def compared(who: str, wanted: Mapping[str, Rows], found: Mapping[str, Rows]) -> dict[str, int]:
+    for name, rows in wanted.items():
+        one = compare(name, rows, found[name])
+        if not one.is_right:
+            wrong = [*one.lost, *one.wrong, *one.doubled][:1]
+            raise BenchFailed(
+                f"{who}: {one.found} {name} instead of {one.wanted}: {one.lost_rows} lost, {one.wrong_rows} not expected,"
+                f" {one.doubled_rows} twice; such as {wrong}"
+            )
+    return {name: rows.total() for name, rows in found.items()}
+
+
+def _rows_in(server: Broker, topic: str, name: str) -> Rows:
+    (result,) = [one for one in RESULTS if one.name == name]
+    with TopicReader(server.port, topic, partitions=PARTITIONS) as reader:
+        return Rows(result.row(json.loads(message.value())) for message in reader.to_the_end())
+
+
+def _bootstrap(server: Broker) -> str:
+    return f"{LOOPBACK}:{server.port}"

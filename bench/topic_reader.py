@@ -1,0 +1,71 @@
+"""A topic from its beginning, of transactions only what is committed, by confluent-kafka: the same reader for every server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from bench.wire import BenchFailed
+from headrace.testing.processes import LOOPBACK
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+SILENCE_S_MAX = 60.0  # before the end of a topic
+POLL_S = 0.1
+
+
+def reader_missing() -> str | None:
+    return None if find_spec("confluent_kafka") is not None else "confluent_kafka is not installed"
+
+
+class TopicReader:
+    def __init__(self, port: int, *topics: str, partitions: int) -> None:
+        """The topics must be there."""
+        from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+        self._end_code = KafkaError._PARTITION_EOF
+        self._places = [TopicPartition(topic, index, 0) for topic in topics for index in range(partitions)]
+        self._ended: set[tuple[str, int]] = set()  # partitions that were read to where they ended just then
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": f"{LOOPBACK}:{port}",
+                "group.id": "bench",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+            }
+        )
+        self._consumer.assign(self._places)
+
+    def __enter__(self) -> TopicReader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._consumer.close()
+
+    def next(self, seconds_max: float = POLL_S) -> Message | None:
+        """The next record as soon as it is there; None if there is none, perhaps before the time is over."""
+        message = self._consumer.poll(seconds_max)
+        if message is None:
+            return None
+        error = message.error()
+        if error is None:
+            return message
+        if error.code() != self._end_code:
+            raise BenchFailed(f"{message.topic()} cannot be read: {error}")
+        self._ended.add((message.topic(), message.partition()))
+        return None
+
+    def to_the_end(self) -> Iterator[Message]:
+        """All records up to where each partition ends."""
+        deadline = time.monotonic() + SILENCE_S_MAX
+        while len(self._ended) < len(self._places):
+            message = self.next()
+            if message is not None:
+                deadline = time.monotonic() + SILENCE_S_MAX
+                yield message
+            elif time.monotonic() > deadline:
+                raise BenchFailed(f"nothing more comes of {self._places}, before the end")

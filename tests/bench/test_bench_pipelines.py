@@ -1,0 +1,214 @@
+"""The chapter of pipelines without Spark: what is expected, matched and counted; the generator at a node; the main job's runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from bench.contestants import HEADRACE, Broker, spawn_headrace
+from bench.guests import CONNECTOR_AT_KAFKA
+from bench.line import Options
+from bench.lines import PIPELINES, chapters
+from bench.main_job import FirstResult, MainJobMemory, MainJobRuns, MainJobSeen
+from bench.pipeline_latency import arrivals, latencies, order_times, percentile
+from bench.pipeline_program import ShopJob, shop_pipeline
+from bench.pipelines import PipelineLatency, PipelineRows
+from bench.runner import Runner
+from bench.shop_topics import Generator, ShopShelf, check_results, compared, result_topics, wanted_rows
+from bench.topic_reader import TopicReader
+from bench.wire import BenchFailed, has_leaders
+
+from headrace.demo.events import PARTITIONS, Order, clicks_among, order, orders_among
+from headrace.demo.results import EnrichedOrder, PageViews, Session
+from headrace.demo.topics import CLICKS, ORDERS
+
+EVENTS = 1000
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = Broker(HEADRACE, tmp_path_factory.mktemp("bench") / "node", spawn_headrace)
+    yield broker
+    broker.close()
+
+
+# --- figures
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    values = [float(number) for number in range(100, 0, -1)]
+    assert (percentile(values, 0.5), percentile(values, 0.99), percentile(values, 1.0)) == (50.0, 99.0, 100.0)
+    assert percentile([7.0], 0.5) == percentile([7.0], 0.99) == 7.0
+
+
+def test_latency_counts_orders_that_were_made_after_the_warm_up() -> None:
+    made = {1: 1000.0, 2: 1999.0, 3: 2000.0, 4: 3000.0}
+    arrived = {1: 9000.0, 2: 9000.0, 3: 2750.0, 4: 3250.0}
+    assert latencies(made, arrived, 1000.0) == [750.0, 250.0]
+
+
+@pytest.mark.parametrize(
+    ("arrived", "why"),
+    [({1: 5.0}, "1 of 2 orders have not come out, such as \\[2\\]"), ({1: 5.0, 2: 6.0}, "after the warm-up")],
+)
+def test_latency_without_rows_is_none(arrived: dict[int, float], why: str) -> None:
+    with pytest.raises(BenchFailed, match=why):
+        latencies({1: 0.0, 2: 1.0}, arrived, 1000.0)
+
+
+def test_every_event_is_wanted_in_the_results() -> None:
+    wanted = wanted_rows(EVENTS)
+    assert sum(row.clicks for row in wanted["page_views"] if isinstance(row, PageViews)) == clicks_among(EVENTS)
+    assert sum(row.clicks for row in wanted["sessions"] if isinstance(row, Session)) == clicks_among(EVENTS)
+    assert wanted["enriched_orders"].total() == orders_among(EVENTS)
+
+
+def test_rows_that_are_lost_doubled_or_wrong_end_the_round() -> None:
+    wanted = wanted_rows(EVENTS)
+    found = {name: Counter(rows) for name, rows in wanted.items()}
+    assert compared("somebody", wanted, found) == {name: rows.total() for name, rows in wanted.items()}
+    first = next(iter(found["enriched_orders"]))
+    assert isinstance(first, EnrichedOrder)
+    found["enriched_orders"][first] = 2
+    with pytest.raises(BenchFailed, match=r"somebody: 101 enriched_orders instead of 100: 0 lost, 0 not expected, 1 t"):
+        compared("somebody", wanted, found)
+    found["enriched_orders"][first] = 0
+    found["enriched_orders"] += Counter([first._replace(cents=0)])
+    with pytest.raises(BenchFailed, match="1 lost, 1 not expected, 0 twice"):
+        compared("somebody", wanted, found)
+
+
+def test_a_twenty_fifth_of_the_records_are_events() -> None:
+    assert Options().shop_events == 400_000
+    assert Options(records=80_000).shop_events == 3000
+    assert Options(records=1).shop_events == 1000
+
+
+# --- lines
+
+
+def test_the_lines_and_their_goals() -> None:
+    rows, latency, first, memory = chapters()[PIPELINES]
+    assert isinstance(rows, PipelineRows) and isinstance(latency, PipelineLatency)
+    assert isinstance(first, FirstResult) and isinstance(memory, MainJobMemory)
+    assert rows.against == latency.against == (CONNECTOR_AT_KAFKA,)
+    goals = [
+        (figure.key, figure.goal, figure.goal_absolute) for line in chapters()[PIPELINES] for figure in line.figures
+    ]
+    assert goals == [
+        ("rows_per_s", 1.0, None),
+        ("cpu_us_per_row", None, None),
+        ("p50_ms", 1.0, None),
+        ("p99_ms", 1.0, None),
+        ("server_mb", None, None),
+        ("first_result_s", None, 90.0),
+        ("small_mb", None, 200.0),
+        ("all_mb", None, None),
+    ]
+
+
+def test_without_kafka_there_is_nothing_to_compare_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("spark_missing", "connector_missing", "reader_missing"):
+        monkeypatch.setattr(f"bench.pipelines.{name}", lambda: None)
+    broker = Broker(HEADRACE, tmp_path / "node", spawn_headrace)
+    lines = chapters()[PIPELINES][:2]
+    results = Runner([broker], Options(work=tmp_path), 1, lambda text: None).run(lines)
+    assert results.skipped == dict.fromkeys(("pipeline-rows", "pipeline-latency"), "Kafka does not take part")
+    monkeypatch.setattr("bench.pipelines.connector_missing", lambda: "no Maven")
+    results = Runner([broker], Options(work=tmp_path), 1, lambda text: None).run(lines)
+    assert set(results.skipped.values()) == {"no Maven"}
+
+
+class Counted(MainJobRuns):
+    def __init__(self) -> None:
+        super().__init__()
+        self.played = 0
+
+    def play(self, options: Options) -> MainJobSeen:
+        self.played += 1
+        seen = MainJobSeen(30.0 + self.played, 150_000_000, 2_000_000_000, 8)
+        self._kept.append(seen)
+        return seen
+
+
+def test_both_lines_of_the_main_job_tell_of_the_same_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("spark_missing", "reader_missing"):
+        monkeypatch.setattr(f"bench.main_job.{name}", lambda: None)
+    runs = Counted()
+    broker = Broker(HEADRACE, tmp_path / "node", spawn_headrace)
+    runner = Runner([broker], Options(work=tmp_path), 2, lambda text: None)
+    results = runner.run([FirstResult(runs), MainJobMemory(runs)])
+    firsts = results.rounds["pipeline-first-result"][HEADRACE]
+    assert [one.figures["first_result_s"] for one in firsts] == [31.0, 32.0]
+    memory = results.rounds["pipeline-memory"][HEADRACE]
+    assert [one.figures for one in memory] == [{"small_mb": 150.0, "all_mb": 2000.0}] * 2
+    assert runs.played == 2
+    assert MainJobMemory(runs).measure(broker, "", Options()).figures["small_mb"] == 150.0
+    assert runs.played == 3
+    assert not broker.is_running
+
+
+# --- the shop at a node
+
+
+def test_the_shop_is_filled_once_and_goes_with_its_server(broker: Broker, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("confluent_kafka")
+    shelf = ShopShelf()
+    shelf.filled(broker, EVENTS, tmp_path)
+    with TopicReader(broker.port, CLICKS, ORDERS, partitions=PARTITIONS) as reader:
+        topics = Counter(message.topic() for message in reader.to_the_end())
+    assert topics == {CLICKS: clicks_among(EVENTS) + PARTITIONS, ORDERS: orders_among(EVENTS)}  # a bell in each
+    shelf.filled(broker, EVENTS, tmp_path)
+    made = order_times(broker.port)
+    assert made.keys() == set(range(orders_among(EVENTS)))
+    shelf.opened(broker)
+    assert order_times(broker.port) == {}
+    shelf.clear()
+    assert not has_leaders(broker.wire, ORDERS)
+
+
+def test_results_are_read_and_compared(broker: Broker) -> None:
+    confluent = pytest.importorskip("confluent_kafka")
+    with result_topics(broker, "-some") as topics:
+        producer = confluent.Producer({"bootstrap.servers": f"127.0.0.1:{broker.port}"})
+        for row in wanted_rows(EVENTS)["enriched_orders"]:
+            assert isinstance(row, EnrichedOrder)
+            producer.produce(topics["enriched_orders"], _enriched(row))
+        producer.flush(60)
+        with TopicReader(broker.port, topics["enriched_orders"], partitions=PARTITIONS) as reader:
+            found = arrivals(reader, orders_among(EVENTS), 60.0)
+        assert found.keys() == set(range(orders_among(EVENTS)))
+        with pytest.raises(BenchFailed, match="somebody: 0 page_views instead of"):
+            check_results("somebody", broker, topics, EVENTS)
+    assert not has_leaders(broker.wire, topics["sessions"])
+
+
+def _enriched(row: EnrichedOrder) -> bytes:
+    ordered = order(row.id, [EVENTS])
+    assert ordered == Order(row.id, row.customer, row.product, row.cents, row.at_ms)
+    return ordered.value[:-1] + f',"name":"{row.name}","city":"{row.city}"}}'.encode()
+
+
+def test_a_generator_that_breaks_off_says_why(broker: Broker, tmp_path: Path) -> None:
+    generator = Generator(broker, tmp_path, events=-1)
+    generator._command[-1] = "many"
+    with generator, pytest.raises(BenchFailed, match=r"(?s)ended with code 2: .*invalid int value"):
+        generator.finish(60.0)
+
+
+def test_the_pipeline_is_the_main_jobs_with_results_elsewhere() -> None:
+    pytest.importorskip("pyspark")
+    job = ShopJob("start", "localhost:1", "/nowhere", "-some")
+    pipeline = shop_pipeline(job, {"trigger": "available-now"})
+    assert pipeline.settings["kafka.bootstrap.servers"] == "localhost:1"
+    assert [sink.target for sink in pipeline.sinks.values()] == [
+        "shop-page-views-some",
+        "shop-sessions-some",
+        "shop-enriched-orders-some",
+    ]
+    assert str(pipeline.trigger) == "available-now"
+    assert str(shop_pipeline(replace(job, suffix=""), {}).trigger) == "1 second"
