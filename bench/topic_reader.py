@@ -36,6 +36,7 @@ class TopicReader:
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
+                "enable.metrics.push": False,  # which it would only talk about
             }
         )
         self._consumer.assign(self._places)
