@@ -24,6 +24,7 @@ from headrace.pipelines.sink_driver import abort_batch, commit_batch, commit_nam
 from headrace.pipelines.sink_options import SinkOptions, parse_sink_options
 from headrace.pipelines.sink_rows import check_schema
 from headrace.pipelines.sink_tasks import RUN_CHARS, Task, driver_id, write_task
+from headrace.pipelines.worker_memory import put_aside
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,6 +72,7 @@ def make_stream_writer(schema: StructType, options: Mapping[str, str], overwrite
 
 
 def _checked(schema: StructType, options: Mapping[str, str]) -> SinkOptions:
+    put_aside()
     parsed = parse_sink_options(options)
     check_schema(schema, parsed.topic)
     return parsed
@@ -166,6 +168,7 @@ def _context() -> TaskContext:
 
 
 def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, task: Task) -> TaskMessage:
+    put_aside()
     written = write_task(iterator, options, task)
     transaction = None if written.transaction is None else tuple(written.transaction)
     return TaskMessage(task.sink, task.run, written.rows, transaction)

@@ -17,6 +17,7 @@ from headrace.pipelines.pushed_filters import Pushed, push
 from headrace.pipelines.reading import TaskRange, read_task
 from headrace.pipelines.source_options import Mode, SourceOptions, parse_options
 from headrace.pipelines.spark_rows import TIMESTAMP_UNIT, check_schema, client_columns, row_maker, schema_of
+from headrace.pipelines.worker_memory import put_aside
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,6 +59,7 @@ class RowReader(Struct, frozen=True):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with told_plainly():
+            put_aside()
             if not isinstance(partition, ReadPartition):
                 return  # Spark's stand-in when there is nothing to read
             task = partition.task

@@ -1,0 +1,38 @@
+"""Modules are put aside in Spark's workers, a few times, and nowhere else."""
+
+import gc
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from headrace.pipelines import worker_memory
+
+
+@pytest.fixture
+def frozen(monkeypatch):
+    """How often objects were put aside."""
+    times = []
+    monkeypatch.setattr(worker_memory, "_times", 0)
+    monkeypatch.setattr(gc, "freeze", lambda: times.append(1))
+    return times
+
+
+def main_module(spec_name):
+    main = ModuleType("__main__")
+    main.__spec__ = None if spec_name is None else SimpleNamespace(name=spec_name)
+    return main
+
+
+@pytest.mark.parametrize("spec_name", [None, "pytest.__main__", "pyspark.sql.streaming.python_streaming_source_runner"])
+def test_other_processes_keep_all_their_objects_in_sight(frozen, monkeypatch, spec_name):
+    monkeypatch.setitem(sys.modules, "__main__", main_module(spec_name))
+    worker_memory.put_aside()
+    assert frozen == []
+
+
+def test_a_worker_puts_aside_what_its_first_tasks_have_made(frozen, monkeypatch):
+    monkeypatch.setitem(sys.modules, "__main__", main_module(worker_memory.DAEMON))
+    for _ in range(worker_memory.TIMES_MAX + 3):
+        worker_memory.put_aside()
+    assert len(frozen) == worker_memory.TIMES_MAX
