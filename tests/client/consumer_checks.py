@@ -410,6 +410,22 @@ async def tells_what_is_gone(bootstrap: str) -> None:
         assert listed[here].offset == 0 and (await list_offsets(there, {here: LATEST}))[here].offset == 10
 
 
+async def asks_again_before_it_complains_of_another_topic(bootstrap: str) -> None:
+    """What a reader knew of a topic may be older than whoever told it what to read."""
+    topic = make_topic(bootstrap)
+    here = TopicPartition(topic, 0)
+    write(bootstrap, topic, [b"first"])
+    async with cluster(bootstrap) as older, cluster(bootstrap) as newer:
+        assert (await anext(read_range(older, here, 0, 1)))["value"].to_pylist() == [b"first"]
+        delete_topic(bootstrap, topic)
+        await made_again(bootstrap, topic)
+        write(bootstrap, topic, [b"second"])
+        await newer.refresh([topic])
+        assert newer.topic_id(topic) != older.topic_id(topic)
+        rows = await anext(read_range(older, here, 0, 1, topic_id=newer.topic_id(topic)))
+        assert rows["value"].to_pylist() == [b"second"]
+
+
 async def made_again(bootstrap: str, topic: str) -> None:
     deadline = time.monotonic() + WAIT_S_MAX
     while True:
@@ -436,4 +452,5 @@ CHECKS: list[Callable[[str], Any]] = [
     iterates,
     reads_ranges,
     tells_what_is_gone,
+    asks_again_before_it_complains_of_another_topic,
 ]

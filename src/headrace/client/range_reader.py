@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 RANGE_FETCH_BYTES = 8 << 20  # some 64 Ki rows of 100 bytes
 FETCH_BYTES_MIN = 64 << 10
 STALL_S_MAX = 60.0  # without a new record, whatever the reason
+OLD_NEWS_S_MAX = (
+    1.0  # so long a topic's id may be the one of its predecessor: in what we knew, and in what a broker knows
+)
 SPARE = 1.2  # how much more than the rest of the range seems to need is asked for: records are not all of one size
 
 
@@ -161,7 +164,8 @@ class _Range:
     async def fetch(self, offset: int) -> FetchedPartition:
         """Something from `offset` on: a fetch that goes further, or an error."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._stall_s_max
+        began = loop.time()
+        deadline = began + self._stall_s_max
         while True:
             failure: Exception
             try:
@@ -172,9 +176,11 @@ class _Range:
             except (Disconnected, NoAnswer) as error:
                 failure = error
             except KafkaError as error:
-                if error.code not in PASSING or isinstance(error, TopicChanged):
+                if error.code not in PASSING:
                     raise
                 failure = error
+            if isinstance(failure, TopicChanged):
+                deadline = min(deadline, began + OLD_NEWS_S_MAX)
             if loop.time() + RETRY_BACKOFF_S > deadline:
                 raise failure
             if not isinstance(failure, OffsetGone):  # that one has waited at the broker already
