@@ -6,6 +6,7 @@ import os
 import random
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 from headrace.testing.peer_cluster import KafkaCluster
@@ -13,14 +14,18 @@ from headrace.testing.peers import KafkaPeer, available
 from headrace.testing.processes import NodeProcess
 from headrace.testing.spark_connector import connector_missing
 from tools.prove.registry import NotRun, check, say
+from tools.prove.spark import speculation, topics
 from tools.prove.spark.kills import stream_under_kills
 from tools.prove.spark.programs import Program, missing
 from tools.prove.spark.standalone import Standalone, environment
 from tools.prove.spark.stream import Stream
+from tools.prove.transactions.reading import COMMITTED, UNCOMMITTED, read_all, undecided
 
 SAME_ROWS_S_MAX = 1800.0
 KILLS = 40
 WORKERS = 2
+SPECULATION_S_MAX = 600.0
+NUMBERS, NUMBERS_OF_A_BATCH = 4_800, 400
 
 
 def _seed() -> int:
@@ -91,6 +96,53 @@ def spark_cluster() -> str:
         return (
             f"2 of 3 workers killed, {stream.starts} driver, {stream.failures} failures of the query, {stream.finish()}"
         )
+
+
+@check(
+    "spark-speculation",
+    "Spark runs tasks twice at the same time (spark.speculation, two workers that it takes for two machines) and whichever attempt is "
+    "first: each record is there once, and no transaction stays open",
+)
+def spark_speculation() -> str:
+    _require(missing())
+    with (
+        tempfile.TemporaryDirectory(prefix="spark-speculation-") as name,
+        NodeProcess() as node,
+        Standalone(Path(name), WORKERS, on_one_host=False) as cluster,
+    ):
+        folder = Path(name)
+        attempts = folder / "attempts"
+        attempts.mkdir()
+        route = speculation.Route(
+            cluster.url, node.bootstrap, "in", "out", str(folder / "checkpoint"), str(attempts), NUMBERS_OF_A_BATCH
+        )
+        topics.create(node.bootstrap, {route.source: speculation.PARTITIONS, route.target: speculation.PARTITIONS})
+        numbers = [(None, b"%d" % number, [], 0) for number in range(NUMBERS)]
+        topics.write(node.bootstrap, route.source, numbers, speculation.PARTITIONS)
+        program = Program(
+            "tools.prove.spark.speculation", route.text(), log=folder / "spark.log", environment=environment()
+        )
+        try:
+            done = program.heard("done", SPECULATION_S_MAX)
+            program.end()
+        finally:
+            program.close()
+        tasks, twice = speculation.runs_of_tasks(attempts)
+        assert twice, f"none of {tasks} tasks was run twice"
+        places = [(route.target, partition) for partition in range(speculation.PARTITIONS)]
+        seen = {
+            isolation: Counter(
+                int(value) for part in read_all(node.bootstrap, places, isolation).values() for _, value in part
+            )
+            for isolation in (COMMITTED, UNCOMMITTED)
+        }
+        wrong = Counter(range(NUMBERS)) - seen[COMMITTED] + (seen[COMMITTED] - Counter(range(NUMBERS)))
+        assert not wrong, f"{wrong.total()} of {NUMBERS} are lost or twice: {list(wrong)[:5]}"
+        assert not undecided(node.bootstrap, places), "transactions are open"
+        hidden = seen[UNCOMMITTED].total() - NUMBERS
+    return (
+        f"{done['batches']} batches, {twice} of {tasks} tasks run twice, {NUMBERS} records once each, {hidden} hidden"
+    )
 
 
 @check(

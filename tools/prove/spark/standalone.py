@@ -26,7 +26,7 @@ def environment() -> dict[str, str]:
 
 
 class Daemon:
-    def __init__(self, name: str, folder: Path, main_class: str, *arguments: str) -> None:
+    def __init__(self, name: str, folder: Path, main_class: str, *arguments: str, host: str = LOOPBACK) -> None:
         import pyspark
 
         self.name = name
@@ -37,7 +37,7 @@ class Daemon:
             "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
             "SPARK_HOME": str(home),
         }
-        command = [str(home / "bin" / "spark-class"), main_class, "--host", LOOPBACK, *arguments]
+        command = [str(home / "bin" / "spark-class"), main_class, "--host", host, *arguments]
         with self._log.open("wb") as log:
             self._session = Session(command, log, {**environment(), **given})
 
@@ -65,8 +65,10 @@ def _runs(process: psutil.Process, name: str) -> bool:
 
 
 class Standalone:
-    def __init__(self, folder: Path, workers: int) -> None:
+    def __init__(self, folder: Path, workers: int, *, on_one_host: bool = True) -> None:
+        """Each worker may have an address of its own: Spark then takes it for another machine."""
         self._folder = folder
+        self._on_one_host = on_one_host
         self._port = free_port()
         self.workers: list[Daemon] = []
         place = ("--port", str(self._port), "--webui-port", str(free_port()))
@@ -87,7 +89,9 @@ class Standalone:
         name = f"worker-{len(self.workers) + 1}"
         size = ("--cores", "1", "--memory", WORKER_MEMORY, "--webui-port", str(free_port()))
         place = ("--work-dir", str(self._folder / name))
-        worker = Daemon(name, self._folder, "org.apache.spark.deploy.worker.Worker", *size, *place, self.url)
+        host = LOOPBACK if self._on_one_host else f"127.0.0.{2 + len(self.workers)}"
+        main_class = "org.apache.spark.deploy.worker.Worker"
+        worker = Daemon(name, self._folder, main_class, *size, *place, self.url, host=host)
         self.workers.append(worker)
         self._daemons.append(worker)
         worker.wait_for("Successfully registered with master")
