@@ -159,45 +159,38 @@ class MainJobRuns:
         return self._kept.pop(0)
 
 
-def _only_headrace(servers: Mapping[str, Broker]) -> list[Contestant]:
-    reason = spark_missing() or reader_missing()
-    if reason is not None:
-        raise CannotRun(reason)
-    return [Guest(HEADRACE, server_named(servers, HEADRACE))]
-
-
 @dataclass(frozen=True)
-class FirstResult:
+class MainJobLine:
     runs: MainJobRuns = field(repr=False)
-    name: str = "pipeline-first-result"
-    title: str = "the main job, installed: process start to the first result that can be read"
-    figures: tuple[Figure, ...] = (Figure("first_result_s", "s", False, goal_absolute=FIRST_RESULT_S_GOAL, digits=1),)
     against: tuple[str, ...] = ()
     alone: bool = True
     warm_round: bool = False
 
     def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
-        return _only_headrace(servers)
+        reason = spark_missing() or reader_missing()
+        if reason is not None:
+            raise CannotRun(reason)
+        return [Guest(HEADRACE, server_named(servers, HEADRACE))]
+
+
+@dataclass(frozen=True)
+class FirstResult(MainJobLine):
+    name: str = "pipeline-first-result"
+    title: str = "the main job, installed: process start to the first result that can be read"
+    figures: tuple[Figure, ...] = (Figure("first_result_s", "s", False, goal_absolute=FIRST_RESULT_S_GOAL, digits=1),)
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         return Measured({"first_result_s": self.runs.play(options).first_result_s})
 
 
 @dataclass(frozen=True)
-class MainJobMemory:
-    runs: MainJobRuns = field(repr=False)
+class MainJobMemory(MainJobLine):
     name: str = "pipeline-memory"
     title: str = "the main job, a minute after its first result, at 1,000 events a second: resident memory"
     figures: tuple[Figure, ...] = (
         Figure("small_mb", "node and generator, MB", False, goal_absolute=MEMORY_MB_GOAL),
         Figure("all_mb", "all processes, Spark's too, MB", False),
     )
-    against: tuple[str, ...] = ()
-    alone: bool = True
-    warm_round: bool = False
-
-    def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
-        return _only_headrace(servers)
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         seen = self.runs.kept(options)

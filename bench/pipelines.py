@@ -61,17 +61,23 @@ class ShopEngines:
 
 
 @dataclass(frozen=True)
-class PipelineRows:
+class ShopLine:
+    """Ours against Spark's connector at Kafka, both warm."""
+
     engines: ShopEngines = field(repr=False)
-    name: str = "pipeline-rows"
-    title: str = "the shop's three queries at once over filled topics, AvailableNow, exactly once against at least once"
-    figures: tuple[Figure, ...] = ROWS_FIGURES
     against: tuple[str, ...] = (CONNECTOR_AT_KAFKA,)
     alone: bool = False
     warm_round: bool = True
 
     def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
         return self.engines.guests(servers)
+
+
+@dataclass(frozen=True)
+class PipelineRows(ShopLine):
+    name: str = "pipeline-rows"
+    title: str = "the shop's three queries at once over filled topics, AvailableNow, exactly once against at least once"
+    figures: tuple[Figure, ...] = ROWS_FIGURES
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         """A row is an event of the shop, whichever queries read it."""
@@ -90,17 +96,10 @@ class PipelineRows:
 
 
 @dataclass(frozen=True)
-class PipelineLatency:
-    engines: ShopEngines = field(repr=False)
+class PipelineLatency(ShopLine):
     name: str = "pipeline-latency"
     title: str = "the shop's three queries while 1,000 events come a second: from an order to its enriched row"
     figures: tuple[Figure, ...] = LATENCY_FIGURES
-    against: tuple[str, ...] = (CONNECTOR_AT_KAFKA,)
-    alone: bool = False
-    warm_round: bool = True
-
-    def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
-        return self.engines.guests(servers)
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         assert isinstance(contestant, Guest)
