@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import queue
 import threading
 import warnings
@@ -19,6 +18,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from headrace.base.errors import HeadraceError
+from headrace.client.loop_thread import LoopThread, OneForEachProcess
 
 T = TypeVar("T")
 
@@ -28,47 +28,22 @@ EXIT_S_MAX = 10.0
 Calls = queue.SimpleQueue[Callable[[], None] | None]
 
 
-class Background:
+class Background(LoopThread):
     def __init__(self) -> None:
-        self.process_id = os.getpid()
-        self.loop = asyncio.new_event_loop()
+        super().__init__("headrace-client")
         self._open: dict[int, tuple[str, Callable[[], Coroutine[Any, Any, None]]]] = {}
-        self._thread = threading.Thread(target=self._run, name="headrace-client", daemon=True)
-        self._thread.start()
+        # Before atexit if that can be had: the executors that compress are shut down between the two.
+        getattr(threading, "_register_atexit", atexit.register)(self.close_all)
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+    def do_and_call(self, work: Coroutine[Any, Any, T], calls: Calls) -> T:
+        """As `do`; this thread meanwhile does the calls that come."""
 
-    # --- from other threads
+        def meanwhile(future: Future[T]) -> None:
+            future.add_done_callback(lambda _: calls.put(None))
+            while (call := calls.get()) is not None:
+                call()
 
-    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        self.check()
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
-
-    @property
-    def is_here(self) -> bool:
-        return self.process_id == os.getpid()
-
-    def check(self) -> None:
-        if not self.is_here:
-            raise HeadraceError("this client was made by another process, before a fork; make one here")
-
-    def do(self, work: Coroutine[Any, Any, T], calls: Calls | None = None) -> T:
-        """Waits for it, and can be interrupted: then the work is given up, too. `calls` are done meanwhile, by this thread."""
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise HeadraceError("the thread of the event loop cannot wait for itself: use the asyncio client there")
-        future = self.start(work)
-        try:
-            if calls is not None:
-                future.add_done_callback(lambda _: calls.put(None))
-                while (call := calls.get()) is not None:
-                    call()
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return self.do(work, meanwhile)
 
     def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """A function, in the loop's thread."""
@@ -134,26 +109,4 @@ class CancelledInside(HeadraceError):
         super().__init__("it was given up, as the client was closed")
 
 
-_lock = threading.Lock()
-_background: Background | None = None
-
-
-def background() -> Background:
-    """The one of this process."""
-    global _background
-    with _lock:
-        if _background is None or not _background.is_here:
-            _background = Background()
-            # Before atexit if that can be had: the executors that compress are shut down between the two.
-            getattr(threading, "_register_atexit", atexit.register)(_background.close_all)
-        return _background
-
-
-def _after_fork() -> None:
-    """The lock may have been held by a thread that is not here."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+background = OneForEachProcess(Background)

@@ -107,7 +107,7 @@ class Consumer:
         calls: Calls = queue.SimpleQueue()
         self._caller.calls = calls
         try:
-            return self._background.do(work, calls)
+            return self._background.do_and_call(work, calls)
         finally:
             self._caller.calls = None
 

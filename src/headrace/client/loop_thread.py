@@ -1,0 +1,76 @@
+"""A thread with an event loop, for whoever cannot await; and what a process has one of, which a child of a fork must make anew."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+from headrace.base.errors import HeadraceError
+
+T = TypeVar("T")
+Has = TypeVar("Has", bound="LoopThread")
+
+
+class LoopThread:
+    def __init__(self, name: str) -> None:
+        self._process_id = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    # --- from other threads
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        self.check()
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    @property
+    def is_here(self) -> bool:
+        return self._process_id == os.getpid()
+
+    def check(self) -> None:
+        if not self.is_here:
+            raise HeadraceError("this client was made by another process, before a fork; make one here")
+
+    def do(self, work: Coroutine[Any, Any, T], meanwhile: Callable[[Future[T]], None] | None = None) -> T:
+        """Waits for it, and can be interrupted: then the work is given up, too. `meanwhile` returns when there is nothing else to do."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise HeadraceError("the thread of the event loop cannot wait for itself: use the asyncio client there")
+        future = self.start(work)
+        try:
+            if meanwhile is not None:
+                meanwhile(future)
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+class OneForEachProcess(Generic[Has]):
+    """Made when it is first asked for. A child of a fork has none of its parent's threads, and must not use its connections."""
+
+    def __init__(self, make: Callable[[], Has]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made: Has | None = None
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._after_fork)
+
+    def __call__(self) -> Has:
+        with self._lock:
+            if self._made is None or not self._made.is_here:
+                self._made = self._make()
+            return self._made
+
+    def _after_fork(self) -> None:
+        """The lock may have been held by a thread that is not here."""
+        self._lock = threading.Lock()
