@@ -8,7 +8,7 @@ import pytest
 from tests.cli.command_line import CommandLine
 from tests.pipelines.fake_engine import FakeEngine, make_pipeline
 
-from headrace.cli import pipelines as commands
+from headrace.cli.pipeline_runs import COLUMNS, ERROR_CHARACTERS_MAX, _size, row_of
 from headrace.pipelines.runner import Driver, Run, Runs
 from headrace.pipelines.runner.processes import Process, this_process
 from headrace.pipelines.runner.status import QueryStatus
@@ -136,8 +136,8 @@ def test_rows_of_the_table():
         state_bytes=5 << 20,
         error="line one\nline two " + "x" * 200,
     )
-    row = commands._row(status)
-    assert len(row) == len(commands.COLUMNS)
+    row = row_of(status)
+    assert len(row) == len(COLUMNS)
     assert row[3:8] == ["12,346", None, "1.5 min", "0", "5.0 MiB"]
-    assert row[-1].startswith("line one line two") and len(row[-1]) == commands.ERROR_CHARACTERS_MAX
-    assert [commands._size(count) for count in (0, 1023, 1024, 3 << 30)] == ["0 B", "1023 B", "1.0 KiB", "3.0 GiB"]
+    assert row[-1].startswith("line one line two") and len(row[-1]) == ERROR_CHARACTERS_MAX
+    assert [_size(count) for count in (0, 1023, 1024, 3 << 30)] == ["0 B", "1023 B", "1.0 KiB", "3.0 GiB"]

@@ -1,0 +1,93 @@
+"""Files of pipelines, for `headrace pipelines`: read with what the command sets instead, shown to Spark; and what drivers log."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.options import pair
+
+if TYPE_CHECKING:
+    from headrace.pipelines.definitions.definition import Pipeline
+
+
+def overrides(brokers: str | None, master: str | None, once: bool, settings: Sequence[str] | None) -> dict[str, str]:
+    found = dict(pair("--set", text) for text in settings or [])
+    if brokers is not None:
+        found["kafka.bootstrap.servers"] = brokers
+    if master is not None:
+        found["spark.master"] = master
+    if once:
+        found["trigger"] = "available-now"
+    return found
+
+
+def load_all(paths: Sequence[Path], overrides: dict[str, str]) -> list[Pipeline]:
+    from headrace.pipelines.definitions.checks import check
+    from headrace.pipelines.definitions.loading import load
+
+    pipelines = [one for path in paths for one in load(path, overrides)]
+    for warning in check(pipelines):
+        print(f"headrace: {warning}", file=sys.stderr)
+    return pipelines
+
+
+def build_all(pipelines: Sequence[Pipeline], spark: Any) -> None:
+    from headrace.pipelines.definitions.building import build
+    from headrace.pipelines.definitions.definition import DefinitionError, Problem
+
+    problems: list[Problem] = []
+    for one in pipelines:
+        try:
+            build(one, spark)
+        except DefinitionError as error:
+            problems += error.problems
+    if problems:
+        raise DefinitionError(problems)
+
+
+@contextmanager
+def spark_for(pipelines: Sequence[Pipeline]) -> Iterator[Any]:
+    from headrace.pipelines.runner.engine import settings_of
+    from headrace.pipelines.session import make_session
+
+    master, conf = settings_of(pipelines)
+    spark = make_session("headrace pipelines", master=master, conf={"spark.log.level": "OFF", **conf})
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    yield
+
+
+class _Screen(logging.Handler):
+    """Whatever standard error is at the moment: bars put themselves there."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def told(level: int) -> Iterator[None]:
+    """What drivers log, on the screen."""
+    screen = _Screen()
+    screen.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    log = logging.getLogger("headrace")
+    before = log.level, log.propagate
+    log.setLevel(level)
+    log.propagate = False
+    log.addHandler(screen)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # Spark's end is told once, and by us
+    try:
+        yield
+    finally:
+        log.removeHandler(screen)
+        log.level, log.propagate = before

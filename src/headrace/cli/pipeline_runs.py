@@ -1,0 +1,71 @@
+"""What runs, for `headrace pipelines`: which drivers there are, how their queries stand, as rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.base.errors import ConfigError
+from headrace.cli.groups import duration
+from headrace.pipelines.runner.control import NoAnswer, ask_status
+from headrace.pipelines.runner.runs import Run, Runs
+from headrace.pipelines.runner.status import GONE, QueryStatus
+
+ERROR_CHARACTERS_MAX = 100  # in a table; --json has all of it
+COLUMNS = (
+    *("pipeline", "query", "state", "rows/s", "behind", "behind by"),
+    *("state rows", "state size", "batches", "rows", "restarts", "error"),
+)
+
+
+def row_of(one: QueryStatus) -> list[object]:
+    error = " ".join(one.error.split())
+    return [
+        one.pipeline,
+        one.name,
+        one.state,
+        f"{one.rows_per_s:,.0f}",
+        None if one.lag_records is None else f"{one.lag_records:,}",
+        duration(one.lag_ms),
+        f"{one.state_rows:,}",
+        _size(one.state_bytes),
+        one.batches,
+        f"{one.rows:,}",
+        one.restarts,
+        error if len(error) <= ERROR_CHARACTERS_MAX else error[: ERROR_CHARACTERS_MAX - 1] + "…",
+    ]
+
+
+def statuses_of(runs: Runs, names: Sequence[str]) -> list[QueryStatus]:
+    found: list[QueryStatus] = []
+    for run in chosen(runs, names):
+        if not run.is_alive:
+            told = f"its driver (process {run.driver.pid}) was killed; run it again: it goes on from its checkpoint"
+            found.append(QueryStatus(name="", pipeline=run.pipeline, state=GONE, error=told))
+            continue
+        try:
+            found += ask_status(run)
+        except NoAnswer as error:
+            found.append(QueryStatus(name="", pipeline=run.pipeline, state="silent", error=str(error)))
+    return found
+
+
+def chosen(runs: Runs, names: Sequence[str]) -> list[Run]:
+    there = {run.pipeline: run for run in runs.all()}
+    for name in names:
+        if name not in there:
+            known = f"; there are {', '.join(there)}" if there else ""
+            raise ConfigError(f"no pipeline {name} runs here{known}")
+    return [there[name] for name in names] if names else list(there.values())
+
+
+def is_stopped(runs: Runs, run: Run) -> bool:
+    """Its driver may go on with other pipelines."""
+    now = runs.find(run.pipeline)
+    return now is None or now.driver != run.driver
+
+
+def _size(count: int) -> str:
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if count >= 1024**power:
+            return f"{count / 1024**power:.1f} {unit}"
+    return f"{count} B"
