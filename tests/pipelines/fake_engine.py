@@ -79,8 +79,10 @@ class FakeEngine:
         self._ids = itertools.count()
         self._changed = threading.Condition()
 
-    def open(self, tell):
+    def open(self, tell, began):
         self.tell = tell
+        if self.process is not None:
+            began(self.process)
 
     def start(self, pipeline, sink):
         title = pipeline.query_of(pipeline.sinks[sink])

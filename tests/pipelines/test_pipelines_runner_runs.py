@@ -12,7 +12,7 @@ import pytest
 
 from headrace.base.errors import ConfigError
 from headrace.pipelines.runner.processes import Process, is_alive, process_of, this_process
-from headrace.pipelines.runner.runs import AlreadyRunning, Run, Runs, local_folder, locked
+from headrace.pipelines.runner.runs import SPARK_ENDS_S_MAX, AlreadyRunning, Run, Runs, local_folder, locked
 
 DEAD = Process(2**22 + 7, "long ago")
 
@@ -94,8 +94,22 @@ def test_the_spark_of_a_killed_driver_is_waited_for(runs, other):
     assert len(waits) == 3
 
 
-def test_but_not_for_ever(runs, other):
+def test_and_killed_if_it_does_not_end(runs, other):
     runs.claim(run_of(DEAD, spark=process_of(other.pid)))
+    waited = []
+
+    def wait(seconds):
+        waited.append(seconds)
+        if sum(waited) > SPARK_ENDS_S_MAX:
+            other.wait(10)
+
+    runs.claim(run_of(this_process()), wait)
+    assert other.returncode == -signal.SIGKILL and sum(waited) > SPARK_ENDS_S_MAX, "it had its time"
+
+
+def test_and_what_cannot_be_killed_is_told(runs, other, monkeypatch):
+    runs.claim(run_of(DEAD, spark=process_of(other.pid)))
+    monkeypatch.setattr(os, "kill", lambda pid, number: None)
     with pytest.raises(AlreadyRunning, match=f"its Spark still runs, as process {other.pid}"):
         runs.claim(run_of(this_process()), lambda seconds: None)
 

@@ -28,6 +28,7 @@ from headrace.testing.processes import free_port
 MAIN, SPARK, ALL = "main", "spark", "all"
 KINDS = {NODE: 3, GENERATOR: 3, PIPELINES: 3, SPARK: 2, MAIN: 2, ALL: 3}
 RATE = 2_000  # events a second while there is no end
+LEFT_OVER_S_MAX = 30.0
 LAST_KILLS_SHARE = 0.3  # of them hit a run that is about to end
 BLIND_CHANCE = 0.3  # of a kill that does not wait until Spark has done something
 BLIND_S_MAX, AFTER_BATCH_S_MAX = 12.0, 3.0
@@ -49,6 +50,7 @@ class Job:
         self._process: subprocess.Popen[bytes] | None = None
         self.folders = Folders(folder / "work", folder / ".headrace")
         self.register = Register(self.folders.shop / "processes.json")
+        self._sessions: set[int] = set()  # of the system's kind, one for each process of every start
         self.starts = 0
         self.memory_bytes_max = 0
 
@@ -72,6 +74,7 @@ class Job:
 
     def kill(self, kind: str) -> bool:
         """False if there is nothing of this kind now."""
+        self._note_sessions()
         if kind == MAIN:
             return self._kill_main()
         if kind == ALL:
@@ -107,7 +110,20 @@ class Job:
         paths = (self.folders.checkpoints / query.pipeline / query.result.name for query in QUERIES)
         return sum(position(path).batch + 1 for path in paths)
 
+    def _note_sessions(self) -> None:
+        self._sessions |= {one.pid for one in self.register.left().values()}
+
+    def left_over(self) -> list[str]:
+        """What still runs in any session there was."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if process.status() != psutil.STATUS_ZOMBIE and os.getsid(process.pid) in self._sessions:
+                    found.append(f"{process.pid} {process.name()}")
+        return found
+
     def measure(self) -> None:
+        self._note_sessions()
         there = self.register.left()
         used = 0
         for name in (NODE, GENERATOR):
@@ -146,6 +162,7 @@ def demo_under_kills(kills: int, seed: int, say: Callable[[str], None]) -> str:
                 if arguments == endless:
                     job.kill(ALL)
             _finish(job, to_the_end)
+            _expect_nothing_left(job)
             left = [line for line in job.said().splitlines() if "Traceback" in line]
             assert not left, f"seed {seed}: {left}: {job.last_words()}"
             (summary,) = [line for line in job.said().splitlines() if " events: " in line and "clicks and" in line][-1:]
@@ -207,3 +224,11 @@ def _finish(job: Job, arguments: tuple[str, ...]) -> None:
         job.measure()
         time.sleep(TURN_S)
     assert RIGHT in job.said(), job.last_words()
+
+
+def _expect_nothing_left(job: Job) -> None:
+    """Whoever was killed has left nothing that runs on, such as a Spark without its driver."""
+    deadline = time.monotonic() + LEFT_OVER_S_MAX
+    while left := job.left_over():
+        assert time.monotonic() < deadline, f"processes are left: {left}"
+        time.sleep(TURN_S)

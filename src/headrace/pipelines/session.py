@@ -12,7 +12,7 @@ import re
 import site
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,8 +40,12 @@ def make_session(
     master: str = "local[*]",
     conf: Mapping[str, object] | None = None,
     class_archive: bool = True,
+    began: Callable[[int], None] | None = None,
 ) -> SparkSession:
-    """`conf` goes before everything that is set here. One virtual machine serves all sessions of a process: the first makes it."""
+    """`conf` goes before everything that is set here. One virtual machine serves all sessions of a process: the first makes it.
+
+    `began` is told its process as soon as it runs, before Spark does in it.
+    """
     try:
         import pyspark
         from pyspark.sql import SparkSession
@@ -58,15 +62,27 @@ def make_session(
         _prepare_python(given, local_python(cache_folder()) if is_local else sys.executable)
         if is_local:
             os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-    builder = SparkSession.builder.appName(name)  # type: ignore[attr-defined]
-    for key, value in {**session_conf(given.get("spark.master", master)), **given}.items():
-        builder = builder.config(key, value)
-    spark: SparkSession = builder.getOrCreate()
+    wanted = {"spark.app.name": name, **session_conf(given.get("spark.master", master)), **given}
+    pyspark.SparkContext._ensure_initialized(conf=pyspark.SparkConf().setAll(list(wanted.items())))
     if archive is not None:
-        archive.written_by(_jvm(spark).java.lang.ProcessHandle.current().pid())
+        archive.written_by(java_process_id())
+    if began is not None:
+        began(java_process_id())
+    builder = SparkSession.builder
+    for key, value in wanted.items():
+        builder = builder.config(key, value)  # type: ignore[attr-defined]
+    spark: SparkSession = builder.getOrCreate()  # type: ignore[attr-defined]
     _register(spark, HeadraceDataSource)
     _watch(spark)
     return spark
+
+
+def java_process_id() -> int:
+    """Of the virtual machine of this process's sessions."""
+    from pyspark import SparkContext
+
+    java: Any = SparkContext._jvm
+    return int(java.java.lang.ProcessHandle.current().pid())
 
 
 def _register(spark: SparkSession, source: type[DataSource]) -> None:
@@ -151,10 +167,6 @@ def _watch(spark: SparkSession) -> None:
     if not commits.is_ended_at_exit:
         commits.is_ended_at_exit = True
         atexit.register(end)
-
-
-def _jvm(spark: SparkSession) -> Any:
-    return spark._jvm  # type: ignore[attr-defined]
 
 
 def _text(value: object) -> str:

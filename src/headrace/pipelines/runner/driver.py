@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -23,12 +23,12 @@ from headrace.pipelines.runner.control import Control
 from headrace.pipelines.runner.engine import Engine, Handle, SparkEngine, causes_of
 from headrace.pipelines.runner.failures import Cause, explain
 from headrace.pipelines.runner.processes import is_alive, this_process
-from headrace.pipelines.runner.progress import Meter, read_progress
+from headrace.pipelines.runner.progress import read_progress
+from headrace.pipelines.runner.queries import Began, Broke, Happening, Query, StopWanted, Told, say
 from headrace.pipelines.runner.runs import Run, Runs, locked
 from headrace.pipelines.runner.signals import interrupted_by_signals, stopped_by_signals
 from headrace.pipelines.runner.status import QueryStatus, status_of
 from headrace.pipelines.runner.supervision import (
-    BACK_OFF_MS_MAX,
     Done,
     Ended,
     Event,
@@ -37,71 +37,29 @@ from headrace.pipelines.runner.supervision import (
     Start,
     Started,
     Starting,
-    State,
     Stop,
     StopAsked,
     Wait,
-    Watched,
     act_of,
     after,
-    back_off_ms,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.pipelines.definitions.definition import Pipeline, Sink
+    from headrace.pipelines.definitions.definition import Pipeline
 
 LOOK_S = 0.5  # how often queries are asked whether they still run
 STOP_S_MAX = 60.0
 EVENTS_MAX = 10_000  # that wait to be looked at; progress beyond it is not counted
 RUNTIME = Path(".headrace")
 SPARK_LOG = "spark.log"
-TOLD_AGAIN_EVERY = 10  # failures, once the back-off is at its longest
 
 _LOG = logging.getLogger("headrace.pipelines")
 
 
 class SparkLost(HeadraceError):
     """The virtual machine has ended, and all queries with it."""
-
-
-# --- what the queue holds
-
-
-@dataclass(frozen=True)
-class _Began:
-    title: str
-    handle: Handle | None  # None: it was no stream, and is done
-
-
-@dataclass(frozen=True)
-class _Broke:
-    title: str
-    causes: Sequence[Cause]
-
-
-@dataclass(frozen=True)
-class _Told:
-    run_id: str
-    title: str
-    progress: Mapping[str, Any] | None
-
-
-@dataclass(frozen=True)
-class _StopWanted:
-    pipelines: frozenset[str] | None  # None: all
-
-
-class _Query:
-    """Shared by the threads; only the one of `run` changes it, under the driver's lock."""
-
-    def __init__(self, pipeline: Pipeline, sink: Sink) -> None:
-        self.pipeline, self.sink = pipeline, sink
-        self.watched = Watched(is_bounded=pipeline.is_bounded(sink))
-        self.meter = Meter()
-        self.handle: Handle | None = None
-        self.stop_told: Handle | str = ""  # whom, last; a title for what is no stream, or not started yet
 
 
 class Driver:
@@ -130,11 +88,9 @@ class Driver:
         self._ticks_ms = ticks_ms
         self._watch = watch
         self._queries = {
-            pipeline.query_of(sink): _Query(pipeline, sink)
-            for pipeline in pipelines
-            for sink in pipeline.sinks.values()
+            pipeline.query_of(sink): Query(pipeline, sink) for pipeline in pipelines for sink in pipeline.sinks.values()
         }
-        self._events: SimpleQueue[_Began | _Broke | _Told | _StopWanted] = SimpleQueue()
+        self._events: SimpleQueue[Happening] = SimpleQueue()
         self._lock = threading.Lock()
         self._stop_deadline: float | None = None
         self._claims: dict[str, ExitStack] = {}  # of pipelines, until they are let go
@@ -151,7 +107,7 @@ class Driver:
 
     def stop(self, pipelines: Collection[str] | None = None) -> None:
         """All of them, or these. From any thread, and from handlers of signals; `run` returns when all queries have ended."""
-        self._events.put(_StopWanted(None if pipelines is None else frozenset(pipelines)))
+        self._events.put(StopWanted(None if pipelines is None else frozenset(pipelines)))
 
     def run(self) -> list[QueryStatus]:
         """Until all queries are done, stopped or given up. AlreadyRunning if another driver has one of the pipelines."""
@@ -163,8 +119,7 @@ class Driver:
             runs = self._claim(stack, control.port, token)
             stack.callback(self._engine.close)
             _LOG.info("%s: Spark is starting", ", ".join(run.pipeline for run in runs))
-            self._engine.open(self._tell)
-            self._runs.update([replace(run, spark=self._engine.process) for run in runs])
+            self._engine.open(self._tell, lambda spark: self._runs.update([replace(run, spark=spark) for run in runs]))
             stack.enter_context(stopped_by_signals(self.stop))
             self._loop()
             self._engine.flush()  # the last batches are told after their query has ended
@@ -233,17 +188,17 @@ class Driver:
         for _ in range(self._events.qsize()):
             self._take(self._events.get())
 
-    def _take(self, event: _Began | _Broke | _Told | _StopWanted) -> None:
+    def _take(self, event: Happening) -> None:
         match event:
-            case _Began(title, handle):
+            case Began(title, handle):
                 query = self._queries[title]
                 query.handle = handle
                 self._happened(title, Done() if handle is None else Started())
-            case _Broke(title, causes):
+            case Broke(title, causes):
                 self._failed(title, causes)
-            case _Told():
+            case Told():
                 self._told(event)
-            case _StopWanted(pipelines):
+            case StopWanted(pipelines):
                 self._stop_wanted(pipelines)
 
     def _stop_wanted(self, pipelines: frozenset[str] | None) -> None:
@@ -255,8 +210,8 @@ class Driver:
         if self._unwanted == names and self._stop_deadline is None:
             self._stop_deadline = time.monotonic() + STOP_S_MAX
 
-    def _told(self, told: _Told) -> None:
-        current = next((one for one, query in self._queries.items() if _run_of(query) == told.run_id), None)
+    def _told(self, told: Told) -> None:
+        current = next((one for one, query in self._queries.items() if query.run_id == told.run_id), None)
         title = current or told.title
         query = self._queries.get(title)
         if query is None:
@@ -318,7 +273,7 @@ class Driver:
         before = query.watched
         with self._lock:
             query.watched = after(before, event, self._ticks_ms())
-        _say(title, before, query.watched)
+        say(title, before, query.watched)
 
     def _leave_the_rest(self) -> None:
         for title, query in self._queries.items():
@@ -328,12 +283,12 @@ class Driver:
 
     # --- other threads
 
-    def _start(self, title: str, query: _Query) -> None:
+    def _start(self, title: str, query: Query) -> None:
         try:
-            self._events.put(_Began(title, self._engine.start(query.pipeline, query.sink.name)))
+            self._events.put(Began(title, self._engine.start(query.pipeline, query.sink.name)))
         except Exception as error:
             _LOG.debug("%s could not be started", title, exc_info=True)
-            self._events.put(_Broke(title, causes_of(error)))
+            self._events.put(Broke(title, causes_of(error)))
 
     def _stop(self, whom: Handle | str) -> None:
         try:
@@ -346,30 +301,9 @@ class Driver:
 
     def _tell(self, run_id: str, title: str, progress: Mapping[str, Any] | None) -> None:
         if self._events.qsize() < EVENTS_MAX:
-            self._events.put(_Told(run_id, title, progress))
-
-
-def _run_of(query: _Query) -> str | None:
-    return None if query.handle is None else query.handle.run_id
+            self._events.put(Told(run_id, title, progress))
 
 
 def _in_thread(name: str, work: Callable[[], None]) -> None:
     """One that nobody waits for: what hangs in it must not hold up the end of the process."""
     threading.Thread(target=work, name=name, daemon=True).start()
-
-
-def _say(title: str, before: Watched, now: Watched) -> None:
-    """Only what changes, and not each of many tries."""
-    if now.is_over and not before.is_over:
-        if now.state is State.FAILED:
-            _LOG.error("%s: given up: %s", title, now.error)
-        else:
-            _LOG.info("%s: %s", title, now.state.value)
-    elif now.failures > before.failures:
-        wait_ms = back_off_ms(now.failures)
-        if wait_ms < BACK_OFF_MS_MAX or now.error != before.error or now.failures % TOLD_AGAIN_EVERY == 0:
-            _LOG.warning("%s: %s; next try in %g s", title, now.error, wait_ms / 1000)
-    elif before.failures and not now.failures:
-        _LOG.info("%s: goes on", title)
-    elif now.state is State.RUNNING and before.state is State.STARTING and not now.failures:
-        _LOG.info("%s: running", title)

@@ -54,12 +54,13 @@ class Handle(Protocol):
 Tell = Callable[
     [str, str, Mapping[str, Any] | None], None
 ]  # run id, query's title or "", progress (None: there was nothing to do)
+Began = Callable[[Process], None]  # the virtual machine is there, long before it can do anything
 
 
 class Engine(Protocol):
     """What a driver needs; tests have one without Spark."""
 
-    def open(self, tell: Tell) -> None: ...
+    def open(self, tell: Tell, began: Began) -> None: ...
 
     @property
     def process(self) -> Process | None:
@@ -113,24 +114,29 @@ class SparkEngine:
         self._building = threading.Lock()
         self.process: Process | None = None
 
-    def open(self, tell: Tell) -> None:
+    def open(self, tell: Tell, began: Began) -> None:
         from headrace.pipelines.runner.listening import Listener
+        from headrace.pipelines.session import java_process_id
+
+        def has_begun(process_id: int) -> None:
+            self.process = process_of(process_id)
+            if self.process is not None:
+                began(self.process)
 
         if self._given is None:
-            self._spark = self._make_session()
+            self._spark = self._make_session(has_begun)
         else:
             self._spark = self._given
-        jvm: Any = self._spark._jvm  # type: ignore[attr-defined]
-        self.process = process_of(int(jvm.java.lang.ProcessHandle.current().pid()))
+            has_begun(java_process_id())
         self._listener = Listener(self._spark, tell)
         self._spark.streams.addListener(self._listener)
 
-    def _make_session(self) -> SparkSession:
+    def _make_session(self, began: Callable[[int], None]) -> SparkSession:
         from headrace.pipelines.session import make_session
 
         try:
             with spark_log(self._log_file):
-                return make_session(self._name, master=self._master, conf=self._conf)
+                return make_session(self._name, master=self._master, conf=self._conf, began=began)
         except HeadraceError:
             raise
         except Exception as error:

@@ -1,8 +1,9 @@
 """Which drivers run: a file for each pipeline that says where its driver can be asked, and locks on checkpoints.
 
 A driver that was killed leaves its file behind; it is known to be gone by its process, and the next run takes its place as soon as its
-Spark has ended, too: that goes on for a moment after the driver is dead, and must not write beside the next. Checkpoints are locked as
-well, as the second driver may have been started in another folder or under another name.
+Spark has ended, too: that goes on for a moment after the driver is dead, and must not write beside the next. Most end by themselves; one
+that was killed while it started may hang in its own end for ever, and is ended here. Checkpoints are locked as well, as the second driver
+may have been started in another folder or under another name.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import fcntl
 import json
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,8 @@ FOLDER = "runs"
 ENDING = ".json"
 FILE_BYTES_MAX = 65_536
 CHECKPOINT_LOCK = ".headrace-driver"
-SPARK_ENDS_S_MAX = 60.0
+SPARK_ENDS_S_MAX = 20.0  # by itself
+SPARK_DIES_S_MAX = 10.0
 _PAUSE_S = 0.2
 _OWNER_ONLY = 0o600
 
@@ -70,7 +73,7 @@ class Runs:
         return self._read(self._path(pipeline))
 
     def claim(self, run: Run, wait: Callable[[float], None] = time.sleep) -> None:
-        """AlreadyRunning if another driver has it. Waits for the Spark of one that was killed."""
+        """AlreadyRunning if another driver has it. Waits for the Spark of one that was killed, and kills that if it does not end."""
         with self._alone():
             before = self.find(run.pipeline)
             if before is not None and before.is_alive:
@@ -79,7 +82,7 @@ class Runs:
                     f" `headrace pipelines stop {run.pipeline}` ends it"
                 )
             if before is not None:
-                _wait_for_the_end_of(before, wait)
+                _end_spark_of(before, wait)
             self._write(run)
 
     def update(self, runs: Sequence[Run]) -> None:
@@ -152,19 +155,27 @@ def _process(found: Sequence[Any]) -> Process:
     return Process(int(pid), str(started))
 
 
-def _wait_for_the_end_of(run: Run, wait: Callable[[float], None]) -> None:
-    left_s = SPARK_ENDS_S_MAX
-    while run.spark is not None and is_alive(run.spark):
-        if left_s == SPARK_ENDS_S_MAX:
-            _LOG.info(
-                "the driver of %s was killed, and its Spark, process %d, is still there", run.pipeline, run.spark.pid
-            )
-        if left_s <= 0:
-            raise AlreadyRunning(
-                f"the driver of pipeline {run.pipeline} was killed, but its Spark still runs, as process {run.spark.pid}"
-            )
+def _end_spark_of(run: Run, wait: Callable[[float], None]) -> None:
+    if run.spark is None or not is_alive(run.spark):
+        return
+    _LOG.info("the driver of %s was killed, and its Spark, process %d, is still there", run.pipeline, run.spark.pid)
+    if _has_ended(run.spark, SPARK_ENDS_S_MAX, wait):
+        return
+    _LOG.warning("it does not end, and is killed")
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(run.spark.pid, signal.SIGKILL)
+    if not _has_ended(run.spark, SPARK_DIES_S_MAX, wait):
+        raise AlreadyRunning(
+            f"the driver of pipeline {run.pipeline} was killed, but its Spark still runs, as process {run.spark.pid}"
+        )
+
+
+def _has_ended(process: Process, seconds: float, wait: Callable[[float], None]) -> bool:
+    for _ in range(round(seconds / _PAUSE_S)):
+        if not is_alive(process):
+            return True
         wait(_PAUSE_S)
-        left_s -= _PAUSE_S
+    return not is_alive(process)
 
 
 # --- checkpoints
