@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from headrace.demo.screens import Lines, Terminal
-from headrace.demo.view import Flow, Part, State, Work, clock, draw, duration, line
+from headrace.demo.view import FIRST_BATCH, Flow, Part, State, Work, clock, draw, duration, line
 
 MINUTE = 1_767_258_000_000
 STARTING = State(
@@ -90,6 +90,8 @@ def test_a_line_says_the_same() -> None:
         "1:02:05 events happen: 100 000 of 200 000 events (1 000/s), 99 000 worked on; pipelines: Spark is starting; "
         "170 page views, 11 000 sessions, 10 000 enriched orders; clicks at 09:01: home 1 650, search 800"
     )
+    first = State(20.0, "events happen", works=[Work("page_views", FIRST_BATCH, 0.0, 7, 0, 0, 0), FULL.works[2]])
+    assert "0 worked on; page views: in the first batch, which takes longest; 0 page views, 10 000" in line(first)
     assert line(STARTING) == "0:00:03 the node starts: 0 events (0/s), 0 worked on; no results"
 
 

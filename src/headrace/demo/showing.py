@@ -12,7 +12,7 @@ from headrace.demo.results import RESULTS
 from headrace.demo.stages import QUERIES, SHOP, TABLES, Facts, Query, lag
 from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES, Supervisor
 from headrace.demo.topics import CLICKS, ORDERS, PREFIX
-from headrace.demo.view import RUNNING, Flow, Part, State, Work
+from headrace.demo.view import FIRST_BATCH, RUNNING, Flow, Part, State, Work
 from headrace.pipelines.runner.status import QueryStatus
 
 USUAL_PORT = 9092  # which commands know
@@ -126,5 +126,4 @@ def _work(index: int, seen: Seen) -> Work:
 def _condition(status: QueryStatus | None) -> str:
     if status is None:
         return "starts"
-    # Until it is done nothing of it can be seen, and it takes longest.
-    return "1st batch" if status.state == RUNNING and not status.batches else status.state
+    return FIRST_BATCH if status.state == RUNNING and not status.batches else status.state

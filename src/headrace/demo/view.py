@@ -16,6 +16,7 @@ from headrace.demo.events import PAGES
 from headrace.demo.summary import number
 
 RUNNING = "running"  # of a query, as its driver tells it
+FIRST_BATCH = "1st batch"  # it runs, and nothing of it can be seen yet
 MINUTES_SHOWN = 6
 PAGES_SHOWN = 5
 NEWS_SHOWN = 3
@@ -182,6 +183,9 @@ def line(state: State) -> str:
     told.append(f"{number(state.events)}{of_goal} events ({number(sum(flow.per_s for flow in state.flows))}/s),")
     told.append(f"{number(state.events_read)} worked on;")
     told += [f"{part.name}: {part.detail};" for part in state.parts if part.condition == "starts"]
+    first = [work.name.replace("_", " ") for work in state.works if work.condition == FIRST_BATCH]
+    if first:
+        told.append(f"{', '.join(first)}: in the first batch, which takes longest;")
     told.append(", ".join(f"{number(work.rows)} {work.name.replace('_', ' ')}" for work in state.works) or "no results")
     if state.minutes:
         newest = max(state.minutes)
