@@ -38,7 +38,7 @@ class ClientWork:
     figures: tuple[Figure, ...] = FIGURES
     against: tuple[str, ...] = (CONFLUENT,)
     alone: bool = False
-    warm_round: bool = True
+    warm_rounds: int = 1
 
     def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
         for name, package in ((HEADRACE, "pyarrow"), (CONFLUENT, "confluent_kafka")):

@@ -47,7 +47,7 @@ class Compaction:
     )
     against: tuple[str, ...] = (KAFKA,)
     alone: bool = True
-    warm_round: bool = False
+    warm_rounds: int = 0
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         assert isinstance(contestant, Broker)

@@ -33,7 +33,7 @@ class IdleConnections:
     )
     against: tuple[str, ...] = (KAFKA,)
     alone: bool = True
-    warm_round: bool = False
+    warm_rounds: int = 0
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         assert isinstance(contestant, Broker)
@@ -89,7 +89,7 @@ class ActiveConnections:
     )
     against: tuple[str, ...] = (KAFKA,)
     alone: bool = False
-    warm_round: bool = True
+    warm_rounds: int = 1
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         allow_open_files(options.connections + SPARE_FILES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import time
@@ -183,7 +184,8 @@ class Broker:
         """Returns when its files are gone, so that the disk and the page cache are the next one's."""
         delete_topic(self.wire, name)
         deadline = time.monotonic() + READY_S_MAX
-        while any(self.process.data_dir.glob(f"{name}*")):
+        own = re.compile(rf"{re.escape(name)}-[0-9]+([.].*)?")  # and not those of a topic whose name begins alike
+        while any(own.fullmatch(path.name) for path in self.process.data_dir.iterdir()):
             if time.monotonic() > deadline:
                 raise BenchFailed(f"{self.name} still has files of {name} after {READY_S_MAX:.0f} s")
             time.sleep(RETRY_S)

@@ -26,7 +26,7 @@ class Fetch:
     tls: bool = False
     against: tuple[str, ...] = (KAFKA,)
     alone: bool = False
-    warm_round: bool = True
+    warm_rounds: int = 1
 
     def prepare(self, contestant: Contestant, topic: str, options: Options) -> Load:
         """Opens the topic and fills it."""

@@ -35,7 +35,7 @@ class FetchCommitted:
     )
     against: tuple[str, ...] = (KAFKA,)
     alone: bool = False
-    warm_round: bool = True
+    warm_rounds: int = 1
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         assert isinstance(contestant, Broker)

@@ -46,7 +46,7 @@ class GroupCommits:
     figures: tuple[Figure, ...] = _rates(with_p99=True)
     against: tuple[str, ...] = (KAFKA,)
     alone: bool = False
-    warm_round: bool = True
+    warm_rounds: int = 1
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         assert isinstance(contestant, Broker)
@@ -69,7 +69,7 @@ class GroupHeartbeats:
     figures: tuple[Figure, ...] = _rates(with_p99=False)
     against: tuple[str, ...] = (KAFKA,)
     alone: bool = False
-    warm_round: bool = True
+    warm_rounds: int = 1
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         assert isinstance(contestant, Broker)
@@ -116,7 +116,7 @@ class LargeGroup:
     )
     against: tuple[str, ...] = (KAFKA,)
     alone: bool = False
-    warm_round: bool = True
+    warm_rounds: int = 1
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         assert isinstance(contestant, Broker)

@@ -88,7 +88,7 @@ class Line(Protocol):
         """No other server may run meanwhile, not even idle; the line starts its own."""
 
     @property
-    def warm_round(self) -> bool:
-        """The first round does not count."""
+    def warm_rounds(self) -> int:
+        """The first so many do not count."""
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured: ...

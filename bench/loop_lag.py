@@ -33,7 +33,7 @@ class LoopLag:
     )
     against: tuple[str, ...] = ()
     alone: bool = True
-    warm_round: bool = False
+    warm_rounds: int = 0
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         assert isinstance(contestant, Broker)

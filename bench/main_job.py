@@ -164,7 +164,7 @@ class MainJobLine:
     runs: MainJobRuns = field(repr=False)
     against: tuple[str, ...] = ()
     alone: bool = True
-    warm_round: bool = False
+    warm_rounds: int = 0
 
     def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
         reason = spark_missing() or reader_missing()

@@ -29,7 +29,7 @@ class ManyPartitions:
     )
     against: tuple[str, ...] = (KAFKA,)
     alone: bool = True
-    warm_round: bool = False
+    warm_rounds: int = 0
     rounds_max: int = 1  # of minutes, most of them Kafka's
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:

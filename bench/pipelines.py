@@ -67,7 +67,7 @@ class ShopLine:
     engines: ShopEngines = field(repr=False)
     against: tuple[str, ...] = (CONNECTOR_AT_KAFKA,)
     alone: bool = False
-    warm_round: bool = True
+    warm_rounds: int = 1
 
     def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
         return self.engines.guests(servers)
@@ -75,6 +75,7 @@ class ShopLine:
 
 @dataclass(frozen=True)
 class PipelineRows(ShopLine):
+    warm_rounds: int = 3  # of some twenty seconds each: Java compiles for a minute
     name: str = "pipeline-rows"
     title: str = "the shop's three queries at once over filled topics, AvailableNow, exactly once against at least once"
     figures: tuple[Figure, ...] = ROWS_FIGURES

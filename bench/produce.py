@@ -47,7 +47,7 @@ class Produce:
     tls: bool = False
     against: tuple[str, ...] = (KAFKA, CEILING)
     alone: bool = False
-    warm_round: bool = True
+    warm_rounds: int = 1
 
     def prepare(self, contestant: Contestant, topic: str, options: Options) -> Load:
         """Opens the topic."""
@@ -84,7 +84,7 @@ class Memory:
     figures: tuple[Figure, ...] = (Figure("rss_mb", "MB", False, goal=1 / 8),)
     against: tuple[str, ...] = (KAFKA,)
     alone: bool = False
-    warm_round: bool = False
+    warm_rounds: int = 0
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         assert isinstance(contestant, Broker)

@@ -88,10 +88,9 @@ class Runner:
         if line.alone:
             self._close_all()
         taking_part = self._contestants(line)
-        warm_rounds = 1 if line.warm_round else 0
         rounds = min(self._rounds, getattr(line, "rounds_max", self._rounds))
-        for number in range(warm_rounds + rounds):
-            counts = number >= warm_rounds
+        for number in range(line.warm_rounds + rounds):
+            counts = number >= line.warm_rounds
             for contestant in taking_part:
                 server = contestant.server if isinstance(contestant, Guest) else contestant
                 if not line.alone and isinstance(server, Broker) and not server.is_running:
@@ -106,7 +105,7 @@ class Runner:
                 if counts:
                     self.results.add(line.name, contestant.name, measured)
                 figures = ", ".join(f"{key} {value:.4g}" for key, value in measured.figures.items())
-                what = f"round {number - warm_rounds + 1}" if counts else "warm-up"
+                what = f"round {number - line.warm_rounds + 1}" if counts else "warm-up"
                 self._tell(f"{line.name} {what} {contestant.name}: {figures} ({time.monotonic() - began:.1f} s)")
 
     def _contestants(self, line: Line) -> list[Contestant]:

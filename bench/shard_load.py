@@ -36,7 +36,7 @@ class ShardLoad:
     )
     against: tuple[str, ...] = (KAFKA,)
     alone: bool = True
-    warm_round: bool = False
+    warm_rounds: int = 0
     rounds_max: int = 1  # filling takes most of a minute
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:

@@ -77,7 +77,7 @@ class SparkJob:
     figures: tuple[Figure, ...]
     against: tuple[str, ...] = (CONNECTOR,)
     alone: bool = False
-    warm_round: bool = True
+    warm_rounds: int = 1
 
     def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
         return self.engines.guests(server_named(servers, self.server))
@@ -154,7 +154,7 @@ class SparkStart:
     figures: tuple[Figure, ...] = (Figure("start_s", "s", False, goal_absolute=START_S_GOAL, digits=1),)
     against: tuple[str, ...] = ()
     alone: bool = True
-    warm_round: bool = True  # in which the archive of classes is made, if there is none
+    warm_rounds: int = 1  # in which the archive of classes is made, if there is none
 
     def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
         reason = spark_missing()
@@ -187,7 +187,7 @@ def spark_lines() -> list[Line]:
                 engines,
                 (Figure("rows_per_s", "rows/s", True, goal=kind.goal), CPU),
                 # A session that has once done a job is warm for it, whatever the data; each new data set once.
-                warm_round=data is SMALL or kind is KINDS[0],
+                warm_rounds=1 if data is SMALL or kind is KINDS[0] else 0,
             )
             for data in (SMALL, SMALL_ZSTD, LARGE, LARGE_ZSTD)
             for kind in KINDS

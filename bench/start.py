@@ -20,7 +20,7 @@ class Start:
     figures: tuple[Figure, ...] = (Figure("start_s", "s", False, goal=1 / 4, digits=2),)
     against: tuple[str, ...] = (KAFKA,)
     alone: bool = True
-    warm_round: bool = False
+    warm_rounds: int = 0
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         assert isinstance(contestant, Broker)

@@ -31,7 +31,7 @@ class Transactional:
     figures: tuple[Figure, ...]
     against: tuple[str, ...] = (KAFKA,)
     alone: bool = False
-    warm_round: bool = True
+    warm_rounds: int = 1
 
     def prepare(self, contestant: Contestant, topic: str) -> Transactions:
         """Opens the topic."""

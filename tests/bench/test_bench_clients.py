@@ -65,7 +65,7 @@ def test_the_shelf_holds_one_filled_topic(broker: Broker) -> None:
 
 
 def test_client_lines_have_their_rounds(tmp_path: Path, broker: Broker) -> None:
-    lines = [replace(line, warm_round=False) for line in chapters()[CLIENT] if isinstance(line, ClientWork)]
+    lines = [replace(line, warm_rounds=0) for line in chapters()[CLIENT] if isinstance(line, ClientWork)]
     options = Options(seconds=0.1, work=tmp_path, bytes_max=400_000, records=4_000)
     runner = Runner([Unclosed(broker)], options, 1, lambda text: None)
     results = runner.run([line for line in lines if line.server == HEADRACE and line.data == SMALL_ZSTD])
@@ -139,7 +139,7 @@ class Visited:
     figures: tuple[Figure, ...] = (Figure("s", "s", False),)
     against: tuple[str, ...] = ()
     alone: bool = False
-    warm_round: bool = False
+    warm_rounds: int = 0
     owned: Owned = field(default_factory=Owned)
 
     def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:

@@ -205,7 +205,7 @@ class Hopeless:
     figures: tuple[Figure, ...] = ()
     against: tuple[str, ...] = ()
     alone: bool = True
-    warm_round: bool = False
+    warm_rounds: int = 0
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         raise self.problem
