@@ -5,6 +5,7 @@ from textwrap import dedent
 import pytest
 
 from headrace.pipelines.definitions import DefinitionError, check, load, pipeline
+from headrace.pipelines.definitions.definition import BadRecords
 from headrace.pipelines.definitions.topic_options import sink_options, source_options
 from headrace.pipelines.schemas.options import OnBadRecord
 from headrace.pipelines.sink_options import parse_sink_options
@@ -149,6 +150,7 @@ def test_options_of_a_source():
         ({"topic": "t", "metadata": ["key"]}, {"columns": "value,key"}),
         ({"topic": "t", "key": "string", **JSON}, {"columns": "value,key", "key.format": "string"}),
         ({"topic": "t", "bad_records": None, **JSON}, {"columns": "value,_error", "onBadRecord": "null"}),
+        ({"topic": "t", "bad_records": "skip", **JSON}, {"columns": "value", "onBadRecord": "skip"}),
         ({"topic": "t", "options": {"columns": "offset"}, **JSON}, {"columns": "offset", "value.columns": None}),
         (
             {"topic": "t", "options": {"StartingOffsets": "latest"}},
@@ -167,6 +169,22 @@ def test_options_of_a_source():
 def test_options_of_other_sources(keys, expected):
     _, options = options_of(**keys)
     assert {name: options.get(name) for name in expected} == expected
+
+
+def test_bad_records_are_put_aside_by_the_first_query_that_reads_them():
+    made = pipeline("shop", settings=SERVERS)
+    made.source("orders", topic="orders", bad_records={"dead_letter": "bad"}, **JSON)
+    made.source("returns", topic="returns", bad_records={"dead_letter": "bad"}, **JSON)
+    made.source("notes", topic="notes", bad_records="skip", **JSON)
+    made.sql("large", "SELECT * FROM orders")
+    made.sql("both", "SELECT * FROM large UNION SELECT * FROM returns UNION SELECT * FROM notes")
+    for name, source in (("first", "large"), ("second", "both"), ("third", "both"), ("fourth", "notes")):
+        made.sink(name, source, topic=name)
+    found = made.definition()
+    elsewhere = [found.put_aside_elsewhere(sink) for sink in found.sinks.values()]
+    assert elsewhere == [set(), {"orders"}, {"orders", "returns"}, set()]
+    options = source_options(found, found.sources["orders"], BadRecords("skip"))
+    assert options["onBadRecord"] == "skip" and "deadletter.topic" not in options
 
 
 def test_settings_go_where_they_are_known():

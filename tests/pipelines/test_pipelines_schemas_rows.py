@@ -157,6 +157,12 @@ def test_a_bad_record_goes_to_a_topic_as_it_was(read, topics, topic):
     }
 
 
+def test_a_bad_record_is_passed_over_if_that_is_wanted(read, topics, topic, caplog):
+    topics.put(topic, 0, BAD)
+    found = read(topic, 4, value__format="json", value__schema=DDL, columns="value,offset", onBadRecord="skip")
+    assert [row["offset"] for row in found] == [0, 2, 3] and "1 of 4 records cannot be decoded" in caplog.text
+
+
 def test_dead_letters_that_cannot_be_put_fail_the_task(read, topics, topic):
     topics.put(topic, 0, [(b"k", b"{" * 3000)])
     target = topics.create(f"{topic}-bad", max_message_bytes="1000")

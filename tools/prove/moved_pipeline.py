@@ -64,7 +64,7 @@ class MovedPipeline:
             for topic, records in found.items():
                 assert records == wanted[topic], f"{topic}: {where} is not as {first}"
         counts = {topic: len(records) for topic, records in wanted.items()}
-        each = dict(zip(OUTPUTS, (2, 1, 2, 4, 3), strict=True))  # two queries read the orders, and each puts aside two
+        each = dict(zip(OUTPUTS, (2, 1, 2, 2, 3), strict=True))
         assert counts == {topic: COPIES * count for topic, count in each.items()}, counts
         for topic in ("orders-de", "payments-once"):
             assert len({value for _, value in wanted[topic]}) == counts[topic], f"{topic} has records twice"

@@ -16,5 +16,5 @@ def test_orders_are_cleaned_and_routed(headrace_spark):
     assert rows["by_country"][0] == {"id": 1, "country": "DE", "email": "ada@example.com", "amount": 12.5}
     reasons = {record.key: record.headers["reason"] for record in rows.topics["rejected-orders"]}
     assert reasons == {b"3": b"its amount is not positive", b"4": b"it has no country"}
-    unreadable = {record.value for record in rows.topics["incoming-orders-unreadable"]}
-    assert unreadable == {lines[4].encode(), lines[5].encode()}
+    unreadable = [record.value for record in rows.topics["incoming-orders-unreadable"]]
+    assert unreadable == [lines[4].encode(), lines[5].encode()]  # once each, though two sinks read the orders

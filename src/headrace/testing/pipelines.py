@@ -20,7 +20,7 @@ from headrace.client import Admin, Consumer, NewTopic, Producer
 from headrace.pipelines.definitions import DefinitionError, Pipeline, Sink, SinkKind, SourceKind, load
 from headrace.pipelines.definitions.definition import BOOTSTRAP_SERVERS
 from headrace.pipelines.definitions.fields import Problems, suggestion
-from headrace.pipelines.definitions.frames import Frames, settings_of
+from headrace.pipelines.definitions.frames import SinkFrames, settings_of
 from headrace.pipelines.definitions.parts import overridden
 from headrace.pipelines.definitions.python_files import Draft
 from headrace.pipelines.definitions.spark_errors import told
@@ -196,9 +196,9 @@ def _run(pipeline: Pipeline, spark: SparkSession, timeout_s: int) -> dict[str, l
     collected: dict[str, list[Any]] = {}
     try:
         with settings_of(pipeline, spark):
-            frames = Frames(pipeline, spark)
+            frames = SinkFrames(pipeline, spark)
             for name, sink in pipeline.sinks.items():
-                frame = frames[sink.source]
+                frame = frames[sink]
                 query: StreamingQuery | None = None
                 if sink.kind not in (SinkKind.TOPIC, SinkKind.FILES):
                     query = _start_collecting(frame, pipeline, sink, collected.setdefault(name, []))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.pipelines.definitions.definition import DefinitionError, Pipeline, Place, Problem, Sink
-from headrace.pipelines.definitions.frames import Frames, make_active, run_time_conf, settings_of
+from headrace.pipelines.definitions.frames import SinkFrames, make_active, run_time_conf, settings_of
 from headrace.pipelines.definitions.writing import start_query, write_once
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ class Built:
 
 def build(pipeline: Pipeline, spark: SparkSession) -> list[Built]:
     """DefinitionError has what is wrong with every sink: each is looked at, even if another cannot be made."""
-    frames = Frames(pipeline, spark)
+    frames = SinkFrames(pipeline, spark)
     made: list[Built] = []
     problems: list[Problem] = []
     with settings_of(pipeline, spark):
         for sink in pipeline.sinks.values():
             try:
-                made.append(_built(pipeline, sink, spark, frames[sink.source]))
+                made.append(_built(pipeline, sink, spark, frames[sink]))
             except DefinitionError as error:
                 problems += error.problems
     if problems:
@@ -59,7 +59,7 @@ class _Stream:
         with settings_of(self._pipeline, self._spark):
             frame, self._first = self._first, None
             if frame is None:
-                frame = Frames(self._pipeline, self._spark)[self._sink.source]
+                frame = SinkFrames(self._pipeline, self._spark)[self._sink]
             return start_query(frame, self._pipeline, self._sink)
 
 
@@ -74,4 +74,4 @@ class _Batch:
         make_active(spark)
         for name, text in run_time_conf(self._pipeline, spark).items():
             spark.conf.set(name, text)
-        write_once(Frames(self._pipeline, spark)[self._sink.source], self._pipeline, self._sink)
+        write_once(SinkFrames(self._pipeline, spark)[self._sink], self._pipeline, self._sink)

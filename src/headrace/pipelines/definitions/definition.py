@@ -201,6 +201,19 @@ class Pipeline:
         """Whether its query ends by itself."""
         return self.trigger_of(sink).kind is TriggerKind.AVAILABLE_NOW or not self.is_stream(sink.source)
 
+    def put_aside_elsewhere(self, sink: Sink) -> frozenset[str]:
+        """Sources whose bad records go to a topic, and are sent there by the query of another sink: the first that reads them."""
+        read: set[str] = set()
+        for one in self.sinks.values():
+            if one.name == sink.name:
+                break
+            read.update(self.upstream(one.source))
+        return frozenset(
+            name
+            for name in self.upstream(sink.source)
+            if name in read and name in self.sources and self.sources[name].bad_records.dead_letter is not None
+        )
+
     @property
     def topics_written(self) -> tuple[str, ...]:
         return tuple(one.target for one in self.sinks.values() if one.kind is SinkKind.TOPIC and one.target)

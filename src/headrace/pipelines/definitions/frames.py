@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from headrace.pipelines.definitions.definition import (
+    BadRecords,
     DefinitionError,
     Pipeline,
     Place,
     Problem,
+    Sink,
     Source,
     SourceKind,
     Step,
@@ -69,8 +71,10 @@ def run_time_conf(pipeline: Pipeline, spark: SparkSession) -> dict[str, str]:
 class Frames:
     """Each is made when it is first asked for, with all that it is made of."""
 
-    def __init__(self, pipeline: Pipeline, spark: SparkSession) -> None:
+    def __init__(self, pipeline: Pipeline, spark: SparkSession, put_aside_elsewhere: Collection[str] = ()) -> None:
+        """Bad records of these sources are passed over: another query sends them to their topic."""
         self._pipeline = pipeline
+        self._put_aside_elsewhere = put_aside_elsewhere
         self._spark = spark
         self._made: dict[str, DataFrame] = {}
         self._modules: dict[Path, ModuleType] = {}
@@ -85,7 +89,9 @@ class Frames:
         with said_at(source.where, f"source {source.name}"):
             reader = self._spark.readStream if source.is_stream else self._spark.read
             if source.kind is SourceKind.TOPIC:
-                frame = reader.format(FORMAT).options(**source_options(self._pipeline, source)).load()
+                bad_records = BadRecords("skip") if source.name in self._put_aside_elsewhere else None
+                options = source_options(self._pipeline, source, bad_records)
+                frame = reader.format(FORMAT).options(**options).load()
                 frame = _with_fields(frame, source)
             elif source.kind is SourceKind.TABLE and source.format is None:
                 frame = reader.options(**source.options).table(source.target)
@@ -151,6 +157,21 @@ class Frames:
             text = f"step {step.name}: {step.python_file} has no function {step.python_name}"
             raise DefinitionError([Problem(step.where, text)])
         return function  # type: ignore[no-any-return]
+
+
+class SinkFrames:
+    """What each sink writes. Those that pass over the same bad records, mostly none, have their sources and steps in common."""
+
+    def __init__(self, pipeline: Pipeline, spark: SparkSession) -> None:
+        self._pipeline = pipeline
+        self._spark = spark
+        self._made: dict[frozenset[str], Frames] = {}
+
+    def __getitem__(self, sink: Sink) -> DataFrame:
+        elsewhere = self._pipeline.put_aside_elsewhere(sink)
+        if elsewhere not in self._made:
+            self._made[elsewhere] = Frames(self._pipeline, self._spark, elsewhere)
+        return self._made[elsewhere][sink.source]
 
 
 def _with_fields(frame: DataFrame, source: Source) -> DataFrame:

@@ -123,11 +123,11 @@ def _bad_records(fields: Fields) -> BadRecords:
         inner = Fields(node, fields.problems, "bad_records")
         inner.only(("dead_letter",))
         return BadRecords("deadletter", inner.needed("dead_letter", "the topic for records that cannot be decoded"))
-    if isinstance(node, Text) and node.value == "null":
-        return BadRecords("null")
+    if isinstance(node, Text) and node.value in ("null", "skip"):
+        return BadRecords(node.value)
     text = fields.text("bad_records")
     if text not in (None, "fail"):
-        fields.wrong("bad_records", f"{shown(str(text))} is none of fail, null, {{dead_letter: topic}}")
+        fields.wrong("bad_records", f"{shown(str(text))} is none of fail, skip, null, {{dead_letter: topic}}")
     return BadRecords()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from headrace.base.errors import ConfigError
 from headrace.client.consumer_options import CONSUMER_OPTIONS
 from headrace.client.producer_options import PRODUCER_OPTIONS
-from headrace.pipelines.definitions.definition import Pipeline, Sink, Source
+from headrace.pipelines.definitions.definition import BadRecords, Pipeline, Sink, Source
 from headrace.pipelines.definitions.fields import suggestion
 from headrace.pipelines.schemas.options import ERROR_COLUMN
 from headrace.pipelines.sink_options import SINK_OPTIONS, parse_sink_options
@@ -54,7 +54,9 @@ def record_columns(source: Source) -> tuple[str, ...]:
     return tuple(name for name in COLUMNS if name != "value")
 
 
-def source_options(pipeline: Pipeline, source: Source) -> dict[str, str]:
+def source_options(pipeline: Pipeline, source: Source, bad_records: BadRecords | None = None) -> dict[str, str]:
+    """`bad_records` instead of the source's own."""
+    bad_records = bad_records or source.bad_records
     options = {**SOURCE_DEFAULTS, **_known(pipeline.settings, _SOURCE_NAMES)}
     if source.schema is not None or source.schema_file is not None:
         # With a registry at hand, values would be expected to begin with the id of one of its schemas.
@@ -71,15 +73,15 @@ def source_options(pipeline: Pipeline, source: Source) -> dict[str, str]:
         options["value.schema"] = source.schema
     if source.schema_file is not None:
         options["value.schema.file"] = source.schema_file
-    if source.bad_records.action != "fail":
-        options["onBadRecord"] = source.bad_records.action
-    if source.bad_records.dead_letter is not None:
-        options["deadletter.topic"] = source.bad_records.dead_letter
+    if bad_records.action != "fail":
+        options["onBadRecord"] = bad_records.action
+    if bad_records.dead_letter is not None:
+        options["deadletter.topic"] = bad_records.dead_letter
     if has_fields(source):
         options |= {"value.columns": "flat", "value.prefix": FLAT_PREFIX}
     if _OWN_CHOICE.isdisjoint(name.lower() for name in source.options):
         wanted = [*(["value"] if "value" not in record_columns(source) else []), *record_columns(source)]
-        if source.bad_records.action == "null":
+        if bad_records.action == "null":
             wanted.append(ERROR_COLUMN)
         options["columns"] = ",".join(wanted)
     return {**_without(options, source.options), **source.options}

@@ -83,7 +83,7 @@ class DecodedRows:
             columns[ERROR_COLUMN] = pa.array([bad.get(row) for row in range(batch.num_rows)], pa.utf8())
         arrays = [_as_wanted(columns[field.name], field.type) for field in self._arrow]
         rows = pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
-        if bad and self._letters is not None:
+        if bad and self._on_bad is not OnBadRecord.NULL:
             return rows.filter(pa.array([row not in bad for row in range(batch.num_rows)], pa.bool_()))
         return rows
 

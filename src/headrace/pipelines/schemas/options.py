@@ -32,6 +32,7 @@ class OnBadRecord(Enum):
     FAIL = "fail"
     DEAD_LETTER = "deadletter"
     NULL = "null"
+    SKIP = "skip"
 
 
 def _side_options(side: str) -> tuple[Option, ...]:
