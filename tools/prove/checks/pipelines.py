@@ -12,6 +12,7 @@ from headrace.testing.peers import KafkaPeer, available
 from headrace.testing.processes import NodeProcess, free_port
 from tools.prove.commands import run
 from tools.prove.demo_kills import RIGHT, demo_under_kills
+from tools.prove.full_disk import cannot_be_full, pipeline_on_a_full_disk
 from tools.prove.moved_pipeline import MovedPipeline
 from tools.prove.registry import NotRun, check, say
 from tools.prove.spark.programs import missing
@@ -90,3 +91,14 @@ def pipeline_elsewhere() -> str:
         pipeline.check(rows)
         total = sum(map(len, next(iter(rows.values())).values()))
     return f"{len(rows)} places ({'; '.join(rows)}), {total} records each, all the same and right"
+
+
+@check(
+    "pipeline-on-a-full-disk",
+    "the disk under a checkpoint becomes full while a pipeline runs: its queries say so and wait; when there is room again they go on, and "
+    "topic and Parquet have everything once",
+)
+def pipeline_on_full_disk() -> str:
+    _require(missing(), cannot_be_full())
+    with NodeProcess() as node:
+        return pipeline_on_a_full_disk(node.bootstrap, say)

@@ -1,0 +1,162 @@
+"""A pipeline whose checkpoint lies on a disk that becomes full: a small one of its own, in a mount namespace that only it sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from headrace.demo.tables import rows_of
+from tools.prove.spark import topics
+from tools.prove.spark.sessions import TURN_S, Session
+from tools.prove.transactions.reading import COMMITTED, read_all
+
+DISK = "16m"
+PARTITIONS = 2
+FEED = 50  # records at a time
+FEED_EVERY_S = 0.2
+RUNS_S_MAX, NOTICED_S_MAX, MENDED_S_MAX = 180.0, 120.0, 180.0
+FULL = "the disk is full"
+SHOWN_CHARACTERS = 3000
+MOUNT = 'mount -t tmpfs -o size="$1" none "$2" && shift 2 && exec "$@"'
+APART = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", MOUNT, "sh", DISK]
+PIPELINE = """
+name: numbers
+settings: {{kafka.bootstrap.servers: "{bootstrap}"}}
+checkpoint: {disk}/checkpoint
+trigger: 200 milliseconds
+sources:
+  numbers: {{topic: numbers, value: json, schema: "n bigint, at timestamp", watermark: {{column: at, delay: 1 hour}}}}
+steps:
+  once: {{deduplicate: numbers, keys: [n]}}
+sinks:
+  copies: {{from: once, topic: copies}}
+  table: {{from: once, parquet: {folder}/table}}
+"""
+
+
+def cannot_be_full() -> str | None:
+    """Why there can be no disk of our own here, or None."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            done = subprocess.run([*APART, folder, "true"], capture_output=True, text=True, timeout=30, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"no disk of one's own: {error}"
+    return None if done.returncode == 0 else f"no disk of one's own: {done.stderr.strip()}"
+
+
+class Numbers:
+    """The pipeline, and what is fed to it all the time."""
+
+    def __init__(self, folder: Path, bootstrap: str) -> None:
+        from confluent_kafka import Producer
+
+        self._folder, self._bootstrap = folder, bootstrap
+        self._disk = folder / "disk"
+        self._disk.mkdir()
+        self._log = folder / "driver.log"
+        topics.create(bootstrap, {"numbers": PARTITIONS, "copies": PARTITIONS})
+        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
+        self.fed = 0
+        self._fed_at = 0.0
+        file = folder / "numbers.yaml"
+        file.write_text(PIPELINE.format(bootstrap=bootstrap, disk=self._disk, folder=folder))
+        command = [*APART, str(self._disk), sys.executable, "-m", "headrace", "pipelines", "run", str(file)]
+        with self._log.open("ab") as log:
+            self._session = Session([*command, "--runtime", str(folder / "runtime")], log, {})
+
+    def until(self, done: Callable[[], bool], seconds_max: float, what: str, *, feeding: bool = True) -> None:
+        deadline = time.monotonic() + seconds_max
+        while not done():
+            assert self._session.ended is None, f"the driver has ended: {self.last_words()}"
+            assert time.monotonic() < deadline, f"not within {seconds_max:.0f} s: {what}: {self.last_words()}"
+            if feeding and time.monotonic() - self._fed_at > FEED_EVERY_S:
+                self.feed()
+            time.sleep(TURN_S)
+
+    def feed(self) -> None:
+        """Each number twice: deduplication has to remember it."""
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+        for number in range(self.fed, self.fed + FEED):
+            for _ in range(2):
+                self._producer.produce("numbers", json.dumps({"n": number, "at": at}), str(number))
+        assert self._producer.flush(60.0) == 0, "numbers could not be written"
+        self.fed += FEED
+        self._fed_at = time.monotonic()
+
+    def fill_the_disk(self) -> int:
+        """To the last byte, as the driver sees it; how many there were."""
+        written = 0
+        with self._ballast.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                written += file.write(bytes(4096))
+        return written
+
+    def free_the_disk(self) -> None:
+        self._ballast.unlink()
+
+    @property
+    def _ballast(self) -> Path:
+        inside = Path(f"/proc/{self._session.process.pid}/root")
+        return inside / self._disk.relative_to("/") / "ballast"
+
+    def in_topic(self) -> Counter[int]:
+        places = [("copies", partition) for partition in range(PARTITIONS)]
+        read = read_all(self._bootstrap, places, COMMITTED)
+        return Counter(json.loads(value)["n"] for records in read.values() for _, value in records)
+
+    def in_table(self) -> Counter[int]:
+        return Counter(row["n"] for row in rows_of(self._folder / "table"))
+
+    def expect_all(self, where: str, read: Callable[[], Counter[int]]) -> None:
+        self.until(lambda: read().total() >= self.fed, MENDED_S_MAX, f"all numbers in the {where}", feeding=False)
+        wanted, found = Counter(range(self.fed)), read()
+        wrong = (found - wanted) + (wanted - found)
+        assert not wrong, f"{where}: {wrong.total()} are lost or twice: {sorted(wrong)[:5]}"
+
+    def errors(self) -> dict[str, str]:
+        """By sink, as `headrace pipelines status` tells them."""
+        command = [sys.executable, "-m", "headrace", "pipelines", "status", "--json"]
+        asked = subprocess.run(
+            [*command, "--runtime", str(self._folder / "runtime")], capture_output=True, text=True, check=False
+        )
+        found: list[dict[str, Any]] = json.loads(asked.stdout or "[]")
+        return {one["name"]: one["error"] for one in found if one["error"]}
+
+    def last_words(self) -> str:
+        return self._log.read_text(errors="replace")[-SHOWN_CHARACTERS:]
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def pipeline_on_a_full_disk(bootstrap: str, say: Callable[[str], None]) -> str:
+    with tempfile.TemporaryDirectory(prefix="full-disk-") as name:
+        numbers = Numbers(Path(os.path.realpath(name)), bootstrap)
+        try:
+            numbers.until(lambda: numbers.in_topic().total() > FEED, RUNS_S_MAX, "the first results")
+            size = numbers.fill_the_disk()
+            say(f"{numbers.fed} numbers so far; the disk of the checkpoint is filled with {size} bytes")
+            told: dict[str, str] = {}
+
+            def both_say_so() -> bool:
+                told.update({sink: text for sink, text in numbers.errors().items() if FULL in text})
+                return len(told) == 2
+
+            numbers.until(both_say_so, NOTICED_S_MAX, f"both queries say that {FULL}")
+            say(told["copies"])
+            numbers.feed()
+            numbers.free_the_disk()
+            numbers.expect_all("topic", numbers.in_topic)
+            numbers.expect_all("table", numbers.in_table)
+        finally:
+            numbers.close()
+    return f"{numbers.fed} numbers, each twice in, once in topic and table; both queries said that {FULL}, and went on"
