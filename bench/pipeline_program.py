@@ -6,6 +6,7 @@ around the same SQL, with the same schemas, watermarks, bounds of batches, state
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -162,5 +163,12 @@ def answering_shop_jobs(spark: SparkSession, data_format: str) -> Answering:
     return answer
 
 
+def session_conf(data_format: str) -> Mapping[str, str]:
+    """What the product's own driver sets for checkpoints in folders; Spark's connector has Spark's defaults."""
+    from headrace.pipelines.runner.checkpoint_files import local_checkpoint_conf
+
+    return local_checkpoint_conf() if data_format == HEADRACE_FORMAT else {}
+
+
 if __name__ == "__main__":
-    main(answering_shop_jobs)
+    main(answering_shop_jobs, session_conf(sys.argv[1]))

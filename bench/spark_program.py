@@ -180,10 +180,10 @@ def _ended_at(progress: dict[str, Any]) -> float:
     return float(began + progress["durationMs"]["triggerExecution"] / 1000)
 
 
-def session(name: str) -> SparkSession:
+def session(name: str, more: Mapping[str, str] | None = None) -> SparkSession:
     """As a user makes it; the connector's jars are found where Spark is told."""
     conf = {"spark.jars": ",".join(map(str, connector_jars()))} if name == CONNECTOR_FORMAT else {}
-    spark = make_session(f"bench-{name}", master=MASTER, conf=conf)
+    spark = make_session(f"bench-{name}", master=MASTER, conf={**conf, **(more or {})})
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
@@ -196,12 +196,14 @@ def answering_jobs(spark: SparkSession, name: str) -> Answering:
     return lambda asked: asdict(engine.run(Job(**asked)))
 
 
-def serve(name: str, make: Callable[[SparkSession, str], Answering], asked: IO[str], answers: IO[str]) -> None:
+def serve(
+    name: str, make: Callable[[SparkSession, str], Answering], asked: IO[str], answers: IO[str], conf: Mapping[str, str]
+) -> None:
     def answer(said: Mapping[str, object]) -> None:
         answers.write(json.dumps(said) + "\n")
         answers.flush()
 
-    spark = session(name)
+    spark = session(name, conf)
     answer({"count": spark.range(10).count()})  # the first result: up to here it is the start
     answering = make(spark, name)
     for line in asked:
@@ -211,11 +213,11 @@ def serve(name: str, make: Callable[[SparkSession, str], Answering], asked: IO[s
             answer({"error": f"{type(error).__name__}: {error}"[:2000]})
 
 
-def main(make: Callable[[SparkSession, str], Answering]) -> None:
+def main(make: Callable[[SparkSession, str], Answering], conf: Mapping[str, str] | None = None) -> None:
     """Answers go where standard output was; what else writes there goes to the log."""
     with os.fdopen(os.dup(1), "w") as own:
         os.dup2(2, 1)
-        serve(sys.argv[1], make, sys.stdin, own)
+        serve(sys.argv[1], make, sys.stdin, own, conf or {})
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.base.errors import ConfigError, HeadraceError
+from headrace.pipelines.runner.checkpoint_files import checkpoint_conf
 from headrace.pipelines.runner.failures import Cause, explain
 from headrace.pipelines.runner.processes import Process, process_of
 
@@ -107,6 +108,7 @@ class SparkEngine:
         self._given = spark
         self._spark: SparkSession | None = None
         self._master, self._conf = settings_of(pipelines) if spark is None else ("", {})
+        self._pipelines = pipelines
         self._name = ", ".join(one.name for one in pipelines)[:SESSION_NAME_CHARACTERS_MAX]
         self._log_file = log_file
         self._listener: Any = None
@@ -136,7 +138,8 @@ class SparkEngine:
 
         try:
             with spark_log(self._log_file):
-                return make_session(self._name, master=self._master, conf=self._conf, began=began)
+                conf = {**checkpoint_conf(self._pipelines), **self._conf}
+                return make_session(self._name, master=self._master, conf=conf, began=began)
         except HeadraceError:
             raise
         except Exception as error:
