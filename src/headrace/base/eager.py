@@ -14,37 +14,45 @@ P = ParamSpec("P")
 
 
 class Rest(Generic[T]):
-    """Of a coroutine that waits for something; to be awaited once."""
+    """The remainder of a coroutine that is waiting for something; await it once.
 
-    __slots__ = ("_coroutine", "_waits_for")
+    What the coroutine waits for is never kept in a local variable: if it is a future that fails, its exception's traceback would refer to
+    this frame and the frame back to the exception, and everything the traceback reaches (an unpacked batch, for one) would stay in
+    memory until the garbage collector runs.
+    """
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T], waits_for: Any) -> None:
+    __slots__ = ("_awaited", "_coroutine")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], awaited: Any) -> None:
         self._coroutine = coroutine
-        self._waits_for = waits_for
+        self._awaited = awaited
 
     def __await__(self) -> Generator[Any, Any, T]:
-        waits_for = self._waits_for
         try:
             while True:
                 try:
-                    value = yield waits_for
+                    value = yield self._take_awaited()
                 except BaseException as error:
-                    waits_for = self._coroutine.throw(error)
+                    self._awaited = self._coroutine.throw(error)
                 else:
-                    waits_for = self._coroutine.send(value)
+                    self._awaited = self._coroutine.send(value)
         except StopIteration as end:
             result: T = end.value
             return result
+
+    def _take_awaited(self) -> Any:
+        awaited, self._awaited = self._awaited, None
+        return awaited
 
 
 def begin(coroutine: Coroutine[Any, Any, T]) -> T | Rest[T]:
     """Its result, or what is left to be awaited. Raises what it raises."""
     try:
-        waits_for = coroutine.send(None)
+        awaited = coroutine.send(None)
     except StopIteration as end:
         result: T = end.value
         return result
-    return Rest(coroutine, waits_for)
+    return Rest(coroutine, awaited)
 
 
 def at_once(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T | Rest[T]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -30,7 +31,9 @@ LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 SWITCH_INTERVAL_S = (
     0.0005  # how long a thread may keep the loop waiting for the interpreter; Python's own 5 ms are a long time here
 )
-
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
+MALLOC_MMAP_THRESHOLD_BYTES = 4 * 1024 * 1024  # from this size on, a buffer is mapped by itself and unmapped when freed
+MALLOC_TRIM_THRESHOLD_BYTES = 16 * 1024 * 1024  # the most free memory kept at the top of the heap
 
 app = verb()
 
@@ -54,6 +57,7 @@ def serve(
             "the compiled kernel is missing: records are checked by its Python twin, ten times slower; install a C compiler"
         )
     _raise_open_files_limit()
+    _limit_retained_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(EagerSelector())) as runner:
         runner.run(_serve(settings))
@@ -85,6 +89,19 @@ async def _serve(settings: Settings) -> None:
     log.info("stopping: leadership is given up, logs are closed")
     await node.stop()
     log.info("stopped cleanly")
+
+
+def _limit_retained_memory() -> None:
+    """Make glibc return freed memory to the system.
+
+    By default it learns from large buffers that large buffers are common, and keeps up to 64 MB of what was freed in each arena.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return  # another C library, without such a habit
+    mallopt(M_MMAP_THRESHOLD, MALLOC_MMAP_THRESHOLD_BYTES)
+    mallopt(M_TRIM_THRESHOLD, MALLOC_TRIM_THRESHOLD_BYTES)
 
 
 def _calm_the_collector() -> None:

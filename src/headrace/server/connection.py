@@ -139,10 +139,13 @@ class Connection(asyncio.BufferedProtocol):
             self._quiet_sweeps = 0
         self._pending_at_sweep = pending
         if self._quiet_sweeps and not pending and not self._frame_held:
-            self._view, self._owns_buffer = self._company.scratch, False
-            self._start = self._end = self._largest = self._wanted = 0
+            self._release_buffer()
         self._quiet_sweeps += 1
         return self._quiet_sweeps
+
+    def _release_buffer(self) -> None:
+        self._view, self._owns_buffer = self._company.scratch, False
+        self._start = self._end = self._largest = self._wanted = 0
 
     def _parse(self) -> None:
         if self._parsing:
@@ -299,7 +302,12 @@ class Connection(asyncio.BufferedProtocol):
             self._forget_transport()
 
     def _forget_transport(self) -> None:
+        """Drop the transport and the receive buffer: a closed connection must not keep a partial frame alive.
+
+        A handler that still needs its frame holds a view of the buffer by itself.
+        """
         self._transport = None
+        self._release_buffer()
         if self._outlet is not None:
             self._outlet.close()
             self._outlet = None
