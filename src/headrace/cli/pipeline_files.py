@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.options import pair
+from headrace.observe.log_format import LineFormatter
 
 if TYPE_CHECKING:
     from headrace.pipelines.definitions.definition import Pipeline
@@ -79,7 +80,7 @@ class _Screen(logging.Handler):
 def told(level: int) -> Iterator[None]:
     """What drivers log, on the screen."""
     screen = _Screen()
-    screen.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    screen.setFormatter(LineFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     log = logging.getLogger("headrace")
     before = log.level, log.propagate
     log.setLevel(level)

@@ -21,6 +21,7 @@ from headrace.cli.options import Config, SettingFlags, Strict, verb
 from headrace.node.listener_addresses import host_and_port
 from headrace.node.node import Node, Ports
 from headrace.node.settings import Settings, read_settings
+from headrace.observe.log_format import LineFormatter, log_to_stderr
 from headrace.records.kernel import COMPILED
 from headrace.server.eager_selector import EagerSelector
 from headrace.storage.disk import DiskFiles
@@ -48,9 +49,7 @@ def serve(
     """Run a node until SIGTERM or Ctrl-C."""
     if log_level.upper() not in LOG_LEVELS:
         raise ConfigError(f"--log-level {log_level!r}: expected {', '.join(LOG_LEVELS)}")
-    logging.basicConfig(
-        stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s (%(name)s)"
-    )
+    log_to_stderr(log_level.upper(), LineFormatter())
     settings = read_settings(config, flags or [], os.environ, strict=strict)
     if not COMPILED:
         log.warning(

@@ -24,6 +24,7 @@ from headrace.client import Producer
 from headrace.demo.attached import end_with_parent
 from headrace.demo.layout import Layout
 from headrace.demo.shop import Shop, check_place
+from headrace.observe.log_format import LineFormatter, log_to_stderr
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -140,7 +141,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rate", type=float, default=1000.0, help="events a second; 0: as fast as can be")
     parser.add_argument("--events", type=int, help="end when there are so many in all")
     given = parser.parse_args(arguments)
-    logging.basicConfig(stream=sys.stderr, level="INFO", format="%(asctime)s %(levelname)s %(message)s (%(name)s)")
+    log_to_stderr("INFO", LineFormatter())
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

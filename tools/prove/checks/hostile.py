@@ -24,3 +24,22 @@ def hostile_memory() -> str:
         before_mb, after_mb = attack(Path(directory), BOMBS, ABORTED_CONNECTIONS)
     assert after_mb - before_mb <= GROWTH_MB_MAX, f"the node grew from {before_mb:.0f} to {after_mb:.0f} MB"
     return f"{before_mb:.0f} MB before, {after_mb:.0f} MB after {BOMBS} bombs and {ABORTED_CONNECTIONS:,} aborted connections"
+
+
+@check(
+    "log-lines",
+    "line breaks, terminal escapes and separators in every name that a client can send, in every API, forge no line of the log or the"
+    " audit log",
+)
+def log_lines() -> str:
+    from tools.prove.log_lines import judge_lines, poison_node
+
+    WORK.mkdir(exist_ok=True)
+    figures = []
+    for allow_everyone in (True, False):
+        with tempfile.TemporaryDirectory(prefix="log-lines-", dir=WORK) as directory:
+            sent, lines = poison_node(Path(directory), allow_everyone=allow_everyone)
+        figures.append(
+            f"{sent} requests {'allowed' if allow_everyone else 'denied'}, {judge_lines(lines)} lines name the poison"
+        )
+    return "; ".join(figures) + "; none is forged"
