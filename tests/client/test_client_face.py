@@ -193,9 +193,17 @@ def test_transactions(servers, topic):
         _ = producer.transaction
 
 
-def test_what_cannot_be_taken_is_in_the_future(servers, topic):
+def test_wrong_types_raise_at_the_call_and_nothing_is_sent(servers, topic):
     with Producer(servers) as producer:
-        assert isinstance(producer.send(topic, "text").exception(WAIT_S_MAX), TypeError)
+        with pytest.raises(TypeError, match=r"value must be bytes or None, not str: encode it"):
+            producer.send(topic, "text")
+        with pytest.raises(TypeError, match="key must be bytes or None, not int"):
+            producer.send(topic, b"x", 5)
+        assert producer.send(topic, b"right").result(WAIT_S_MAX).offset == 0
+
+
+def test_a_partition_that_does_not_exist_fails_the_future(servers, topic):
+    with Producer(servers) as producer:
         assert (
             producer.send(topic, b"x", partition=9).exception(WAIT_S_MAX).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )

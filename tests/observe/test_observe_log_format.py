@@ -47,7 +47,7 @@ def test_a_traceback_cannot_forge_a_line() -> None:
 
 def test_the_check_finds_a_forged_line() -> None:
     record = logging.LogRecord("headrace", logging.INFO, __file__, 1, "client %s", (POISON,), None)
-    with pytest.raises(AssertionError, match="forged|not a line of the log"):
+    with pytest.raises(AssertionError, match=r"forged|not a line of the log"):
         judge_lines(logging.Formatter(LINE_FORMAT).format(record).split("\n"))
 
 

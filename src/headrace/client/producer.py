@@ -24,6 +24,7 @@ from headrace.client.opening import client_values, open_cluster
 from headrace.client.partitioners import Partitioner, RoundRobin, Sticky
 from headrace.client.producer_metrics import ProducerMetrics
 from headrace.client.producer_options import PRODUCER_OPTIONS, producer_settings
+from headrace.client.record_arguments import check_record
 from headrace.client.sender import OFF_LOOP_BYTES_MIN, Sender
 from headrace.client.sequences import Sequences
 from headrace.client.tasks import end_tasks
@@ -166,13 +167,13 @@ class AsyncProducer:
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes | None]] = (),
     ) -> asyncio.Future[Sent]:
-        """Waits up to max.block.ms for room (BufferFull) and for the topic; the future is the delivery."""
+        """Wait up to max.block.ms for room (BufferFull) and for the topic; the future is the delivery.
+
+        TypeError or ValueError: an argument cannot be sent.
+        """
+        some = check_record(topic, value, key, partition, timestamp_ms, headers)
         sender = self._check()
         count = await self._counts.count(topic)
-        some = tuple(headers)
-        for given in (key, value):
-            if given is not None and not isinstance(given, bytes):
-                raise TypeError(f"keys and values are bytes, not {type(given).__name__}")
         size = record_bytes(key, value, some)
         if size + HEADER_BYTES > self._settings.request_bytes_max:
             raise KafkaError(

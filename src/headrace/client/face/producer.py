@@ -24,6 +24,7 @@ from headrace.client.face.background import Background, background, pass_on, pas
 from headrace.client.membership import CommittedOffset, GroupMetadata
 from headrace.client.partitioners import Partitioner
 from headrace.client.producer import AsyncProducer, ProducerClosed
+from headrace.client.record_arguments import check_record
 from headrace.client.tasks import end_tasks
 from headrace.client.transaction_requests import AbortableTransactionError, TransactionIdentity
 from headrace.client.transaction_session import TransactionState
@@ -192,12 +193,14 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes | None]] = (),
     ) -> Future[Sent]:
-        """Waits while buffer.memory is full; the future is the delivery, or says why the record was not taken (after max.block.ms)."""
+        """Wait while buffer.memory is full; the future is the delivery, or says why the record was not taken (after max.block.ms).
+
+        TypeError or ValueError: an argument cannot be sent.
+        """
+        some = check_record(topic, value, key, partition, timestamp_ms, headers)
         self._background.check()
         delivery: Future[Sent] = Future()
-        self._handover.put(
-            _Handed(time.monotonic(), delivery, topic, value, key, partition, timestamp_ms, tuple(headers))
-        )
+        self._handover.put(_Handed(time.monotonic(), delivery, topic, value, key, partition, timestamp_ms, some))
         return delivery
 
     def send_batch(
