@@ -51,7 +51,10 @@ class FullDiskFiles(DiskFiles):
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
         file = super().open(path, create=create)
-        return FullDiskFile(self, path, file._descriptor, file.size())
+        self.closed(file)  # the descriptor goes over to the file that can be full
+        full = FullDiskFile(self, path, file._descriptor, file.size())
+        self.opened(full)
+        return full
 
 
 def filled_log(path: Path, batches: int = 60) -> Log:

@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Callable
 
 from headrace.base.errors import CorruptData, ErrorCode, KafkaError
-from headrace.base.metrics import Counter
 from headrace.broker.fetch_sessions import FetchPlan, FetchSessions, Key, SessionPartition
 from headrace.metadata.image import Image
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
+from headrace.replication.traffic import TopicTraffic
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
 from headrace.storage.file_range import FileRange
@@ -37,14 +37,12 @@ class FetchApi:
         image: Callable[[], Image],
         loop: asyncio.AbstractEventLoop,
         fetch_max_bytes: int,
-        bytes_out: Counter,
     ) -> None:
         self._replicas = replicas
         self._sessions = sessions
         self._image = image
         self._loop = loop
         self._fetch_max_bytes = fetch_max_bytes
-        self._bytes_out = bytes_out
 
     def handle(self, context: RequestContext, request: FetchRequest) -> FetchResponse | asyncio.Future[FetchResponse]:
         try:
@@ -73,7 +71,7 @@ class FetchApi:
 
     def answer(self, fetch: _Fetch) -> FetchResponse | asyncio.Future[FetchResponse]:
         """With the records, if they are all in memory; else later, when a thread has read them."""
-        for data, read in fetch.reads:
+        for data, read, _ in fetch.reads:
             try:
                 found = read.read_cached()
             except OSError as error:
@@ -85,7 +83,7 @@ class FetchApi:
         return self._assemble(fetch)
 
     async def _answer_from_disk(self, fetch: _Fetch) -> FetchResponse:
-        for data, read in fetch.reads:
+        for data, read, _ in fetch.reads:
             if not data.records and data.error_code == ErrorCode.NONE:
                 try:
                     data.records = await self._loop.run_in_executor(None, read.read)
@@ -112,7 +110,6 @@ class FetchApi:
         plan = fetch.plan
         topics: list[FetchResponse.FetchableTopicResponse] = []
         last: str | bytes | None = None
-        sent = 0
         for key, data in fetch.answers.items():
             if not plan.keep(key, data):
                 continue
@@ -126,9 +123,8 @@ class FetchApi:
                     topic.topic = name
                 topics.append(topic)
             topics[-1].partitions.append(data)
-            if data.records:
-                sent += len(data.records)
-        self._bytes_out.value += sent
+        for data, _, traffic in fetch.reads:
+            traffic.bytes_out += len(data.records or _EMPTY)
         return FetchResponse(session_id=plan.session_id, responses=topics)
 
 
@@ -143,7 +139,7 @@ class _Fetch:
         self._request = request
         self._context = context
         self.answers: dict[Key, Data] = {}
-        self.reads: list[tuple[Data, FileRange]] = []
+        self.reads: list[tuple[Data, FileRange, TopicTraffic]] = []
         self._watched: list[Partition] = []
         self._future: asyncio.Future[FetchResponse] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -155,7 +151,10 @@ class _Fetch:
         nowhere: dict[Key, Data] = {}
         for key, wanted in self.plan.partitions.items():
             try:
-                data, read = self._read(key, wanted, left, min_one)
+                partition = self._partition(key)
+                traffic = partition.traffic
+                traffic.fetches += 1
+                data, read = self._read(partition, wanted, left, min_one)
             except KafkaError as error:
                 data, read = self._failed(key, wanted, error), None
                 if error.code in _NOWHERE:
@@ -163,13 +162,14 @@ class _Fetch:
                     continue
                 must_answer = True
             except (OSError, CorruptData) as error:
+                traffic.failed_fetches += 1
                 data, read = self._failed(key, wanted, self._api.refusal(error)), None
                 must_answer = True
             self.answers[key] = data
             if data.diverging_epoch.epoch >= 0:
                 must_answer = True
             if read is not None:
-                self.reads.append((data, read))
+                self.reads.append((data, read, traffic))
                 total += read.size
                 left = max(0, left - read.size)
                 min_one = False
@@ -179,11 +179,15 @@ class _Fetch:
             self.answers |= {key: data for key, data in nowhere.items() if data.error_code == code}
         return must_answer or total >= request.min_bytes
 
-    def _read(self, key: Key, wanted: SessionPartition, left: int, min_one: bool) -> tuple[Data, FileRange | None]:
-        fetch = wanted.fetch
+    def _partition(self, key: Key) -> Partition:
         if self._context.peer.authority is not None:
             self._check_permission(key)
-        partition = self._api.partition(key)
+        return self._api.partition(key)
+
+    def _read(
+        self, partition: Partition, wanted: SessionPartition, left: int, min_one: bool
+    ) -> tuple[Data, FileRange | None]:
+        fetch = wanted.fetch
         partition.check_leader(fetch.current_leader_epoch)
         request = self._request
         if max(request.replica_id, request.replica_state.replica_id) >= 0:

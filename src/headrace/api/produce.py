@@ -11,12 +11,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from headrace.api.counters import AppendedCounters
 from headrace.api.produce_transactional import TransactionalBatches
 from headrace.base.clock import Clock
 from headrace.base.eager import Rest, begin
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.base.metrics import Metrics
 from headrace.metadata.image import Image
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 from headrace.records.batch import CODEC_MASK, TRANSACTIONAL, BatchHeader
@@ -25,6 +23,7 @@ from headrace.records.validate_batch import Checked, InvalidRecords, read_produc
 from headrace.replication.group_commit import Synced
 from headrace.replication.partition import DECOMPRESSED_INLINE_MAX, Partition
 from headrace.replication.replicas import Replicas
+from headrace.replication.traffic import TopicTraffic
 from headrace.replication.verification import Guard, NoVerifier, TransactionVerifier
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
@@ -35,7 +34,8 @@ PartitionResponse = ProduceResponse.PartitionProduceResponse
 TopicResponse = ProduceResponse.TopicProduceResponse
 ZSTD_VERSION_MIN = 7
 LEADER_HINT_VERSION_MIN = 10
-_WITHOUT_LOG_START = (
+# Refusals that a well-behaved client may meet: no failure of the broker, and answered without a log start, as in Kafka.
+_EXPECTED = (
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -68,7 +68,6 @@ class ProduceApi:
         image: Callable[[], Image],
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
-        metrics: Metrics,
         verifier: TransactionVerifier | None = None,
         verification_enabled: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -76,7 +75,6 @@ class ProduceApi:
         self._image = image
         self._clock = clock
         self._loop = loop
-        self._appended = AppendedCounters(metrics)
         self._transactional = TransactionalBatches(verifier or NoVerifier(), verification_enabled)
 
     def handle(self, context: RequestContext, request: ProduceRequest) -> Any:
@@ -139,7 +137,6 @@ class ProduceApi:
         for answer, flush in unflushed:
             error = await asyncio.shield(flush)  # others wait for the same one
             if error is not None:
-                self._appended.failed.value += 1
                 answer.error_code, answer.error_message = error.code, error.message
                 answer.base_offset, answer.log_append_time_ms, answer.log_start_offset = -1, -1, -1
         return response
@@ -189,9 +186,11 @@ class ProduceApi:
         answer.base_offset = info.first_offset
         answer.log_append_time_ms = info.log_append_time
         answer.log_start_offset = partition.log.log_start
+        traffic = partition.traffic
+        traffic.produces += 1
         if not info.duplicate:
-            self._appended.messages.value += header.record_count
-            self._appended.bytes.value += header.size
+            traffic.messages_in += header.record_count
+            traffic.bytes_in += header.size
         if partition.waits_for_disk:
             flush = partition.flushed(info.last_offset)
             if flush is not None:
@@ -272,12 +271,13 @@ class ProduceApi:
         admitted: Partition | None,
     ) -> None:
         """`admitted`: the partition that was about to append; its log start goes into the answer, as Kafka has it."""
-        self._appended.failed.value += 1
         answer.error_code = error.code
         answer.base_offset = -1
         answer.error_message = error.message or None
-        if admitted is not None and error.code not in _WITHOUT_LOG_START:
-            answer.log_start_offset = admitted.log.log_start
+        if admitted is not None:
+            _count_refusal(admitted.traffic, error)
+            if error.code not in _EXPECTED:
+                answer.log_start_offset = admitted.log.log_start
         if isinstance(error, InvalidRecords):
             answer.record_errors = [
                 ProduceResponse.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)
@@ -308,6 +308,12 @@ class ProduceApi:
                 for topic in request.topic_data
             ]
         )
+
+
+def _count_refusal(traffic: TopicTraffic, error: KafkaError) -> None:
+    traffic.produces += 1
+    if error.code not in _EXPECTED:
+        traffic.failed_produces += 1
 
 
 def _check_compressed(partition: Partition, records: memoryview, header: BatchHeader, now_ms: int) -> Checked | None:

@@ -12,7 +12,6 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from headrace.api.counters import AppendedCounters
 from headrace.base.clock import Clock
 from headrace.base.errors import KafkaError
 from headrace.base.metrics import Metrics
@@ -63,8 +62,6 @@ class SingleProduce:
         self._replicas = replicas
         self._now_ms = clock.now_ms
         self._time = loop.time
-        appended = AppendedCounters(metrics)
-        self._messages, self._bytes = appended.messages, appended.bytes
         self._counted = {
             version: RequestMetrics(metrics, "Produce", version) for version in range(VERSIONS[0], VERSIONS[1] + 1)
         }
@@ -113,9 +110,11 @@ class SingleProduce:
             info = partition.append(batch, header, max_timestamp, now_ms)
         except (KafkaError, OSError, LookupError, ValueError):
             return None  # nothing was appended: the long way will say what is wrong
+        traffic = partition.traffic
+        traffic.produces += 1
         if not info.duplicate:
-            self._messages.value += header.record_count
-            self._bytes.value += end - start
+            traffic.messages_in += header.record_count
+            traffic.bytes_in += end - start
         counted = self._counted[version]
         counted.requests.value += 1
         counted.times.observe(self._time() - began)

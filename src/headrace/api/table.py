@@ -191,7 +191,7 @@ def controller_table(
 ) -> dict[ApiKey, Service]:
     return _table(
         # By topic id only: that is how observers of the quorum name the metadata log.
-        Service(ApiKey.FETCH, (13, 18), quorum.fetch, CLUSTER_ACTION),
+        Service(ApiKey.FETCH, (13, 18), quorum.fetch, CLUSTER_ACTION, metric_name="FetchFollower"),
         Service(ApiKey.FETCH_SNAPSHOT, (0, 1), quorum.fetch_snapshot, CLUSTER_ACTION),
         Service(ApiKey.DESCRIBE_QUORUM, (0, 2), quorum.describe, DESCRIBE_CLUSTER),
         # Unlike a broker's: who can see the controllers can do a lot to them (KIP-919).

@@ -15,6 +15,8 @@ LATENCY_BUCKETS = (
     0.00002, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0,
 )  # fmt: skip
 
+RATE_WINDOW_S = 30.0
+
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -51,6 +53,24 @@ class Histogram:
         return 0.0
 
 
+class RecentRate:
+    """The rate of a counter per second over the last 30 to 60 seconds, if it is read that often."""
+
+    __slots__ = ("_base", "_counter", "_next", "_now")
+
+    def __init__(self, counter: Counter, now: Callable[[], float]) -> None:
+        self._counter = counter
+        self._now = now
+        self._base = self._next = (now(), counter.value)
+
+    def __call__(self) -> float:
+        now, value = self._now(), self._counter.value
+        if now - self._next[0] >= RATE_WINDOW_S:
+            self._base, self._next = self._next, (now, value)
+        since, count = self._base
+        return (value - count) / (now - since) if now > since else 0.0
+
+
 Metric = Counter | Histogram | Callable[[], float]
 
 
@@ -60,6 +80,7 @@ class Family(Struct):
     name: str
     help: str
     kind: str
+    is_exported: bool = True  # False: only read by pages that derive something from it
     members: dict[Labels, Metric] = field(default_factory=dict)
 
 
@@ -84,8 +105,17 @@ class Metrics:
         assert isinstance(metric, Histogram)
         return metric
 
+    def hide(self, name: str) -> None:
+        """Keep the metrics of this name off /metrics."""
+        self._families[name].is_exported = False
+
     def gauge(self, name: str, help: str, read: Callable[[], float], **labels: str) -> None:
         self._member(name, help, "gauge", labels, lambda: read)
+
+    def members(self, name: str) -> dict[Labels, Metric]:
+        """Return the metrics of one name by their labels; none if nobody made one."""
+        family = self._families.get(name)
+        return {} if family is None else family.members
 
     def _member(self, name: str, help: str, kind: str, labels: dict[str, str], make: Callable[[], Metric]) -> Metric:
         family = self._families.setdefault(name, Family(name, help, kind))

@@ -13,16 +13,14 @@ from headrace.base.errors import CorruptData, KafkaError
 from headrace.base.metrics import Metrics
 from headrace.broker.coordination import Coordination
 from headrace.coordinators.group.shard import GroupShard
+from headrace.observe.text_format import LINES_AT_ONCE, family, labels
 from headrace.records.batch import HEADER_BYTES, LOG_APPEND_TIME, read_header
 from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
 from headrace.storage.file_range import FileRange
 
 SERIES_MAX = 50_000  # partitions of groups; a scrape of more helps nobody
-LINES_AT_ONCE = 100  # then others have their turn
 Row = tuple[str, int, int | None, float | None]  # labels, committed offset, lag and its age
-
-_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 _HELP = {
     "kafka_consumergroup_current_offset": "What the group has committed.",
@@ -52,10 +50,9 @@ class GroupLag:
             if number % LINES_AT_ONCE == 0:
                 yield b""  # nothing to say yet, but others wait
         for column, (name, text) in enumerate(_HELP.items(), 1):
-            yield f"# HELP {name} {text}\n# TYPE {name} gauge\n".encode()
-            for start in range(0, len(rows), LINES_AT_ONCE):
-                some = rows[start : start + LINES_AT_ONCE]
-                yield "".join(f"{name}{row[0]} {row[column]}\n" for row in some if row[column] is not None).encode()
+            yield from family(
+                name, text, "gauge", ((row[0], value) for row in rows if isinstance(value := row[column], int | float))
+            )
 
     def _rows(self) -> Iterator[Row | None]:
         """None for a group that is left out."""
@@ -69,7 +66,7 @@ class GroupLag:
                     yield None
                     continue
                 for (topic, index), committed in islice(offsets.committed_items(), telling):
-                    names = f'{{consumergroup="{_escaped(group)}",topic="{_escaped(topic)}",partition="{index}"}}'
+                    names = labels(consumergroup=group, topic=topic, partition=index)
                     yield names, committed.offset, *self._lag(topic, index, committed.offset, now_ms)
 
     def _lag(self, topic: str, index: int, offset: int, now_ms: int) -> tuple[int | None, float | None]:
@@ -94,7 +91,3 @@ def _age_s(partition: Partition, offset: int, now_ms: int) -> float | None:
         return None
     written = header.max_timestamp if header.attributes & LOG_APPEND_TIME else header.base_timestamp
     return max(0, now_ms - written) / 1000
-
-
-def _escaped(text: str) -> str:
-    return text.translate(_ESCAPES)

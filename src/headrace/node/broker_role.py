@@ -51,11 +51,14 @@ from headrace.broker.dynamic_options import PRODUCER_EXPIRY, DynamicOptions
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.forwarding import Forwarding
 from headrace.broker.group_metadata import GroupMetadataPublisher
+from headrace.broker.isr_metrics import IsrMetrics
 from headrace.broker.log_cleaner import LogCleaner
 from headrace.broker.observer import MetadataObserver
+from headrace.broker.partition_metrics import PartitionMetrics
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.registration import Registration
 from headrace.broker.topic_creation import TopicCreation
+from headrace.broker.topic_metrics import TopicMetrics
 from headrace.metadata.image import Image
 from headrace.metadata.loader import MetadataLoader
 from headrace.metadata.state import KRAFT_VERSION
@@ -65,6 +68,7 @@ from headrace.node.listeners import open_listeners
 from headrace.node.security import SecurityOfListeners, make_authorizer
 from headrace.node.settings import Settings
 from headrace.observe.client_series import ClientSeries
+from headrace.observe.request_times import RequestTimes
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.replication.dir_moves import DirMoves
@@ -82,6 +86,8 @@ log = logging.getLogger(__name__)
 CATCH_UP_POLL_S = 0.002
 # What every client asks first, in the versions that today's clients use.
 WARM = {ApiKey.API_VERSIONS: 4, ApiKey.METADATA: 13, ApiKey.PRODUCE: 13, ApiKey.FETCH: 18}
+
+BROKER_RECOVERS, BROKER_RUNS = 2, 3
 
 
 class BrokerRole:
@@ -149,6 +155,7 @@ class BrokerRole:
                 self._creation,
                 self._single_produce,
                 self._telemetry,
+                IsrMetrics(metrics, settings.node_id),
                 GroupMetadataPublisher(self.groups),
             ]
         )
@@ -233,7 +240,6 @@ class BrokerRole:
             "Open fetch sessions.",
             lambda: float(len(sessions)),
         )
-        bytes_out = self._metrics.counter("kafka_server_brokertopicmetrics_bytesout_total", "Bytes of records fetched.")
         self._versions = versions = VersionsApi(lambda: table, image, SUPPORTED_FEATURES)
         table = broker_table(
             versions=versions,
@@ -242,11 +248,10 @@ class BrokerRole:
                 image,
                 clock,
                 self._loop,
-                self._metrics,
                 coordinators.verifier,
                 coordinators.is_verifying,
             ),
-            fetch=FetchApi(self.replicas, sessions, image, self._loop, settings.number("fetch.max.bytes"), bytes_out),
+            fetch=FetchApi(self.replicas, sessions, image, self._loop, settings.number("fetch.max.bytes")),
             offsets=OffsetsApi(self.replicas),
             metadata=MetadataApi(
                 image, self._creation, settings.node_id, cluster_id, settings.flag("auto.create.topics.enable")
@@ -282,10 +287,15 @@ class BrokerRole:
             lambda: float(self.replicas.directories.offline_count()),
         )
         self._metrics.gauge(
-            "kafka_server_replicamanager_partitioncount",
-            "Partitions on this broker.",
-            lambda: float(len(self.replicas.all())),
+            "kafka_server_kafkaserver_brokerstate",
+            "Kafka's number for the state of a broker: 2 while it recovers, 3 while it serves.",
+            lambda: float(BROKER_RECOVERS if self.registration.fenced else BROKER_RUNS),
         )
+        self._metrics.texts += [
+            TopicMetrics(self.replicas.traffic).expose,
+            PartitionMetrics(self.replicas, image).expose,
+            RequestTimes(self._metrics, self._loop.time).expose,
+        ]
         return Dispatcher(table, versions.unsupported, self._metrics, self._loop, self._single_produce.handle)
 
     def _take_over(self, values: Mapping[str, Value]) -> None:

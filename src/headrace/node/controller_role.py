@@ -23,6 +23,7 @@ from headrace.broker.node_options import NODE_OPTIONS
 from headrace.controller.acls import AclFollower, committed_acls
 from headrace.controller.context import ControllerContext
 from headrace.controller.controller import Controller
+from headrace.controller.metrics import ControllerMetrics
 from headrace.metadata.image import Image
 from headrace.metadata.state import KRAFT_VERSION
 from headrace.node.formatting import SUPPORTED_FEATURES, read_bootstrap
@@ -116,6 +117,7 @@ class ControllerRole:
             loop,
         )
         self._wire(cluster_id)
+        metrics.texts.append(ControllerMetrics(context, lambda: self.driver.is_leader).expose)
 
     def _wire(self, cluster_id: str) -> None:
         # The API subscribes to commits BEFORE the journal does: observers are sent a change before its author is answered.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
@@ -20,12 +20,14 @@ class _Ours(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterable[Metric]:
-        return [_export(family) for family in self._metrics]
+        return [_export(family) for family in self._metrics if family.is_exported]
 
 
 async def expose(metrics: Metrics) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Ours(metrics))
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
     pieces = [generate_latest(registry)]
     for text in metrics.texts:
         for piece in text():

@@ -14,6 +14,7 @@ from typing import Any
 
 from headrace.base.errors import ConfigError
 from headrace.base.metrics import Metrics
+from headrace.observe.loop_idle import LoopIdle
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ class HttpEndpoint:
         self._metrics = metrics
         self._health = health
         self._server: asyncio.Server | None = None
+        metrics.texts.append(LoopIdle().expose)
 
     async def start(self) -> None:
         """A busy port is no reason not to serve data: it is said, and the node goes on without."""

@@ -17,6 +17,7 @@ from headrace.records.compression import Codec
 from headrace.records.control import TransactionMarker, build_marker
 from headrace.records.recompress import TARGETS, recompress
 from headrace.records.validate_batch import Checked, check_produced_batch, needs_thread
+from headrace.replication.traffic import TopicTraffic
 from headrace.replication.verification import Guard, Guards
 from headrace.storage.append import AppendInfo
 from headrace.storage.file_range import FileRange
@@ -62,6 +63,7 @@ class Partition:
         self.leader_epoch = -1
         self.isr: tuple[int, ...] = ()
         self.min_isr = 1
+        self.traffic = TopicTraffic()  # shared by the partitions of a topic
         self.guards = Guards()
         self._watchers: dict[Callable[[], None], None] = {}
         self.requires_keys = False
@@ -136,6 +138,7 @@ class Partition:
         """`records` is exactly the batch. In Kafka's order: where it says it begins, its size, what it holds."""
         config = self.log.config
         if header.size > config.max_message_bytes and header.base_offset == 0:
+            self.traffic.bytes_rejected += header.size
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"the batch has {header.size} bytes, max.message.bytes is {config.max_message_bytes}",

@@ -25,6 +25,7 @@ from headrace.replication.local_logs import LocalLogs, Opened
 from headrace.replication.offset_checkpoints import ALL_CHECKPOINTS, write_checkpoint
 from headrace.replication.options import effective_options, log_config
 from headrace.replication.partition import Partition
+from headrace.replication.traffic import Traffic
 from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
 from headrace.storage.log_dirs import LogDir
@@ -55,6 +56,7 @@ class Replicas:
         self._clock = clock
         self._loop = loop
         self._image = Image()
+        self.traffic = Traffic()
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._todo: dict[TopicPartition, None] = {}
         self._worker: asyncio.Task[None] | None = None
@@ -111,6 +113,7 @@ class Replicas:
         self._image = new
         self._configs.clear()
         for name, topic_id in changes.deleted_topics:
+            self.traffic.forget(name)
             for key, partition in list(self._partitions.items()):
                 if key[0] == name and partition.topic_id == topic_id:
                     self._todo[partition.name] = None
@@ -232,6 +235,7 @@ class Replicas:
     def _adopt(self, opened: Opened) -> None:
         # The id is the log's own: the topic may have been deleted, and its name used again, while a thread opened it.
         partition = Partition(opened.name, opened.log.topic_id, self._node_id, opened.log, opened.high_watermark)
+        partition.traffic = self.traffic.topic(opened.name.topic)
         partition.commit = GroupCommit(opened.log, self._loop, partition.synced, partition.fail)
         partition.on_failure = partial(self.fail_directory, opened.log_dir)
         self._partitions[opened.name] = partition

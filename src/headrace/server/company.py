@@ -45,6 +45,7 @@ class Company:
         "bytes_in",
         "bytes_out",
         "connections",
+        "created",
         "refused",
         "scratch",
     )
@@ -56,10 +57,12 @@ class Company:
         refused: Counter,
         loop: asyncio.AbstractEventLoop,
         authority: Authority | None = None,
+        created: Counter | None = None,
     ) -> None:
         self.bytes_in = bytes_in
         self.bytes_out = bytes_out
         self.refused = refused
+        self.created = created or Counter()
         self.authority = authority  # who says what their peers may do
         self.connections: dict[Connection, None] = {}  # in the order of their coming: a set's order follows addresses
         self._loop = loop

@@ -74,6 +74,7 @@ class Connection(asyncio.BufferedProtocol):
             source_port=name[1] if isinstance(name, tuple) else 0,
         )
         self._company.connections[self] = None
+        self._company.created.value += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_transport()

@@ -12,6 +12,12 @@ import msgspec
 
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.base.metrics import Metrics
+from headrace.observe.request_times import (
+    ANSWERED_AT_ONCE,
+    ANSWERED_LATER,
+    ANSWERED_LATER_LOCAL,
+    ANSWERED_LATER_REMOTE,
+)
 from headrace.protocol.apis import APIS, ApiKey
 from headrace.protocol.compiler import codec
 from headrace.protocol.errors import DecodeError, EncodeError
@@ -41,12 +47,13 @@ class Service(msgspec.Struct, frozen=True):
     handler: Handler
     need: Need
     refuse: Refusal | None = None
+    metric_name: str | None = None  # of its requests in /metrics; None: the name of the API
 
 
 class RequestMetrics:
-    """What is counted of each API and version; one object whoever asks."""
+    """Counts and times of one API and version, shared by everybody who answers it."""
 
-    __slots__ = ("requests", "times")
+    __slots__ = ("deferred", "deferred_local", "deferred_remote", "requests", "times")
 
     def __init__(self, metrics: Metrics, request: str, version: int) -> None:
         self.requests = metrics.counter(
@@ -56,10 +63,19 @@ class RequestMetrics:
             version=str(version),
         )
         self.times = metrics.histogram(
-            "kafka_network_requestmetrics_totaltime_seconds",
-            "From the last byte of a request to its answer.",
-            request=request,
+            ANSWERED_AT_ONCE, "Time of a request that is answered in the call that received it.", request=request
         )
+        self.deferred = metrics.histogram(
+            ANSWERED_LATER, "Time of a request whose answer has to wait, from its last byte on.", request=request
+        )
+        self.deferred_local = metrics.histogram(
+            ANSWERED_LATER_LOCAL, "Time of such a request until it waits.", request=request
+        )
+        self.deferred_remote = metrics.histogram(
+            ANSWERED_LATER_REMOTE, "Time of such a request from then on.", request=request
+        )
+        metrics.hide(ANSWERED_LATER_LOCAL)
+        metrics.hide(ANSWERED_LATER_REMOTE)
 
 
 class HoldFrame:
@@ -75,8 +91,8 @@ class _Route:
     """What one (API, version) needs, resolved once: the codecs are compiled on first use."""
 
     __slots__ = (
-        "decode", "encode", "encode_parts", "flexible", "handler", "name", "need", "refuse", "requests", "response", "times",
-        "version",
+        "counted", "decode", "encode", "encode_parts", "flexible", "handler", "name", "need", "refuse", "requests", "response",
+        "times", "version",
     )  # fmt: skip
 
     def __init__(self, service: Service, version: int, metrics: Metrics) -> None:
@@ -91,7 +107,7 @@ class _Route:
         self.refuse = service.refuse or (None if self.need is None else refusal_for(api.response))
         self.version = version
         self.name = "".join(word.title() for word in service.key.name.split("_"))
-        counted = RequestMetrics(metrics, self.name, version)
+        self.counted = counted = RequestMetrics(metrics, service.metric_name or self.name, version)
         self.requests = counted.requests
         self.times = counted.times
 
@@ -206,6 +222,7 @@ class Dispatcher:
     def _later(
         self, route: _Route, correlation_id: int, began: float, awaitable: Awaitable[Any], *, holds_frame: bool
     ) -> Deferred:
+        waits_since = self._loop.time()
         future = asyncio.ensure_future(awaitable, loop=self._loop)
         deferred = Deferred(future.cancel, holds_frame)
 
@@ -218,7 +235,10 @@ class Dispatcher:
                 else:
                     level = logging.WARNING if isinstance(error, HeadraceError) else logging.ERROR
                     log.log(level, "%s failed: %s", route.name, error, exc_info=error)
-            route.times.observe(self._loop.time() - began)
+            now = self._loop.time()
+            route.counted.deferred.observe(now - began)
+            route.counted.deferred_local.observe(waits_since - began)
+            route.counted.deferred_remote.observe(now - waits_since)
             deferred.resolve(answer)
 
         future.add_done_callback(done)

@@ -9,7 +9,7 @@ import socket
 from msgspec import Struct
 
 from headrace.base.errors import ConfigError
-from headrace.base.metrics import Metrics
+from headrace.base.metrics import Metrics, RecentRate
 from headrace.server.admission import Authority
 from headrace.server.authentication import Authentication, AuthenticationCounters, SaslSettings
 from headrace.server.company import Company
@@ -73,8 +73,18 @@ class Listener:
             ),
             loop,
             security.authority,
+            metrics.counter(
+                "kafka_server_socket_server_metrics_connection_creation_total", "Connections accepted.", listener=name
+            ),
         )
         self._counters = AuthenticationCounters(metrics, name)
+        created = self._company.created
+        metrics.gauge(
+            "kafka_server_socket_server_metrics_connection_creation_rate",
+            "Connections accepted per second.",
+            RecentRate(created, loop.time),
+            listener=name,
+        )
         metrics.gauge(
             "kafka_server_socket_server_metrics_connection_count",
             "Open connections.",

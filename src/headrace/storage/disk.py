@@ -255,6 +255,11 @@ class DiskFiles:
     def open_descriptors(self) -> int:
         return len(self._open)
 
+    def close(self) -> None:
+        """Close every file that is still open."""
+        for file in list(self._open):
+            file.close()
+
     def list_dir(self, path: str) -> Sequence[str]:
         return sorted(os.listdir(path))
 

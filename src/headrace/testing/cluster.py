@@ -46,7 +46,8 @@ class EmbeddedNode:
         self.data_dir = (
             Path(data_dir) if data_dir is not None else Path(self._temporary.name if self._temporary else "")
         )
-        self._files = files
+        self._given_files = files
+        self._own_files: DiskFiles | None = None  # closed when the node ends, however it ends
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self.node: Node | None = None
@@ -84,7 +85,10 @@ class EmbeddedNode:
             "headrace.http.listener": "",
             **self._settings,
         }
-        ports = Ports(self._files or DiskFiles(), SystemClock(), random.Random(), loop)
+        files = self._given_files
+        if files is None:
+            files = self._own_files = DiskFiles()
+        ports = Ports(files, SystemClock(), random.Random(), loop)
         return await Node.start(make_settings(given, single_node=True), ports)
 
     def stop(self) -> None:
@@ -128,6 +132,9 @@ class EmbeddedNode:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(STOP_S_MAX)
         loop.close()
+        if self._own_files is not None:
+            self._own_files.close()
+            self._own_files = None
 
 
 async def _cancel_the_rest() -> None:

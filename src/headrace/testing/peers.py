@@ -108,25 +108,29 @@ def require_kafka() -> None:
         pytest.skip(reason)
 
 
-def fetched(what: str, target: Path, artifacts: Iterable[Artifact], *, alone: bool = False) -> str | None:
-    """None if the jars are there (fetched now, if this is the first time; `alone`: without what they need), else the reason why not."""
-    if any(target.glob("kafka-clients-*.jar")):
+def fetched(
+    what: str, target: Path, artifacts: Iterable[Artifact], *, alone: bool = False, jar: str = "kafka-clients-*.jar"
+) -> str | None:
+    """Fetch jars unless `jar` is there already; return None if they are there then, else the reason why not.
+
+    `alone`: without what they depend on."""
+    if any(target.glob(jar)):
         return None
     if shutil.which("mvn") is None:
         return f"no Maven to fetch {what} with: mvn is not on the path"
     try:
-        _download(target, _pom(artifacts, alone))
+        _download(target, _pom(artifacts, alone), jar)
     except (OSError, subprocess.SubprocessError) as error:
         return f"{what} could not be fetched from Maven Central: {error}"
     return None
 
 
-def _download(target: Path, pom: str) -> None:
+def _download(target: Path, pom: str, jar: str) -> None:
     """All or nothing, and once: whoever comes meanwhile waits."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / f"{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if any(target.glob("kafka-clients-*.jar")):
+        if any(target.glob(jar)):
             return
         with tempfile.TemporaryDirectory(prefix="fetch-", dir=target.parent) as work:
             Path(work, "pom.xml").write_text(pom)

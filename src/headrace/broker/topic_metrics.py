@@ -1,0 +1,35 @@
+"""BrokerTopicMetrics for /metrics: what producers and consumers did, of all topics and of each, under the names of jmx_exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.observe.text_format import family, labels
+from headrace.replication.traffic import TopicTraffic, Traffic
+
+_PREFIX = "kafka_server_brokertopicmetrics_"
+_COUNTERS = (
+    ("messagesin_total", "messages_in", "Records appended for producers."),
+    ("bytesin_total", "bytes_in", "Bytes of record batches appended for producers."),
+    ("bytesout_total", "bytes_out", "Bytes of record batches sent to consumers."),
+    ("bytesrejected_total", "bytes_rejected", "Bytes of record batches larger than max.message.bytes."),
+    ("totalproducerequests_total", "produces", "Record batches that producers sent."),
+    ("totalfetchrequests_total", "fetches", "Reads of partitions for fetch requests."),
+    ("failedproducerequests_total", "failed_produces", "Record batches refused for a reason that a client cannot expect."),
+    ("failedfetchrequests_total", "failed_fetches", "Reads that failed because the log could not be read."),
+)  # fmt: skip
+
+
+class TopicMetrics:
+    """A page of /metrics."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+
+    def expose(self) -> Iterator[bytes]:
+        rows: list[tuple[str, TopicTraffic]] = [("", self._traffic.total())]
+        rows += ((labels(topic=name), traffic) for name, traffic in self._traffic.topics())
+        for name, attribute, help in _COUNTERS:
+            yield from family(
+                _PREFIX + name, help, "counter", ((row, getattr(counts, attribute)) for row, counts in rows)
+            )

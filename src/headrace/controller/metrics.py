@@ -1,0 +1,47 @@
+"""The controller's view of the cluster for /metrics: KafkaController under the names of jmx_exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from headrace.controller.context import ControllerContext
+from headrace.observe.text_format import LINES_AT_ONCE, family
+
+_PREFIX = "kafka_controller_kafkacontroller_"
+_HELP = {
+    "activecontrollercount": "1 on the controller that leads the quorum.",
+    "activebrokercount": "Brokers that serve clients.",
+    "fencedbrokercount": "Brokers that are registered but fenced.",
+    "globaltopiccount": "Topics of the cluster.",
+    "globalpartitioncount": "Partitions of the cluster.",
+    "offlinepartitionscount": "Partitions without a leader.",
+    "preferredreplicaimbalancecount": "Partitions led by another replica than the preferred one.",
+}
+
+
+class ControllerMetrics:
+    """A page of /metrics. A controller that does not lead reports 0 for everything, so that sums over a cluster are right."""
+
+    def __init__(self, context: ControllerContext, is_active: Callable[[], bool]) -> None:
+        self._context = context
+        self._is_active = is_active
+
+    def expose(self) -> Iterator[bytes]:
+        values = dict.fromkeys(_HELP, 0)
+        if self._is_active():
+            fenced = sum(broker.fenced for _, broker in self._context.brokers())
+            partitions = self._context.partitions()
+            values |= {
+                "activecontrollercount": 1,
+                "activebrokercount": len(self._context.brokers()) - fenced,
+                "fencedbrokercount": fenced,
+                "globaltopiccount": len(self._context.topic_names()),
+                "globalpartitioncount": len(partitions),
+            }
+            for number, (_, partition) in enumerate(partitions):
+                values["offlinepartitionscount"] += not partition.has_leader
+                values["preferredreplicaimbalancecount"] += partition.leader != partition.replicas[0]
+                if number % LINES_AT_ONCE == 0:
+                    yield b""  # others have their turn
+        for name, help in _HELP.items():
+            yield from family(_PREFIX + name, help, "gauge", [("", values[name])])

@@ -1,0 +1,28 @@
+"""Pages of metrics in Prometheus' text format, for what has too many series to collect in one go.
+
+A page is a generator of pieces: between two of them the event loop serves others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+LINES_AT_ONCE = 100
+
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+
+def labels(**values: object) -> str:
+    """Return the labels of a sample in braces."""
+    return "{" + ",".join(f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in values.items()) + "}"
+
+
+def family(name: str, help: str, kind: str, samples: Iterable[tuple[str, float]]) -> Iterator[bytes]:
+    """Yield one family of metrics; each sample is its labels, as `labels` writes them or empty, and its value."""
+    lines = [f"# HELP {name} {help}\n# TYPE {name} {kind}\n"]
+    for sample, value in samples:
+        lines.append(f"{name}{sample} {value}\n")
+        if len(lines) >= LINES_AT_ONCE:
+            yield "".join(lines).encode()
+            lines.clear()
+    yield "".join(lines).encode()

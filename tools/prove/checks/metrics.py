@@ -1,0 +1,27 @@
+"""Metrics that dashboards written for Kafka read."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from tools.prove.registry import WORK, check, say
+
+
+@check(
+    "metrics-for-dashboards",
+    "after a minute of load every metric that public Kafka dashboards read is there, with the labels and values that jmx_exporter gives"
+    " the same load on Kafka",
+)
+def metrics_for_dashboards() -> str:
+    from tools.prove.dashboards import LOAD_S, differences, documented, on_headrace, on_kafka
+
+    WORK.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="dashboards-", dir=WORK) as directory:
+        say("a minute of load on Kafka")
+        theirs = on_kafka(Path(directory), LOAD_S)
+        say("a minute of load on Headrace")
+        ours = on_headrace(Path(directory), LOAD_S)
+    found = list(differences(ours, theirs))
+    assert not found, "\n".join(found)
+    return f"{len(documented())} metrics compared, all alike"

@@ -1,0 +1,193 @@
+"""The same load on Headrace and on a Kafka with jmx_exporter, and every metric that dashboards read compared between the two."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.testing.peers import Artifact, KafkaPeer, available, fetched, libraries
+from headrace.testing.processes import LOOPBACK, NodeProcess, free_port
+from tools.prove.registry import ROOT, NotRun
+
+AGENT: Artifact = ("io.prometheus.jmx", "jmx_prometheus_javaagent", "1.0.1")
+# Our own rules for the agent, which give the names that dashboards know.
+AGENT_RULES = r"""
+lowercaseOutputName: true
+rules:
+  - {pattern: "kafka.(\\w+)<type=(.+), name=(.+)Percent, (.+)=(.+)><>Value", name: "kafka_$1_$2_$3_percent", type: GAUGE}
+  - {pattern: "kafka.(\\w+)<type=(.+), name=(.+)Percent><>(?:Value|MeanRate)", name: "kafka_$1_$2_$3_percent", type: GAUGE}
+  - {pattern: "kafka.(\\w+)<type=(.+), name=(.+)PerSec, (.+)=(.+), (.+)=(.+)><>Count", name: "kafka_$1_$2_$3_total",
+     type: COUNTER, labels: {"$4": "$5", "$6": "$7"}}
+  - {pattern: "kafka.(\\w+)<type=(.+), name=(.+)PerSec, (.+)=(.+)><>Count", name: "kafka_$1_$2_$3_total",
+     type: COUNTER, labels: {"$4": "$5"}}
+  - {pattern: "kafka.(\\w+)<type=(.+), name=(.+)PerSec><>Count", name: "kafka_$1_$2_$3_total", type: COUNTER}
+  - {pattern: "kafka.(\\w+)<type=(.+), name=(.+), (.+)=(.+), (.+)=(.+)><>Value", name: "kafka_$1_$2_$3",
+     type: GAUGE, labels: {"$4": "$5", "$6": "$7"}}
+  - {pattern: "kafka.(\\w+)<type=(.+), name=(.+)><>Value", name: "kafka_$1_$2_$3", type: GAUGE}
+  - {pattern: "kafka.(\\w+)<type=(.+), name=(.+), (.+)=(.+)><>Count", name: "kafka_$1_$2_$3_count",
+     type: GAUGE, labels: {"$4": "$5"}}
+  - {pattern: "kafka.(\\w+)<type=(.+), name=(.+), (.+)=(.+)><>(\\d+)thPercentile", name: "kafka_$1_$2_$3",
+     type: GAUGE, labels: {"$4": "$5", quantile: "0.$6"}}
+  - {pattern: "kafka.server<type=socket-server-metrics, listener=(.+), networkProcessor=(.+)><>([a-z-]+):",
+     name: "kafka_server_socket_server_metrics_$3", type: GAUGE, labels: {listener: "$1", networkProcessor: "$2"}}
+"""
+LOAD_S = 60.0
+RECORDS_A_ROUND = 500
+TOPIC = "dashboards"
+PARTITIONS = 3
+TOO_LARGE_BYTES = 2_000_000
+WAIT_S_MAX = 60.0
+REQUESTS = ("Produce", "Fetch", "FetchConsumer", "Metadata", "ListOffsets", "ApiVersions")
+_ROW = re.compile(
+    r"^\| `(?P<name>\w+)` \| (?P<kind>\w+) \| (?P<labels>[\w, ]*)\| (?P<compared>equal|labels) \|", re.MULTILINE
+)
+_SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+Labels = frozenset[tuple[str, str]]
+Samples = dict[str, dict[Labels, float]]
+
+
+@dataclass(frozen=True)
+class Documented:
+    """One line of the table in docs/metrics.md."""
+
+    name: str
+    labels: frozenset[str]
+    is_equal: bool
+
+
+def documented(page: str | None = None) -> list[Documented]:
+    text = (ROOT / "docs" / "metrics.md").read_text() if page is None else page
+    return [
+        Documented(row["name"], frozenset(row["labels"].replace(",", " ").split()), row["compared"] == "equal")
+        for row in _ROW.finditer(text)
+    ]
+
+
+def parse(page: str) -> Samples:
+    found: Samples = {}
+    for line in page.splitlines():
+        if not line.startswith("#") and (sample := _SAMPLE.match(line)):
+            names = frozenset(_LABEL.findall(sample["labels"] or ""))
+            found.setdefault(sample["name"], {})[names] = float(sample["value"])
+    return found
+
+
+def scrape(port: int) -> Samples:
+    with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/metrics", timeout=WAIT_S_MAX) as answer:
+        return parse(answer.read().decode())
+
+
+def load(bootstrap: str, seconds: float) -> None:
+    """Produce and consume the same records everywhere: as many rounds as fit, at a pace that both keep."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(WAIT_S_MAX)
+    producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 3_000_000, "linger.ms": 100_000})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False})
+    try:
+        starts = [TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)]
+        for start in starts:  # a leader that is not ready yet would be sent its first batch twice
+            consumer.get_watermark_offsets(start, WAIT_S_MAX, cached=False)
+        consumer.assign(starts)
+        for number in range(max(1, int(seconds))):
+            began = time.monotonic()
+            for record in range(RECORDS_A_ROUND):
+                partition = record % PARTITIONS
+                producer.produce(TOPIC, b"value %d" % record, partition=partition, timestamp=1_700_000_000_000 + number)
+            assert producer.flush(WAIT_S_MAX) == 0
+            _consume(consumer, RECORDS_A_ROUND)
+            time.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
+        _send_too_large(producer)
+    finally:
+        consumer.close()
+
+
+def _consume(consumer: Consumer, count: int) -> None:
+    deadline = time.monotonic() + WAIT_S_MAX
+    while count > 0:
+        assert time.monotonic() < deadline, f"{count} records were not delivered"
+        for message in consumer.consume(count, 1.0):
+            assert message.error() is None, message.error()
+            count -= 1
+
+
+def _send_too_large(producer: Producer) -> None:
+    failures: list[KafkaError] = []
+    producer.produce(TOPIC, bytes(TOO_LARGE_BYTES), partition=0, on_delivery=lambda error, _: failures.append(error))
+    producer.flush(WAIT_S_MAX)
+    if not failures or failures[0] is None or failures[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
+        raise KafkaException(KafkaError(KafkaError._FAIL, "a record above max.message.bytes was accepted"))
+
+
+def on_headrace(directory: Path, seconds: float) -> Samples:
+    port = free_port()
+    settings = {"headrace.http.listener": f"{LOOPBACK}:{port}", "log.retention.ms": "-1"}
+    with NodeProcess(settings, directory=directory / "headrace") as node:
+        load(node.bootstrap, seconds)
+        return scrape(port)
+
+
+def on_kafka(directory: Path, seconds: float) -> Samples:
+    reason = available() or fetched("jmx_exporter", _agent_folder(), [AGENT], jar=f"{AGENT[1]}-*.jar")
+    if reason is not None:
+        raise NotRun(reason)
+    port, rules = free_port(), directory / "rules.yml"
+    rules.write_text(AGENT_RULES)
+    peer = KafkaPeer({"log.retention.ms": "-1"}, directory=directory / "kafka")
+    agent = _agent_folder() / f"{AGENT[1]}-{AGENT[2]}.jar"
+    peer.server_options = (*KafkaPeer.server_options, f"-javaagent:{agent}={LOOPBACK}:{port}:{rules}")
+    with peer:
+        load(peer.bootstrap, seconds)
+        return scrape(port)
+
+
+def _agent_folder() -> Path:
+    return libraries().parent / f"{AGENT[1]}-{AGENT[2]}"
+
+
+def differences(ours: Samples, theirs: Samples) -> Iterator[str]:
+    """Yield what a dashboard would show differently."""
+    for metric in documented():
+        mine, other = _relevant(ours, metric), _relevant(theirs, metric)
+        if not mine or not other:
+            where = "Headrace" if not mine else "Kafka"
+            yield f"{metric.name} is missing on {where}"
+            continue
+        if metric.is_equal:
+            for key in sorted(mine.keys() | other.keys(), key=sorted):
+                here, there = mine.get(key, 0.0), other.get(key, 0.0)  # Kafka has no counter before it counts
+                if here != there:
+                    yield f"{metric.name}{dict(key)}: {here} on Headrace, {there} on Kafka"
+        elif {name for key in other for name, _ in key} != {name for key in mine for name, _ in key}:
+            yield f"{metric.name} has other labels than on Kafka"
+        yield from _implausible(metric.name, mine)
+
+
+def _relevant(samples: Samples, metric: Documented) -> dict[Labels, float]:
+    """Return the samples that both sides must have: of our topic and of common requests, without labels that only one has."""
+    found: dict[Labels, float] = {}
+    for key, value in samples.get(metric.name, {}).items():
+        given = {name: text for name, text in key if name in metric.labels}
+        if given.get("topic", TOPIC) != TOPIC or given.get("request", REQUESTS[0]) not in REQUESTS:
+            continue
+        found[frozenset(given.items())] = value
+    return found
+
+
+def _implausible(name: str, samples: dict[Labels, float]) -> Iterator[str]:
+    """Yield values that cannot have Kafka's unit."""
+    for key, value in samples.items():
+        if name.endswith("_percent") and not 0 <= value <= 1:
+            yield f"{name} is {value}, not a share between 0 and 1"
+        if name.endswith("totaltimems") and dict(key)["request"] == "Produce" and not 0 < value < 1000:
+            yield f"{name}{dict(key)} is {value}: not the milliseconds of a request"
+    if name.endswith("totaltimems_count") and samples[frozenset({("request", "Produce")})] <= 0:
+        yield f"{name} counted no request"
