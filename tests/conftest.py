@@ -7,11 +7,14 @@ from collections.abc import Callable
 from pathlib import PurePath
 
 import pytest
+from tests.interpreter import guard_syntax_trees
 from xdist.scheduler import LoadScopeScheduling
 
 from headrace.testing.peers import SHORT_LIVED_OPTIONS, KafkaPeer
 
+guard_syntax_trees()
 KafkaPeer.server_options = SHORT_LIVED_OPTIONS
+pytest_plugins = ["tests.leaks"]
 
 SLOW_FOLDERS = ("bench", "processes", "clients")
 # Names of files, and the parameters of single tests, that say what is slow to start: a Spark for the whole run, a Kafka for each file.

@@ -11,7 +11,7 @@ from headrace.api.markers import MarkersApi
 from headrace.api.produce import ProduceApi
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, NodeId, TopicPartition, Uuid
-from headrace.base.metrics import Counter, Metrics
+from headrace.base.metrics import Metrics
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.client.frames import decode_response, encode_request
 from headrace.protocol.apis import ApiKey
@@ -86,12 +86,8 @@ class Stage:
         self.peer = Peer("PLAINTEXT", "127.0.0.1", authority=authority)
         clock = SimpleNamespace(now_ms=lambda: NOW_MS)
         verifier = self.coordinator if coordinator else None
-        produce = ProduceApi(
-            self.partitions, lambda: self.image, clock, self.loop, Metrics(), verifier, lambda: self.verification
-        )
-        fetch = FetchApi(
-            self.partitions, FetchSessions(Random(1), 10), lambda: self.image, self.loop, 1 << 20, Counter()
-        )
+        produce = ProduceApi(self.partitions, lambda: self.image, clock, self.loop, verifier, lambda: self.verification)
+        fetch = FetchApi(self.partitions, FetchSessions(Random(1), 10), lambda: self.image, self.loop, 1 << 20)
         markers = MarkersApi(self.partitions, clock, self._end_offsets)
         services = [
             Service(ApiKey.PRODUCE, (3, 13), produce.handle, NEED),

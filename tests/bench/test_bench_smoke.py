@@ -34,6 +34,7 @@ needs_compiler = pytest.mark.skipif(native.compiler() is None, reason="no C comp
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     directory = tmp_path_factory.mktemp("bench")
     broker = Broker(HEADRACE, directory / "node", spawn_headrace, make_certificate(directory))
+    _ = broker.process  # started here, so that it belongs to the whole module
     yield broker
     broker.close()
 

@@ -24,6 +24,7 @@ SPAN = Span(0.3, 0.1)
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     broker = Broker(HEADRACE, tmp_path_factory.mktemp("bench") / "node", spawn_headrace)
+    _ = broker.process  # started here, so that it belongs to the whole module
     yield broker
     broker.close()
 

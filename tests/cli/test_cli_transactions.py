@@ -71,8 +71,8 @@ def make_producer(node):
         return producer
 
     yield make
-    for producer in made:
-        producer.purge()
+    while made:  # nothing may refer to one afterwards, or it is not closed
+        made.pop().purge()
 
 
 def write(producer, topic, partition=0):

@@ -103,7 +103,10 @@ def test_whoever_is_killed_meanwhile_is_started_again(play) -> None:
     assert said.count("was killed, and is started again") == 3 and "events in = events out" in said
 
 
-def test_a_node_that_cannot_start_is_told_with_its_last_words(play, folders) -> None:
+def test_a_node_that_cannot_start_is_told_with_its_last_words(play, folders, monkeypatch) -> None:
+    monkeypatch.setattr(
+        "headrace.demo.shop.CALL_S_MAX", 1.0
+    )  # for which the director's thread waits for a node that never comes
     folders.data.write_text("not a folder")
     code, said = play(events=10)
     assert code == 1 and "the node has ended with code 1 again and again" in said and "work/data" in said

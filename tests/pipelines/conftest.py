@@ -6,6 +6,8 @@ import warnings
 
 import pytest
 
+from headrace.pipelines.background import background
+
 
 @pytest.fixture(scope="session")
 def spark():
@@ -18,3 +20,10 @@ def spark():
         session = make_session("headrace tests", master="local[2,3]", conf=conf)
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _clusters_closed():
+    """A process of Spark's keeps its connections for the next task; a test does not."""
+    yield
+    background().do(background().close_clusters())

@@ -77,7 +77,7 @@ class Spark:
         try:
             return process.do(work())
         finally:
-            process.loop.call_soon_threadsafe(process.loop.stop)
+            process.close()
 
 
 def expected(batches, tasks=2, rows=2):

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from headrace.base.errors import HeadraceError
+from headrace.client.tasks import end_tasks
 
 T = TypeVar("T")
 Has = TypeVar("Has", bound="LoopThread")
@@ -25,6 +26,18 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+
+    def close(self) -> None:
+        """End what is under way, the thread and the loop; for threads that are not kept as long as the process."""
+
+        async def end_all() -> None:
+            await end_tasks([task for task in asyncio.all_tasks() if task is not asyncio.current_task()])
+            await self.loop.shutdown_default_executor()
+
+        asyncio.run_coroutine_threadsafe(end_all(), self.loop).result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
 
     # --- from other threads
 

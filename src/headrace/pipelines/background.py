@@ -29,5 +29,14 @@ class Background(LoopThread):
             await self._clusters.pop(next(iter(self._clusters))).close()
         return cluster
 
+    async def close_clusters(self) -> None:
+        """Close all connections; the next task opens its own."""
+        while self._clusters:
+            await self._clusters.popitem()[1].close()
+
+    def close(self) -> None:
+        self.do(self.close_clusters())
+        super().close()
+
 
 background = OneForEachProcess(Background)

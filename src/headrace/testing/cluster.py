@@ -64,6 +64,11 @@ class EmbeddedNode:
         assert self.port, "start comes first"
         return f"{LOOPBACK}:{self.port}"
 
+    @property
+    def thread(self) -> threading.Thread | None:
+        """Return the thread of the node's event loop while it runs."""
+        return self._thread
+
     def start(self) -> EmbeddedNode:
         """Returns when clients are served. Raises what the node raised if it cannot be."""
         assert self._loop is None, "it is running already"

@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,8 @@ from tools.prove.commands import run
 from tools.prove.registry import ROOT, NotRun, check, say
 
 TEST_S_MAX = 900.0
+BUSY_TEST_S_MAX = 2400.0
+TEST_RUNS, BUSY_RUNS = 6, 4
 CLONE_S_MAX = 120.0
 RUN_S_MAX = 600.0
 FIRST_RESULTS_S_MAX = 90.0
@@ -57,6 +60,35 @@ def tests_in_a_fresh_clone() -> str:
         seconds = time.monotonic() - began
     summary = done.stdout.strip().splitlines()[-1]
     return f"{seconds:.0f} s in all; {summary}"
+
+
+@check(
+    "tests-again-and-again",
+    "make test is green six times in a row in a fresh clone, each time in another random order, four times beside a busy core",
+)
+def tests_again_and_again() -> str:
+    figures = []
+    with fresh_clone() as clone:
+        for number in range(TEST_RUNS):
+            is_busy = number >= TEST_RUNS - BUSY_RUNS
+            began = time.monotonic()
+            with busy_core() if is_busy else contextlib.nullcontext():
+                done = run(["make", "test"], cwd=clone, timeout_s=BUSY_TEST_S_MAX, environment=_clean())
+            summary = done.stdout.strip().splitlines()[-1]
+            figures.append(f"{time.monotonic() - began:.0f} s{' busy' if is_busy else ''}")
+            say(f"run {number + 1}: {figures[-1]}; {summary}")
+    return f"{TEST_RUNS} of {TEST_RUNS} green: {', '.join(figures)}"
+
+
+@contextlib.contextmanager
+def busy_core() -> Iterator[None]:
+    """Keep one core of the machine busy."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 @check("serve-in-a-fresh-clone", "make serve in a fresh clone serves on localhost:9092 and stops cleanly on SIGTERM")

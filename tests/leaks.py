@@ -1,0 +1,207 @@
+"""Fails the test that leaves a thread, a process, a socket, a pipe or an open file behind.
+
+Whatever one test leaves, the garbage collector takes away in the middle of another. What fixtures of a wider scope than a test
+start may stay: it is noted when they are set up, together with what their event loops start later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from headrace.client.face.background import background as client_background
+from headrace.pipelines.background import background as spark_background
+from headrace.storage.disk import DiskFiles
+from headrace.testing.cluster import EmbeddedNode
+
+SETTLE_S_MAX = 3.0  # for which the other end of a closed connection, or a thread that was told to stop, may take
+SETTLE_PAUSE_S = 0.005
+COLLECT_S = 0.2  # after which what only the garbage collector can free is collected: here, and not in another test
+NAMES_MAX = 8
+SPARK_FIXTURES = {"headrace_spark", "spark"}
+_LIBRARIES = sysconfig.get_path("purelib")  # which keep files of their own open, such as fonts
+_NODE_DATA = os.path.join(tempfile.gettempdir(), "headrace-")  # of nodes without a directory of their own
+
+
+class Resources(NamedTuple):
+    """What a process has at one moment."""
+
+    threads: frozenset[threading.Thread]
+    descriptors: frozenset[tuple[int, str]]  # with what each refers to: a path, or the number of a socket or pipe
+    children: frozenset[int]
+
+    def without(self, others: Resources) -> Resources:
+        return Resources(*(mine - theirs for mine, theirs in zip(self, others, strict=True)))
+
+    def with_more(self, others: Resources) -> Resources:
+        return Resources(*(mine | theirs for mine, theirs in zip(self, others, strict=True)))
+
+    def names(self) -> list[str]:
+        """Return what there is, one line each, the first few of it."""
+        found = [
+            *(f"thread {thread.name}" for thread in self.threads),
+            *(f"process {child}: {_command(child)}" for child in sorted(self.children)),
+            *(f"descriptor {number}: {target}" for number, target in sorted(self.descriptors)),
+        ]
+        return found[:NAMES_MAX] + ([f"and {len(found) - NAMES_MAX} more"] if len(found) > NAMES_MAX else [])
+
+
+NOTHING = Resources(frozenset(), frozenset(), frozenset())
+
+
+def resources() -> Resources:
+    return Resources(frozenset(threading.enumerate()), frozenset(_descriptors()), frozenset(_children()))
+
+
+def _descriptors() -> Iterator[tuple[int, str]]:
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue  # closed in between, or the descriptor of this very listing
+        yield int(name), target
+
+
+def _children() -> Iterator[int]:
+    for task in os.listdir("/proc/self/task"):
+        try:
+            text = Path(f"/proc/self/task/{task}/children").read_text()
+        except OSError:
+            continue
+        yield from map(int, text.split())
+
+
+def _command(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
+    except OSError:
+        return "gone"
+
+
+def _track(kind: Any, made: Callable[[Any], None]) -> None:
+    """Call `made` with every object of the class from now on."""
+    make = kind.__init__
+
+    def tracked(made_one: Any, *args: Any, **named: Any) -> None:
+        make(made_one, *args, **named)
+        made(made_one)
+
+    kind.__init__ = tracked
+
+
+class OpenDisks:
+    """The `DiskFiles` of the test under way. Most tests of storage abandon their logs as a crash would, so they are closed afterwards."""
+
+    def __init__(self) -> None:
+        self.made: list[DiskFiles] = []
+        _track(DiskFiles, self._made)
+
+    def _made(self, files: DiskFiles) -> None:
+        if threading.current_thread() is threading.main_thread():  # a node has a thread of its own, and closes its own
+            self.made.append(files)
+
+    def close(self) -> None:
+        while self.made:
+            self.made.pop().close()
+
+
+def _is_of_spark(thread: threading.Thread) -> bool:
+    return type(thread).__module__.startswith("py4j")
+
+
+class LeakCheck:
+    """Compares what a process has before and after each test."""
+
+    def __init__(self) -> None:
+        self._shared = NOTHING  # started by fixtures of a wider scope
+        self._before: Resources | None = None
+        self._uses_spark = False  # its connections to the JVM stay open for the next call
+        self._disks = OpenDisks()
+        self._made_nodes: list[EmbeddedNode] = []
+        self._shared_nodes: list[EmbeddedNode] = []
+        _track(EmbeddedNode, self._made_nodes.append)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+        if fixturedef.scope == "function":
+            return (yield)
+        before, disks = resources(), list(self._disks.made)
+        self._made_nodes.clear()
+        try:
+            return (yield)
+        finally:
+            self._disks.made = disks
+            self._shared_nodes += self._made_nodes
+            self._shared = self._shared.with_more(resources().without(before))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
+        if self._shared == NOTHING:
+            client_background()  # threads that a process keeps, for all synchronous clients and for tasks of Spark
+            spark_background()
+            self._shared = resources()
+        self._uses_spark = bool(SPARK_FIXTURES & set(getattr(item, "fixturenames", ())))
+        self._before = resources()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
+        result = yield
+        self._disks.close()
+        before, self._before = self._before, None
+        if before is not None:
+            left = self._settle(before)
+            if left != NOTHING:
+                self._shared = self._shared.with_more(left)  # of this test, not of those that follow
+                pytest.fail("this test leaves behind:\n  " + "\n  ".join(left.names()), pytrace=False)
+        return result
+
+    def _settle(self, before: Resources) -> Resources:
+        began, is_collected = time.monotonic(), False
+        while True:
+            left, waited_s = self._left(before), time.monotonic() - began
+            if left == NOTHING or waited_s > SETTLE_S_MAX:
+                return left
+            if waited_s > COLLECT_S and not is_collected:
+                is_collected = True
+                gc.collect()
+            time.sleep(SETTLE_PAUSE_S)
+
+    def _left(self, before: Resources) -> Resources:
+        left = resources().without(before).without(self._shared)
+        if left == NOTHING:
+            return left
+        if any(node.thread in left.threads for node in self._shared_nodes):
+            self._shared = self._shared.with_more(left)  # the test restarted a node that it shares with others
+            return NOTHING
+        pool = self._shared_pool_threads()
+        sockets = "socket:" if self._uses_spark else "none"
+        return Resources(
+            frozenset(one for one in left.threads if one not in pool and not _is_of_spark(one)),
+            frozenset(one for one in left.descriptors if not one[1].startswith((_NODE_DATA, _LIBRARIES, sockets))),
+            left.children,
+        )
+
+    def _shared_pool_threads(self) -> set[threading.Thread]:
+        """Return the pool threads of event loops that stay: they are started when there is work for them."""
+        found: set[threading.Thread] = set()
+        for thread in self._shared.threads:
+            owner = getattr(getattr(thread, "_target", None), "__self__", None)
+            loop = getattr(owner, "loop", owner)
+            if isinstance(loop, asyncio.AbstractEventLoop):
+                found |= getattr(getattr(loop, "_default_executor", None), "_threads", set())
+        return found
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(LeakCheck(), "leak-check")

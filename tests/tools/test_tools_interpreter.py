@@ -1,0 +1,43 @@
+"""The guard against CPython 3.11's miscounted syntax trees."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import threading
+from pathlib import Path
+
+SOURCE = Path(__file__).read_text() * 3
+ROUNDS = 10
+
+
+class _ParsesWhenCollected:
+    def __init__(self) -> None:
+        self.cycle = self  # so that only the garbage collector frees it
+
+    def __del__(self) -> None:
+        ast.parse("f(g(h(1)))")
+
+
+def test_threads_and_collections_in_the_middle_of_a_parse_do_no_harm() -> None:
+    errors: list[SystemError] = []
+
+    def parse() -> None:
+        for _ in range(ROUNDS):
+            _ParsesWhenCollected()
+            try:
+                ast.parse(SOURCE)
+            except SystemError as error:
+                errors.append(error)
+
+    threshold = gc.get_threshold()
+    gc.set_threshold(10)
+    try:
+        threads = [threading.Thread(target=parse) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        gc.set_threshold(*threshold)
+    assert not errors
