@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from tests.security.plain_logins import login, server_settings
 
 from headrace.api.table import NOTHING
 from headrace.base.errors import ErrorCode
@@ -264,10 +265,10 @@ def test_an_envelope_on_a_clients_door_is_not_even_opened(closed):
 
 def test_an_envelope_may_carry_only_what_brokers_forward():
     """Even from one who may: otherwise a broker could be made to speak for the cluster in a client's name."""
-    with EmbeddedNode({**SETTINGS, "super.users": "User:ANONYMOUS"}) as node:
+    with EmbeddedNode(server_settings()) as node:
 
         async def run():
-            connection = await Connection.connect(LOOPBACK, node.node.ports["CONTROLLER"])
+            connection = await Connection.connect(LOOPBACK, node.node.ports["CONTROLLER"], security=login("admin"))
             for key in (ApiKey.ENVELOPE, ApiKey.BROKER_HEARTBEAT, ApiKey.FETCH):
                 version = APIS[key].stable_version_max
                 inner = b"".join(encode_request(SAMPLES[key](version, METADATA_TOPIC_ID), version, 1, "x"))[4:]
@@ -289,5 +290,24 @@ def test_an_envelope_may_carry_only_what_brokers_forward():
             assert answer.error_code == ErrorCode.NONE, "the envelope is fine, what is in it is judged by bob's rights"
             assert not node.node.broker.image.acls
             await connection.close()
+
+        asyncio.run(run())
+
+
+def test_the_controllers_listener_asks_for_a_login_before_anything_else():
+    """Every API of its table, by somebody who did not log in: the connection ends, nothing is answered but ApiVersions."""
+    with EmbeddedNode(server_settings()) as node:
+
+        async def run():
+            port = node.node.ports["CONTROLLER"]
+            for key, service in node.node.controller.dispatcher._services.items():
+                if key in OPEN:
+                    continue
+                connection = await Connection.connect(LOOPBACK, port)
+                with pytest.raises(Disconnected):
+                    version = service.versions[1]
+                    sample = SAMPLES[key](version, METADATA_TOPIC_ID) if key in SAMPLES else of(key)
+                    await connection.request(sample, version=version)
+            assert set(node.node.broker.image.brokers) == {1} and not node.node.broker.image.scram
 
         asyncio.run(run())

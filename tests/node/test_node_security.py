@@ -7,6 +7,7 @@ import socket
 from struct import pack
 
 import pytest
+from tests.security.plain_logins import login, server_settings
 
 from headrace.base.errors import ConfigError, ErrorCode
 from headrace.client.connection import Connection
@@ -19,6 +20,7 @@ from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from headrace.security.principals import Principal
 from headrace.security.resources import Operation, Resource
+from headrace.server.authority import ALLOW_ALL
 from headrace.testing.cluster import LOOPBACK, EmbeddedNode
 
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -34,7 +36,7 @@ def settings(given):
 def securities(given):
     made = settings(given)
     check_security(made)
-    maker = SecurityOfListeners(made, lambda: 0, random.Random(1), lambda mechanism, user: None, None)
+    maker = SecurityOfListeners(made, lambda: 0, random.Random(1), lambda mechanism, user: None, ALLOW_ALL)
     return {address.name: maker.of(address) for address in made.broker_listeners}
 
 
@@ -160,15 +162,7 @@ def test_sessions_by_mechanism():
 
 @pytest.fixture(scope="module")
 def guarded():
-    given = {
-        "listeners": f"PLAINTEXT://{LOOPBACK}:0,SASL_PLAINTEXT://{LOOPBACK}:0",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.sasl_plaintext.plain.sasl.jaas.config": PLAIN,
-        "sasl.server.max.receive.size": "1000",
-        "authorizer.class.name": STANDARD,
-        "super.users": "User:ANONYMOUS",
-        "ssl.key.password": "geheim",
-    }
+    given = {**server_settings("alice"), "sasl.server.max.receive.size": "1000", "ssl.key.password": "geheim"}
     with EmbeddedNode(given) as node:
         yield node
 
@@ -238,7 +232,7 @@ def test_who_is_known_may_send_more_but_only_what_its_rights_allow(guarded, capl
 
 def test_secrets_are_not_described(guarded):
     async def run():
-        connection = await Connection.connect(LOOPBACK, guarded.port)
+        connection = await Connection.connect(LOOPBACK, guarded.port, security=login("admin"))
         resource = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=4, resource_name="1", configuration_keys=None
         )
@@ -254,12 +248,12 @@ def test_secrets_are_not_described(guarded):
 
 def test_what_was_allowed_can_be_audited_too(guarded, caplog):
     async def run():
-        connection = await Connection.connect(LOOPBACK, guarded.port)
+        connection = await Connection.connect(LOOPBACK, guarded.port, security=login("admin"))
         topic = CreateTopicsRequest.CreatableTopic(name="audited", num_partitions=1, replication_factor=1)
         await connection.request(CreateTopicsRequest(topics=[topic], validate_only=True), version=7)
         await connection.close()
 
     with caplog.at_level(logging.DEBUG, "kafka.authorizer.logger"):
         asyncio.run(run())
-    assert "Principal = User:ANONYMOUS is Allowed operation = CREATE" in caplog.text
+    assert "Principal = User:admin is Allowed operation = CREATE" in caplog.text
     assert "based on rule SuperUser" in caplog.text

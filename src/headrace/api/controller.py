@@ -22,7 +22,7 @@ from headrace.protocol.messages.broker_registration import BrokerRegistrationReq
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from headrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
-from headrace.server.admission import Authority
+from headrace.server.authority import Authority
 from headrace.server.context import Peer, RequestContext
 from headrace.server.frames import CloseConnection, Deferred, FrameHandler
 from headrace.server.outlet import joined
@@ -50,7 +50,7 @@ class ControllerApi:
         loop: asyncio.AbstractEventLoop,
         dispatcher: Callable[[], FrameHandler],
         state: ClusterState,
-        authority: Authority | None,
+        authority: Authority,
     ) -> None:
         """`state`: the newest there is, to know topics by their ids; `authority` judges whoever comes in an Envelope."""
         self._runtime = runtime

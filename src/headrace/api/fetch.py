@@ -181,7 +181,7 @@ class _Fetch:
 
     def _read(self, key: Key, wanted: SessionPartition, left: int, min_one: bool) -> tuple[Data, FileRange | None]:
         fetch = wanted.fetch
-        if self._context.peer.authority is not None:
+        if not self._context.peer.authority.unrestricted:
             self._check_permission(key)
         partition = self._api.partition(key)
         partition.check_leader(fetch.current_leader_epoch)

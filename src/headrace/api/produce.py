@@ -89,7 +89,7 @@ class ProduceApi:
         unflushed: list[tuple[PartitionResponse, Synced]] = []
         for topic in request.topic_data:
             answers = []
-            refusal = None if context.peer.authority is None else self._refusal(context, topic)
+            refusal = None if context.peer.authority.unrestricted else self._refusal(context, topic)
             for data in topic.partition_data:
                 answer = PartitionResponse(index=data.index)
                 answers.append(answer)

@@ -87,7 +87,7 @@ class SingleProduce:
             if (
                 partition.waits_for_disk
                 or partition.compresses
-                or (peer.authority is not None and not peer.authority.passes_write(peer, partition.name.topic))
+                or not (peer.authority.unrestricted or peer.authority.passes_write(peer, partition.name.topic))
             ):
                 return None
             now_ms = self._now_ms()

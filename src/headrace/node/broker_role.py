@@ -62,7 +62,7 @@ from headrace.metadata.state import KRAFT_VERSION
 from headrace.node.coordinators import Coordinators
 from headrace.node.formatting import SUPPORTED_FEATURES
 from headrace.node.listeners import open_listeners
-from headrace.node.security import SecurityOfListeners, make_authorizer
+from headrace.node.security import SecurityOfListeners, authority_of, make_authorizer
 from headrace.node.settings import Settings
 from headrace.observe.client_series import ClientSeries
 from headrace.protocol.apis import ApiKey
@@ -70,7 +70,6 @@ from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersi
 from headrace.replication.dir_moves import DirMoves
 from headrace.replication.directories import Directories
 from headrace.replication.replicas import Replicas
-from headrace.server.admission import Authority
 from headrace.server.dispatch import Dispatcher
 from headrace.server.frames import FrameHandler
 from headrace.server.listener import Listener
@@ -113,15 +112,14 @@ class BrokerRole:
             loop,
         )
         forwarding = Forwarding(channel)
-        self._creation = TopicCreation(forwarding, lambda: self.image, self.replicas.settle)
+        self._creation = TopicCreation(channel, forwarding, lambda: self.image, self.replicas.settle)
         self._authorizer = make_authorizer(settings)
-        authority = None if self._authorizer is None else Authority(self._authorizer)
         self._security = SecurityOfListeners(
             settings,
             clock.now_ms,
             chance,
             lambda mechanism, user: find_credential(self.image, mechanism, user),
-            authority,
+            authority_of(self._authorizer),
         )
         acls = [] if self._authorizer is None else [AclPublisher(self._authorizer)]
         self._single_produce = SingleProduce(self.replicas, clock, loop, metrics)

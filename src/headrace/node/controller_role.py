@@ -27,7 +27,7 @@ from headrace.metadata.image import Image
 from headrace.metadata.state import KRAFT_VERSION
 from headrace.node.formatting import SUPPORTED_FEATURES, read_bootstrap
 from headrace.node.listeners import open_listeners
-from headrace.node.security import SecurityOfListeners, make_authorizer
+from headrace.node.security import SecurityOfListeners, authority_of, make_authorizer
 from headrace.node.settings import Settings
 from headrace.quorum.driver import QuorumDriver
 from headrace.quorum.journal import QuorumJournal
@@ -37,7 +37,6 @@ from headrace.quorum.store import ElectionStore
 from headrace.quorum.voter_records import check_voters, directory_of
 from headrace.raft.node import RaftNode
 from headrace.raft.voters import Voters
-from headrace.server.admission import Authority
 from headrace.server.dispatch import Dispatcher
 from headrace.server.listener import Listener
 from headrace.statemachine.runtime import Runtime
@@ -99,7 +98,7 @@ class ControllerRole:
         )
         self._machine = Controller(context, read_bootstrap(files, settings.metadata_dir))
         self._authorizer = make_authorizer(settings)
-        self._authority = None if self._authorizer is None else Authority(self._authorizer)
+        self._authority = authority_of(self._authorizer)
         self._security = SecurityOfListeners(settings, clock.now_ms, chance, context.find_credential, self._authority)
         self._snapshotter = Snapshotter(
             self.driver,

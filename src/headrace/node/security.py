@@ -26,8 +26,9 @@ from headrace.security.sasl.exchange import Exchange
 from headrace.security.sasl.plain import MECHANISM as PLAIN
 from headrace.security.sasl.plain import PlainExchange
 from headrace.security.sasl.scram import ScramExchange
-from headrace.server.admission import Authority
+from headrace.server.admission import AclAuthority
 from headrace.server.authentication import SaslSettings
+from headrace.server.authority import ALLOW_ALL, Authority
 from headrace.server.listener import Security
 from headrace.server.tls import Tls, TlsSettings
 
@@ -67,6 +68,11 @@ def make_authorizer(settings: Settings) -> StandardAuthorizer | None:
     )
 
 
+def authority_of(authorizer: StandardAuthorizer | None) -> Authority:
+    """Return who decides about clients: the authorizer, or, as in Kafka, nobody if none is configured."""
+    return ALLOW_ALL if authorizer is None else AclAuthority(authorizer)
+
+
 class SecurityOfListeners:
     """Makes what each listener of one role needs."""
 
@@ -76,7 +82,7 @@ class SecurityOfListeners:
         now_ms: Callable[[], int],
         chance: Random,
         lookup: CredentialLookup,
-        authority: Authority | None,
+        authority: Authority,
     ) -> None:
         self._settings = settings
         self._now_ms = now_ms
