@@ -95,6 +95,44 @@ def test_values_that_mean_nothing(given, named):
         settings(given)
 
 
+@pytest.mark.parametrize("secured", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.mark.parametrize("also", ["", "PLAINTEXT://:9092,"])
+def test_a_controllers_listener_beside_a_secured_one_needs_a_protocol_of_its_own(secured, also):
+    """As in Kafka, it is PLAINTEXT by default only where no listener is secured."""
+    given = {"listeners": f"{also}{secured}://:9094,CONTROLLER://:9093", "controller.listener.names": "CONTROLLER"}
+    with pytest.raises(ConfigError, match=r"CONTROLLER .*listener\.security\.protocol\.map"):
+        settings(given)
+    mapped = settings(
+        {**given, "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,{secured}:{secured},CONTROLLER:SSL"}
+    )
+    assert mapped.protocols["CONTROLLER"] == "SSL"
+
+
+@pytest.mark.parametrize(
+    ("listeners", "names", "protocols"),
+    [
+        ("PLAINTEXT://:9092,CONTROLLER://:9093", "CONTROLLER", {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}),
+        ("PLAINTEXT://:9092,SSL://:9093", "SSL", {"PLAINTEXT": "PLAINTEXT", "SSL": "SSL"}),
+        ("SASL_SSL://:9092,SSL://:9093", "SSL", {"SASL_SSL": "SASL_SSL", "SSL": "SSL"}),
+    ],
+)
+def test_default_protocols_of_listeners(listeners, names, protocols):
+    assert settings({"listeners": listeners, "controller.listener.names": names}).protocols == protocols
+
+
+@pytest.mark.parametrize(
+    ("more", "is_open"), [({}, True), ({"authorizer.class.name": STANDARD, "super.users": "User:a"}, False)]
+)
+def test_a_controller_that_asks_nobody_beside_clients_that_log_in_is_said(more, is_open, caplog):
+    given = {
+        "listeners": "EXTERNAL://:9092,CONTROLLER://:9093",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "EXTERNAL:SASL_SSL,CONTROLLER:PLAINTEXT",
+    }
+    check_security(settings({**given, **more}))
+    assert ("CONTROLLER is PLAINTEXT" in caplog.text) is is_open
+
+
 def test_authorizers():
     assert make_authorizer(settings({})) is None
     with pytest.raises(ConfigError, match=r"x\.Y is not supported; write org\.apache"):

@@ -49,11 +49,24 @@ def check_security(settings: Settings) -> None:
         for option in ("super.users", "allow.everyone.if.no.acl.found"):
             if option in settings.explicit:
                 log.warning("%s has no effect without authorizer.class.name=%s", option, STANDARD_AUTHORIZER)
+        _warn_of_open_controllers(settings)
     builder = settings.text("principal.builder.class")
     if builder and builder.rpartition(".")[2] != PRINCIPAL_BUILDER:
         raise ConfigError(
             f"principal.builder.class={builder}: {_NO_PLUGINS}; ssl.principal.mapping.rules shortens names"
         )
+
+
+def _warn_of_open_controllers(settings: Settings) -> None:
+    if all(settings.protocols[listener.name] == "PLAINTEXT" for listener in settings.broker_listeners):
+        return
+    for listener in settings.controller_listeners:
+        if settings.protocols[listener.name] == "PLAINTEXT":
+            log.warning(
+                "listener.security.protocol.map: %s is PLAINTEXT, and there is no authorizer.class.name: whoever can connect to"
+                " it may change users, topics and configs without a login; secure it, or bind it to a private address",
+                listener.name,
+            )
 
 
 def make_authorizer(settings: Settings) -> StandardAuthorizer | None:
