@@ -12,6 +12,7 @@ from headrace.api.acls import ControllerAclsApi
 from headrace.api.cluster import ControllerClusterApi
 from headrace.api.controller import ControllerApi
 from headrace.api.controller_admin import ControllerAdminApi
+from headrace.api.foreign_brokers import ForeignBrokers
 from headrace.api.quorum import Endpoints, QuorumApi
 from headrace.api.scram import ControllerScramApi
 from headrace.api.table import controller_table
@@ -129,7 +130,13 @@ class ControllerRole:
             self._loop,
         )
         api = ControllerApi(
-            lambda: self.runtime, self._clock, self._loop, lambda: self.dispatcher, context.state, self._authority
+            lambda: self.runtime,
+            self._clock,
+            self._loop,
+            lambda: self.dispatcher,
+            context.state,
+            self._authority,
+            ForeignBrokers(self._settings.node_id, self._loop.time),
         )
         self._journal = QuorumJournal(self.driver, lambda: context.metadata_version)
         self.runtime: Runtime[Any, Any] = Runtime(self._machine, self._journal)

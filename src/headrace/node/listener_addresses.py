@@ -85,8 +85,12 @@ def protocols_of(
         mapped |= {name: mapped.get(name, "PLAINTEXT") for name in controller_names}
     for name in names:
         if name not in mapped:
-            why = f"; beside {secured[0]} it is not PLAINTEXT by default" if secured and name in controller_names else ""
-            entries = ",".join(f"{other}:{mapped.get(other, secured[0] if secured else 'PLAINTEXT')}" for other in names)
+            why = (
+                f"; beside {secured[0]} it is not PLAINTEXT by default" if secured and name in controller_names else ""
+            )
+            entries = ",".join(
+                f"{other}:{mapped.get(other, secured[0] if secured else 'PLAINTEXT')}" for other in names
+            )
             raise ConfigError(
                 f"listeners: {name} has no security protocol{why}; write listener.security.protocol.map={entries}"
                 f" (protocols: {', '.join(SECURITY_PROTOCOLS)})"
