@@ -17,6 +17,7 @@ from headrace.base.clock import Clock
 from headrace.base.eager import Rest, begin
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.metrics import Metrics
+from headrace.coordinators.partitioning import INTERNAL_TOPICS
 from headrace.metadata.image import Image
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 from headrace.records.batch import CODEC_MASK, TRANSACTIONAL, BatchHeader
@@ -33,6 +34,9 @@ from headrace.server.frames import CloseConnection
 
 PartitionResponse = ProduceResponse.PartitionProduceResponse
 TopicResponse = ProduceResponse.TopicProduceResponse
+ADMIN_CLIENT_ID = (
+    "__admin_client"  # whoever says so may write to internal topics: a guard against accidents, as in Kafka
+)
 ZSTD_VERSION_MIN = 7
 LEADER_HINT_VERSION_MIN = 10
 _WITHOUT_LOG_START = (
@@ -161,7 +165,10 @@ class ProduceApi:
             if found is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             topic.name = found.name
-        return self._replicas.get(topic.name, index)
+        partition = self._replicas.get(topic.name, index)
+        if topic.name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        return partition
 
     def _check_attributes(self, context: RequestContext, header: BatchHeader, transactional_id: str | None) -> None:
         if header.codec == Codec.ZSTD and context.api_version < ZSTD_VERSION_MIN:

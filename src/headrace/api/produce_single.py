@@ -16,6 +16,7 @@ from headrace.api.counters import AppendedCounters
 from headrace.base.clock import Clock
 from headrace.base.errors import KafkaError
 from headrace.base.metrics import Metrics
+from headrace.coordinators.partitioning import INTERNAL_TOPICS
 from headrace.metadata.image import Image
 from headrace.metadata.loader import Changes
 from headrace.records.batch import CRC_START, BatchHeader
@@ -142,6 +143,8 @@ class SingleProduce:
         return self._learn(self._by_id, key, topic.name)
 
     def _learn(self, entries: dict[bytes, _Entry], key: bytes, topic: str) -> _Entry:
+        if topic in INTERNAL_TOPICS:
+            raise LookupError  # whether the client may is for the long way to say
         (index,) = _INDEX.unpack_from(key, len(key) - 4)
         if len(entries) >= ENTRIES_MAX:
             entries.clear()

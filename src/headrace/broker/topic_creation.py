@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.broker.controller_channel import ControllerChannel
@@ -27,14 +27,17 @@ class TopicCreation:
         forwarding: Forwarding,
         image: Callable[[], Image],
         settle: Callable[[], Awaitable[None]],
+        internal_topics: Mapping[str, CreateTopicsRequest.CreatableTopic],
     ) -> None:
-        """`settle` returns when this broker has opened the partitions that its image gives it."""
+        """`settle` returns when this broker has opened the partitions that its image gives it; `internal_topics`: by name, as
+        coordinators need them, whoever is the first to ask for one."""
         self._channel = channel
         self._forwarding = forwarding
         self._image = image
         self._settle = settle
+        self._internal_topics = internal_topics
         self._waiting: list[asyncio.Future[None]] = []
-        self._internal: dict[str, asyncio.Task[None]] = {}  # requests under way, by topic
+        self._creating: dict[str, asyncio.Task[None]] = {}  # requests for internal topics under way
 
     def publish(self, old: Image, new: Image, changes: object) -> None:
         """A metadata publisher: whoever waits for a topic looks again."""
@@ -46,7 +49,9 @@ class TopicCreation:
     async def create(self, names: Sequence[str], peer: Peer, client_id: str | None) -> dict[str, ErrorCode]:
         """Create topics in the name of a client, with the cluster's default counts. Names that exist by now are no error."""
         topics = [
-            CreateTopicsRequest.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1) for name in names
+            self._internal_topics.get(name)
+            or CreateTopicsRequest.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
+            for name in names
         ]
         request = CreateTopicsRequest(topics=topics)
         try:
@@ -58,13 +63,13 @@ class TopicCreation:
         await self.wait_until(lambda image: all(name in image.topics for name in made))
         return {name: code for name, code in errors.items() if name not in made}
 
-    async def create_internal(self, topic: CreateTopicsRequest.CreatableTopic) -> None:
+    async def create_internal(self, name: str) -> None:
         """Create a topic of a coordinator. The broker sends the request as itself: whichever client needs the coordinator, it needs
         no right to create topics. Requests for the same topic share one."""
-        task = self._internal.get(topic.name)
+        task = self._creating.get(name)
         if task is None:
-            task = self._internal[topic.name] = asyncio.create_task(self._create_internal(topic))
-            task.add_done_callback(lambda _: self._internal.pop(topic.name, None))
+            task = self._creating[name] = asyncio.create_task(self._create_internal(self._internal_topics[name]))
+            task.add_done_callback(lambda _: self._creating.pop(name, None))
         await asyncio.shield(task)
 
     async def _create_internal(self, topic: CreateTopicsRequest.CreatableTopic) -> None:

@@ -56,6 +56,7 @@ from headrace.broker.observer import MetadataObserver
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.registration import Registration
 from headrace.broker.topic_creation import TopicCreation
+from headrace.coordinators.internal_topics import internal_topics
 from headrace.metadata.image import Image
 from headrace.metadata.loader import MetadataLoader
 from headrace.metadata.state import KRAFT_VERSION
@@ -112,7 +113,9 @@ class BrokerRole:
             loop,
         )
         forwarding = Forwarding(channel)
-        self._creation = TopicCreation(channel, forwarding, lambda: self.image, self.replicas.settle)
+        self._creation = TopicCreation(
+            channel, forwarding, lambda: self.image, self.replicas.settle, internal_topics(settings.values)
+        )
         self._authorizer = make_authorizer(settings)
         self._security = SecurityOfListeners(
             settings,
@@ -251,7 +254,7 @@ class BrokerRole:
             ),
             topics=TopicsApi(forwarding, self._creation, deletion_enabled=settings.flag("delete.topic.enable")),
             producers=ProducersApi(producer_ids, transactions),
-            coordinator=FindCoordinatorApi(image, self._creation, settings.values),
+            coordinator=FindCoordinatorApi(image, self._creation),
             committed=CommittedOffsetsApi(self.groups, image),
             groups=GroupsApi(self.groups),
             consumer_groups=ConsumerGroupsApi(self.groups, image),
