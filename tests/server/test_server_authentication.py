@@ -178,6 +178,14 @@ def test_wrong_credentials_are_answered_with_58_late_and_end_the_connection(capl
     assert door.peer.principal.name == "ANONYMOUS"
 
 
+def test_a_failure_names_the_clients_software(caplog):
+    door = Door()
+    door.peer.client_software = "librdkafka 2.5.3"
+    door.handshake()
+    door.authenticate(b"\0alice\0guess")
+    assert "10.0.0.1 (librdkafka 2.5.3) on SASL" in caplog.text
+
+
 def test_after_a_failure_nothing_is_looked_at():
     door = Door()
     door.handshake()

@@ -235,8 +235,9 @@ class Authentication:
 
     def _fail(self, peer: Peer, reason: str) -> None:
         log.warning(
-            "authentication of %s on %s%s failed: %s",
+            "authentication of %s%s on %s%s failed: %s",
             peer.address,
+            f" ({peer.client_software})" if peer.client_software else "",
             peer.listener,
             f" with {self._mechanism}" if self._mechanism else "",
             reason,
