@@ -73,9 +73,8 @@ def step(
 
 
 NUMBERS = (r"[0-9]+",)
-# APIs that wait for tokens, quotas, share and streams groups, several voters; and those of client metrics, which Kafka lists only with a
-# plugin that receives them.
-LATER = "DelegationToken|Share|Streams|RaftVoter|AlterClientQuotas|Telemetry"
+# APIs that wait for tokens, quotas, share and streams groups, several voters.
+LATER = "DelegationToken|Share|Streams|RaftVoter|AlterClientQuotas"
 SCRIPT = (
     step("topics --create --topic first --partitions 3 --replication-factor 1 --config retention.ms=1000000"),
     step("topics --create --topic first --partitions 3"),

@@ -235,7 +235,9 @@ class BrokerRole:
             lambda: float(len(sessions)),
         )
         bytes_out = self._metrics.counter("kafka_server_brokertopicmetrics_bytesout_total", "Bytes of records fetched.")
-        self._versions = versions = VersionsApi(lambda: table, image, SUPPORTED_FEATURES)
+        self._versions = versions = VersionsApi(
+            lambda: table, image, SUPPORTED_FEATURES, telemetry_wanted=lambda: self._telemetry.is_wanted
+        )
         table = broker_table(
             versions=versions,
             produce=ProduceApi(
