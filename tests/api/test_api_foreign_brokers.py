@@ -22,7 +22,7 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def node():
     """Without an authorizer: whoever reaches the controller may do everything that an administrator may."""
     with EmbeddedNode(SETTINGS) as made:
