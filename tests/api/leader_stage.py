@@ -22,6 +22,7 @@ from headrace.records.builder import BatchBuilder
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.partition import Partition
 from headrace.security.resources import Need, Operation, Resource
+from headrace.server.authority import ALLOW_ALL
 from headrace.server.context import Peer
 from headrace.server.dispatch import Dispatcher, Service
 from headrace.server.frames import Deferred
@@ -67,7 +68,7 @@ class Partitions:
 
 
 class Stage:
-    def __init__(self, partitions=1, topic="t", authority=None, coordinator="one", **options):
+    def __init__(self, partitions=1, topic="t", authority=ALLOW_ALL, coordinator="one", **options):
         self.loop = SimulatedLoop(Random(7))
         self.files = SimulatedFiles(Random(0))
         self.files.make_dirs("/data")

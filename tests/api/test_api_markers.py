@@ -11,6 +11,7 @@ from headrace.base.ids import TopicPartition
 from headrace.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from headrace.records.control import TransactionMarker
 from headrace.security.resources import Operation, Resource
+from headrace.server.authority import DenyAll
 
 NONE = ErrorCode.NONE
 OFFSETS = "__consumer_offsets"
@@ -131,7 +132,7 @@ def test_offsets_of_groups_go_through_their_coordinator(make_stage):
 
 @pytest.mark.parametrize("may", [None, Operation.ALTER, Operation.CLUSTER_ACTION])
 def test_brokers_may_ask_and_administrators(make_stage, may):
-    class Authority:
+    class Authority(DenyAll):
         def allows(self, context, operation, resource, name, *, quietly=False):
             return resource is Resource.CLUSTER and operation is may
 

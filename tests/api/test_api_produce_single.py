@@ -17,11 +17,12 @@ from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.produce import ProduceRequest
 from headrace.records.builder import BatchBuilder
 from headrace.records.compression import Codec
+from headrace.server.authority import ALLOW_ALL
 from headrace.server.context import Peer
 from headrace.storage.disk import DiskFiles
 
 NOW_MS = 1_800_000_000_000
-PEER = Peer("PLAINTEXT", "127.0.0.1")
+PEER = Peer("PLAINTEXT", "127.0.0.1", authority=ALLOW_ALL)
 
 
 class StoppedClock:

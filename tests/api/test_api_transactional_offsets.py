@@ -24,6 +24,7 @@ from headrace.protocol.compiler import codec
 from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from headrace.records.control import TransactionMarker
 from headrace.security.resources import Operation, Resource
+from headrace.server.authority import ALLOW_ALL, DenyAll
 from headrace.server.context import Peer, RequestContext
 from headrace.testing.simulator.loop import SimulatedLoop
 
@@ -47,7 +48,7 @@ class Verifier:
         return dict.fromkeys(partitions, self.code)
 
 
-class Authority:
+class Authority(DenyAll):
     """Refuses what it is told to."""
 
     def __init__(self, *refused):
@@ -85,7 +86,7 @@ class Stage:
         )
         self.verifier = Verifier()
         self.verification = True
-        self.authority = None
+        self.authority = ALLOW_ALL
         self.api = TransactionalOffsetsApi(self.groups, lambda: image, self.verifier, lambda: self.verification)
 
     def run(self, story):

@@ -8,6 +8,7 @@ from leader_stage import ID, PRODUCER, Stage, batch, fetched
 from headrace.base.errors import ErrorCode
 from headrace.records.batch import iterate_batches
 from headrace.records.compression import Codec
+from headrace.server.authority import DenyAll
 from headrace.server.frames import CloseConnection
 
 NONE = ErrorCode.NONE
@@ -319,7 +320,7 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(stage):
 
 
 def test_who_may_not_use_the_transactional_id_may_not_write_to_it(make_stage):
-    class Authority:
+    class Authority(DenyAll):
         def allows(self, context, operation, resource, name, *, quietly=False):
             return name != ID
 

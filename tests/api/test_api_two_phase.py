@@ -17,6 +17,7 @@ from headrace.protocol.messages.describe_transactions import DescribeTransaction
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from headrace.security.resources import Operation, Resource
+from headrace.server.authority import DenyAll
 from headrace.server.context import Peer, RequestContext
 from headrace.testing.cluster import EmbeddedNode
 
@@ -176,7 +177,7 @@ def test_it_is_a_right_of_its_own(asked):
         async def init(self, context, request):
             return InitProducerIdResponse(producer_id=7)
 
-    class Authority:
+    class Authority(DenyAll):
         def __init__(self, *operations):
             self.operations = operations
 

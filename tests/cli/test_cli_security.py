@@ -5,28 +5,31 @@ import json
 import pytest
 from tests.cli.command_line import CommandLine
 from tests.security.pem_files import Authority, needs_openssl
+from tests.security.plain_logins import login_options, server_settings
 
 from headrace.testing.cluster import LOOPBACK, EmbeddedNode
 
-STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
+    """A node, the authority of its certificate, and the command line as `admin`, its only super user."""
     pem = tmp_path_factory.mktemp("pem")
     authority = Authority(pem)
+    logins = server_settings()
     settings = {
-        "listeners": f"PLAINTEXT://{LOOPBACK}:0,SASL_SSL://{LOOPBACK}:0",
-        "inter.broker.listener.name": "PLAINTEXT",
-        "authorizer.class.name": STANDARD,
-        "super.users": "User:ANONYMOUS",
-        "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
+        **logins,
+        "listeners": f"{logins['listeners']},SASL_SSL://{LOOPBACK}:0",
+        "listener.security.protocol.map": f"{logins['listener.security.protocol.map']},SASL_SSL:SASL_SSL",
+        "listener.name.sasl_ssl.sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(authority.issue("server", "/CN=localhost")[2]),
     }
+    config = pem / "admin.properties"
+    config.write_text("".join(f"{name}={value}\n" for name, value in login_options("admin").items()))
     with EmbeddedNode(settings) as node:
-        yield node, authority
+        yield node, authority, CommandLine(node.bootstrap, config)
 
 
 pytestmark = needs_openssl
@@ -41,7 +44,7 @@ def rules(headrace, *arguments):
 
 
 def test_rules_come_and_go(guarded):
-    headrace = CommandLine(guarded[0].bootstrap)
+    _, _, headrace = guarded
     headrace(
         "acls",
         "add",
@@ -78,8 +81,7 @@ def test_rules_come_and_go(guarded):
 
 
 def test_commands_log_in(guarded, tmp_path):
-    node, authority = guarded
-    headrace = CommandLine(node.bootstrap)
+    node, authority, headrace = guarded
     headrace("users", "add", "zoe", "--password", "geheim")
     headrace(
         "acls", "add", "--allow-principal", "User:zoe", "--operation", "All", "--topic", "zoe-",
@@ -115,7 +117,8 @@ def test_commands_log_in(guarded, tmp_path):
     said = zoe("topics", "list", "--command-config", config, fails=True)
     assert "openssl" in said and "geheim" not in said
     plain = tmp_path / "plain.properties"
-    plain.write_text("securty.protocol=SSL\nretries=3\n")
+    known = "".join(f"{name}={value}\n" for name, value in login_options("admin").items())
+    plain.write_text(f"{known}securty.protocol=SSL\nretries=3\n")
     warned = CommandLine(node.bootstrap)("topics", "list", "--command-config", plain)
     assert "zoe-1" in warned
     headrace("acls", "remove", "--topic", "zoe-", "--resource-pattern-type", "prefixed", "--force")

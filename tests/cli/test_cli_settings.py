@@ -42,6 +42,7 @@ def test_values_show_where_they_come_from_and_never_a_secret(tmp_path, monkeypat
     file = tmp_path / "server.properties"
     file.write_text(
         headrace("settings", "--single-node").replace("PLAINTEXT://localhost:9092", "SASL_PLAINTEXT://localhost:9092")
+        + "listener.security.protocol.map=SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT\n"
         + "listener.name.sasl_plaintext.plain.sasl.jaas.config=geheim\n"
     )
     for arguments in ((), ("--json",)):

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from admin_checks import CHECKS, admin_of, unique
+from tests.security.plain_logins import login_options, server_settings
 
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.client import AsyncAdmin
@@ -23,16 +24,12 @@ def test_admin(headrace_cluster, check):
 def test_rules_come_and_go(tmp_path):
     from headrace.testing.cluster import EmbeddedNode
 
-    settings = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
     rule = Acl(Resource.TOPIC, unique(), Pattern.LITERAL, "User:alice", "*", Operation.READ, Permission.ALLOW)
 
     async def work(bootstrap):
         from headrace.client.acls import EVERY_ACL
 
-        async with admin_of(bootstrap) as admin:
+        async with admin_of(bootstrap, **login_options("admin")) as admin:
             await admin.create_acls([rule])
             assert await admin.describe_acls() == [rule]
             with pytest.raises(Refused, match="INVALID_REQUEST"):
@@ -40,7 +37,7 @@ def test_rules_come_and_go(tmp_path):
             assert await admin.delete_acls([EVERY_ACL._replace(resource_type=Resource.TOPIC)]) == [rule]
             assert await admin.describe_acls() == []
 
-    with EmbeddedNode(settings) as node:
+    with EmbeddedNode(server_settings()) as node:
         asyncio.run(work(node.bootstrap))
 
 

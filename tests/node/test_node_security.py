@@ -7,6 +7,7 @@ import socket
 from struct import pack
 
 import pytest
+from tests.security.plain_logins import login, server_settings
 
 from headrace.base.errors import ConfigError, ErrorCode
 from headrace.client.connection import Connection
@@ -19,6 +20,7 @@ from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from headrace.security.principals import Principal
 from headrace.security.resources import Operation, Resource
+from headrace.server.authority import ALLOW_ALL
 from headrace.testing.cluster import LOOPBACK, EmbeddedNode
 
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -34,7 +36,7 @@ def settings(given):
 def securities(given):
     made = settings(given)
     check_security(made)
-    maker = SecurityOfListeners(made, lambda: 0, random.Random(1), lambda mechanism, user: None, None)
+    maker = SecurityOfListeners(made, lambda: 0, random.Random(1), lambda mechanism, user: None, ALLOW_ALL)
     return {address.name: maker.of(address) for address in made.broker_listeners}
 
 
@@ -91,6 +93,44 @@ def test_what_cannot_be_had_is_refused_by_name(given, named):
 def test_values_that_mean_nothing(given, named):
     with pytest.raises(ConfigError, match=named):
         settings(given)
+
+
+@pytest.mark.parametrize("secured", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.mark.parametrize("also", ["", "PLAINTEXT://:9092,"])
+def test_a_controllers_listener_beside_a_secured_one_needs_a_protocol_of_its_own(secured, also):
+    """As in Kafka, it is PLAINTEXT by default only where no listener is secured."""
+    given = {"listeners": f"{also}{secured}://:9094,CONTROLLER://:9093", "controller.listener.names": "CONTROLLER"}
+    with pytest.raises(ConfigError, match=r"CONTROLLER .*listener\.security\.protocol\.map"):
+        settings(given)
+    mapped = settings(
+        {**given, "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,{secured}:{secured},CONTROLLER:SSL"}
+    )
+    assert mapped.protocols["CONTROLLER"] == "SSL"
+
+
+@pytest.mark.parametrize(
+    ("listeners", "names", "protocols"),
+    [
+        ("PLAINTEXT://:9092,CONTROLLER://:9093", "CONTROLLER", {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}),
+        ("PLAINTEXT://:9092,SSL://:9093", "SSL", {"PLAINTEXT": "PLAINTEXT", "SSL": "SSL"}),
+        ("SASL_SSL://:9092,SSL://:9093", "SSL", {"SASL_SSL": "SASL_SSL", "SSL": "SSL"}),
+    ],
+)
+def test_default_protocols_of_listeners(listeners, names, protocols):
+    assert settings({"listeners": listeners, "controller.listener.names": names}).protocols == protocols
+
+
+@pytest.mark.parametrize(
+    ("more", "is_open"), [({}, True), ({"authorizer.class.name": STANDARD, "super.users": "User:a"}, False)]
+)
+def test_a_controller_that_asks_nobody_beside_clients_that_log_in_is_said(more, is_open, caplog):
+    given = {
+        "listeners": "EXTERNAL://:9092,CONTROLLER://:9093",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "EXTERNAL:SASL_SSL,CONTROLLER:PLAINTEXT",
+    }
+    check_security(settings({**given, **more}))
+    assert ("CONTROLLER is PLAINTEXT" in caplog.text) is is_open
 
 
 def test_authorizers():
@@ -160,15 +200,7 @@ def test_sessions_by_mechanism():
 
 @pytest.fixture(scope="module")
 def guarded():
-    given = {
-        "listeners": f"PLAINTEXT://{LOOPBACK}:0,SASL_PLAINTEXT://{LOOPBACK}:0",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.sasl_plaintext.plain.sasl.jaas.config": PLAIN,
-        "sasl.server.max.receive.size": "1000",
-        "authorizer.class.name": STANDARD,
-        "super.users": "User:ANONYMOUS",
-        "ssl.key.password": "geheim",
-    }
+    given = {**server_settings("alice"), "sasl.server.max.receive.size": "1000", "ssl.key.password": "geheim"}
     with EmbeddedNode(given) as node:
         yield node
 
@@ -238,7 +270,7 @@ def test_who_is_known_may_send_more_but_only_what_its_rights_allow(guarded, capl
 
 def test_secrets_are_not_described(guarded):
     async def run():
-        connection = await Connection.connect(LOOPBACK, guarded.port)
+        connection = await Connection.connect(LOOPBACK, guarded.port, security=login("admin"))
         resource = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=4, resource_name="1", configuration_keys=None
         )
@@ -254,12 +286,12 @@ def test_secrets_are_not_described(guarded):
 
 def test_what_was_allowed_can_be_audited_too(guarded, caplog):
     async def run():
-        connection = await Connection.connect(LOOPBACK, guarded.port)
+        connection = await Connection.connect(LOOPBACK, guarded.port, security=login("admin"))
         topic = CreateTopicsRequest.CreatableTopic(name="audited", num_partitions=1, replication_factor=1)
         await connection.request(CreateTopicsRequest(topics=[topic], validate_only=True), version=7)
         await connection.close()
 
     with caplog.at_level(logging.DEBUG, "kafka.authorizer.logger"):
         asyncio.run(run())
-    assert "Principal = User:ANONYMOUS is Allowed operation = CREATE" in caplog.text
+    assert "Principal = User:admin is Allowed operation = CREATE" in caplog.text
     assert "based on rule SuperUser" in caplog.text

@@ -133,6 +133,22 @@ def test_scram_refuses_a_final_message_that_proves_nothing(spoil):
     assert isinstance(exchange.step(spoil(client, challenge.token)), Failure)
 
 
+@pytest.mark.parametrize(
+    ("user", "password", "named"),
+    [("alice", "secret", True), ("alice", "wrong", False), ("nobody", "secret", False)],
+)
+def test_old_librdkafkas_repeat_their_nonce_and_the_log_says_so(user, password, named):
+    """Those before 2.6.1 put the client's nonce before one that begins with it already. RFC 5802 wants it refused, as Kafka does."""
+    nonce = "rOprNGfwEbeRWgbNEkqO"
+    exchange, client = server(), Client(ScramMechanism.SHA_256, user, password, nonce=nonce)
+    challenge = exchange.step(client.first).token
+    theirs = challenge.decode().split(",")[0].removeprefix("r=")
+    step = exchange.step(client.final(challenge, nonce=nonce + theirs))
+    assert isinstance(step, Failure) and step.message is None
+    assert ("librdkafka before 2.6.1" in step.reason) is named
+    assert ("wrong user name or password" in step.reason) is not named
+
+
 def test_a_wrong_password_and_an_unknown_user_look_the_same():
     def fail(user, password):
         exchange, client = server(), Client(ScramMechanism.SHA_256, user, password)

@@ -132,14 +132,37 @@ def test_versions_handshake_tokens_and_then_everything():
     assert door.counters.succeeded.value == 1 and not door.closed
 
 
-@pytest.mark.parametrize("message", [DescribeClusterRequest(), ApiVersionsRequest()])
-def test_nothing_else_is_answered_before(message):
+def test_nothing_else_is_answered_before():
     door = Door()
-    if isinstance(message, ApiVersionsRequest):
-        door.handshake()  # in the middle of an exchange not even that
     with pytest.raises(CloseConnection, match="before SASL authentication"):
-        door.ask(message, 0)
+        door.ask(DescribeClusterRequest(), 0)
     assert door.counters.failed.value == 1
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_versions_in_the_middle_of_an_exchange_are_34_and_end_it(version, caplog):
+    door = Door()
+    door.handshake()
+    answer = door.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1"), version)
+    assert (answer.error_code, answer.api_keys) == (ErrorCode.ILLEGAL_SASL_STATE, [])
+    assert door.late and door.closed and door.counters.failed.value == 1
+    assert "ApiVersions after SaslHandshake" in caplog.text
+
+
+def test_versions_of_an_unknown_version_in_the_middle_of_an_exchange_end_it():
+    door = Door()
+    door.handshake()
+    frame = memoryview(bytes.fromhex("0012006300000001ffff00"))
+    late = door.gate.handle(door.peer, frame)
+    door.loop.run_until(2000.0)
+    assert isinstance(late, Deferred) and door.closed
+
+
+def test_anything_else_in_the_middle_of_an_exchange_ends_it():
+    door = Door()
+    door.handshake()
+    with pytest.raises(CloseConnection, match="before SASL authentication"):
+        door.ask(DescribeClusterRequest(), 0)
 
 
 def test_wrong_credentials_are_answered_with_58_late_and_end_the_connection(caplog):
@@ -153,6 +176,14 @@ def test_wrong_credentials_are_answered_with_58_late_and_end_the_connection(capl
     (line,) = [record.getMessage() for record in caplog.records]
     assert "10.0.0.1" in line and "alice" in line and "guess" not in line
     assert door.peer.principal.name == "ANONYMOUS"
+
+
+def test_a_failure_names_the_clients_software(caplog):
+    door = Door()
+    door.peer.client_software = "librdkafka 2.5.3"
+    door.handshake()
+    door.authenticate(b"\0alice\0guess")
+    assert "10.0.0.1 (librdkafka 2.5.3) on SASL" in caplog.text
 
 
 def test_after_a_failure_nothing_is_looked_at():

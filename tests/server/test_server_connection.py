@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.base.metrics import Counter
+from headrace.server.authority import ALLOW_ALL
 from headrace.server.company import HELD_MAX, HELD_S, LET_GO_MAX, REFUSALS_TOLD_MAX, SCRATCH_BYTES, Company
 from headrace.server.connection import (
     ANSWERS_WAITING_MAX,
@@ -77,7 +78,7 @@ class Stage:
 
     def __init__(self, frame_max=10_000):
         self.turns = Turns()
-        self.company = Company(Counter(), Counter(), Counter(), self.turns)
+        self.company = Company(Counter(), Counter(), Counter(), self.turns, ALLOW_ALL)
         self.deferred = []
         self.seen = []
         self.connection, self.transport = self.connect(frame_max)

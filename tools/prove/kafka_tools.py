@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +14,8 @@ from pathlib import Path
 
 from headrace.testing.peers import KafkaPeer, tool
 from headrace.testing.processes import LOOPBACK, NodeProcess, free_port
-from tools.prove.registry import NotRun, say
+from tools.prove.certificates import make_certificate
+from tools.prove.registry import say
 
 PASSWORD = "secret"
 DOORS = ("PLAINTEXT", "SSL", "SASL_SSL", "CONTROLLER")
@@ -73,9 +72,8 @@ def step(
 
 
 NUMBERS = (r"[0-9]+",)
-# APIs that wait for tokens, quotas, share and streams groups, several voters; and those of client metrics, which Kafka lists only with a
-# plugin that receives them.
-LATER = "DelegationToken|Share|Streams|RaftVoter|AlterClientQuotas|Telemetry"
+# APIs that wait for tokens, quotas, share and streams groups, several voters.
+LATER = "DelegationToken|Share|Streams|RaftVoter|AlterClientQuotas"
 SCRIPT = (
     step("topics --create --topic first --partitions 3 --replication-factor 1 --config retention.ms=1000000"),
     step("topics --create --topic first --partitions 3"),
@@ -158,21 +156,8 @@ class Security:
     """Certificates by openssl, and the settings of both servers and of the tools for each door."""
 
     def __init__(self, directory: Path) -> None:
-        if shutil.which("openssl") is None:
-            raise NotRun("openssl makes the certificates, and it is not installed")
         self._directory = directory
-        self._store, self._trusted = directory / "store.pem", directory / "trusted.pem"
-        key = directory / "key.pem"
-        done = subprocess.run(
-            [
-                "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-                "-keyout", str(key), "-out", str(self._trusted), "-subj", "/CN=localhost",
-                "-addext", f"subjectAltName=DNS:localhost,IP:{LOOPBACK}",
-            ],
-            capture_output=True, text=True,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        self._store.write_text(self._trusted.read_text() + key.read_text())
+        self._store, self._trusted = make_certificate(directory)
         self.ports = dict(zip(DOORS, _free_ports(len(DOORS)), strict=True))
 
     def settings(self) -> dict[str, str]:
@@ -188,7 +173,7 @@ class Security:
             "sasl.enabled.mechanisms": "PLAIN",
             "listener.name.sasl_ssl.plain.sasl.jaas.config": f'{JAAS} user_bob="{PASSWORD}";',
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:ANONYMOUS;User:bob",
+            "super.users": "User:ANONYMOUS;User:bob",  # Kafka's broker talks to its controller over PLAINTEXT
             "num.partitions": "1",
         }
 

@@ -14,6 +14,26 @@ from headrace.server.context import RequestContext
 
 BROKERS = 1
 CONTROLLERS = 2
+ENDPOINT_TYPE_VERSION_MIN = 1
+_TYPES = {BROKERS: "BROKER", CONTROLLERS: "CONTROLLER"}
+_OPTIONS = {BROKERS: "bootstrap.servers", CONTROLLERS: "bootstrap.controllers"}
+
+
+def _wrong_endpoint(context: RequestContext, wanted: int, own: int) -> DescribeClusterResponse:
+    """Return the error for a client that asks a listener for nodes of a type that it does not have."""
+    listener = context.peer.listener
+    if wanted not in _TYPES:
+        code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        text = f"endpoint type {wanted} is unknown; known are {BROKERS} (brokers) and {CONTROLLERS} (controllers)"
+    else:
+        # Version 0 is older than the code for it.
+        typed = context.api_version >= ENDPOINT_TYPE_VERSION_MIN
+        code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if typed else ErrorCode.INVALID_REQUEST
+        text = (
+            f"{listener} is a listener of type {_TYPES[own]}, but the request is for type {_TYPES[wanted]}:"
+            f" use {_OPTIONS[wanted]} with the address of such a listener"
+        )
+    return DescribeClusterResponse(error_code=code, error_message=text)
 
 
 class ControllerClusterApi:
@@ -26,10 +46,7 @@ class ControllerClusterApi:
 
     def describe(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
         if request.endpoint_type != CONTROLLERS:
-            mismatched = request.endpoint_type == BROKERS
-            code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if mismatched else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-            text = "ask a controller's listener for controllers"
-            return DescribeClusterResponse(error_code=code, error_message=text)
+            return _wrong_endpoint(context, request.endpoint_type, CONTROLLERS)
         endpoint = self._endpoints().get(context.peer.listener)
         node = DescribeClusterResponse.DescribeClusterBroker
         return DescribeClusterResponse(
@@ -52,12 +69,7 @@ class ClusterApi:
 
     def describe(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
         if request.endpoint_type != BROKERS:
-            code = (
-                ErrorCode.MISMATCHED_ENDPOINT_TYPE
-                if request.endpoint_type == CONTROLLERS
-                else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-            )
-            return DescribeClusterResponse(error_code=code, error_message="ask a broker's listener for brokers")
+            return _wrong_endpoint(context, request.endpoint_type, BROKERS)
         image = self._image()
         brokers = [
             DescribeClusterResponse.DescribeClusterBroker(

@@ -53,7 +53,7 @@ class CommittedOffsetsApi:
     ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
         by_id = context.api_version >= TOPIC_IDS_VERSION_MIN
         found = [self._find(topic.name, topic.topic_id, by_id) for topic in request.topics]
-        if context.peer.authority is None and request.topics and all(map(_has_all, found, request.topics)):
+        if context.peer.authority.unrestricted and request.topics and all(map(_has_all, found, request.topics)):
             return self._commit_all(context, request, found)
         names = [known.name if known else topic.name for topic, known in zip(request.topics, found, strict=True)]
         allowed = context.may(Operation.READ, Resource.GROUP, request.group_id)

@@ -7,6 +7,7 @@ import ipaddress
 from collections.abc import Callable
 from typing import Any
 
+from headrace.api.foreign_brokers import ForeignBrokers
 from headrace.api.topic_permissions import hide_options, split_creations, split_deletions
 from headrace.base.clock import Clock
 from headrace.base.errors import ErrorCode, KafkaError
@@ -22,7 +23,7 @@ from headrace.protocol.messages.broker_registration import BrokerRegistrationReq
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from headrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
-from headrace.server.admission import Authority
+from headrace.server.authority import Authority
 from headrace.server.context import Peer, RequestContext
 from headrace.server.frames import CloseConnection, Deferred, FrameHandler
 from headrace.server.outlet import joined
@@ -50,7 +51,8 @@ class ControllerApi:
         loop: asyncio.AbstractEventLoop,
         dispatcher: Callable[[], FrameHandler],
         state: ClusterState,
-        authority: Authority | None,
+        authority: Authority,
+        foreign_brokers: ForeignBrokers,
     ) -> None:
         """`state`: the newest there is, to know topics by their ids; `authority` judges whoever comes in an Envelope."""
         self._runtime = runtime
@@ -59,18 +61,25 @@ class ControllerApi:
         self._dispatcher = dispatcher
         self._state = state
         self._authority = authority
+        self._foreign_brokers = foreign_brokers
 
     async def register(self, context: RequestContext, request: BrokerRegistrationRequest) -> Any:
-        return await self.decide(request, lambda code, text: BrokerRegistrationResponse(error_code=code))
+        return await self._decide_for_broker(context, request, BrokerRegistrationResponse)
 
     async def heartbeat(self, context: RequestContext, request: BrokerHeartbeatRequest) -> Any:
-        return await self.decide(request, lambda code, text: BrokerHeartbeatResponse(error_code=code))
+        return await self._decide_for_broker(context, request, BrokerHeartbeatResponse)
 
     async def allocate_producer_ids(self, context: RequestContext, request: AllocateProducerIdsRequest) -> Any:
-        return await self.decide(request, lambda code, text: AllocateProducerIdsResponse(error_code=code))
+        return await self._decide_for_broker(context, request, AllocateProducerIdsResponse)
 
     async def assign_replicas_to_dirs(self, context: RequestContext, request: AssignReplicasToDirsRequest) -> Any:
-        return await self.decide(request, lambda code, text: AssignReplicasToDirsResponse(error_code=code))
+        return await self._decide_for_broker(context, request, AssignReplicasToDirsResponse)
+
+    async def _decide_for_broker(self, context: RequestContext, request: Any, response: Any) -> Any:
+        refusal = self._foreign_brokers.refusal(context, request.broker_id)
+        if refusal is not None:
+            return response(error_code=refusal)
+        return await self.decide(request, lambda code, text: response(error_code=code))
 
     async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> Any:
         result = CreateTopicsResponse.CreatableTopicResult

@@ -180,7 +180,7 @@ class _Fetch:
         return must_answer or total >= request.min_bytes
 
     def _partition(self, key: Key) -> Partition:
-        if self._context.peer.authority is not None:
+        if not self._context.peer.authority.unrestricted:
             self._check_permission(key)
         return self._api.partition(key)
 

@@ -5,14 +5,12 @@ Share groups have no coordinator yet: whoever asks is told so. Librdkafka offers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.base.errors import ErrorCode
-from headrace.base.options import Value
 from headrace.broker.topic_creation import TopicCreation
-from headrace.coordinators.internal_topics import groups_topic, transactions_topic
-from headrace.coordinators.partitioning import coordinator_partition
+from headrace.coordinators.partitioning import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_partition
 from headrace.metadata.image import Image
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from headrace.security.resources import Operation, Resource
@@ -20,6 +18,7 @@ from headrace.server.context import RequestContext
 
 MANY_KEYS_VERSION_MIN = 4
 GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
+_TOPICS = {GROUP_KEY: GROUPS_TOPIC, TRANSACTION_KEY: TRANSACTIONS_TOPIC}
 _REASONS = {
     ErrorCode.NONE: "",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
@@ -46,10 +45,9 @@ class _Found(NamedTuple):
 
 
 class FindCoordinatorApi:
-    def __init__(self, image: Callable[[], Image], creation: TopicCreation, options: Mapping[str, Value]) -> None:
+    def __init__(self, image: Callable[[], Image], creation: TopicCreation) -> None:
         self._image = image
         self._creation = creation
-        self._topics = {GROUP_KEY: groups_topic(options), TRANSACTION_KEY: transactions_topic(options)}
 
     async def handle(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
         many = context.api_version >= MANY_KEYS_VERSION_MIN
@@ -82,15 +80,15 @@ class FindCoordinatorApi:
 
     async def _make_topic(self, key_type: int) -> None:
         """On behalf of the node: a client that may join a group need not be allowed to create topics."""
-        topic = self._topics[key_type]
-        if topic.name not in self._image().topics:
+        topic = _TOPICS[key_type]
+        if topic not in self._image().topics:
             await self._creation.create_internal(topic)
 
     def _find(self, context: RequestContext, key_type: int, key: str, refused: ErrorCode) -> _Found:
         if refused is not ErrorCode.NONE:
             return _Found(refused)
         image = self._image()
-        topic = image.topics.get(self._topics[key_type].name)
+        topic = image.topics.get(_TOPICS[key_type])
         if topic is None:
             return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         leader = topic.partitions[coordinator_partition(key, len(topic.partitions))].leader

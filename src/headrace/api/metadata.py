@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from headrace.base.errors import ErrorCode
-from headrace.base.ids import ZERO_UUID, NodeId
+from headrace.base.ids import METADATA_TOPIC, ZERO_UUID, NodeId
 from headrace.broker.topic_creation import TopicCreation
 from headrace.controller.topics import is_valid_name
+from headrace.coordinators.partitioning import INTERNAL_TOPICS
 from headrace.metadata.image import Broker, Image, Partition, Topic
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
 
 BY_ID_VERSION_MIN = 12
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 NOT_ASKED = -(2**31)
 
 TopicAnswer = MetadataResponse.MetadataResponseTopic
@@ -36,7 +36,7 @@ class MetadataApi:
         if request.topics and request.allow_auto_topic_creation and self._auto_create:
             known = self._image().topics
             missing = {topic.name for topic in request.topics if topic.name is not None and topic.name not in known}
-            missing -= {name for name in missing if not is_valid_name(name)}
+            missing -= {name for name in missing if not is_valid_name(name) or name == METADATA_TOPIC}
             missing = context.permitted(Operation.DESCRIBE, Resource.TOPIC, sorted(missing), quietly=True)
             refused: set[str] = set()
             if missing and not context.may(Operation.CREATE, Resource.CLUSTER, quietly=True):

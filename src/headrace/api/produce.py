@@ -15,6 +15,7 @@ from headrace.api.produce_transactional import TransactionalBatches
 from headrace.base.clock import Clock
 from headrace.base.eager import Rest, begin
 from headrace.base.errors import ErrorCode, KafkaError
+from headrace.coordinators.partitioning import INTERNAL_TOPICS
 from headrace.metadata.image import Image
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 from headrace.records.batch import CODEC_MASK, TRANSACTIONAL, BatchHeader
@@ -32,6 +33,9 @@ from headrace.server.frames import CloseConnection
 
 PartitionResponse = ProduceResponse.PartitionProduceResponse
 TopicResponse = ProduceResponse.TopicProduceResponse
+ADMIN_CLIENT_ID = (
+    "__admin_client"  # whoever says so may write to internal topics: a guard against accidents, as in Kafka
+)
 ZSTD_VERSION_MIN = 7
 LEADER_HINT_VERSION_MIN = 10
 # Refusals that a well-behaved client may meet: no failure of the broker, and answered without a log start, as in Kafka.
@@ -87,7 +91,7 @@ class ProduceApi:
         unflushed: list[tuple[PartitionResponse, Synced]] = []
         for topic in request.topic_data:
             answers = []
-            refusal = None if context.peer.authority is None else self._refusal(context, topic)
+            refusal = None if context.peer.authority.unrestricted else self._refusal(context, topic)
             for data in topic.partition_data:
                 answer = PartitionResponse(index=data.index)
                 answers.append(answer)
@@ -111,7 +115,9 @@ class ProduceApi:
                     if unusual or partition.compresses:
                         compressed = _check_compressed(partition, records, header, now_ms)
                         if compressed is not None and unusual & TRANSACTIONAL:
-                            guard = self._transactional.guard(context.api_version, partition, header)
+                            guard = self._transactional.guard(
+                                context.api_version, partition, header, request.transactional_id, now_ms
+                            )
                         if compressed is None or (guard is not None and guard.waits):
                             pending.append(_Pending(topic, answer, partition, records, header, compressed, guard))
                             continue
@@ -158,7 +164,10 @@ class ProduceApi:
             if found is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             topic.name = found.name
-        return self._replicas.get(topic.name, index)
+        partition = self._replicas.get(topic.name, index)
+        if topic.name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        return partition
 
     def _check_attributes(self, context: RequestContext, header: BatchHeader, transactional_id: str | None) -> None:
         if header.codec == Codec.ZSTD and context.api_version < ZSTD_VERSION_MIN:
@@ -205,7 +214,9 @@ class ProduceApi:
         now_ms: int,
         unflushed: list[tuple[PartitionResponse, Synced]],
     ) -> ProduceResponse | None:
-        checked = [one for waiting in pending if (one := await self._check(context, waiting, now_ms)) is not None]
+        checked = [
+            one for waiting in pending if (one := await self._check(context, request, waiting, now_ms)) is not None
+        ]
         for one in await self._verified(context, request.transactional_id, checked):
             assert one.checked is not None
             try:
@@ -219,7 +230,9 @@ class ProduceApi:
             return await self._flushed(response, unflushed)
         return response if request.acks else self._unanswered(response)
 
-    async def _check(self, context: RequestContext, one: _Pending, now_ms: int) -> _Pending | None:
+    async def _check(
+        self, context: RequestContext, request: ProduceRequest, one: _Pending, now_ms: int
+    ) -> _Pending | None:
         """None: it was refused."""
         if one.checked is not None:
             return one
@@ -228,7 +241,9 @@ class ProduceApi:
             checked = await self._loop.run_in_executor(None, partition.check, one.records, header, now_ms)
             guard = None
             if header.is_transactional:
-                guard = self._transactional.guard(context.api_version, partition, header)
+                guard = self._transactional.guard(
+                    context.api_version, partition, header, request.transactional_id, now_ms
+                )
             return one._replace(checked=checked, guard=guard)
         except KafkaError as error:
             self._refuse(context, one.topic, one.answer, error, partition)

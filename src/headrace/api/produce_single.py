@@ -15,6 +15,7 @@ from crc32c import crc32c
 from headrace.base.clock import Clock
 from headrace.base.errors import KafkaError
 from headrace.base.metrics import Metrics
+from headrace.coordinators.partitioning import INTERNAL_TOPICS
 from headrace.metadata.image import Image
 from headrace.metadata.loader import Changes
 from headrace.records.batch import CRC_START, BatchHeader
@@ -84,7 +85,7 @@ class SingleProduce:
             if (
                 partition.waits_for_disk
                 or partition.compresses
-                or (peer.authority is not None and not peer.authority.passes_write(peer, partition.name.topic))
+                or not (peer.authority.unrestricted or peer.authority.passes_write(peer, partition.name.topic))
             ):
                 return None
             now_ms = self._now_ms()
@@ -141,6 +142,8 @@ class SingleProduce:
         return self._learn(self._by_id, key, topic.name)
 
     def _learn(self, entries: dict[bytes, _Entry], key: bytes, topic: str) -> _Entry:
+        if topic in INTERNAL_TOPICS:
+            raise LookupError  # whether the client may is for the long way to say
         (index,) = _INDEX.unpack_from(key, len(key) - 4)
         if len(entries) >= ENTRIES_MAX:
             entries.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.base.clock import Clock
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.controller.topics import check_name
+from headrace.coordinators.partitioning import INTERNAL_TOPICS
 from headrace.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from headrace.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from headrace.protocol.messages.offset_for_leader_epoch import (
@@ -50,7 +51,10 @@ class RecordsApi:
         try:
             if not permitted:
                 raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            result.low_watermark = self._replicas.get(topic, index).delete_records(offset, self._clock.now_ms())
+            partition = self._replicas.get(topic, index)
+            if topic in INTERNAL_TOPICS:
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+            result.low_watermark = partition.delete_records(offset, self._clock.now_ms())
         except KafkaError as error:
             result.error_code = error.code
         return result

@@ -1,6 +1,6 @@
 """The list of what is supported: each API with its versions, its handler, and what the asker must be allowed to do.
 
-ApiVersions is made from this table, so it lists exactly what works.
+ApiVersions is made from this table, so it lists what works; the requests of telemetry only while a subscription exists.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from headrace.api.metadata import INTERNAL_TOPICS
 from headrace.base.errors import ErrorCode
 from headrace.controller.topics import is_valid_name
+from headrace.coordinators.partitioning import INTERNAL_TOPICS
 from headrace.metadata.image import Broker, Image, Partition, Topic
 from headrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,

@@ -41,7 +41,7 @@ def split_creations(context: RequestContext, request: CreateTopicsRequest) -> tu
 
 def hide_options(context: RequestContext, response: CreateTopicsResponse) -> None:
     """Whoever may create a topic may not therefore read its options."""
-    if context.peer.authority is None:
+    if context.peer.authority.unrestricted:
         return
     for topic in response.topics:
         if topic.error_code == ErrorCode.NONE and not context.may(

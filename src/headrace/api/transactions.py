@@ -12,7 +12,7 @@ from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.broker.coordination import Coordination
 from headrace.broker.producer_ids import ProducerIds
-from headrace.coordinators.partitioning import GROUPS_TOPIC, coordinator_partition
+from headrace.coordinators.partitioning import GROUPS_TOPIC, INTERNAL_TOPICS, coordinator_partition
 from headrace.coordinators.transaction.asked import (
     AddPartitions,
     EndTransaction,
@@ -121,7 +121,9 @@ class TransactionsApi:
         """All of them, or none: those that could have been added are told that nothing was attempted."""
         if not context.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, asked.transactional_id):
             return _same(asked.topics, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        permitted = context.permitted(Operation.WRITE, Resource.TOPIC, [topic.name for topic in asked.topics])
+        # Kafka's answer for internal topics, whatever the client may do.
+        names = [topic.name for topic in asked.topics if topic.name not in INTERNAL_TOPICS]
+        permitted = context.permitted(Operation.WRITE, Resource.TOPIC, names)
         codes = self._codes(asked.topics, permitted)
         if any(codes.values()):
             return _results(

@@ -1,4 +1,4 @@
-"""ApiVersions 0–4: exactly what this listener answers, at exactly those versions, and the features of the cluster."""
+"""ApiVersions 0–4: what this listener answers, at exactly those versions, and the features of the cluster."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from headrace.server.dispatch import Service
 FEATURES_FROM_ZERO_VERSION_MIN = 4  # older clients stumble over a feature whose range starts at 0 (KAFKA-17011)
 # librdkafka takes a broker without Produce 0 for one that knows no modern record format (KAFKA-18659); 0–2 are refused all the same.
 ADVERTISED_MIN = {ApiKey.PRODUCE: 0}
+TELEMETRY = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
 _SOFTWARE_MAX = 200
 
 
@@ -26,11 +27,15 @@ class VersionsApi:
         image: Callable[[], Image],
         features: Mapping[str, tuple[int, int]],
         kraft_version: int = 0,
+        telemetry_wanted: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`telemetry_wanted`: whether clients are to push their metrics. If not, they are not offered to: librdkafka would ask every
+        broker and write a log line that nothing is subscribed to."""
         self._services = services
         self._image = image
         self._features = features
         self.kraft_version = kraft_version
+        self._telemetry_wanted = telemetry_wanted
 
     def handle(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
         if context.api_version >= 3:
@@ -64,11 +69,13 @@ class VersionsApi:
         return codec(ApiVersionsResponse, 0).encode(answer)
 
     def _keys(self) -> list[ApiVersionsResponse.ApiVersion]:
+        hidden = frozenset() if self._telemetry_wanted() else TELEMETRY
         return [
             ApiVersionsResponse.ApiVersion(
                 api_key=key, min_version=ADVERTISED_MIN.get(key, service.versions[0]), max_version=service.versions[1]
             )
             for key, service in sorted(self._services().items())
+            if key not in hidden
         ]
 
 

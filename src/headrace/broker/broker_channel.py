@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from headrace.base.ids import NodeId
 from headrace.protocol.apis import APIS
+from headrace.server.authority import OWN_NODE
 from headrace.server.context import Peer
 from headrace.server.frames import MessageHandler
 
@@ -23,7 +24,7 @@ class OwnBroker:
         self._node_id = node_id
         self._dispatcher = dispatcher
         self._client_id = f"broker-{node_id}"
-        self._peer = Peer("BROKER", "127.0.0.1")
+        self._peer = Peer("BROKER", "127.0.0.1", authority=OWN_NODE)
 
     async def request(self, node_id: int, message: Any) -> Any:
         if node_id != self._node_id:

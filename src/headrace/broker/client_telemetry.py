@@ -116,6 +116,11 @@ class ClientTelemetry:
     def __len__(self) -> int:
         return len(self._instances)
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is any subscription, so that clients should be offered to push."""
+        return bool(self._subscriptions)
+
     def knows(self, instance_id: Uuid) -> bool:
         return instance_id in self._instances
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from headrace.client.frames import decode_response, encode_request
 from headrace.protocol.apis import APIS
+from headrace.server.authority import OWN_NODE
 from headrace.server.context import Peer
 from headrace.server.frames import Deferred, FrameHandler
 from headrace.server.outlet import joined
@@ -18,12 +19,12 @@ class ControllerChannel(Protocol):
 
 
 class LocalChannel:
-    """Broker and controller in one process: the same frames as over a socket, without the socket."""
+    """Broker and controller in one process: the same frames as over a socket, without the socket, sent by the node as itself."""
 
     def __init__(self, dispatcher: Callable[[], FrameHandler], client_id: str) -> None:
         self._dispatcher = dispatcher
         self._client_id = client_id
-        self._peer = Peer("CONTROLLER", "127.0.0.1")
+        self._peer = Peer("CONTROLLER", "127.0.0.1", authority=OWN_NODE)
         self._next_correlation = 0
 
     async def request(self, message: Any) -> Any:

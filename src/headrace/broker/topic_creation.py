@@ -1,12 +1,13 @@
-"""Topics that come to be because somebody asked for them (auto.create.topics.enable)."""
+"""Creates topics on demand: those that clients ask for (auto.create.topics.enable), and the internal ones of coordinators."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from headrace.base.errors import ErrorCode, HeadraceError
+from headrace.broker.controller_channel import ControllerChannel
 from headrace.broker.forwarding import Forwarding
 from headrace.metadata.image import Image
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
@@ -15,19 +16,28 @@ from headrace.server.context import Peer
 log = logging.getLogger(__name__)
 
 CREATE_VERSION = 7
+_EXISTS = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
 SEEN_WITHIN_S = 1.0  # how long an answer waits for our own image to show what the controller committed
 
 
 class TopicCreation:
     def __init__(
-        self, forwarding: Forwarding, image: Callable[[], Image], settle: Callable[[], Awaitable[None]]
+        self,
+        channel: ControllerChannel,
+        forwarding: Forwarding,
+        image: Callable[[], Image],
+        settle: Callable[[], Awaitable[None]],
+        internal_topics: Mapping[str, CreateTopicsRequest.CreatableTopic],
     ) -> None:
-        """`settle` returns when this broker has opened the partitions that its image gives it."""
+        """`settle` returns when this broker has opened the partitions that its image gives it; `internal_topics`: by name, as
+        coordinators need them, whoever is the first to ask for one."""
+        self._channel = channel
         self._forwarding = forwarding
         self._image = image
         self._settle = settle
+        self._internal_topics = internal_topics
         self._waiting: list[asyncio.Future[None]] = []
-        self._internal: asyncio.Future[dict[str, ErrorCode]] | None = None
+        self._creating: dict[str, asyncio.Task[None]] = {}  # requests for internal topics under way
 
     def publish(self, old: Image, new: Image, changes: object) -> None:
         """A metadata publisher: whoever waits for a topic looks again."""
@@ -37,32 +47,43 @@ class TopicCreation:
                 future.set_result(None)
 
     async def create(self, names: Sequence[str], peer: Peer, client_id: str | None) -> dict[str, ErrorCode]:
-        """With the cluster's default counts. Names that exist by now are no error."""
+        """Create topics in the name of a client, with the cluster's default counts. Names that exist by now are no error."""
         topics = [
-            CreateTopicsRequest.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1) for name in names
+            self._internal_topics.get(name)
+            or CreateTopicsRequest.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
+            for name in names
         ]
-        return await self._create(topics, peer, client_id)
-
-    async def create_internal(self, topic: CreateTopicsRequest.CreatableTopic) -> None:
-        """For the node itself; many may ask for it at once, and one request is made."""
-        if self._internal is None or self._internal.done():
-            self._internal = asyncio.ensure_future(self._create([topic], Peer("", "local"), None))
-        for name, code in (await asyncio.shield(self._internal)).items():
-            log.warning("%s could not be made: %s", name, code.name)
-
-    async def _create(
-        self, topics: list[CreateTopicsRequest.CreatableTopic], peer: Peer, client_id: str | None
-    ) -> dict[str, ErrorCode]:
-        names = [topic.name for topic in topics]
         request = CreateTopicsRequest(topics=topics)
         try:
             answer: CreateTopicsResponse = await self._forwarding.forward(request, CREATE_VERSION, peer, client_id)
         except (OSError, HeadraceError):
             return dict.fromkeys(names, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         errors = {topic.name: ErrorCode(topic.error_code) for topic in answer.topics}
-        made = [name for name, code in errors.items() if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)]
+        made = [name for name, code in errors.items() if code in _EXISTS]
         await self.wait_until(lambda image: all(name in image.topics for name in made))
         return {name: code for name, code in errors.items() if name not in made}
+
+    async def create_internal(self, name: str) -> None:
+        """Create a topic of a coordinator. The broker sends the request as itself: whichever client needs the coordinator, it needs
+        no right to create topics. Requests for the same topic share one."""
+        task = self._creating.get(name)
+        if task is None:
+            task = self._creating[name] = asyncio.create_task(self._create_internal(self._internal_topics[name]))
+            task.add_done_callback(lambda _: self._creating.pop(name, None))
+        await asyncio.shield(task)
+
+    async def _create_internal(self, topic: CreateTopicsRequest.CreatableTopic) -> None:
+        try:
+            answer: CreateTopicsResponse = await self._channel.request(CreateTopicsRequest(topics=[topic]))
+        except (OSError, HeadraceError) as error:
+            log.warning("internal topic %s was not created, the next client will try again: %s", topic.name, error)
+            return
+        result = answer.topics[0]
+        code = ErrorCode(result.error_code)
+        if code not in _EXISTS:
+            log.warning("internal topic %s was not created: %s %s", topic.name, code.name, result.error_message or "")
+            return
+        await self.wait_until(lambda image: topic.name in image.topics)
 
     async def wait_until(self, seen: Callable[[Image], bool]) -> bool:
         """Until our image shows it and our partitions are open, but not long: Kafka promises nothing here, and a client retries."""

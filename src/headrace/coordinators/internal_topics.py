@@ -12,6 +12,10 @@ Topic = CreateTopicsRequest.CreatableTopic
 Config = CreateTopicsRequest.CreatableTopicConfig
 
 
+def internal_topics(options: Mapping[str, Value]) -> dict[str, Topic]:
+    return {topic.name: topic for topic in (groups_topic(options), transactions_topic(options))}
+
+
 def groups_topic(options: Mapping[str, Value]) -> Topic:
     return _topic(
         GROUPS_TOPIC,

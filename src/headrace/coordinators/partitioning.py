@@ -6,6 +6,8 @@ from functools import lru_cache
 
 GROUPS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
+SHARE_TOPIC = "__share_group_state"
+INTERNAL_TOPICS = frozenset({GROUPS_TOPIC, TRANSACTIONS_TOPIC, SHARE_TOPIC})  # written by coordinators only
 
 HASHES_KEPT = 4096  # groups that are asked for again and again
 NAME_KEPT_MAX = 255

@@ -59,13 +59,15 @@ from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.registration import Registration
 from headrace.broker.topic_creation import TopicCreation
 from headrace.broker.topic_metrics import TopicMetrics
+from headrace.coordinators.internal_topics import internal_topics
 from headrace.metadata.image import Image
 from headrace.metadata.loader import MetadataLoader
-from headrace.metadata.state import KRAFT_VERSION
+from headrace.metadata.records import CORDONED_LEVEL
+from headrace.metadata.state import KRAFT_VERSION, METADATA_VERSION
 from headrace.node.coordinators import Coordinators
-from headrace.node.formatting import SUPPORTED_FEATURES
+from headrace.node.feature_levels import SUPPORTED_FEATURES
 from headrace.node.listeners import open_listeners
-from headrace.node.security import SecurityOfListeners, make_authorizer
+from headrace.node.security import SecurityOfListeners, authority_of, make_authorizer
 from headrace.node.settings import Settings
 from headrace.observe.client_series import ClientSeries
 from headrace.observe.request_times import RequestTimes
@@ -74,7 +76,6 @@ from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersi
 from headrace.replication.dir_moves import DirMoves
 from headrace.replication.directories import Directories
 from headrace.replication.replicas import Replicas
-from headrace.server.admission import Authority
 from headrace.server.dispatch import Dispatcher
 from headrace.server.frames import FrameHandler
 from headrace.server.listener import Listener
@@ -119,15 +120,16 @@ class BrokerRole:
             loop,
         )
         forwarding = Forwarding(channel)
-        self._creation = TopicCreation(forwarding, lambda: self.image, self.replicas.settle)
+        self._creation = TopicCreation(
+            channel, forwarding, lambda: self.image, self.replicas.settle, internal_topics(settings.values)
+        )
         self._authorizer = make_authorizer(settings)
-        authority = None if self._authorizer is None else Authority(self._authorizer)
         self._security = SecurityOfListeners(
             settings,
             clock.now_ms,
             chance,
             lambda mechanism, user: find_credential(self.image, mechanism, user),
-            authority,
+            authority_of(self._authorizer),
         )
         acls = [] if self._authorizer is None else [AclPublisher(self._authorizer)]
         self._single_produce = SingleProduce(self.replicas, clock, loop, metrics)
@@ -175,6 +177,7 @@ class BrokerRole:
             self.replicas.stop_node,
         )
         self.replicas.on_directory_failed = self.registration.hurry
+        directories.may_cordon = lambda: self.image.features.get(METADATA_VERSION, 0) >= CORDONED_LEVEL
         self._assignments = DirectoryAssignments(
             channel, settings.node_id, self.replicas, lambda: self.registration.broker_epoch
         )
@@ -240,7 +243,9 @@ class BrokerRole:
             "Open fetch sessions.",
             lambda: float(len(sessions)),
         )
-        self._versions = versions = VersionsApi(lambda: table, image, SUPPORTED_FEATURES)
+        self._versions = versions = VersionsApi(
+            lambda: table, image, SUPPORTED_FEATURES, telemetry_wanted=lambda: self._telemetry.is_wanted
+        )
         table = broker_table(
             versions=versions,
             produce=ProduceApi(
@@ -258,10 +263,14 @@ class BrokerRole:
             ),
             topics=TopicsApi(forwarding, self._creation, deletion_enabled=settings.flag("delete.topic.enable")),
             producers=ProducersApi(producer_ids, transactions),
-            coordinator=FindCoordinatorApi(image, self._creation, settings.values),
+            coordinator=FindCoordinatorApi(image, self._creation),
             committed=CommittedOffsetsApi(self.groups, image),
             groups=GroupsApi(self.groups),
-            consumer_groups=ConsumerGroupsApi(self.groups, image),
+            consumer_groups=ConsumerGroupsApi(
+                self.groups,
+                image,
+                is_enabled="consumer" in settings.texts("group.coordinator.rebalance.protocols"),
+            ),
             cluster=ClusterApi(image, settings.node_id, cluster_id),
             configs=ConfigsApi(image, self._options, settings.node_id),
             alter_configs=AlterConfigsApi(image, self._options, forwarding, settings.node_id),
@@ -334,6 +343,8 @@ class BrokerRole:
         await self.registration.register(previous_broker_epoch)
         self._tasks.append(self._loop.create_task(self._observer.run()))
         await self._caught_up()
+        if self.replicas.directories.ignores_cordons():
+            log.warning("cordoned.log.dirs has no effect: it needs metadata.version 4.3-IV0")
         await self.replicas.finish_loading()
         await self.registration.become_active()
         await self._caught_up()

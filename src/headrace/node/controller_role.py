@@ -12,6 +12,7 @@ from headrace.api.acls import ControllerAclsApi
 from headrace.api.cluster import ControllerClusterApi
 from headrace.api.controller import ControllerApi
 from headrace.api.controller_admin import ControllerAdminApi
+from headrace.api.foreign_brokers import ForeignBrokers
 from headrace.api.quorum import Endpoints, QuorumApi
 from headrace.api.scram import ControllerScramApi
 from headrace.api.table import controller_table
@@ -28,7 +29,7 @@ from headrace.metadata.image import Image
 from headrace.metadata.state import KRAFT_VERSION
 from headrace.node.formatting import SUPPORTED_FEATURES, read_bootstrap
 from headrace.node.listeners import open_listeners
-from headrace.node.security import SecurityOfListeners, make_authorizer
+from headrace.node.security import SecurityOfListeners, authority_of, make_authorizer
 from headrace.node.settings import Settings
 from headrace.quorum.driver import QuorumDriver
 from headrace.quorum.journal import QuorumJournal
@@ -38,7 +39,6 @@ from headrace.quorum.store import ElectionStore
 from headrace.quorum.voter_records import check_voters, directory_of
 from headrace.raft.node import RaftNode
 from headrace.raft.voters import Voters
-from headrace.server.admission import Authority
 from headrace.server.dispatch import Dispatcher
 from headrace.server.listener import Listener
 from headrace.statemachine.runtime import Runtime
@@ -100,7 +100,7 @@ class ControllerRole:
         )
         self._machine = Controller(context, read_bootstrap(files, settings.metadata_dir))
         self._authorizer = make_authorizer(settings)
-        self._authority = None if self._authorizer is None else Authority(self._authorizer)
+        self._authority = authority_of(self._authorizer)
         self._security = SecurityOfListeners(settings, clock.now_ms, chance, context.find_credential, self._authority)
         self._snapshotter = Snapshotter(
             self.driver,
@@ -132,7 +132,13 @@ class ControllerRole:
             self._loop,
         )
         api = ControllerApi(
-            lambda: self.runtime, self._clock, self._loop, lambda: self.dispatcher, context.state, self._authority
+            lambda: self.runtime,
+            self._clock,
+            self._loop,
+            lambda: self.dispatcher,
+            context.state,
+            self._authority,
+            ForeignBrokers(self._settings.node_id, self._loop.time),
         )
         self._journal = QuorumJournal(self.driver, lambda: context.metadata_version)
         self.runtime: Runtime[Any, Any] = Runtime(self._machine, self._journal)

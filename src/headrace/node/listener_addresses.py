@@ -67,7 +67,8 @@ def check_advertised(
 def protocols_of(
     values: Mapping[str, Value], names: Sequence[str], controller_names: Sequence[str], *, explicit: bool
 ) -> dict[str, str]:
-    """By listener name. As in Kafka, a controller's listener needs no entry as long as nobody wrote a map."""
+    """Return the protocol of each listener. As in Kafka, a controller's listener without an entry is PLAINTEXT only if no map is set
+    and no listener is secured; otherwise a node that asks its clients for a login would have an open back door."""
     given = values["listener.security.protocol.map"]
     assert isinstance(given, str)
     mapped: dict[str, str] = {}
@@ -79,11 +80,19 @@ def protocols_of(
                 f"listener.security.protocol.map: {pair.strip()!r} is not of the form NAME:PROTOCOL with a protocol"
                 f" of {', '.join(SECURITY_PROTOCOLS)}"
             )
-    if not explicit:
+    secured = [name for name in names if name in SECURITY_PROTOCOLS and name != "PLAINTEXT"]
+    if not explicit and not secured:
         mapped |= {name: mapped.get(name, "PLAINTEXT") for name in controller_names}
     for name in names:
         if name not in mapped:
+            why = (
+                f"; beside {secured[0]} it is not PLAINTEXT by default" if secured and name in controller_names else ""
+            )
+            entries = ",".join(
+                f"{other}:{mapped.get(other, secured[0] if secured else 'PLAINTEXT')}" for other in names
+            )
             raise ConfigError(
-                f"listeners: {name} has no protocol; add {name}:PLAINTEXT (or another) to listener.security.protocol.map"
+                f"listeners: {name} has no security protocol{why}; write listener.security.protocol.map={entries}"
+                f" (protocols: {', '.join(SECURITY_PROTOCOLS)})"
             )
     return {name: mapped[name] for name in names}

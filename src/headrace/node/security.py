@@ -26,8 +26,9 @@ from headrace.security.sasl.exchange import Exchange
 from headrace.security.sasl.plain import MECHANISM as PLAIN
 from headrace.security.sasl.plain import PlainExchange
 from headrace.security.sasl.scram import ScramExchange
-from headrace.server.admission import Authority
+from headrace.server.admission import AclAuthority
 from headrace.server.authentication import SaslSettings
+from headrace.server.authority import ALLOW_ALL, Authority
 from headrace.server.listener import Security
 from headrace.server.tls import Tls, TlsSettings
 
@@ -48,11 +49,24 @@ def check_security(settings: Settings) -> None:
         for option in ("super.users", "allow.everyone.if.no.acl.found"):
             if option in settings.explicit:
                 log.warning("%s has no effect without authorizer.class.name=%s", option, STANDARD_AUTHORIZER)
+        _warn_of_open_controllers(settings)
     builder = settings.text("principal.builder.class")
     if builder and builder.rpartition(".")[2] != PRINCIPAL_BUILDER:
         raise ConfigError(
             f"principal.builder.class={builder}: {_NO_PLUGINS}; ssl.principal.mapping.rules shortens names"
         )
+
+
+def _warn_of_open_controllers(settings: Settings) -> None:
+    if all(settings.protocols[listener.name] == "PLAINTEXT" for listener in settings.broker_listeners):
+        return
+    for listener in settings.controller_listeners:
+        if settings.protocols[listener.name] == "PLAINTEXT":
+            log.warning(
+                "listener.security.protocol.map: %s is PLAINTEXT, and there is no authorizer.class.name: whoever can connect to"
+                " it may change users, topics and configs without a login; secure it, or bind it to a private address",
+                listener.name,
+            )
 
 
 def make_authorizer(settings: Settings) -> StandardAuthorizer | None:
@@ -67,6 +81,11 @@ def make_authorizer(settings: Settings) -> StandardAuthorizer | None:
     )
 
 
+def authority_of(authorizer: StandardAuthorizer | None) -> Authority:
+    """Return who decides about clients: the authorizer, or, as in Kafka, nobody if none is configured."""
+    return ALLOW_ALL if authorizer is None else AclAuthority(authorizer)
+
+
 class SecurityOfListeners:
     """Makes what each listener of one role needs."""
 
@@ -76,7 +95,7 @@ class SecurityOfListeners:
         now_ms: Callable[[], int],
         chance: Random,
         lookup: CredentialLookup,
-        authority: Authority | None,
+        authority: Authority,
     ) -> None:
         self._settings = settings
         self._now_ms = now_ms

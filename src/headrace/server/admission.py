@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.base.errors import ErrorCode
 from headrace.protocol.apis import ApiKey
@@ -30,7 +30,12 @@ _RESOURCE_NAMES = {
 }
 
 
-class Authority:
+class AclAuthority:
+    """Asks the authorizer, and audits what it says."""
+
+    unrestricted: ClassVar[bool] = False
+    is_own_node: ClassVar[bool] = False
+
     def __init__(self, authorizer: StandardAuthorizer) -> None:
         self.authorizer = authorizer
 

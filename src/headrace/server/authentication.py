@@ -17,7 +17,11 @@ import msgspec
 
 from headrace.base.errors import ErrorCode
 from headrace.base.metrics import Counter, Metrics
-from headrace.protocol.apis import ApiKey
+from headrace.protocol.apis import APIS, ApiKey
+from headrace.protocol.compiler import codec
+from headrace.protocol.errors import DecodeError
+from headrace.protocol.headers import read_request_header
+from headrace.protocol.messages.api_versions import ApiVersionsResponse
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from headrace.security.principals import USER, Principal
@@ -31,6 +35,7 @@ log = logging.getLogger(__name__)
 
 REAUTHENTICATION_PAUSE_S = 1.0  # nobody has a reason to prove who they are more often
 _SIZE = Struct(">i")
+_PREFIX = Struct(">ii")  # frame size, correlation id
 
 
 class State(Enum):
@@ -103,6 +108,8 @@ class Authentication:
         if self._state is State.BARE_TOKENS:
             return self._bare_token(peer, bytes(frame))
         key = int.from_bytes(frame[:2], "big")
+        if key == ApiKey.API_VERSIONS and self._state is State.TOKENS:
+            return self._refuse_versions(peer, frame)
         if not (
             key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
             or (key == ApiKey.API_VERSIONS and self._state is State.HANDSHAKE)
@@ -113,6 +120,18 @@ class Authentication:
             )
         answer = self._behind.handle(peer, frame)
         return self._end(answer) if self._has_failed() else answer
+
+    def _refuse_versions(self, peer: Peer, frame: memoryview) -> Deferred:
+        """Clients ask for versions before they begin to log in; later is the one mistake that Kafka has an answer for."""
+        self._fail(peer, "ApiVersions after SaslHandshake")
+        try:
+            _, version, correlation_id, _, _ = read_request_header(frame)
+        except DecodeError as error:
+            raise CloseConnection(str(error)) from None
+        if not 0 <= version <= APIS[ApiKey.API_VERSIONS].stable_version_max:
+            version = 0
+        body = codec(ApiVersionsResponse, version).encode(ApiVersionsResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
+        return self._end([_PREFIX.pack(len(body) + 4, correlation_id) + body])
 
     # --- the two requests, as the table's handlers pass them on
 
@@ -216,8 +235,9 @@ class Authentication:
 
     def _fail(self, peer: Peer, reason: str) -> None:
         log.warning(
-            "authentication of %s on %s%s failed: %s",
+            "authentication of %s%s on %s%s failed: %s",
             peer.address,
+            f" ({peer.client_software})" if peer.client_software else "",
             peer.listener,
             f" with {self._mechanism}" if self._mechanism else "",
             reason,

@@ -11,7 +11,7 @@ from headrace.base.metrics import Counter
 from headrace.records.kernel import allocate
 
 if TYPE_CHECKING:
-    from headrace.server.admission import Authority
+    from headrace.server.authority import Authority
     from headrace.server.connection import Connection
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Company:
         bytes_out: Counter,
         refused: Counter,
         loop: asyncio.AbstractEventLoop,
-        authority: Authority | None = None,
+        authority: Authority,
         created: Counter | None = None,
     ) -> None:
         self.bytes_in = bytes_in

@@ -6,16 +6,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headrace.security.principals import ANONYMOUS, Principal
-from headrace.security.resources import ALL_OPERATIONS, CLUSTER_NAME, Operation, Resource
+from headrace.security.resources import CLUSTER_NAME, Operation, Resource
+from headrace.server.authority import DENY_ALL, Authority
 
 if TYPE_CHECKING:
-    from headrace.server.admission import Authority
     from headrace.server.authentication import Authentication
 
 
 class Peer:
-    """The other end of one connection, for as long as it lasts. Without an authority it may do everything: either nobody is asked
-    on this node, or the peer is the node itself."""
+    """The other end of one connection, for as long as it lasts. Unless it is given an authority, it may do nothing."""
 
     __slots__ = (
         "address",
@@ -34,7 +33,7 @@ class Peer:
         address: str,
         port: int = 0,
         principal: Principal = ANONYMOUS,
-        authority: Authority | None = None,
+        authority: Authority = DENY_ALL,
         source_port: int = 0,
     ) -> None:
         self.listener = listener
@@ -60,24 +59,21 @@ class RequestContext:
 
     def may(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME, *, quietly: bool = False) -> bool:
         """`quietly`: the asker did not ask for this very thing, so a no is nothing to report."""
-        authority = self.peer.authority
-        return authority is None or authority.allows(self, operation, resource, name, quietly=quietly)
+        return self.peer.authority.allows(self, operation, resource, name, quietly=quietly)
 
     def may_any(self, operation: Operation, resource: Resource) -> bool:
         """To at least one resource of this type, whichever."""
-        authority = self.peer.authority
-        return authority is None or authority.allows_any(self, operation, resource)
+        return self.peer.authority.allows_any(self, operation, resource)
 
     def permitted(
         self, operation: Operation, resource: Resource, names: Iterable[str], *, quietly: bool = False
     ) -> set[str]:
         """Those of the names to which it may be done."""
         authority = self.peer.authority
-        if authority is None:
+        if authority.unrestricted:
             return set(names)
         return {name for name in names if authority.allows(self, operation, resource, name, quietly=quietly)}
 
     def operations(self, resource: Resource, name: str = CLUSTER_NAME) -> int:
         """Kafka's bit field of all that may be done to one resource."""
-        authority = self.peer.authority
-        return ALL_OPERATIONS[resource] if authority is None else authority.operations(self, resource, name)
+        return self.peer.authority.operations(self, resource, name)

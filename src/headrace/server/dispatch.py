@@ -166,7 +166,7 @@ class Dispatcher:
             raise CloseConnection(str(error)) from None
         route.requests.value += 1
         context = RequestContext(peer, api_key, version, client_id)
-        if route.need is None or peer.authority is None or context.may(route.need.operation, route.need.resource):
+        if route.need is None or context.may(route.need.operation, route.need.resource):
             result = route.handler(context, request)
         else:
             return self._refuse(route, correlation_id, request)
@@ -181,12 +181,15 @@ class Dispatcher:
         return self._later(route, correlation_id, began, result, holds_frame=False)
 
     async def ask(self, peer: Peer, message: Any, version: int, client_id: str) -> Any:
-        """What a frame with this message would be answered, without the frames: for a node that asks itself, and may."""
+        """Return what a frame with this message would be answered, without the frames: for a node that sends requests to itself."""
         began, api_key = self._loop.time(), message.facts.api_key
         route = self._routes.get(api_key << 16 | version) or self._route(api_key, version)
         assert route is not None, f"{type(message).__name__} {version} is not supported here"
         route.requests.value += 1
-        answer = route.handler(RequestContext(peer, api_key, version, client_id), message)
+        context = RequestContext(peer, api_key, version, client_id)
+        need = route.need
+        assert need is None or context.may(need.operation, need.resource), f"{route.name} is not for this node to send"
+        answer = route.handler(context, message)
         if type(answer) is not route.response:
             answer = await answer
         route.times.observe(self._loop.time() - began)

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from headrace.base.errors import ConfigError
 from headrace.base.metrics import Metrics, RecentRate
-from headrace.server.admission import Authority
 from headrace.server.authentication import Authentication, AuthenticationCounters, SaslSettings
+from headrace.server.authority import DENY_ALL, Authority
 from headrace.server.company import Company
 from headrace.server.connection import Connection
 from headrace.server.frames import FrameHandler
@@ -39,11 +39,11 @@ class ListenerSettings(Struct, frozen=True):
 
 
 class Security(Struct, frozen=True):
-    """How a listener knows its clients, and who says what they may do; nothing of it: everybody is anonymous and may do all."""
+    """How a listener knows its clients, and who decides what they may do. By default everybody is anonymous and may do nothing."""
 
     tls: Tls | None = None
     sasl: SaslSettings | None = None
-    authority: Authority | None = None
+    authority: Authority = DENY_ALL
 
 
 class Listener:

@@ -80,7 +80,8 @@ class EmbeddedNode:
         except BaseException:
             self._end_loop()
             raise
-        self.port = self.node.ports[LISTENER]
+        ports = self.node.broker.bound_ports
+        self.port = ports.get(LISTENER) or next(iter(ports.values()))
         return self
 
     async def _start_node(self, loop: asyncio.AbstractEventLoop) -> Node:

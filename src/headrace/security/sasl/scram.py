@@ -29,6 +29,10 @@ _FIRST = re.compile(
 _FINAL = re.compile(
     r"(?P<bare>c=(?P<header>[a-zA-Z0-9+/=]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,[a-zA-Z]+=[^,]+)*),p=(?P<proof>[a-zA-Z0-9+/=]+)"
 )
+_DOUBLED_NONCE = (
+    "user name and password are right, but the client sent its nonce twice in the final message of SCRAM: a bug of librdkafka before 2.6.1"
+    " (confluent-kafka before 2.6.1), which Kafka 4 refuses, too; update the client, or let it use PLAIN over TLS"
+)
 
 Lookup = Callable[[ScramMechanism, str], ScramCredential | None]
 
@@ -40,6 +44,7 @@ class ScramExchange:
         self._lookup = lookup
         self._secret = secret
         self._nonce = f"{chance.getrandbits(NONCE_BITS):x}"
+        self._client_nonce = ""
         self._user = ""
         self._known = False
         self._credential: ScramCredential | None = None
@@ -73,7 +78,8 @@ class ScramExchange:
         known = self._lookup(self._mechanism, user)
         self._user, self._known = user, known is not None
         self._credential = credential = known if known is not None else self._nobody(user)
-        self._nonce = found["nonce"] + self._nonce
+        self._client_nonce = found["nonce"]
+        self._nonce = self._client_nonce + self._nonce
         self._header = found["header"].encode()
         answer = f"r={self._nonce},s={_encode(credential.salt)},i={credential.iterations}"
         self._said = f"{found['bare']},{answer}"
@@ -91,10 +97,15 @@ class ScramExchange:
         signature = hmac.digest(credential.stored_key, signed, digest)
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
         proven = hmac.compare_digest(hashlib.new(digest, client_key).digest(), credential.stored_key)
-        # Kafka's own client repeats "n,," even where it named an authorization id.
-        same = hmac.compare_digest(found["nonce"].encode(), self._nonce.encode()) and header in (self._header, b"n,,")
-        if not (proven and same and self._known):
+        if not (proven and self._known):
             return Failure(f"wrong user name or password for {self._user[:100]!r}")
+        nonce = found["nonce"]
+        # Kafka's own client repeats "n,," even where it named an authorization id.
+        if nonce != self._nonce or header not in (self._header, b"n,,"):
+            doubled = nonce == self._client_nonce + self._nonce
+            return Failure(
+                _DOUBLED_NONCE if doubled else "the final message of SCRAM does not repeat the nonce and header"
+            )
         return Success(self._user, b"v=" + _encode(hmac.digest(credential.server_key, signed, digest)).encode())
 
     def _nobody(self, user: str) -> ScramCredential:

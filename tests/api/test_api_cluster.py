@@ -1,0 +1,58 @@
+"""DescribeCluster on listeners of brokers and of controllers: each has nodes of its own type, and says so of the other."""
+
+import asyncio
+import re
+
+import pytest
+
+from headrace.base.errors import ErrorCode
+from headrace.client.connection import Connection
+from headrace.protocol.messages.describe_cluster import DescribeClusterRequest
+from headrace.testing.cluster import LOOPBACK, EmbeddedNode
+
+BROKERS, CONTROLLERS = 1, 2
+MISMATCHED, UNSUPPORTED = ErrorCode.MISMATCHED_ENDPOINT_TYPE, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+
+
+@pytest.fixture(scope="module")
+def node():
+    listeners = f"PLAINTEXT://{LOOPBACK}:0,CONTROLLER://{LOOPBACK}:0"
+    with EmbeddedNode({"listeners": listeners, "controller.listener.names": "CONTROLLER"}) as made:
+        yield made
+
+
+def describe(node, listener, version, endpoint_type):
+    async def run():
+        connection = await Connection.connect(LOOPBACK, node.node.ports[listener])
+        answer = await connection.request(DescribeClusterRequest(endpoint_type=endpoint_type), version=version)
+        await connection.close()
+        return answer
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(("listener", "own"), [("PLAINTEXT", BROKERS), ("CONTROLLER", CONTROLLERS)])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_listener_has_nodes_of_its_own_type(node, listener, own, version):
+    answer = describe(node, listener, version, own)
+    assert (answer.error_code, answer.endpoint_type) == (ErrorCode.NONE, own)
+    assert [(one.broker_id, one.port) for one in answer.brokers] == [(1, node.node.ports[listener])]
+
+
+@pytest.mark.parametrize(
+    ("listener", "version", "wanted", "code", "said"),
+    [
+        ("PLAINTEXT", 1, CONTROLLERS, MISMATCHED, "PLAINTEXT is a listener of type BROKER.*type CONTROLLER"),
+        ("PLAINTEXT", 1, 3, UNSUPPORTED, "type 3 is unknown"),
+        ("PLAINTEXT", 2, 0, UNSUPPORTED, "type 0 is unknown"),
+        ("CONTROLLER", 0, BROKERS, ErrorCode.INVALID_REQUEST, "CONTROLLER is a listener of type CONTROLLER"),
+        ("CONTROLLER", 1, BROKERS, MISMATCHED, "type CONTROLLER.*type BROKER.*bootstrap.servers"),
+        ("CONTROLLER", 1, 3, UNSUPPORTED, "type 3 is unknown"),
+    ],
+)
+def test_it_says_why_it_has_no_nodes_of_another_type(node, listener, version, wanted, code, said):
+    """Codes as Kafka's."""
+    answer = describe(node, listener, version, wanted)
+    assert (answer.error_code, answer.brokers, answer.cluster_id) == (code, [], "")
+    assert answer.error_message is not None
+    assert re.search(said, answer.error_message), answer.error_message

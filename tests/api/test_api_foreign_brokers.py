@@ -1,0 +1,125 @@
+"""Nobody but the node itself speaks for a broker: strangers on the controller's listener register nothing, fence nothing, take nothing."""
+
+import asyncio
+import logging
+
+import pytest
+
+from headrace.base.errors import ErrorCode
+from headrace.base.ids import Uuid
+from headrace.client.connection import Connection
+from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
+from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
+from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
+from headrace.protocol.messages.create_topics import CreateTopicsRequest
+from headrace.testing.cluster import LOOPBACK, EmbeddedNode
+
+OWN, FOREIGN = 1, 7
+SETTINGS = {
+    "listeners": f"PLAINTEXT://{LOOPBACK}:0,CONTROLLER://{LOOPBACK}:0",
+    "controller.listener.names": "CONTROLLER",
+}
+
+
+@pytest.fixture
+def node():
+    """Without an authorizer: whoever reaches the controller may do everything that an administrator may."""
+    with EmbeddedNode(SETTINGS) as made:
+        yield made
+
+
+def ask(node, *requests, listener="CONTROLLER"):
+    async def run():
+        connection = await Connection.connect(LOOPBACK, node.node.ports[listener])
+        answers = [await connection.request(request) for request in requests]
+        await connection.close()
+        return answers
+
+    return asyncio.run(run())
+
+
+def registration(node, broker_id, incarnation_id=None):
+    return BrokerRegistrationRequest(
+        broker_id=broker_id,
+        cluster_id=node.node.cluster_id,
+        incarnation_id=incarnation_id or Uuid(b"i" * 16),
+        listeners=[BrokerRegistrationRequest.Listener(name="PLAINTEXT", host="10.6.6.6", port=9092)],
+        features=[
+            BrokerRegistrationRequest.Feature(name=name, min_supported_version=0, max_supported_version=level)
+            for name, level in node.node.broker.image.features.items()
+        ],
+        log_dirs=[Uuid(b"d" * 16)],
+    )
+
+
+def brokers(node):
+    return {one.id: (one.epoch, one.fenced, one.incarnation_id) for one in node.node.broker.image.brokers.values()}
+
+
+def lines(caplog):
+    return [record.getMessage() for record in caplog.records if record.name.startswith("headrace.api")]
+
+
+def test_a_foreign_broker_is_not_registered_and_is_given_no_replica(node, caplog):
+    before = brokers(node)
+    with caplog.at_level(logging.INFO):
+        answers = ask(node, *[registration(node, FOREIGN)] * 3)
+    assert {answer.error_code for answer in answers} == {ErrorCode.INVALID_REGISTRATION}
+    assert brokers(node) == before and set(before) == {OWN}
+    (line,) = lines(caplog)
+    assert "127.0.0.1" in line and f"broker {FOREIGN}" in line and "one node" in line
+    topic = CreateTopicsRequest.CreatableTopic(name="two", num_partitions=1, replication_factor=2)
+    (answer,) = ask(node, CreateTopicsRequest(topics=[topic]), listener="PLAINTEXT")
+    assert answer.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_nobody_takes_the_place_of_the_node(node, caplog):
+    before = brokers(node)
+    _, _, incarnation_id = before[OWN]
+    with caplog.at_level(logging.INFO):
+        answers = ask(node, registration(node, OWN), registration(node, OWN, incarnation_id))
+    assert {answer.error_code for answer in answers} == {ErrorCode.DUPLICATE_BROKER_REGISTRATION}
+    assert brokers(node) == before and len(lines(caplog)) == 1
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"want_fence": True},
+        {"want_shut_down": True},
+        {"offline_log_dirs": True},
+        {"cordoned_log_dirs": True},
+        {},
+    ],
+    ids=lambda wish: next(iter(wish), "alive"),
+)
+def test_a_strangers_heartbeat_does_not_count_even_with_the_right_epoch(node, wish):
+    before = brokers(node)
+    epoch = before[OWN][0]
+    dirs = list(node.node.broker.image.brokers[OWN].log_dirs)
+    wish = {name: dirs if name.endswith("dirs") else value for name, value in wish.items()}
+    own, foreign = ask(
+        node,
+        BrokerHeartbeatRequest(broker_id=OWN, broker_epoch=epoch, current_metadata_offset=1 << 40, **wish),
+        BrokerHeartbeatRequest(broker_id=FOREIGN, broker_epoch=epoch, **wish),
+    )
+    assert own.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert foreign.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert not own.should_shut_down and brokers(node) == before
+    assert tuple(node.node.broker.image.brokers[OWN].log_dirs) == tuple(dirs)
+
+
+def test_producer_ids_and_directories_are_the_nodes_own(node):
+    epoch = brokers(node)[OWN][0]
+    answers = ask(
+        node,
+        AllocateProducerIdsRequest(broker_id=OWN, broker_epoch=epoch),
+        AssignReplicasToDirsRequest(broker_id=OWN, broker_epoch=epoch),
+        AllocateProducerIdsRequest(broker_id=FOREIGN, broker_epoch=epoch),
+        AssignReplicasToDirsRequest(broker_id=FOREIGN, broker_epoch=epoch),
+    )
+    assert [answer.error_code for answer in answers] == [
+        *[ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * 2,
+        *[ErrorCode.BROKER_ID_NOT_REGISTERED] * 2,
+    ]

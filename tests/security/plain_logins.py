@@ -1,0 +1,54 @@
+"""A node on which users log in with SASL PLAIN and ACLs decide, and how clients of the tests log in to it. Only `admin` is a super user."""
+
+import random
+
+from headrace.client.options import CLIENT_OPTIONS
+from headrace.client.security import make_security
+from headrace.security.jaas import PLAIN_MODULE
+from headrace.testing.cluster import LOOPBACK
+
+PASSWORD = "geheim"
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+LISTENER, CONTROLLER = "SASL_PLAINTEXT", "CONTROLLER"
+
+
+def server_settings(*users):
+    """Both listeners ask for a login; `admin` may do everything, `users` what ACLs allow."""
+    logins = " ".join(f'user_{user}="{PASSWORD}"' for user in ("admin", *users))
+    return {
+        "listeners": f"{LISTENER}://{LOOPBACK}:0,{CONTROLLER}://{LOOPBACK}:0",
+        "controller.listener.names": CONTROLLER,
+        "listener.security.protocol.map": f"{LISTENER}:SASL_PLAINTEXT,{CONTROLLER}:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        **{
+            f"listener.name.{name.lower()}.plain.sasl.jaas.config": f"{PLAIN_MODULE} required {logins};"
+            for name in (LISTENER, CONTROLLER)
+        },
+        "authorizer.class.name": STANDARD_AUTHORIZER,
+        "super.users": "User:admin",
+    }
+
+
+def login_options(user):
+    """For our client, and for files of properties."""
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f'{PLAIN_MODULE} required username="{user}" password="{PASSWORD}";',
+    }
+
+
+def librdkafka_options(user):
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": PASSWORD,
+        "log_level": 0,
+    }
+
+
+def login(user):
+    """For one bare connection."""
+    values = {name: option.default for name, option in CLIENT_OPTIONS.items()}
+    return make_security({**values, **login_options(user)}, random.Random(3))

@@ -1,0 +1,239 @@
+"""The acts of the check secured-node: a node from the files of docs/security.md, a user with the rights of that page, and one without any.
+
+What the first one does works; what the second one does is refused with the error that names the reason, and in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import METADATA_TOPIC_ID
+from headrace.client import Admin, Consumer, Producer
+from headrace.client.connection import Connection, Disconnected, NoAnswer
+from headrace.client.options import CLIENT_OPTIONS
+from headrace.client.security import ClientSecurity, make_security
+from headrace.protocol.apis import ApiKey
+from headrace.testing.peers import tool
+from tools.prove.api_samples import OPEN, SAMPLES, TOPIC, check_refusal, of
+from tools.prove.secured_files import SecuredFiles
+from tools.prove.spark.programs import Program
+
+GROUP, TRANSACTION, TARGET = "billing", "billing", "bills"
+HOST = "localhost"
+WAIT_S = 30.0
+REFUSED_S_MAX = 15.0  # nobody waits longer for a refusal
+TOOL_S_MAX = 90.0
+SPARK_S_MAX = 400.0
+NOT_PERMITTED = "mallory"
+TOPIC_REFUSED, GROUP_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED
+TRANSACTION_REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+def properties_of_stranger(files: SecuredFiles) -> Path:
+    """Write the client file of a user who can log in and has no rights."""
+    path = files.file(f"{NOT_PERMITTED}.properties")
+    path.write_text(files.file("alice.properties").read_text().replace("alice", NOT_PERMITTED))
+    return path
+
+
+# --- our own client
+
+
+def own_client(options: Mapping[str, str]) -> int:
+    """Groups of both protocols and a transaction that reads and writes; the number of records that were read."""
+    read = 0
+    with Producer(dict(options)) as producer:
+        for delivery in [producer.send(TOPIC, b"%d" % number) for number in range(10)]:
+            delivery.result(WAIT_S)
+    given = {**options, "group.id": GROUP, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+    for protocol in ("classic", "consumer"):
+        with (
+            Consumer({**given, "group.protocol": protocol, "enable.auto.commit": "false"}) as consumer,
+            Producer({**options, "transactional.id": TRANSACTION}) as producer,
+        ):
+            consumer.subscribe([TOPIC])
+            records = consumer.poll(WAIT_S)
+            assert records, f"the group of protocol {protocol} got no records"
+            producer.transaction.init()
+            producer.transaction.begin()
+            for record in records:
+                producer.send(TOPIC, record.value).result(WAIT_S)
+            producer.transaction.send_offsets(consumer.positions(), consumer.group_metadata())
+            producer.transaction.commit()
+            read += len(records)
+    with Admin(dict(options)) as admin:
+        committed = sum(one.offset for one in admin.committed_offsets(GROUP).values())
+        assert committed > 0, "no offset was committed"
+    return read
+
+
+def own_client_refused(options: Mapping[str, str]) -> int:
+    """How many things were refused as they must be."""
+
+    def produce() -> None:
+        with Producer(dict(options)) as producer:
+            producer.send(TOPIC, b"x").result(WAIT_S)
+
+    def consume(protocol: str) -> None:
+        with Consumer({**options, "group.id": GROUP, "group.protocol": protocol}) as consumer:
+            consumer.subscribe([TOPIC])
+            consumer.poll(WAIT_S)
+
+    def begin() -> None:
+        with Producer({**options, "transactional.id": TRANSACTION}) as producer:
+            producer.transaction.init()
+
+    def administer() -> None:
+        with Admin(dict(options)) as admin:
+            admin.describe_acls()
+
+    attempts: list[tuple[Callable[[], None], set[ErrorCode]]] = [
+        (produce, {TOPIC_REFUSED}),
+        (lambda: consume("classic"), {GROUP_REFUSED, TOPIC_REFUSED}),
+        (lambda: consume("consumer"), {GROUP_REFUSED, TOPIC_REFUSED}),
+        (begin, {TRANSACTION_REFUSED}),
+        (administer, {ErrorCode.CLUSTER_AUTHORIZATION_FAILED}),
+    ]
+    for attempt, codes in attempts:
+        began = time.monotonic()
+        try:
+            attempt()
+        except KafkaError as error:
+            assert error.code in codes, f"refused with {error.code.name}, expected one of {sorted(codes)}"
+        else:
+            raise AssertionError(f"it was not refused, expected one of {sorted(codes)}")
+        assert time.monotonic() - began < REFUSED_S_MAX, f"the refusal took {time.monotonic() - began:.0f} s"
+    return len(attempts)
+
+
+# --- Kafka's tools
+
+_PERF = "--num-records 20 --record-size 10 --throughput -1"
+# Tool and arguments, standard input, a text that the permitted user must see, the exception that the other one must see.
+CALLS = (
+    (f"console-producer --topic {TOPIC}", "one\ntwo\n", "", "TopicAuthorizationException"),
+    (f"console-consumer --topic {TOPIC} --group {GROUP} --from-beginning --max-messages 1 --timeout-ms 30000",
+     "", "Processed a total of 1 messages", "AuthorizationException"),
+    (f"consumer-groups --describe --group {GROUP} --offsets", "", TOPIC, "GroupAuthorizationException"),
+    (f"producer-perf-test --topic {TOPIC} {_PERF} --transactional-id {TRANSACTION} --transaction-duration-ms 50",
+     "", "20 records sent", "TransactionalIdAuthorizationException"),
+    (f"transactions describe --transactional-id {TRANSACTION}", "", "CompleteCommit", "failed due to authorization failure"),
+    (f"get-offsets --topic {TOPIC}", "", f"{TOPIC}:0:", "Could not match any topic-partitions"),
+)  # fmt: skip
+
+
+def kafkas_tools(files: SecuredFiles, *, permitted: bool) -> int:
+    config = files.file("alice.properties") if permitted else files.file(f"{NOT_PERMITTED}.properties")
+    where = ["--bootstrap-server", f"{HOST}:{files.port}", "--command-config", str(config)]
+    for text, given, seen, refused in CALLS:
+        name, *arguments = text.split()
+        call = [*where, *arguments] if name == "transactions" else [*arguments, *where]
+        done = tool(name, *call, input=given.encode(), timeout_s=TOOL_S_MAX)
+        said = (done.stdout + done.stderr).decode(errors="replace")
+        expected = seen if permitted else refused
+        assert expected in said, (
+            f"kafka-{text} ({'' if permitted else 'not '}permitted) did not say {expected!r}: {said}"
+        )
+        assert not permitted or (done.returncode == 0 and "Exception" not in said), f"kafka-{text}: {said}"
+    return len(CALLS)
+
+
+# --- Spark
+
+
+def spark_jobs(files: SecuredFiles, log: Path) -> int:
+    """The rows that a stream of the permitted user copied."""
+
+    def options(name: str) -> dict[str, str]:
+        return {f"kafka.{key}": value for key, value in files.properties(name).items()}
+
+    story = {
+        "permitted": options("alice.properties"),
+        "refused": options(f"{NOT_PERMITTED}.properties"),
+        "source": TOPIC,
+        "target": TARGET,
+    }
+    program = Program("tools.prove.spark.secured", json.dumps(story), log=log)
+    try:
+        program.heard("done", SPARK_S_MAX)
+    finally:
+        program.close()
+    told: dict[str, Any] = {one["name"]: one for one in program.said}
+    for name in ("copied", "counted"):
+        assert told[name]["error"] is None, f"Spark, {name}: {told[name]['error']}"
+    for name in ("refused-stream", "refused-read", "refused-write"):
+        error = told[name]["error"]
+        assert error is not None and "AUTHORIZATION_FAILED" in error, f"Spark, {name}: {error}"
+    rows = int(told["counted"]["result"])
+    assert rows > 0, "Spark copied nothing"
+    return rows
+
+
+# --- every API
+
+
+def _security(options: Mapping[str, str], **more: str) -> ClientSecurity:
+    values = {name: option.default for name, option in CLIENT_OPTIONS.items()}
+    given = {name: value for name, value in options.items() if name in values}
+    return make_security({**values, **given, **more}, random.Random(3))
+
+
+async def _listed(port: int, security: ClientSecurity) -> dict[ApiKey, tuple[int, int]]:
+    """Return what the listener answers, from ApiVersions, which is made from its table."""
+    connection = await Connection.connect(HOST, port, security=security)
+    answer = await connection.request(of(18, client_software_name="headrace", client_software_version="1"), version=4)
+    await connection.close()
+    return {ApiKey(one.api_key): (one.min_version, one.max_version) for one in answer.api_keys}
+
+
+async def refuse_every_api(files: SecuredFiles, topic_id: Any) -> tuple[int, int]:
+    """As the user without rights, on both listeners; how many requests of how many APIs were refused."""
+    security = _security(files.properties(f"{NOT_PERMITTED}.properties"))
+    requests, apis = 0, 0
+    for port, controller in ((files.port, False), (files.controller_port, True)):
+        for key, (low, high) in (await _listed(port, security)).items():
+            if key in OPEN:
+                continue
+            apis += 1
+            low = max(low, 3) if key is ApiKey.PRODUCE else low  # listed for librdkafka, but not answered
+            for version in sorted({low, high}):
+                connection = await Connection.connect(HOST, port, security=security)
+                wanted = METADATA_TOPIC_ID if controller else topic_id
+                await check_refusal(connection, key, version, wanted, controller=controller)
+                await connection.close()
+                requests += 1
+    return requests, apis
+
+
+async def refuse_without_login(files: SecuredFiles) -> int:
+    """On both listeners every API but those of the login ends the connection; how many were tried."""
+    known = _security(files.properties("admin.properties"))
+    nobody = _security({**files.properties("admin.properties"), "security.protocol": "SSL"})
+    tried = 0
+    for port in (files.port, files.controller_port):
+        for key, (_, version) in (await _listed(port, known)).items():
+            if key in OPEN:
+                continue
+            connection = await Connection.connect(HOST, port, security=nobody)
+            try:
+                request = SAMPLES[key](version, METADATA_TOPIC_ID) if key in SAMPLES else of(key)
+                await asyncio.wait_for(connection.request(request, version=version), REFUSED_S_MAX)
+            except (Disconnected, NoAnswer):
+                tried += 1
+            else:
+                raise AssertionError(f"{key.name} was answered on port {port} without a login")
+            finally:
+                await connection.close()
+        try:
+            await Connection.connect(HOST, port, timeout_s=REFUSED_S_MAX)
+        except (Disconnected, NoAnswer):
+            continue
+        raise AssertionError(f"port {port} answers without TLS")
+    return tried
