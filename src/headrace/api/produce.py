@@ -113,7 +113,9 @@ class ProduceApi:
                     if unusual or partition.compresses:
                         compressed = _check_compressed(partition, records, header, now_ms)
                         if compressed is not None and unusual & TRANSACTIONAL:
-                            guard = self._transactional.guard(context.api_version, partition, header)
+                            guard = self._transactional.guard(
+                                context.api_version, partition, header, request.transactional_id, now_ms
+                            )
                         if compressed is None or (guard is not None and guard.waits):
                             pending.append(_Pending(topic, answer, partition, records, header, compressed, guard))
                             continue
@@ -206,7 +208,9 @@ class ProduceApi:
         now_ms: int,
         unflushed: list[tuple[PartitionResponse, Synced]],
     ) -> ProduceResponse | None:
-        checked = [one for waiting in pending if (one := await self._check(context, waiting, now_ms)) is not None]
+        checked = [
+            one for waiting in pending if (one := await self._check(context, request, waiting, now_ms)) is not None
+        ]
         for one in await self._verified(context, request.transactional_id, checked):
             assert one.checked is not None
             try:
@@ -220,7 +224,9 @@ class ProduceApi:
             return await self._flushed(response, unflushed)
         return response if request.acks else self._unanswered(response)
 
-    async def _check(self, context: RequestContext, one: _Pending, now_ms: int) -> _Pending | None:
+    async def _check(
+        self, context: RequestContext, request: ProduceRequest, one: _Pending, now_ms: int
+    ) -> _Pending | None:
         """None: it was refused."""
         if one.checked is not None:
             return one
@@ -229,7 +235,9 @@ class ProduceApi:
             checked = await self._loop.run_in_executor(None, partition.check, one.records, header, now_ms)
             guard = None
             if header.is_transactional:
-                guard = self._transactional.guard(context.api_version, partition, header)
+                guard = self._transactional.guard(
+                    context.api_version, partition, header, request.transactional_id, now_ms
+                )
             return one._replace(checked=checked, guard=guard)
         except KafkaError as error:
             self._refuse(context, one.topic, one.answer, error, partition)
