@@ -30,9 +30,11 @@ _Described = ConsumerGroupDescribeResponse.DescribedGroup
 
 
 class ConsumerGroupsApi:
-    def __init__(self, groups: Coordination[GroupShard], image: Callable[[], Image]) -> None:
+    def __init__(self, groups: Coordination[GroupShard], image: Callable[[], Image], *, is_enabled: bool) -> None:
+        """`is_enabled`: `group.coordinator.rebalance.protocols` has the protocol of consumer groups."""
         self._groups = groups
         self._image = image
+        self._is_enabled = is_enabled
 
     def heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
@@ -59,7 +61,7 @@ class ConsumerGroupsApi:
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def _check_feature(self) -> None:
-        if self._image().features.get(GROUP_VERSION, 0) < 1:
+        if not self._is_enabled or self._image().features.get(GROUP_VERSION, 0) < 1:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
 
     async def describe(

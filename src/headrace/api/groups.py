@@ -11,6 +11,7 @@ from typing import TypeVar
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.broker.coordination import Coordination
 from headrace.coordinators.group.asked import Asked
+from headrace.coordinators.group.classic.joining import MemberRefused
 from headrace.coordinators.group.classic.membership import heartbeat_at_a_glance
 from headrace.coordinators.group.groups import describe_group, list_groups
 from headrace.coordinators.group.shard import GroupShard
@@ -79,7 +80,8 @@ class GroupsApi:
 
     async def join(self, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
         def refused(error: KafkaError) -> JoinGroupResponse:
-            return JoinGroupResponse(error_code=error.code, member_id=request.member_id)
+            is_told = isinstance(error, MemberRefused) or error.code is ErrorCode.INVALID_GROUP_ID
+            return JoinGroupResponse(error_code=error.code, member_id=request.member_id if is_told else "")
 
         answer = self._answer(context, request.group_id, request, refused)
         if not isinstance(answer, JoinGroupResponse):

@@ -256,7 +256,11 @@ class BrokerRole:
             coordinator=FindCoordinatorApi(image, self._creation, settings.values),
             committed=CommittedOffsetsApi(self.groups, image),
             groups=GroupsApi(self.groups),
-            consumer_groups=ConsumerGroupsApi(self.groups, image),
+            consumer_groups=ConsumerGroupsApi(
+                self.groups,
+                image,
+                is_enabled="consumer" in settings.texts("group.coordinator.rebalance.protocols"),
+            ),
             cluster=ClusterApi(image, settings.node_id, cluster_id),
             configs=ConfigsApi(image, self._options, settings.node_id),
             alter_configs=AlterConfigsApi(image, self._options, forwarding, settings.node_id),
