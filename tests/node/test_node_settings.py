@@ -130,6 +130,14 @@ def test_what_changes_nothing_is_said_once(caplog, flag, named):
     assert len(said) == 1 and named in said[0]
 
 
+@pytest.mark.parametrize("flags", [{"threads": 128}, {"threads": 2, "dedupe.buffer.size": 2_097_152}])
+def test_every_thread_of_the_cleaner_needs_more_than_a_megabyte(caplog, flags):
+    texts = [f"log.cleaner.{name}={value}" for name, value in flags.items()]
+    with pytest.raises(ConfigError, match=r"log\.cleaner\.dedupe\.buffer\.size=\d+ must be more than 1048576 bytes"):
+        read_settings(None, texts, {})
+    assert read_settings(None, ["log.cleaner.threads=127"], {}).number("log.cleaner.threads") == 127
+
+
 def test_the_classic_protocol_of_groups_cannot_be_switched_off(caplog):
     with pytest.raises(ConfigError, match=r"group\.coordinator\.rebalance\.protocols must have classic"):
         warnings_of(caplog, "group.coordinator.rebalance.protocols=consumer")

@@ -58,9 +58,10 @@ from headrace.broker.registration import Registration
 from headrace.broker.topic_creation import TopicCreation
 from headrace.metadata.image import Image
 from headrace.metadata.loader import MetadataLoader
-from headrace.metadata.state import KRAFT_VERSION
+from headrace.metadata.records import CORDONED_LEVEL
+from headrace.metadata.state import KRAFT_VERSION, METADATA_VERSION
 from headrace.node.coordinators import Coordinators
-from headrace.node.formatting import SUPPORTED_FEATURES
+from headrace.node.feature_levels import SUPPORTED_FEATURES
 from headrace.node.listeners import open_listeners
 from headrace.node.security import SecurityOfListeners, make_authorizer
 from headrace.node.settings import Settings
@@ -168,6 +169,7 @@ class BrokerRole:
             self.replicas.stop_node,
         )
         self.replicas.on_directory_failed = self.registration.hurry
+        directories.may_cordon = lambda: self.image.features.get(METADATA_VERSION, 0) >= CORDONED_LEVEL
         self._assignments = DirectoryAssignments(
             channel, settings.node_id, self.replicas, lambda: self.registration.broker_epoch
         )
@@ -328,6 +330,8 @@ class BrokerRole:
         await self.registration.register(previous_broker_epoch)
         self._tasks.append(self._loop.create_task(self._observer.run()))
         await self._caught_up()
+        if self.replicas.directories.ignores_cordons():
+            log.warning("cordoned.log.dirs has no effect: it needs metadata.version 4.3-IV0")
         await self.replicas.finish_loading()
         await self.registration.become_active()
         await self._caught_up()

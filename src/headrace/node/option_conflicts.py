@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from headrace.base.errors import ConfigError
 from headrace.base.options import Value
+from headrace.broker.dynamic_options import cleaner_buffer_complaint
 
 # The strongest first: a weaker name counts only while no stronger one is set.
 SYNONYMS = (
@@ -36,6 +37,9 @@ def check_conflicts(values: Mapping[str, Value], explicit: Collection[str]) -> N
     protocols = values["group.coordinator.rebalance.protocols"]
     if not isinstance(protocols, list) or "classic" not in protocols:
         raise ConfigError("group.coordinator.rebalance.protocols must have classic: it cannot be disabled")
+    wrong = cleaner_buffer_complaint(values)
+    if wrong is not None:
+        raise ConfigError(wrong)
     delay, idle = "connection.failed.authentication.delay.ms", "connections.max.idle.ms"
     if 0 <= _number(values, idle) <= _number(values, delay):
         raise ConfigError(f"{delay}={values[delay]} must be less than {idle}={values[idle]}")
