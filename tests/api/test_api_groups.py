@@ -218,3 +218,29 @@ def test_consumer_groups_can_be_switched_off():
 
     with EmbeddedNode({**SETTINGS, "group.coordinator.rebalance.protocols": "classic"}) as node:
         asyncio.run(run(node))
+
+
+def test_answers_have_the_order_of_the_question_or_of_names(node):
+    async def run():
+        groups = ["zebra", "ant", "mole"]
+        connection = await connect(node, *groups)
+        client = Client(connection, 9)
+        topic_id = await make_topic(connection, "ordered")
+        for group in groups:
+            await client.ask(commit_request(client, group, "ordered", topic_id, 3))
+        listed = [one.group_id for one in (await connection.request(of(16), version=5)).groups]
+        assert listed == sorted(listed) and set(groups) <= set(listed)
+        described = await connection.request(of(15, groups=["nobody", *groups]), version=6)
+        assert [one.group_id for one in described.groups] == ["nobody", *groups]
+        described = await connection.request(of(69, group_ids=["zebra", "", "ant"]), version=1)
+        assert [(one.group_id, one.error_code) for one in described.groups] == [
+            ("", ErrorCode.INVALID_GROUP_ID),
+            ("zebra", ErrorCode.GROUP_ID_NOT_FOUND),
+            ("ant", ErrorCode.GROUP_ID_NOT_FOUND),
+        ]
+        names = [part(3, "MetadataRequestTopic", name=name) for name in ("no-such", "ordered", "neither")]
+        answer = await connection.request(of(3, topics=names, allow_auto_topic_creation=False), version=12)
+        assert [topic.name for topic in answer.topics] == ["ordered", "no-such", "neither"]
+        await connection.close()
+
+    asyncio.run(run())

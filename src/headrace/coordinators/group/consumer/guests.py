@@ -84,8 +84,11 @@ def join(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
     refresh_epoch(shard, group, changed, tx)
     if not downgrades:
         assign_if_due(shard, group, now_ms, tx)
-    owned = _owned(subscription, shard.image())
-    member = reconcile(shard, group, member_id, owned, changed, now_ms, tx)
+    if downgrades and group.epochs.assignment < group.epochs.group:
+        member = group.members[member_id]  # the classic group that it will be in assigns anew
+    else:
+        owned = _owned(subscription, shard.image())
+        member = reconcile(shard, group, member_id, owned, changed, now_ms, tx)
     _not_awaited(group, member_id, tx)
     if downgrades:
         downgrade(shard, group, generation, now_ms, tx)
