@@ -1,5 +1,8 @@
 """What administrators ask of a running node, over its socket: what is answered, and what changes on it."""
 
+import subprocess
+import sys
+
 import pytest
 from admin_client import BROKER, DELETE, GROUP, LOGGER, METRICS, SET, TOPIC, Admin
 
@@ -235,6 +238,44 @@ def test_a_replica_moves_to_another_directory_and_loses_nothing(tmp_path):
         assert admin.produce("moved", 0, b"y", producer=(7, 0, 20)).base_offset == 20
         node.restart()
         assert end(admin, "moved") == 21 and sizes(admin)[("moved", 0, False)][0] == target
+
+
+def cordoned(admin):
+    return {one.log_dir for one in admin.ask(DescribeLogDirsRequest(topics=None)).results if one.is_cordoned}
+
+
+def test_no_replica_moves_to_a_directory_that_is_cordoned(tmp_path):
+    dirs = [str(tmp_path / name) for name in ("a", "b")]
+    with EmbeddedNode({"log.dirs": ",".join(dirs)}, data_dir=tmp_path) as node:
+        admin = Admin(node.port)
+        admin.create("kept")
+        was, _ = sizes(admin)[("kept", 0, False)]
+        [target] = [path for path in dirs if path != was]
+        assert admin.alter(BROKER, "1", ("cordoned.log.dirs", SET, target))[0] == ErrorCode.NONE
+        while cordoned(admin) != {target}:
+            pass
+        assert move(admin, target, "kept") is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert sizes(admin)[("kept", 0, False)][0] == was
+        assert admin.alter(BROKER, "1", ("cordoned.log.dirs", DELETE, None))[0] == ErrorCode.NONE
+        while cordoned(admin):
+            pass
+        assert move(admin, target, "kept") is ErrorCode.NONE
+
+
+def test_directories_are_cordoned_only_where_the_metadata_version_has_it(tmp_path):
+    dirs = [str(tmp_path / name) for name in ("a", "b")]
+    settings = {"log.dirs": ",".join(dirs), "cordoned.log.dirs": dirs[1]}
+    flags = [f"{name}={value}" for name, value in settings.items()]
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "format", "-r", "4.2", *(part for flag in flags for part in ("-c", flag))],
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    with EmbeddedNode(settings, data_dir=tmp_path) as node:
+        admin = Admin(node.port)
+        assert cordoned(admin) == set()
+        assert admin.alter(BROKER, "1", ("cordoned.log.dirs", SET, dirs[0]))[0] == ErrorCode.INVALID_CONFIG
 
 
 def test_snapshots_are_taken_and_the_next_start_begins_with_the_newest(tmp_path):

@@ -169,3 +169,78 @@ def test_a_deleted_topic_takes_its_offsets(node):
         await connection.close()
 
     asyncio.run(run())
+
+
+def test_a_refused_join_gives_back_the_member_id_where_kafka_does(node):
+    async def run():
+        connection = await connect(node, "empty", "new")
+        offered = [part(11, "JoinGroupRequestProtocol", name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")]
+        fields = {"rebalance_timeout_ms": 9000, "protocol_type": "consumer", "protocols": offered, "member_id": "who"}
+
+        async def refused(group, session_timeout_ms=6000, **more):
+            request = of(11, group_id=group, session_timeout_ms=session_timeout_ms, **{**fields, **more})
+            answer = await connection.request(request, version=9)
+            return ErrorCode(answer.error_code), answer.member_id
+
+        assert await refused("empty") == (ErrorCode.UNKNOWN_MEMBER_ID, "who")
+        assert await refused("empty", 1) == (ErrorCode.INVALID_SESSION_TIMEOUT, "who")
+        assert await refused("") == (ErrorCode.INVALID_GROUP_ID, "who")
+        beat = of(68, group_id="new", member_id="m", rebalance_timeout_ms=9000, subscribed_topic_names=[TOPIC])
+        beat.topic_partitions = []
+        assert (await connection.request(beat, version=1)).error_code == 0
+        assert await refused("new", protocol_type="connect") == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
+        await connection.close()
+
+    asyncio.run(run())
+
+
+def test_offsets_of_a_group_that_is_not_there_cannot_be_deleted_whatever_the_topic(node):
+    async def run():
+        connection = await connect(node, "nobody")
+        partitions = [part(47, "OffsetDeleteRequestPartition", partition_index=0)]
+        topics = [part(47, "OffsetDeleteRequestTopic", name="no-such-topic", partitions=partitions)]
+        answer = await connection.request(of(47, group_id="nobody", topics=topics), version=0)
+        assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
+        await connection.close()
+
+    asyncio.run(run())
+
+
+def test_consumer_groups_can_be_switched_off():
+    async def run(node):
+        connection = await connect(node, "g")
+        beat = of(68, group_id="g", member_id="m", rebalance_timeout_ms=9000, subscribed_topic_names=[TOPIC])
+        beat.topic_partitions = []
+        assert (await connection.request(beat, version=1)).error_code == ErrorCode.UNSUPPORTED_VERSION
+        [described] = (await connection.request(of(69, group_ids=["g"]), version=1)).groups
+        assert described.error_code == ErrorCode.UNSUPPORTED_VERSION
+        await connection.close()
+
+    with EmbeddedNode({**SETTINGS, "group.coordinator.rebalance.protocols": "classic"}) as node:
+        asyncio.run(run(node))
+
+
+def test_answers_have_the_order_of_the_question_or_of_names(node):
+    async def run():
+        groups = ["zebra", "ant", "mole"]
+        connection = await connect(node, *groups)
+        client = Client(connection, 9)
+        topic_id = await make_topic(connection, "ordered")
+        for group in groups:
+            await client.ask(commit_request(client, group, "ordered", topic_id, 3))
+        listed = [one.group_id for one in (await connection.request(of(16), version=5)).groups]
+        assert listed == sorted(listed) and set(groups) <= set(listed)
+        described = await connection.request(of(15, groups=["nobody", *groups]), version=6)
+        assert [one.group_id for one in described.groups] == ["nobody", *groups]
+        described = await connection.request(of(69, group_ids=["zebra", "", "ant"]), version=1)
+        assert [(one.group_id, one.error_code) for one in described.groups] == [
+            ("", ErrorCode.INVALID_GROUP_ID),
+            ("zebra", ErrorCode.GROUP_ID_NOT_FOUND),
+            ("ant", ErrorCode.GROUP_ID_NOT_FOUND),
+        ]
+        names = [part(3, "MetadataRequestTopic", name=name) for name in ("no-such", "ordered", "neither")]
+        answer = await connection.request(of(3, topics=names, allow_auto_topic_creation=False), version=12)
+        assert [topic.name for topic in answer.topics] == ["ordered", "no-such", "neither"]
+        await connection.close()
+
+    asyncio.run(run())

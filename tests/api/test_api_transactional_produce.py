@@ -173,6 +173,17 @@ def test_verified_before_and_ended_twice_is_not_verified(stage):
     assert stage.stable() == stage.log().log_end == 4
 
 
+def test_a_batch_of_a_fenced_producer_is_refused_and_logged_with_both_epochs(stage, caplog):
+    caplog.set_level("INFO", "headrace.api.produce_transactional")
+    assert stage.produce(0) == (NONE, 0)
+    stage.mark(1)
+    assert stage.produce(2) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)
+    [line] = caplog.messages
+    assert line == (
+        f"Fenced a producer of transactional id '{ID}' on t-0: producer {PRODUCER} has epoch 1, this came with epoch 0"
+    )
+
+
 def test_a_repeated_batch_is_answered_with_its_first_offset(stage):
     assert stage.produce(0, count=2) == (NONE, 0)
     assert stage.produce(2) == (NONE, 2)

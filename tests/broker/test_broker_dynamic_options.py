@@ -97,6 +97,7 @@ def test_what_nobody_may_have_written_is_not_used_and_the_broker_starts_all_the_
         ({"num.io.threads": "100"}, False, "not be greater than double the current value 8"),
         ({"num.io.threads": "2"}, False, "at least half the current value 8"),
         ({"cordoned.log.dirs": "/c"}, True, "Missing entries : /c"),
+        ({"log.cleaner.dedupe.buffer.size": "1048576"}, False, "log.cleaner.dedupe.buffer.size=1048576 must be more"),
     ],
 )
 def test_what_a_client_may_not_set(texts, per_broker, words):

@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from consumer_clients import Client
+from consumer_clients import Client, settle
 from group_stage import GroupStage
 
 from headrace.base.errors import ErrorCode, KafkaError
@@ -30,8 +30,9 @@ def topics_of(message, owned):
 class ClassicClient:
     """Cooperative: it says what it owns when it joins. Where it leads, everybody is assigned what `plan` says."""
 
-    def __init__(self, stage, *topics, plan=None, group="g"):
+    def __init__(self, stage, *topics, plan=None, group="g", instance_id=None):
         self.stage, self.topics, self.plan, self.group = stage, topics, plan or {}, group
+        self.instance_id = instance_id
         self.id, self.generation, self.owned = "", -1, set()
         self.joining = []
 
@@ -45,6 +46,7 @@ class ClassicClient:
         request = JoinGroupRequest(
             group_id=self.group,
             member_id=self.id,
+            group_instance_id=self.instance_id,
             session_timeout_ms=30_000,
             rebalance_timeout_ms=60_000,
             protocol_type="consumer",
@@ -55,9 +57,13 @@ class ClassicClient:
             request, lambda answer, error: heard.append(error or answer), 9, client_id="c", client_host="/h"
         )
         self.joining = heard
+        if heard and isinstance(heard[0], Exception):
+            raise heard[0]
         if heard and heard[0].error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.id = heard[0].member_id
             self.join()
+        elif heard:
+            self.id = heard[0].member_id
 
     def sync(self):
         [answer] = self.joining
@@ -76,6 +82,7 @@ class ClassicClient:
         request = SyncGroupRequest(
             group_id=self.group,
             member_id=self.id,
+            group_instance_id=self.instance_id,
             generation_id=self.generation,
             protocol_type="consumer",
             protocol_name="cooperative-sticky",
@@ -97,7 +104,13 @@ class ClassicClient:
 
     def beat(self):
         return self.stage.ask(
-            HeartbeatRequest(group_id=self.group, member_id=self.id, generation_id=self.generation), 4
+            HeartbeatRequest(
+                group_id=self.group,
+                member_id=self.id,
+                group_instance_id=self.instance_id,
+                generation_id=self.generation,
+            ),
+            4,
         ).error_code
 
     def follow(self):
@@ -231,9 +244,10 @@ def test_no_way_there(policy):
     assert first.beat() == ErrorCode.NONE
 
 
-@pytest.mark.parametrize("policy", ["disabled", "upgrade"])
-def test_no_way_back(policy):
-    stage = GroupStage({"orders": 6}, group_consumer_migration_policy=policy, group_consumer_assignment_interval_ms=0)
+def test_no_way_back():
+    stage = GroupStage(
+        {"orders": 6}, group_consumer_migration_policy="upgrade", group_consumer_assignment_interval_ms=0
+    )
     new, old = Client(stage, "new", "orders"), ClassicClient(stage, "orders")
     new.beat()
     old.join()
@@ -242,3 +256,140 @@ def test_no_way_back(policy):
     assert stage.shard.consumers.has("g")
     old.follow()
     assert len(old.owned) == 6, "it is served where it is"
+
+
+@pytest.mark.parametrize("policy", ["disabled", "bidirectional"])
+def test_the_classic_protocol_joins_a_consumer_group_only_if_groups_may_change_their_protocol(policy):
+    stage = GroupStage({"orders": 6}, group_consumer_migration_policy=policy)
+    Client(stage, "new", "orders").beat()
+    old = ClassicClient(stage, "orders")
+    if policy == "bidirectional":
+        old.join()
+        return
+    with pytest.raises(KafkaError) as caught:
+        old.join()
+    assert caught.value.code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert "group.consumer.migration.policy" in caught.value.message
+
+
+def test_members_of_the_consumer_protocol_leave_by_their_id(stage):
+    clients = [Client(stage, name, "orders") for name in ("a", "b")]
+    clients.append(Client(stage, "c", "orders", instance_id="c-1"))
+    settle(stage, clients)
+    identities = [
+        LeaveGroupRequest.MemberIdentity(member_id="a"),
+        LeaveGroupRequest.MemberIdentity(member_id="nobody"),
+        LeaveGroupRequest.MemberIdentity(member_id="b", group_instance_id="c-1"),
+        LeaveGroupRequest.MemberIdentity(member_id="c", group_instance_id="c-1"),
+    ]
+    answer = stage.ask(LeaveGroupRequest(group_id="g", members=identities), 5)
+    assert [one.error_code for one in answer.members] == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.NONE,
+    ]
+    assert [member.member_id for member in describe(stage.shard, "g").members] == ["b"]
+
+
+def test_a_static_member_that_comes_back_with_the_classic_protocol_makes_the_group_classic(stage):
+    new, old = Client(stage, "new", "orders", instance_id="i"), ClassicClient(stage, "orders")
+    new.beat()
+    old.join()
+    old.sync()
+    for _ in range(4):
+        stage.pass_time(1000)
+        new.beat()
+        old.follow()
+    assert len(new.owned) == len(old.owned) == 3
+    held = named(stage, new)
+    back = ClassicClient(stage, "orders", instance_id="i")
+    back.owned = held
+    back.join()
+    assert stage.shard.classic.has("g") and not stage.shard.consumers.has("g")
+    assert stage.shard.classic.groups["g"].state.value == "Stable", "each has what it had: nobody joins again"
+    assert back.sync() == ErrorCode.NONE and back.owned == held
+    assert old.beat() == back.beat() == ErrorCode.NONE
+    stage.move()
+    assert stage.shard.classic.has("g") and not stage.shard.consumers.has("g"), "so it is in the log"
+    assert old.beat() == ErrorCode.NONE
+
+
+def test_a_static_member_with_other_topics_makes_the_group_classic_and_lets_it_join_again():
+    stage = GroupStage({"orders": 6, "clicks": 2}, group_consumer_assignment_interval_ms=0)
+    new, old = Client(stage, "new", "orders", instance_id="i"), ClassicClient(stage, "orders")
+    new.beat()
+    old.join()
+    old.sync()
+    for _ in range(4):
+        new.beat()
+        old.follow()
+    ClassicClient(stage, "clicks", instance_id="i").join()
+    assert stage.shard.classic.groups["g"].state.value == "PreparingRebalance"
+    assert old.beat() == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+@pytest.mark.parametrize("policy", ["upgrade"])
+def test_a_static_member_leaves_the_group_what_it_is_where_there_is_no_way_back(policy):
+    stage = GroupStage({"orders": 6}, group_consumer_migration_policy=policy, group_consumer_assignment_interval_ms=0)
+    Client(stage, "new", "orders", instance_id="i").beat()
+    ClassicClient(stage, "orders", instance_id="i").join()
+    assert stage.shard.consumers.has("g") and not stage.shard.classic.has("g")
+
+
+def test_a_guest_is_asked_to_join_when_there_is_something_to_have_for_it():
+    """The epoch of the group alone is no reason: the assignment may come seconds later."""
+    stage = GroupStage({"orders": 6}, group_consumer_assignment_interval_ms=5000)
+    new, old = Client(stage, "new", "orders"), ClassicClient(stage, "orders")
+    new.beat()
+    old.join()
+    old.sync()
+    group = stage.shard.consumers.groups["g"]
+    stage.pass_time(100)
+    Client(stage, "another", "orders").beat()
+    assert group.epochs.group > group.epochs.assignment
+    member = group.members[old.id]
+    assert member.epoch == group.epochs.assignment
+    assert old.beat() == ErrorCode.NONE
+    assert old.sync() == ErrorCode.NONE
+
+
+def test_a_description_shows_what_a_member_has_not_given_up_yet(stage):
+    first = Client(stage, "first", "orders")
+    first.beat()
+    first.beat()
+    assert len(first.owned) == 6
+    Client(stage, "second", "orders").beat()
+    first.beat()
+    [member] = [one for one in describe(stage.shard, "g").members if one.member_id == "first"]
+    assert stage.shard.consumers.groups["g"].members["first"].revoking
+    [topic] = member.assignment.topic_partitions
+    assert topic.partitions == [0, 1, 2, 3, 4, 5]
+    assert [len(one.partitions) for one in member.target_assignment.topic_partitions] == [3]
+
+
+@pytest.mark.parametrize(
+    "assignment, why",
+    [
+        (embedded(ConsumerProtocolAssignment(user_data=b"mine")), "because an unsupported custom assignor is in use"),
+        (b"\x00\x03\xff", "because the embedded consumer protocol is malformed"),
+    ],
+)
+def test_an_upgrade_that_would_lose_something_says_what(stage, assignment, why):
+    old = ClassicClient(stage, "orders")
+    old.join()
+    stage.pass_time(10_000)
+    [answer] = old.joining
+    assignments = [SyncGroupRequest.SyncGroupRequestAssignment(member_id=old.id, assignment=assignment)]
+    request = SyncGroupRequest(
+        group_id="g",
+        member_id=old.id,
+        generation_id=answer.generation_id,
+        protocol_type="consumer",
+        protocol_name="cooperative-sticky",
+        assignments=assignments,
+    )
+    assert stage.ask(request, 5).error_code == ErrorCode.NONE
+    with pytest.raises(KafkaError) as caught:
+        stage.ask(Client(stage, "new", "orders").request())
+    assert caught.value.code == ErrorCode.GROUP_ID_NOT_FOUND and why in caught.value.message

@@ -11,6 +11,7 @@ from headrace.coordinators.transaction.asked import (
     ProducerInitialized,
     TransactionEnded,
 )
+from headrace.coordinators.transaction.fencing import FENCING_LOG_LINES_PER_SECOND
 from headrace.coordinators.transaction.state import EPOCH_LAST, EPOCH_MAX, TWO_PHASE_TIMEOUT_MS
 from headrace.coordinators.transaction.states import State
 
@@ -105,7 +106,7 @@ def test_an_end_that_is_asked_again_is_answered_alike(commit, moves):
         stage.move()
         assert len(stage.sent) == 2 and stage.sent[0] == stage.sent[1]  # once by each coordinator
     assert stage.code(end(producer, commit)) is BUSY
-    assert stage.code(end(producer, not commit)) is INVALID
+    assert stage.code(end(producer, not commit)) is BUSY
     stage.write_markers()
     if moves:
         stage.move()
@@ -127,10 +128,66 @@ def test_a_late_end_does_not_touch_the_next_transaction(late_commits):
     before = stage.found
     assert stage.code(late) is FENCED and stage.found == before
     stage.ask(end(following, not late_commits))
-    assert stage.code(late) is FENCED
+    assert stage.code(late) is BUSY
     assert [markers.commit for markers in stage.sent] == [not late_commits]
     stage.write_markers()
     assert stage.code(late) is FENCED
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_producer_that_ends_its_next_transaction_before_the_markers_are_written_is_not_fenced(commit, moves):
+    """It has its next epoch since the end was decided, and may use it at once."""
+    stage, producer = began()
+    ended = stage.ask(end(producer, commit))
+    following = (ended.producer_id, ended.producer_epoch)
+    if moves:
+        stage.move()
+    for request in (end(following, False), end(following, True), add(following, P2)):
+        assert stage.code(request) is BUSY
+    stage.write_markers()
+    assert stage.ask(end(following, False)) == TransactionEnded(producer[0], ended.producer_epoch + 1)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_producer_whose_id_rotates_may_use_the_new_id_before_the_markers_are_written(commit, moves):
+    stage, producer = began(epoch=EPOCH_LAST)
+    assert stage.ask(end(producer, commit)) == TransactionEnded(FRESH, 0)
+    if moves:
+        stage.move()
+    for request in (add((FRESH, 0), P2), end((FRESH, 0), False), init((FRESH, 0))):
+        assert stage.code(request) is BUSY
+    stage.write_markers()
+    assert stage.code(add((FRESH, 0), P2)) is NONE
+
+
+def test_a_fenced_producer_is_logged_with_its_epoch_the_current_one_and_the_cause(caplog):
+    caplog.set_level("INFO", "headrace.coordinators.transaction.fencing")
+    stage, producer = began()
+    assert stage.code(init()) is BUSY
+    stage.write_markers()
+    stage.ask(init())
+    assert stage.code(end(producer, False)) is FENCED
+    aborting, refusing = caplog.messages
+    assert f"producer id {producer[0]} epoch {producer[1]} of transactional id '{NAME}'" in aborting
+    assert "InitProducerId while a transaction was open" in aborting
+    assert f"transactional id '{NAME}': EndTransaction came from producer id {producer[0]} epoch 0" in refusing
+    assert f"the current producer is {FRESH} epoch 2, because a producer called InitProducerId" in refusing
+    stage.move()
+    assert stage.code(end(producer, False)) is FENCED
+    assert "before this coordinator loaded" in caplog.messages[-1]
+
+
+def test_fenced_producers_write_a_bounded_number_of_log_lines(caplog):
+    caplog.set_level("INFO", "headrace.coordinators.transaction.fencing")
+    stage, producer = began()
+    for _ in range(100):
+        assert stage.code(end((producer[0], 9), False)) is FENCED
+    assert len(caplog.messages) == FENCING_LOG_LINES_PER_SECOND
+    stage.pass_time(1000)
+    assert stage.code(end((producer[0], 9), False)) is FENCED
+    assert caplog.messages[-1].endswith("(90 earlier lines were suppressed)")
 
 
 def test_markers_of_an_earlier_transaction_do_not_complete_the_next():

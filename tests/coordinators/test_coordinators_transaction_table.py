@@ -34,23 +34,25 @@ INIT = {
     COMPLETE_ABORT: (NONE, AT + 1, EMPTY),
 }
 INIT_PAST = {state: (BUSY if "PREPARE" in state.name else FENCED, AT, SAME) for state in STORED}
-INIT_OTHER = dict.fromkeys(STORED, (FENCED, AT, SAME))
+INIT_OTHER = INIT_PAST
 ADD = {state: (BUSY, AT, SAME) if "PREPARE" in state.name else (NONE, AT, ONGOING) for state in STORED}
-ADD_PAST = dict.fromkeys(STORED, (FENCED, AT, SAME))
-ADD_OTHER = dict.fromkeys(STORED, (MAPPING, AT, SAME))
+# While markers are being written every producer is asked to come back, whoever it is: afterwards it may be the successor.
+ADD_PAST = {state: (BUSY if "PREPARE" in state.name else FENCED, AT, SAME) for state in STORED}
+ADD_OTHER = {state: (BUSY if "PREPARE" in state.name else MAPPING, AT, SAME) for state in STORED}
+VERIFY = {state: (BUSY if "PREPARE" in state.name else NONE, AT, SAME) for state in STORED}
 
 COMMIT_V1 = {
     EMPTY: (INVALID, AT, SAME),
     ONGOING: (NONE, AT, PREPARE_COMMIT),
     PREPARE_COMMIT: (BUSY, AT, SAME),
-    PREPARE_ABORT: (INVALID, AT, SAME),
+    PREPARE_ABORT: (BUSY, AT, SAME),
     COMPLETE_COMMIT: (NONE, AT, SAME),
     COMPLETE_ABORT: (INVALID, AT, SAME),
 }
 ABORT_V1 = {
     EMPTY: (INVALID, AT, SAME),
     ONGOING: (NONE, AT, PREPARE_ABORT),
-    PREPARE_COMMIT: (INVALID, AT, SAME),
+    PREPARE_COMMIT: (BUSY, AT, SAME),
     PREPARE_ABORT: (BUSY, AT, SAME),
     COMPLETE_COMMIT: (INVALID, AT, SAME),
     COMPLETE_ABORT: (NONE, AT, SAME),
@@ -61,8 +63,8 @@ ALL_UNMAPPED = dict.fromkeys(STORED, (MAPPING, AT, SAME))
 COMMIT_V2 = {
     EMPTY: (INVALID, AT, SAME),
     ONGOING: (NONE, AT + 1, PREPARE_COMMIT),
-    PREPARE_COMMIT: (FENCED, AT, SAME),
-    PREPARE_ABORT: (FENCED, AT, SAME),
+    PREPARE_COMMIT: (BUSY, AT, SAME),
+    PREPARE_ABORT: (BUSY, AT, SAME),
     COMPLETE_COMMIT: (INVALID, AT, SAME),
     COMPLETE_ABORT: (INVALID, AT, SAME),
 }
@@ -70,26 +72,28 @@ COMMIT_AGAIN_V2 = {
     EMPTY: (FENCED, AT, SAME),
     ONGOING: (FENCED, AT, SAME),
     PREPARE_COMMIT: (BUSY, AT, SAME),
-    PREPARE_ABORT: (INVALID, AT, SAME),
+    PREPARE_ABORT: (BUSY, AT, SAME),
     COMPLETE_COMMIT: (NONE, AT, SAME),
     COMPLETE_ABORT: (INVALID, AT, SAME),
 }
 ABORT_V2 = {
     EMPTY: (NONE, AT + 1, COMPLETE_ABORT),  # by way of PREPARE_ABORT, and at once: there are no markers to write
     ONGOING: (NONE, AT + 1, PREPARE_ABORT),
-    PREPARE_COMMIT: (FENCED, AT, SAME),
-    PREPARE_ABORT: (FENCED, AT, SAME),
+    PREPARE_COMMIT: (BUSY, AT, SAME),
+    PREPARE_ABORT: (BUSY, AT, SAME),
     COMPLETE_COMMIT: (NONE, AT + 1, COMPLETE_ABORT),
     COMPLETE_ABORT: (NONE, AT + 1, COMPLETE_ABORT),
 }
 ABORT_AGAIN_V2 = {
     EMPTY: (FENCED, AT, SAME),
     ONGOING: (FENCED, AT, SAME),
-    PREPARE_COMMIT: (INVALID, AT, SAME),
+    PREPARE_COMMIT: (BUSY, AT, SAME),
     PREPARE_ABORT: (BUSY, AT, SAME),
     COMPLETE_COMMIT: (INVALID, AT, SAME),
     COMPLETE_ABORT: (NONE, AT, SAME),
 }
+
+FENCED_V2, UNMAPPED_V2 = ADD_PAST, ADD_OTHER
 
 EVERY_VERSION = {
     "init": (init(), INIT),
@@ -101,6 +105,9 @@ EVERY_VERSION = {
     "add at an old epoch": (add(PAST, P1), ADD_PAST),
     "add at an epoch to come": (add(FUTURE, P1), ADD_PAST),
     "add as another": (add(OTHER, P1), ADD_OTHER),
+    "verify": (add(NOW, P0, verify_only=True), VERIFY),
+    "verify at an old epoch": (add(PAST, P0, verify_only=True), ALL_FENCED),
+    "verify as another": (add(OTHER, P0, verify_only=True), ALL_UNMAPPED),
 }
 WITHOUT_BUMP = {
     "commit": (end(NOW, True, 0), COMMIT_V1),
@@ -113,13 +120,13 @@ WITHOUT_BUMP = {
 WITH_BUMP = {
     "commit v2": (end(NOW, True), COMMIT_V2),
     "commit again v2": (end(PAST, True), COMMIT_AGAIN_V2),
-    "commit two epochs late": (end((PRODUCER, AT - 2), True), ALL_FENCED),
-    "commit at an epoch to come v2": (end(FUTURE, True), ALL_FENCED),
-    "commit as another v2": (end(OTHER, True), ALL_UNMAPPED),
+    "commit two epochs late": (end((PRODUCER, AT - 2), True), FENCED_V2),
+    "commit at an epoch to come v2": (end(FUTURE, True), FENCED_V2),
+    "commit as another v2": (end(OTHER, True), UNMAPPED_V2),
     "abort v2": (end(NOW, False), ABORT_V2),
     "abort again v2": (end(PAST, False), ABORT_AGAIN_V2),
-    "abort two epochs late": (end((PRODUCER, AT - 2), False), ALL_FENCED),
-    "abort at an epoch to come v2": (end(FUTURE, False), ALL_FENCED),
+    "abort two epochs late": (end((PRODUCER, AT - 2), False), FENCED_V2),
+    "abort at an epoch to come v2": (end(FUTURE, False), FENCED_V2),
 }
 CASES = [
     pytest.param(version, state, request, *table[state], id=f"tv{version}-{state.text}-{name}")

@@ -119,7 +119,7 @@ def test_an_unknown_name_is_one_warning_with_the_nearest_known_one(caplog):
         ("zookeeper.connect=localhost:2181", "process.roles"),
         ("log.message.format.version=2.8", "format v2"),
         ("default.replication.factor=3", "default.replication.factor=3"),
-        ("log.cleanup.policy=compact", "log.cleanup.policy"),
+        ("group.coordinator.rebalance.protocols=classic", "group.protocol=consumer are refused"),
         ("broker.heartbeat.interval.ms=8000", "broker.session.timeout.ms"),
         ("controller.listener.names=NOWHERE,CONTROLLER", "write NOWHERE://localhost:9093"),
         ("ssl.provider=x", "ssl.provider has no effect"),
@@ -128,6 +128,19 @@ def test_an_unknown_name_is_one_warning_with_the_nearest_known_one(caplog):
 def test_what_changes_nothing_is_said_once(caplog, flag, named):
     said = warnings_of(caplog, flag)
     assert len(said) == 1 and named in said[0]
+
+
+@pytest.mark.parametrize("flags", [{"threads": 128}, {"threads": 2, "dedupe.buffer.size": 2_097_152}])
+def test_every_thread_of_the_cleaner_needs_more_than_a_megabyte(caplog, flags):
+    texts = [f"log.cleaner.{name}={value}" for name, value in flags.items()]
+    with pytest.raises(ConfigError, match=r"log\.cleaner\.dedupe\.buffer\.size=\d+ must be more than 1048576 bytes"):
+        read_settings(None, texts, {})
+    assert read_settings(None, ["log.cleaner.threads=127"], {}).number("log.cleaner.threads") == 127
+
+
+def test_the_classic_protocol_of_groups_cannot_be_switched_off(caplog):
+    with pytest.raises(ConfigError, match=r"group\.coordinator\.rebalance\.protocols must have classic"):
+        warnings_of(caplog, "group.coordinator.rebalance.protocols=consumer")
 
 
 def test_every_option_that_nothing_depends_on_says_so_when_it_is_changed(caplog):

@@ -218,8 +218,6 @@ class CommittedOffsetsApi:
             if good:
                 left.append(DeleteTopic(topic.name, good))
                 places.append(answered.partitions)
-        if not left and request.topics:
-            return answer
         try:
             asked = asked_by(context, OffsetDeleteRequest(request.group_id, left))
             decided: OffsetDeleteResponse = await self._groups.decide(request.group_id, asked)

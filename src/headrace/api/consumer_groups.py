@@ -26,13 +26,18 @@ from headrace.server.context import RequestContext
 GROUP_VERSION = "group.version"
 HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
+# Kafka lists them before all others, which come as they were asked for.
+REFUSED_FIRST = {ErrorCode.GROUP_AUTHORIZATION_FAILED: 0, ErrorCode.INVALID_GROUP_ID: 1}
+
 _Described = ConsumerGroupDescribeResponse.DescribedGroup
 
 
 class ConsumerGroupsApi:
-    def __init__(self, groups: Coordination[GroupShard], image: Callable[[], Image]) -> None:
+    def __init__(self, groups: Coordination[GroupShard], image: Callable[[], Image], *, is_enabled: bool) -> None:
+        """`is_enabled`: `group.coordinator.rebalance.protocols` has the protocol of consumer groups."""
         self._groups = groups
         self._image = image
+        self._is_enabled = is_enabled
 
     def heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
@@ -59,13 +64,14 @@ class ConsumerGroupsApi:
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def _check_feature(self) -> None:
-        if self._image().features.get(GROUP_VERSION, 0) < 1:
+        if not self._is_enabled or self._image().features.get(GROUP_VERSION, 0) < 1:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
 
     async def describe(
         self, context: RequestContext, request: ConsumerGroupDescribeRequest
     ) -> ConsumerGroupDescribeResponse:
         groups = [self._describe(context, group_id) for group_id in request.group_ids]
+        groups.sort(key=lambda group: REFUSED_FIRST.get(ErrorCode(group.error_code), len(REFUSED_FIRST)))
         if request.include_authorized_operations:
             for group in groups:
                 if group.error_code == ErrorCode.NONE:
@@ -77,6 +83,8 @@ class ConsumerGroupsApi:
             self._check_feature()
             if not context.may(Operation.DESCRIBE, Resource.GROUP, group_id):
                 raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            if not group_id:
+                raise KafkaError(ErrorCode.INVALID_GROUP_ID)
             group = describe(self._groups.machine_of(group_id), group_id)
             names = dict.fromkeys(name for member in group.members for name in _topics(member))
             if len(context.permitted(Operation.DESCRIBE, Resource.TOPIC, names)) < len(names):

@@ -11,6 +11,7 @@ from typing import TypeVar
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.broker.coordination import Coordination
 from headrace.coordinators.group.asked import Asked
+from headrace.coordinators.group.classic.joining import MemberRefused
 from headrace.coordinators.group.classic.membership import heartbeat_at_a_glance
 from headrace.coordinators.group.groups import describe_group, list_groups
 from headrace.coordinators.group.shard import GroupShard
@@ -79,7 +80,8 @@ class GroupsApi:
 
     async def join(self, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
         def refused(error: KafkaError) -> JoinGroupResponse:
-            return JoinGroupResponse(error_code=error.code, member_id=request.member_id)
+            is_told = isinstance(error, MemberRefused) or error.code is ErrorCode.INVALID_GROUP_ID
+            return JoinGroupResponse(error_code=error.code, member_id=request.member_id if is_told else "")
 
         answer = self._answer(context, request.group_id, request, refused)
         if not isinstance(answer, JoinGroupResponse):
@@ -108,7 +110,8 @@ class GroupsApi:
         return self._answer(context, request.group_id, request, lambda error: LeaveGroupResponse(error_code=error.code))
 
     def list(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-        """Whoever may describe the cluster sees them all, others those that they may describe."""
+        """Whoever may describe the cluster sees them all, others those that they may describe; by their names, where Kafka's order is
+        that of its hash tables."""
         answer = ListGroupsResponse()
         everything = context.may(Operation.DESCRIBE, Resource.CLUSTER, quietly=True)
         try:
@@ -120,12 +123,14 @@ class GroupsApi:
             names = [group.group_id for group in answer.groups]
             permitted = context.permitted(Operation.DESCRIBE, Resource.GROUP, names, quietly=True)
             answer.groups = [group for group in answer.groups if group.group_id in permitted]
+        answer.groups.sort(key=lambda group: group.group_id)
         return answer
 
     def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+        """Refused groups come first, as in Kafka, all others as they were asked for."""
         permitted = context.permitted(Operation.DESCRIBE, Resource.GROUP, request.groups)
         answer = DescribeGroupsResponse()
-        for group_id in request.groups:
+        for group_id in sorted(request.groups, key=permitted.__contains__):
             described = self._describe(context, group_id, group_id in permitted)
             if request.include_authorized_operations and not described.error_code:
                 described.authorized_operations = context.operations(Resource.GROUP, group_id)

@@ -20,6 +20,15 @@ NOT_ASKED = -(2**31)
 TopicAnswer = MetadataResponse.MetadataResponseTopic
 
 
+# Where Kafka puts topics of a request that it cannot tell about; those without an error come as they were asked for, before the rest.
+PLACES = {ErrorCode.UNKNOWN_TOPIC_ID: 0, ErrorCode.NONE: 1, ErrorCode.TOPIC_AUTHORIZATION_FAILED: 3}
+PLACE_OF_OTHERS = 2
+
+
+def _place(topic: TopicAnswer) -> int:
+    return PLACES.get(ErrorCode(topic.error_code), PLACE_OF_OTHERS)
+
+
 class MetadataApi:
     def __init__(
         self, image: Callable[[], Image], creation: TopicCreation, node_id: NodeId, cluster_id: str, auto_create: bool
@@ -72,6 +81,7 @@ class MetadataApi:
                 self._one(context, image, wanted, live, operations, errors)
                 for wanted in {(topic.name, topic.topic_id): topic for topic in request.topics or []}.values()
             ]
+            topics.sort(key=_place)
         return MetadataResponse(
             brokers=[
                 MetadataResponse.MetadataResponseBroker(

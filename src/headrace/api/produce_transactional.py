@@ -4,16 +4,21 @@ themselves, and it is only verified."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
+from headrace.base.log_limit import LogLimit
 from headrace.records.batch import BatchHeader
 from headrace.replication.partition import Partition
 from headrace.replication.verification import UNGUARDED, Guard, TransactionVerifier
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
 
+log = logging.getLogger(__name__)
+
+FENCING_LOG_LINES_PER_SECOND = 10
 ABORTABLE_VERSION_MIN = 11  # of Produce: its clients know TRANSACTION_ABORTABLE
 ADDING_VERSION_MIN = 12
 
@@ -35,6 +40,7 @@ class TransactionalBatches:
     def __init__(self, verifier: TransactionVerifier, verification_enabled: Callable[[], bool]) -> None:
         self._verifier = verifier
         self._verification_enabled = verification_enabled
+        self._fencing_log = LogLimit(FENCING_LOG_LINES_PER_SECOND)
 
     @staticmethod
     def check(context: RequestContext, header: BatchHeader, transactional_id: str | None) -> None:
@@ -45,11 +51,26 @@ class TransactionalBatches:
         if header.producer_id < 0 or header.producer_epoch < 0:
             raise KafkaError(ErrorCode.INVALID_RECORD, "a transactional batch needs a producer id and epoch")
 
-    def guard(self, version: int, partition: Partition, header: BatchHeader) -> Guard:
+    def guard(
+        self, version: int, partition: Partition, header: BatchHeader, transactional_id: str | None, now_ms: int
+    ) -> Guard:
+        """Return the guard of the partition; a producer that the partition knows with a later epoch is refused, and logged."""
         adds = version >= ADDING_VERSION_MIN
         if not adds and not self._verification_enabled():
             return UNGUARDED
-        return partition.guard(header.producer_id, header.producer_epoch, header.base_sequence, adds=adds)
+        try:
+            return partition.guard(header.producer_id, header.producer_epoch, header.base_sequence, adds=adds)
+        except KafkaError as error:
+            suppressed = self._fencing_log.take(now_ms)
+            if error.code is ErrorCode.INVALID_PRODUCER_EPOCH and suppressed is not None:
+                log.info(
+                    "Fenced a producer of transactional id %r on %s: %s%s",
+                    transactional_id,
+                    partition.name,
+                    error.message,
+                    f" ({suppressed} earlier lines were suppressed)" if suppressed else "",
+                )
+            raise
 
     async def verify(
         self, version: int, transactional_id: str, waiting: Sequence[tuple[TopicPartition, BatchHeader]]

@@ -320,8 +320,8 @@ def _settle(future: asyncio.Future[Any], answer: Any, error: Exception | None) -
         future.set_result(answer)
     elif isinstance(error, NotLeader):
         future.set_exception(KafkaError(ErrorCode.NOT_COORDINATOR))
-    elif isinstance(error, KafkaError):
-        future.set_exception(KafkaError(APPEND_ERRORS.get(error.code, error.code), error.message))
+    elif isinstance(error, KafkaError) and error.code in APPEND_ERRORS:
+        future.set_exception(KafkaError(APPEND_ERRORS[error.code], error.message))
     else:
         future.set_exception(error)
 

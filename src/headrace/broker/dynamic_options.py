@@ -21,6 +21,8 @@ from headrace.metadata.topic_options import BROKER_DEFAULTS, topic_defaults
 
 log = logging.getLogger(__name__)
 
+CLEANER_BUFFER_BYTES_MIN = 1 << 20  # of the offset map of one cleaner thread
+
 # Only of a listener: `listener.name.<listener>.<option>`.
 STORES = frozenset(
     {
@@ -188,6 +190,9 @@ class DynamicOptions:
                 )
         self._check_threads(values)
         self._check_cordoned(values)
+        wrong = cleaner_buffer_complaint({**self.values, **values})
+        if wrong is not None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"requirement failed: {wrong}")
 
     def _check_threads(self, values: Mapping[str, Value]) -> None:
         for name in sorted(THREADS & values.keys()):
@@ -220,6 +225,18 @@ class DynamicOptions:
                 "requirement failed: All entries in cordoned.log.dirs must be present in log.dirs or log.dir. "
                 f"Missing entries : {', '.join(missing)}",
             )
+
+
+def cleaner_buffer_complaint(values: Mapping[str, Value]) -> str | None:
+    """Return what is wrong with the memory of the log cleaner, which its threads share, or None."""
+    threads, size = values["log.cleaner.threads"], values["log.cleaner.dedupe.buffer.size"]
+    assert isinstance(threads, int) and isinstance(size, int)
+    if size // max(threads, 1) > CLEANER_BUFFER_BYTES_MIN:
+        return None
+    return (
+        f"log.cleaner.dedupe.buffer.size={size} must be more than {CLEANER_BUFFER_BYTES_MIN} bytes (1 MB) for each of "
+        f"log.cleaner.threads={threads}"
+    )
 
 
 def _base(name: str) -> str:

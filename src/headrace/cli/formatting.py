@@ -12,7 +12,8 @@ from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigError
 from headrace.base.ids import uuid_from_text
 from headrace.cli.options import Config, SettingFlags, Strict, verb
-from headrace.node.formatting import format_log_dirs, new_cluster_id
+from headrace.node.feature_levels import METADATA, feature_levels, release_name
+from headrace.node.formatting import bootstrap_records, format_log_dirs, new_cluster_id
 from headrace.node.settings import read_settings
 from headrace.security.scram_arguments import parse_scram_argument
 from headrace.storage.disk import DiskFiles
@@ -32,6 +33,16 @@ def format_(
     ignore_formatted: Annotated[
         bool, typer.Option("-g", "--ignore-formatted", help="leave directories alone that are formatted already")
     ] = False,
+    release_version: Annotated[
+        str | None,
+        typer.Option(
+            "-r", "--release-version", help="the Kafka release whose features the cluster has; else the newest"
+        ),
+    ] = None,
+    feature: Annotated[
+        list[str] | None,
+        typer.Option("-f", "--feature", metavar="NAME=LEVEL", help="the level of one feature; may be repeated"),
+    ] = None,
     add_scram: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,7 +56,9 @@ def format_(
     """Make the data directories of a node (serve does it too, on its first start)."""
     settings = read_settings(config, flags or [], os.environ, strict=strict)
     chance = random.SystemRandom()
+    levels = feature_levels(release_version, feature or [])
     users = [parse_scram_argument(text, chance) for text in add_scram or []]
+    records = bootstrap_records(levels, users)
     if cluster_id is not None:
         try:
             uuid_from_text(cluster_id)
@@ -63,8 +76,10 @@ def format_(
         known = next((log_dir.meta.cluster_id for log_dir in formatted if log_dir.meta is not None), None)
         chosen = cluster_id or known or new_cluster_id(chance)
         format_log_dirs(
-            log_dirs, settings.metadata_dir, settings.node_id, chosen, SystemClock().now_ms(), chance, users
+            log_dirs, settings.metadata_dir, settings.node_id, chosen, SystemClock().now_ms(), chance, records
         )
     finally:
         close_log_dirs(log_dirs)
     print(f"formatted {', '.join(settings.log_dirs)} for node {settings.node_id} of cluster {chosen}")
+    if not formatted:
+        print(f"metadata.version is {release_name(levels[METADATA])}")

@@ -18,6 +18,7 @@ from headrace.controller.context import ControllerContext, Tx
 from headrace.controller.topics import check_name
 from headrace.metadata.image import BROKER_CONFIG, GROUP_CONFIG, METRICS_CONFIG, TOPIC_CONFIG
 from headrace.metadata.option_checks import check_client_metrics, check_group, check_topic, check_value
+from headrace.metadata.records import CORDONED_LEVEL
 from headrace.metadata.resource_options import GROUP_OPTIONS
 from headrace.metadata.topic_options import BROKER_DEFAULTS, TOPIC_OPTIONS
 from headrace.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
@@ -32,6 +33,7 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 CHANGES_PER_REQUEST_MAX = 10_000  # so that its records stay one batch of the metadata log
 VALUE_MAX = 32_767  # characters: what an older version of the protocol can still say
 MIN_ISR = "min.insync.replicas"
+CORDONED_DIRS = "cordoned.log.dirs"
 _VERBS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 
 # Options of brokers that give topics their defaults: the controller itself reads those.
@@ -174,6 +176,10 @@ def _check(context: ControllerContext, kind: int, name: str, changes: Changes) -
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG, f"Cluster-level {MIN_ISR} cannot be removed while ELR is enabled."
             )
+    if kind == BROKER_CONFIG and CORDONED_DIRS in changes and context.metadata_version < CORDONED_LEVEL:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"{CORDONED_DIRS} needs metadata.version 4.3-IV0 ({CORDONED_LEVEL}) or newer."
+        )
     for value in changes.values():
         if value is not None and len(value) > VALUE_MAX:
             raise KafkaError(

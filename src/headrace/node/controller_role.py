@@ -27,7 +27,8 @@ from headrace.controller.controller import Controller
 from headrace.controller.metrics import ControllerMetrics
 from headrace.metadata.image import Image
 from headrace.metadata.state import KRAFT_VERSION
-from headrace.node.formatting import SUPPORTED_FEATURES, read_bootstrap
+from headrace.node.feature_levels import SUPPORTED_FEATURES
+from headrace.node.formatting import read_bootstrap
 from headrace.node.listeners import open_listeners
 from headrace.node.security import SecurityOfListeners, authority_of, make_authorizer
 from headrace.node.settings import Settings

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import NodeId, new_uuid, uuid_text
 from headrace.metadata.image import BROKER_CONFIG
-from headrace.metadata.records import METADATA_VERSION_MAX, METADATA_VERSION_MIN
+from headrace.node.feature_levels import ELR, METADATA, SCRAM_LEVEL, feature_levels, release_name
 from headrace.protocol.messages.stored.metadata_cluster import ConfigRecord, FeatureLevelRecord
 from headrace.protocol.messages.stored.metadata_security import UserScramCredentialRecord
 from headrace.quorum.log import decode_metadata
@@ -21,24 +21,6 @@ from headrace.storage.log_dirs import LogDir
 
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
 BOOTSTRAP_BYTES_MAX = 16 << 20
-
-# The levels of a new cluster, and the ranges that this version can live with. Share and streams groups have none here yet, but a
-# directory that Kafka wrote has theirs: they are kept, and say nothing about what is served.
-FEATURE_LEVELS = {
-    "metadata.version": METADATA_VERSION_MAX,
-    "eligible.leader.replicas.version": 1,
-    "group.version": 1,
-    "transaction.version": 2,
-}
-SUPPORTED_FEATURES = {
-    "metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION_MAX),
-    "eligible.leader.replicas.version": (0, 1),
-    "group.version": (0, 1),
-    "kraft.version": (0, 1),
-    "share.version": (0, 1),
-    "streams.version": (0, 1),
-    "transaction.version": (0, 2),
-}
 
 
 def new_cluster_id(chance: Random) -> str:
@@ -52,9 +34,10 @@ def format_log_dirs(
     cluster_id: str,
     now_ms: int,
     chance: Random,
-    users: Sequence[ScramUser] = (),
+    records: Sequence[Any] | None = None,
 ) -> None:
-    """Directories that belong to nobody yet become this node's; the others stay as they are. `users` exist from the beginning."""
+    """Make directories that belong to nobody yet this node's; leave the others alone. `records` are what the first controller of a
+    new cluster writes, by default those of the newest levels of all features."""
     for log_dir in log_dirs:
         if log_dir.meta is None:
             if log_dir.contents().partitions:
@@ -62,17 +45,25 @@ def format_log_dirs(
                     f"log.dirs: {log_dir.path} holds logs but no meta.properties: whose they are is unknown"
                 )
             if log_dir.path == metadata_dir:
-                data = encode_bootstrap([*bootstrap_records(), *map(_scram_record, users)], now_ms)
+                data = encode_bootstrap(bootstrap_records() if records is None else records, now_ms)
                 write_atomically(log_dir.files, f"{log_dir.path}/{BOOTSTRAP_FILE}", data)
             log_dir.format(MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=new_uuid(chance)))
 
 
-def bootstrap_records() -> list[Any]:
-    return [
-        *(FeatureLevelRecord(name=name, feature_level=level) for name, level in FEATURE_LEVELS.items()),
+def bootstrap_records(levels: Mapping[str, int] | None = None, users: Sequence[ScramUser] = ()) -> list[Any]:
+    """Return the first records of a new cluster with these feature levels, and with `users` from the beginning."""
+    levels = feature_levels() if levels is None else levels
+    if users and levels[METADATA] < SCRAM_LEVEL:
+        raise ConfigError(
+            f"--add-scram needs {METADATA} {release_name(SCRAM_LEVEL)} or newer, not {release_name(levels[METADATA])}"
+        )
+    records: list[Any] = [FeatureLevelRecord(name=name, feature_level=level) for name, level in levels.items()]
+    if levels.get(ELR):
         # With ELR the cluster-wide value must be written down, so that no two controllers disagree about it (KIP-966).
-        ConfigRecord(resource_type=BROKER_CONFIG, resource_name="", name="min.insync.replicas", value="1"),
-    ]
+        records.append(
+            ConfigRecord(resource_type=BROKER_CONFIG, resource_name="", name="min.insync.replicas", value="1")
+        )
+    return [*records, *map(_scram_record, users)]
 
 
 def _scram_record(user: ScramUser) -> UserScramCredentialRecord:

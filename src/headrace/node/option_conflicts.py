@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from headrace.base.errors import ConfigError
 from headrace.base.options import Value
+from headrace.broker.dynamic_options import cleaner_buffer_complaint
 
 # The strongest first: a weaker name counts only while no stronger one is set.
 SYNONYMS = (
@@ -33,6 +34,12 @@ def check_conflicts(values: Mapping[str, Value], explicit: Collection[str]) -> N
             raise ConfigError(f"{low}={values[low]} must not be more than {high}={values[high]}")
     if not values["group.consumer.assignors"]:
         raise ConfigError("group.consumer.assignors must name at least one: uniform, range")
+    protocols = values["group.coordinator.rebalance.protocols"]
+    if not isinstance(protocols, list) or "classic" not in protocols:
+        raise ConfigError("group.coordinator.rebalance.protocols must have classic: it cannot be disabled")
+    wrong = cleaner_buffer_complaint(values)
+    if wrong is not None:
+        raise ConfigError(wrong)
     delay, idle = "connection.failed.authentication.delay.ms", "connections.max.idle.ms"
     if 0 <= _number(values, idle) <= _number(values, delay):
         raise ConfigError(f"{delay}={values[delay]} must be less than {idle}={values[idle]}")
@@ -49,9 +56,9 @@ def surprises(values: Mapping[str, Value], explicit: Collection[str]) -> Iterato
     for name in ("default.replication.factor", "min.insync.replicas"):
         if _number(values, name) > 1:
             yield f"{name}={values[name]}: this version runs one node, on which no topic has a second replica"
-    policy = values["log.cleanup.policy"]
-    if isinstance(policy, list) and "compact" in policy:
-        yield "log.cleanup.policy: this version compacts no logs; what is to be compacted only grows"
+    protocols = values["group.coordinator.rebalance.protocols"]
+    if isinstance(protocols, list) and "consumer" not in protocols:
+        yield "group.coordinator.rebalance.protocols has no consumer: members with group.protocol=consumer are refused"
     beat, session = "broker.heartbeat.interval.ms", "broker.session.timeout.ms"
     if _number(values, beat) * 2 > _number(values, session):
         yield f"{beat}={values[beat]}: a broker that misses one heartbeat is fenced by {session}={values[session]}"

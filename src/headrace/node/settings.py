@@ -79,6 +79,12 @@ class Settings(Struct, frozen=True):
         assert value is None or isinstance(value, str), f"{name} is {value!r}"
         return value
 
+    def texts(self, name: str) -> list[str]:
+        """Return the values of an option that is a list."""
+        value = self.values[name]
+        assert isinstance(value, list), f"{name} is {value!r}"
+        return value
+
     def for_listener(self, listener: str, option: str, mechanism: str | None = None) -> Value:
         """Its own value of an option, or the node's."""
         try:

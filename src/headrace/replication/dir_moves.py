@@ -74,7 +74,8 @@ class DirMoves:
         ]
 
     def move(self, topic: str, index: int, path: str) -> None:
-        """Starts it. KafkaError as Kafka has it: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, or why there is no such replica."""
+        """Start it. KafkaError as Kafka has it: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, INVALID_REPLICA_ASSIGNMENT if the directory is
+        cordoned, or why there is no such replica."""
         if path in self._directories.missing:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._directories.missing[path])
         log_dir = next((one for one in self._directories.all() if one.path == path), None)
@@ -82,6 +83,8 @@ class DirMoves:
             raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is none of log.dirs")
         if log_dir.failure is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log_dir.failure)
+        if self._directories.is_cordoned(log_dir):
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{path} is cordoned: it takes no more partitions")
         partition = self._replicas.get(topic, index)
         if partition.offline is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, partition.offline)

@@ -6,7 +6,7 @@ a restart without the disk nobody makes an empty log in the place of a lost one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import ZERO_UUID, NodeId, TopicPartition, Uuid, uuid_text
@@ -33,6 +33,7 @@ class Directories:
         self._metadata_dir = metadata_dir
         self.missing = {path: f"{path} cannot be used ({_text(error)})" for path, error in (missing or {}).items()}
         self._cordoned = frozenset(cordoned)
+        self.may_cordon: Callable[[], bool] = lambda: True  # whether the cluster's metadata.version knows of cordoning
         self._counts = {log_dir.path: 0 for log_dir in log_dirs}
 
     def all(self) -> list[LogDir]:
@@ -51,7 +52,11 @@ class Directories:
         return before != self._cordoned
 
     def is_cordoned(self, log_dir: LogDir) -> bool:
-        return log_dir.path in self._cordoned or "*" in self._cordoned
+        return (log_dir.path in self._cordoned or "*" in self._cordoned) and self.may_cordon()
+
+    def ignores_cordons(self) -> bool:
+        """Return whether directories were cordoned in vain."""
+        return bool(self._cordoned) and not self.may_cordon()
 
     def cordoned_ids(self) -> list[Uuid]:
         return [d.meta.directory_id for d in self.online() if d.meta is not None and self.is_cordoned(d)]

@@ -88,7 +88,8 @@ class Guards:
         if entry is not None:
             if epoch < entry.epoch:
                 raise KafkaError(
-                    ErrorCode.INVALID_PRODUCER_EPOCH, f"producer {producer_id} has epoch {entry.epoch}, not {epoch}"
+                    ErrorCode.INVALID_PRODUCER_EPOCH,
+                    f"producer {producer_id} has epoch {entry.epoch}, this came with epoch {epoch}",
                 )
             if epoch == entry.epoch and entry.transaction_first_offset >= 0:
                 return OPEN

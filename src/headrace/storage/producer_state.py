@@ -261,5 +261,5 @@ def _out_of_order(header: BatchHeader, why: str) -> KafkaError:
 def _stale_epoch(header: BatchHeader, known: int) -> KafkaError:
     return KafkaError(
         ErrorCode.INVALID_PRODUCER_EPOCH,
-        f"producer {header.producer_id} has epoch {known}, this came with {header.producer_epoch}",
+        f"producer {header.producer_id} has epoch {known}, this came with epoch {header.producer_epoch}",
     )

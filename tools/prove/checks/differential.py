@@ -4,31 +4,69 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Sequence
 
 from headrace.testing import peers
 from headrace.testing.processes import LOOPBACK, NodeProcess
+from tools.prove.differential.group_stories import CLASSIC_STORIES, DISABLED_STORIES, GROUP_STORIES
+from tools.prove.differential.operations import TOPICS
 from tools.prove.differential.run import compare
+from tools.prove.differential.stories import Story, compare_stories
+from tools.prove.differential.transaction_stories import TRANSACTION_STORIES
+from tools.prove.differential.wire import Target
 from tools.prove.registry import WORK, NotRun, check, say
 
 OPERATIONS = 10_000
+SETTINGS = {
+    "log.retention.ms": "-1",  # timestamps are of any year, and the two would not sweep at the same moment
+    "group.initial.rebalance.delay.ms": "0",
+    # With one partition the answers of coordinators come in the order of the question, not in that of a hash table.
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+}
+# Settings of both sides, and what is played with them.
+STORIES: tuple[tuple[dict[str, str], Sequence[Story]], ...] = (
+    ({}, (*GROUP_STORIES, *TRANSACTION_STORIES)),
+    ({"group.consumer.migration.policy": "disabled"}, DISABLED_STORIES),
+    ({"group.coordinator.rebalance.protocols": "classic"}, CLASSIC_STORIES),
+)
 
 
 @check(
     "differential",
-    "10,000 produces, fetches and list-offsets, good and bad, are answered as real Kafka answers them: offsets, errors, timestamps, bytes",
+    "10,000 produces, fetches and list-offsets, good and bad, are answered as real Kafka answers them: offsets, errors, timestamps, bytes; "
+    "and so are scripts of groups of both protocols and of transactions",
 )
 def differential() -> str:
     reason = peers.available()
     if reason is not None:
         raise NotRun(reason)
+    told = _compare_stories()
     operations = int(os.environ.get("HEADRACE_OPERATIONS", OPERATIONS))
     seed = int(os.environ.get("HEADRACE_SEED", random.SystemRandom().randrange(1 << 32)))
     say(f"seed {seed}")
-    kept = {"log.retention.ms": "-1"}  # timestamps are of any year, and the two would not sweep at the same moment
-    with peers.KafkaPeer(kept) as kafka, NodeProcess(kept) as node:
+    with peers.KafkaPeer(SETTINGS) as kafka, NodeProcess(SETTINGS) as node:
         result = compare((LOOPBACK, kafka.port), (LOOPBACK, node.port), operations=operations, seed=seed, say=say)
     if result.differences:
         report = WORK / "differences.txt"
         report.write_text("\n\n".join(map(str, result.differences)) + "\n")
         raise AssertionError(f"{result.figure()}: see {report}; the first: {result.differences[0]}")
-    return result.figure()
+    return f"{result.figure()}; {told}"
+
+
+def _compare_stories() -> str:
+    count, differences = 0, []
+    for more, stories in STORIES:
+        settings = {**SETTINGS, **more}
+        with peers.KafkaPeer(settings) as kafka, NodeProcess(settings) as node:
+            sides = Target("Kafka", (LOOPBACK, kafka.port)), Target("we", (LOOPBACK, node.port))
+            for side in sides:
+                side.create_topics(TOPICS)
+            compared, found = compare_stories(stories, *sides)
+            for side in sides:
+                side.close()
+        count, differences = count + compared, [*differences, *found]
+    figure = f"{count} answers of {sum(len(stories) for _, stories in STORIES)} scripts"
+    say(f"{figure}, {len(differences)} differences")
+    assert not differences, f"{figure}, {len(differences)} differences; the first: {differences[0]}"
+    return figure

@@ -16,7 +16,13 @@ GROUP_SEEDS, GROUP_SEEDS_AT_ONCE = 1000, 100
 GROUP_MUTATIONS = ("answer-before-commit", "lose-a-revocation")
 TRANSACTION_SEEDS, TRANSACTION_SEEDS_AT_ONCE = 1000, 100
 TRANSACTION_SEEDS_A_MUTATION = 300
-TRANSACTION_MUTATIONS = ("stable-off-by-one", "lose-a-marker", "keep-the-epoch")
+TRANSACTION_MUTATIONS = (
+    "stable-off-by-one",
+    "lose-a-marker",
+    "keep-the-epoch",
+    "judge-before-markers",
+    "forget-the-next-id",
+)
 TRACED_SEEDS = (0, 1, 2, 3, 4)
 MANY_S_MAX = 3600.0
 ONE_S_MAX = 120.0
@@ -60,7 +66,8 @@ def group_mutations_found() -> str:
 @check(
     "simulated-transactions",
     "1,000 simulated seeds of transactions, with crashes, zombies, requests that come again much later and coordinators that come and go:"
-    " each transaction is seen as a whole or not at all, nothing acknowledged is lost, nothing aborted is read, none stays open",
+    " each transaction is seen as a whole or not at all, nothing acknowledged is lost, nothing aborted is read, none stays open, and no"
+    " producer is fenced that is alone with its transactional id",
 )
 def simulated_transactions() -> str:
     ends, reads = _play("--transactions", TRANSACTION_SEEDS, TRANSACTION_SEEDS_AT_ONCE)
@@ -69,8 +76,8 @@ def simulated_transactions() -> str:
 
 @check(
     "transaction-mutations-found",
-    "the simulator finds a last stable offset that is off by one, a lost marker, and an epoch that outlives its transaction,"
-    " each within 300 seeds",
+    "the simulator finds a last stable offset that is off by one, a lost marker, an epoch that outlives its transaction, and a live"
+    " producer that is fenced by its epoch or its new id before the markers are written, each within 300 seeds",
 )
 def transaction_mutations_found() -> str:
     return _find(TRANSACTION_MUTATIONS, TRANSACTION_SEEDS_A_MUTATION)

@@ -7,13 +7,17 @@ import random
 import tempfile
 from pathlib import Path
 
+from headrace.testing.peers import KafkaPeer
 from headrace.testing.processes import NodeProcess
 from tools.prove.registry import NotRun, check, say
 from tools.prove.transactions.copying import COPIERS, SETTINGS, Copying, compile_java, java_missing
 from tools.prove.transactions.kills import rounds_of_kills
+from tools.prove.transactions.racing import CLIENTS, race
+from tools.prove.transactions.racing import SOURCE_JAVA as RACER_JAVA
 
 COPIER_KILLS = 50
 ROUNDS = 200
+RACE_PRODUCERS, RACE_ROUNDS = 5, 200
 
 
 def _seed() -> int:
@@ -50,3 +54,24 @@ def exactly_once() -> str:
 )
 def transactions_under_kills() -> str:
     return rounds_of_kills(int(os.environ.get("HEADRACE_ROUNDS", ROUNDS)), _seed(), say)
+
+
+@check(
+    "end-transaction-race",
+    "5 producers each of Java's client and confluent-kafka, 200 rounds of commit, begin, send and abort without a pause: none is fenced, "
+    "and read_committed has what was committed; the same script on Apache Kafka",
+)
+def end_transaction_race() -> str:
+    reason = java_missing()
+    if reason is not None:
+        raise NotRun(reason)
+    rounds = int(os.environ.get("HEADRACE_ROUNDS", RACE_ROUNDS))
+    figures = []
+    with tempfile.TemporaryDirectory(prefix="racer-") as classes:
+        compile_java(Path(classes), RACER_JAVA)
+        for name, node in (("Headrace", NodeProcess()), ("Kafka", KafkaPeer())):
+            with node:
+                for client in CLIENTS:
+                    figures.append(f"{name}: {race(node.bootstrap, client, Path(classes), RACE_PRODUCERS, rounds)}")
+                    say(figures[-1])
+    return "; ".join(figures)

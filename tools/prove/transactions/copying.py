@@ -52,9 +52,9 @@ def java_missing() -> str | None:
     return available() or (None if shutil.which("javac") else "no JDK: javac is not on the path")
 
 
-def compile_java(directory: Path) -> None:
+def compile_java(directory: Path, source: Path = SOURCE_JAVA) -> None:
     done = subprocess.run(
-        ["javac", "-cp", f"{libraries()}/*", "-d", str(directory), str(SOURCE_JAVA)],
+        ["javac", "-cp", f"{libraries()}/*", "-d", str(directory), str(source)],
         capture_output=True,
         text=True,
         timeout=COMPILE_S_MAX,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.base.options import INT_MAX, Kind, Option, OptionTable, unused
-from headrace.broker.options.reasons import EVERY_PROTOCOL, NO_STREAMS_GROUPS, ONE_LOOP, ONE_NODE, OWN_LOG
+from headrace.broker.options.reasons import NO_STREAMS_GROUPS, ONE_LOOP, ONE_NODE, OWN_LOG
 
 GROUPS_OPTIONS = OptionTable(
     Option(
@@ -122,15 +122,12 @@ GROUPS_OPTIONS = OptionTable(
         at_least=1,
     ),
     Option("offset.metadata.max.bytes", Kind.INT, 4096, "the longest text beside a committed offset"),
-    *unused(
-        EVERY_PROTOCOL,
-        Option(
-            "group.coordinator.rebalance.protocols",
-            Kind.LIST,
-            ["classic", "consumer", "streams"],
-            "protocols that groups may speak",
-            one_of=("consumer", "classic", "share", "streams"),
-        ),
+    Option(
+        "group.coordinator.rebalance.protocols",
+        Kind.LIST,
+        ["classic", "consumer", "streams"],
+        "protocols that groups may speak; classic must be one of them",
+        one_of=("consumer", "classic", "share", "streams"),
     ),
     *unused(
         ONE_LOOP,

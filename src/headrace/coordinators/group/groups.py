@@ -67,7 +67,7 @@ def describe_group(shard: GroupShard, group_id: str, version: int) -> Described:
                 member_metadata=b"" if chosen is None else member.metadata(chosen),
                 member_assignment=member.assignment,
             )
-            for member in group.members.values()
+            for _, member in sorted(group.members.items())
         ],
     )
 

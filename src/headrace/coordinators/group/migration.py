@@ -8,7 +8,7 @@ a consumer group as guests (`consumer.guests`).
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -46,10 +46,15 @@ if TYPE_CHECKING:
 
 UPGRADES = ("bidirectional", "upgrade")  # policies
 DOWNGRADES = ("bidirectional", "downgrade")
+DISABLED = "disabled"
 EMBEDDED_VERSION_MAX = 3
 _VERSION = struct.Struct(">h")
 
 ClassicMetadata = ConsumerGroupMemberMetadataValue.ClassicMemberMetadata
+
+
+class CustomAssignor(DecodeError):
+    """An assignment that carries data of a custom assignor, which an upgrade would lose."""
 
 
 # --- what is embedded in the classic protocol
@@ -73,13 +78,13 @@ def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
 
 
 def read_assignment(data: bytes, image: Image) -> Assignment:
-    """DecodeError if it cannot be read, or holds what an assignor of its own put there: that would be lost."""
+    """Return the partitions of an embedded assignment. DecodeError if it cannot be read, CustomAssignor if data would be lost."""
     if not data:
         return {}
     version = _embedded_version(data)
     assignment: ConsumerProtocolAssignment = codec(ConsumerProtocolAssignment, version).decode(data, _VERSION.size)
     if assignment.user_data:
-        raise DecodeError("the assignment holds data of a custom assignor")
+        raise CustomAssignor("the assignment holds data of a custom assignor")
     owned: dict[Uuid, tuple[int, ...]] = {}
     for one in assignment.assigned_partitions:
         topic = image.topics.get(one.topic)
@@ -118,16 +123,17 @@ def upgrade(shard: GroupShard, group_id: str, now_ms: int, tx: Tx) -> None:
     classic = shard.classic.groups[group_id]
     why = _why_no_upgrade(shard, classic)
     if why is not None:
-        raise KafkaError(
-            ErrorCode.GROUP_ID_NOT_FOUND, f"Cannot upgrade classic group {group_id} to consumer group because {why}."
-        )
+        raise _no_upgrade(group_id, why)
     try:
         members = [_upgraded(classic, member, shard.image()) for member in classic.members.values()]
-    except DecodeError as error:
-        raise KafkaError(
-            ErrorCode.GROUP_ID_NOT_FOUND,
-            f"Cannot upgrade classic group {group_id} to consumer group: {error}.",
+    except CustomAssignor as error:
+        raise _no_upgrade(
+            group_id,
+            "an unsupported custom assignor is in use; configure its members with range, roundrobin, sticky or"
+            " cooperative-sticky first",
         ) from error
+    except DecodeError as error:
+        raise _no_upgrade(group_id, "the embedded consumer protocol is malformed") from error
     for waiting in classic.members.values():
         if waiting.joining is not None:
             tx.reply(waiting.joining, JoinGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
@@ -149,6 +155,12 @@ def upgrade(shard: GroupShard, group_id: str, now_ms: int, tx: Tx) -> None:
     for member in members:
         tx.emit(current_record(group_id, member))
         arm_session(shard, group, member, now_ms, tx)
+
+
+def _no_upgrade(group_id: str, why: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.GROUP_ID_NOT_FOUND, f"Cannot upgrade classic group {group_id} to consumer group because {why}."
+    )
 
 
 def _why_no_upgrade(shard: GroupShard, group: ClassicGroup) -> str | None:
@@ -188,17 +200,50 @@ def _upgraded(group: ClassicGroup, member: ClassicMember, image: Image) -> Membe
 def downgrade_without(
     shard: GroupShard, group: ConsumerGroup, leaving: Mapping[str, Member], now_ms: int, tx: Tx
 ) -> bool:
-    """If the rest of the group speaks the classic protocol only, it is a classic group from here on, and joins again."""
+    """Make it a classic group, whose members have to join again, if all that stay speak the classic protocol and it may be one."""
     rest = [member for member in group.members.values() if member.member_id not in leaving]
-    settings = shard.settings
-    if (
-        not rest
-        or any(member.classic is None for member in rest)
-        or settings.group_consumer_migration_policy not in DOWNGRADES
-        or len(rest) > settings.group_max_size
-    ):
+    if not rest or not _may_downgrade(shard, rest):
         return False
-    group_id, generation = group.group_id, group.epochs.group
+    _downgrade(shard, group, rest, group.epochs.group, now_ms, tx, rebalance=True)
+    return True
+
+
+def may_downgrade_with(shard: GroupShard, group: ConsumerGroup, replaced: Member) -> bool:
+    """Return whether the group becomes a classic one when this member of the new protocol comes back with the classic protocol."""
+    rest = [member for member in group.members.values() if member.member_id != replaced.member_id]
+    return (
+        replaced.classic is None and _may_downgrade(shard, rest) and len(group.members) <= shard.settings.group_max_size
+    )
+
+
+def downgrade(shard: GroupShard, group: ConsumerGroup, generation: int, now_ms: int, tx: Tx) -> None:
+    """Make it a classic group of this generation, which is the epoch that its members know. They go on undisturbed if each of them
+    has what it is to have; else they join again."""
+    epochs, rest = group.epochs, list(group.members.values())
+    is_settled = epochs.assignment == epochs.group and all(one.is_reconciled(epochs.group) for one in rest)
+    _downgrade(shard, group, rest, generation, now_ms, tx, rebalance=not is_settled)
+
+
+def _may_downgrade(shard: GroupShard, rest: Iterable[Member]) -> bool:
+    settings, rest = shard.settings, list(rest)
+    return (
+        settings.group_consumer_migration_policy in DOWNGRADES
+        and all(member.classic is not None for member in rest)
+        and len(rest) <= settings.group_max_size
+    )
+
+
+def _downgrade(
+    shard: GroupShard,
+    group: ConsumerGroup,
+    rest: list[Member],
+    generation: int,
+    now_ms: int,
+    tx: Tx,
+    *,
+    rebalance: bool,
+) -> None:
+    group_id = group.group_id
     for member in group.members.values():
         cancel_all(group_id, member.member_id, tx)
         for record in member_tombstones(group_id, member.member_id):
@@ -216,9 +261,9 @@ def downgrade_without(
         classic.update(replace(held, assignment=assignment))
         prolong(classic, held, now_ms, tx)
     tx.emit(record_of(classic))
-    prepare(shard, classic, now_ms, tx)
+    if rebalance:
+        prepare(shard, classic, now_ms, tx)
     shard.classic.keep(classic)
-    return True
 
 
 def _downgraded(member: Member) -> ClassicMember:

@@ -9,10 +9,12 @@ alone. With it every end takes the producer to the next epoch (KIP-890), or to a
     state            abort at e−1   abort at e     commit at e−1   commit at e
     Empty            fenced         abort nothing  fenced          invalid state
     Ongoing          fenced         abort          fenced          commit
-    PrepareAbort     concurrent     fenced         invalid state   fenced
-    PrepareCommit    invalid state  fenced         concurrent      fenced
     CompleteAbort    again          abort nothing  invalid state   invalid state
     CompleteCommit   invalid state  abort nothing  again           invalid state
+
+While markers are being written (PrepareAbort, PrepareCommit) the answer is CONCURRENT_TRANSACTIONS, whatever the producer id and epoch
+are: the producer was told its next epoch, or its next id, when the end was decided, so it may ask with them before the last marker is
+written. To judge it then would fence a live producer.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from headrace.coordinators.transaction.asked import (
     ProducerIdNeeded,
     TransactionEnded,
 )
-from headrace.coordinators.transaction.partitions import fenced
+from headrace.coordinators.transaction.fencing import EpochCause, fenced
 from headrace.coordinators.transaction.state import EPOCH_LAST, EPOCH_MAX, NO_PARTITIONS, Transaction
 from headrace.coordinators.transaction.states import PREPARED, RESTING, State
 from headrace.statemachine.machine import Ticket
@@ -49,12 +51,14 @@ def end_transaction(shard: TransactionShard, request: EndTransaction, now_ms: in
     if old is None:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     bumps = shard.bumps_epochs(request.client_version)
+    if bumps and old.state in PREPARED:
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     if (_is_repeated if bumps else _is_repeated_without_bump)(request, old):
         tx.reply(tx.ticket, TransactionEnded(old.producer_id, old.producer_epoch) if bumps else TransactionEnded())
         return
     new = _bumped(request, old) if bumps else old
     if bumps:
-        shard.tables.remember_epoch(request.transactional_id, request.producer_epoch)
+        shard.tables.remember_epoch(request.transactional_id, request.producer_epoch, EpochCause.END)
     new = new.but(
         state=State.PREPARE_COMMIT if request.commit else State.PREPARE_ABORT,
         started_ms=now_ms if old.state in RESTING else old.started_ms,
@@ -72,11 +76,11 @@ def _is_repeated_without_bump(request: EndTransaction, old: Transaction) -> bool
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if request.producer_epoch != epoch or epoch == EPOCH_MAX:
         raise fenced(request)
+    if old.state in PREPARED:
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     if old.state is State.ONGOING:
         return False
     _check_kind(request, old)
-    if old.state in PREPARED:
-        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     return True
 
 
@@ -87,11 +91,6 @@ def _is_repeated(request: EndTransaction, old: Transaction) -> bool:
     if request.producer_id != producer_id and not rotated:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     again = rotated or request.producer_epoch + 1 == epoch
-    if old.state in PREPARED:
-        if not again:
-            raise fenced(request)
-        _check_kind(request, old)
-        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     if again and old.state in ENDS.values():
         _check_kind(request, old)
         if epoch == EPOCH_MAX:
@@ -133,10 +132,11 @@ def _bumped(request: EndTransaction, old: Transaction) -> Transaction:
 # --- without being asked by its producer
 
 
-def fence(shard: TransactionShard, name: str, old: Transaction, now_ms: int, tx: Tx) -> None:
-    """Aborts a transaction that is open, at an epoch that its producer does not have."""
+def fence(shard: TransactionShard, name: str, old: Transaction, cause: EpochCause, now_ms: int, tx: Tx) -> None:
+    """Abort an open transaction at an epoch that its producer does not have."""
     assert old.state is State.ONGOING
-    shard.tables.remember_epoch(name, NO_EPOCH)
+    shard.fencings.aborted(name, old, cause, now_ms)
+    shard.tables.remember_epoch(name, NO_EPOCH, cause)
     bumped = old.producer_epoch < EPOCH_MAX
     new = old.but(
         producer_epoch=old.producer_epoch + bumped,

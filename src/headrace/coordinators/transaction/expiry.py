@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from headrace.coordinators.transaction.ending import fence
+from headrace.coordinators.transaction.fencing import EpochCause
 from headrace.coordinators.transaction.records import TransactionRecord
 from headrace.coordinators.transaction.state import Transaction
 from headrace.coordinators.transaction.states import RESTING, State
@@ -60,7 +61,7 @@ def on_timed_out(shard: TransactionShard, timer: tuple[str, str], now_ms: int, t
     name = timer[1]
     old = shard.tables.all.get(name)
     if old is not None and _is_timed_out(old, now_ms):
-        fence(shard, name, old, now_ms, tx)
+        fence(shard, name, old, EpochCause.TIMEOUT, now_ms, tx)
 
 
 def _is_timed_out(transaction: Transaction | None, now_ms: int) -> bool:

@@ -17,6 +17,7 @@ from headrace.coordinators.transaction.asked import (
     ProducerInitialized,
 )
 from headrace.coordinators.transaction.ending import fence, refuse_when_committed
+from headrace.coordinators.transaction.fencing import EpochCause, fenced
 from headrace.coordinators.transaction.state import (
     EPOCH_LAST,
     NO_TIME,
@@ -28,7 +29,6 @@ from headrace.coordinators.transaction.states import PREPARED, State
 if TYPE_CHECKING:
     from headrace.coordinators.transaction.shard import TransactionShard, Tx
 
-FENCED_VERSION_MIN = 4  # older clients know INVALID_PRODUCER_EPOCH
 KEEPING_VERSION_MIN = 2  # of transactions: a kept one has a producer that only tagged values can hold
 
 Producer = tuple[int, int]  # id and epoch
@@ -43,15 +43,15 @@ def init_producer(shard: TransactionShard, request: InitProducer, now_ms: int, t
         # Also for a producer that knows who it was: its transactional id was forgotten, and with it whoever could be in its way.
         producer, last_epoch = (_fresh(request), 0), NO_EPOCH
     else:
-        if expected is not None and not _may_be(expected, old):
-            raise fenced(request)
         if old.state in PREPARED:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        if expected is not None and not _may_be(expected, old):
+            raise fenced(request)
         if old.state is State.ONGOING:
             _init_over_ongoing(shard, request, expected, old, now_ms, tx)
             return
         producer, last_epoch = _next(request, expected, old, shard.tables.last_epochs.get(name))
-    shard.tables.remember_epoch(name, last_epoch)
+    shard.tables.remember_epoch(name, last_epoch, EpochCause.INIT)
     new = (old or Transaction(*producer, timeout_ms)).but(
         producer_id=producer[0],
         producer_epoch=producer[1],
@@ -114,7 +114,7 @@ def _init_over_ongoing(
     if request.keep_prepared:
         _keep(shard, request, old, now_ms, tx)
         return
-    fence(shard, request.transactional_id, old, now_ms, tx)
+    fence(shard, request.transactional_id, old, EpochCause.INIT_OVER_ONGOING, now_ms, tx)
     refuse_when_committed(KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS), tx)
 
 
@@ -124,7 +124,7 @@ def _keep(shard: TransactionShard, request: InitProducer, old: Transaction, now_
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
     producer_id, epoch = old.client
     producer_id, epoch = (_fresh(request), 0) if epoch >= EPOCH_LAST else (producer_id, epoch + 1)
-    shard.tables.remember_epoch(request.transactional_id, NO_EPOCH)
+    shard.tables.remember_epoch(request.transactional_id, NO_EPOCH, EpochCause.INIT_OVER_ONGOING)
     new = old.but(next_producer_id=producer_id, next_producer_epoch=epoch, updated_ms=now_ms)
     shard.change(request.transactional_id, old, new, tx)
     tx.reply(tx.ticket, ProducerInitialized(producer_id, epoch, old.producer_id, old.producer_epoch))
@@ -134,8 +134,3 @@ def _fresh(request: InitProducer) -> int:
     if request.fresh_producer_id == NO_PRODUCER_ID:
         raise ProducerIdNeeded(request.transactional_id)
     return request.fresh_producer_id
-
-
-def fenced(request: InitProducer) -> KafkaError:
-    known = request.version >= FENCED_VERSION_MIN
-    return KafkaError(ErrorCode.PRODUCER_FENCED if known else ErrorCode.INVALID_PRODUCER_EPOCH)

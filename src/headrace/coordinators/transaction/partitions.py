@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.coordinators.transaction.asked import AddPartitions, EndTransaction, PartitionsAnswered
+from headrace.coordinators.transaction.asked import AddPartitions, PartitionsAnswered
+from headrace.coordinators.transaction.fencing import fenced
 from headrace.coordinators.transaction.state import EPOCH_MAX, Transaction
 from headrace.coordinators.transaction.states import PREPARED, RESTING, State
 
 if TYPE_CHECKING:
     from headrace.coordinators.transaction.shard import TransactionShard, Tx
 
-FENCED_VERSION_MIN = 2  # older clients know INVALID_PRODUCER_EPOCH; the same for EndTxn and AddOffsetsToTxn
 ABORTABLE_VERSION_MIN = 5
 
 
@@ -39,7 +39,11 @@ def add_partitions(shard: TransactionShard, request: AddPartitions, now_ms: int,
 
 
 def _check(shard: TransactionShard, request: AddPartitions) -> Transaction:
+    """Raise KafkaError unless the producer may add partitions now. While markers are being written, also to a producer id that is
+    given back only with the last of them, the answer is CONCURRENT_TRANSACTIONS, whoever asks."""
     old = shard.tables.all.get(request.transactional_id)
+    if old is not None and old.state in PREPARED and not request.verify_only:
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     if old is None or request.producer_id not in (old.producer_id, old.client[0]):
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if (request.producer_id, request.producer_epoch) != old.client or request.producer_epoch == EPOCH_MAX:
@@ -57,8 +61,3 @@ def _verified(request: AddPartitions, old: Transaction) -> PartitionsAnswered:
     return PartitionsAnswered(
         {place: ErrorCode.NONE if place in old.partitions else missing for place in request.partitions}
     )
-
-
-def fenced(request: AddPartitions | EndTransaction) -> KafkaError:
-    known = request.version >= FENCED_VERSION_MIN
-    return KafkaError(ErrorCode.PRODUCER_FENCED if known else ErrorCode.INVALID_PRODUCER_EPOCH)

@@ -27,6 +27,7 @@ from headrace.coordinators.transaction.expiry import (
     on_timed_out,
     on_timeout_sweep,
 )
+from headrace.coordinators.transaction.fencing import EpochCause, FencingLog, ProducerFenced
 from headrace.coordinators.transaction.init import init_producer
 from headrace.coordinators.transaction.partitions import add_partitions
 from headrace.coordinators.transaction.records import TransactionRecord
@@ -66,13 +67,21 @@ class TransactionShard:
         self.send = send  # told only what is committed
         self.transaction_version = transaction_version  # of the cluster, as this broker has seen it last
         self.tables = TransactionTables(self.undo)
+        self.fencings = FencingLog()
 
     # --- as the runtime wants it
 
     def decide(self, request: Asked, now_ms: int, tx: Tx) -> None:
         if not request.transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
-        VERBS[type(request)](self, request, now_ms, tx)
+        try:
+            VERBS[type(request)](self, request, now_ms, tx)
+        except ProducerFenced:
+            assert not isinstance(request, MarkersWritten)
+            name = request.transactional_id
+            cause = EpochCause(self.tables.epoch_causes.get(name) or EpochCause.UNKNOWN)
+            self.fencings.refused(request, self.tables.all[name], cause, now_ms)
+            raise
 
     def apply(self, record: TransactionRecord, offset: int) -> None:
         self.tables.apply(record, offset)

@@ -127,6 +127,7 @@ class TransactionTables:
         # The epoch a producer had before its present one, if it was the same producer that asked for the new one: how a retry of
         # InitProducerId is told from a zombie. Kafka does not store it either: a retry that meets a new coordinator is refused.
         self.last_epochs: Table[str, int] = Table(undo)
+        self.epoch_causes: Table[str, str] = Table(undo)  # what gave the present epoch, for the log; not stored either
         # Where the sweeps are; see expiry.
         self.timeouts: Iterator[str] | None = None
         self.expiries: Iterator[str] | None = None
@@ -134,7 +135,7 @@ class TransactionTables:
     def apply(self, record: TransactionRecord, offset: int) -> None:
         name = record.transactional_id
         if record.value is None:
-            for table in (self.all, self.ongoing, self.prepared, self.last_epochs):
+            for table in (self.all, self.ongoing, self.prepared, self.last_epochs, self.epoch_causes):
                 _drop(table, name)
             return
         transaction = self.all[name] = transaction_of(record.value)
@@ -147,8 +148,9 @@ class TransactionTables:
         else:
             _drop(self.prepared, name)
 
-    def remember_epoch(self, name: str, epoch: int) -> None:
-        """NO_EPOCH: nobody may say that it had another."""
+    def remember_epoch(self, name: str, epoch: int, cause: str) -> None:
+        """Remember the epoch that a retry may still come with (NO_EPOCH: none), and why it is not the current one."""
+        self.epoch_causes[name] = cause
         if epoch == NO_EPOCH:
             _drop(self.last_epochs, name)
         else:

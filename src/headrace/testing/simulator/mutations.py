@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.broker.transaction_markers import MarkerSender
 from headrace.coordinators.group.consumer.reconciliation import Reconciliation
-from headrace.coordinators.transaction.asked import Markers
+from headrace.coordinators.transaction.asked import AddPartitions, EndTransaction, Markers
+from headrace.coordinators.transaction.fencing import fenced
 from headrace.coordinators.transaction.shard import TransactionShard
+from headrace.coordinators.transaction.states import PREPARED
 from headrace.records.batch import BatchHeader
 from headrace.replication.partition import Partition
 from headrace.statemachine.machine import Ticket
@@ -164,6 +167,38 @@ def keep_the_epoch() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def judge_before_markers() -> Iterator[None]:
+    """EndTxn that comes before the markers of the last transaction are written is refused for its epoch, not asked to come back."""
+    decide = TransactionShard.decide
+
+    def judge(self: TransactionShard, request: Any, now_ms: int, tx: Any) -> None:
+        if isinstance(request, EndTransaction) and self.bumps_epochs(request.client_version):
+            found = self.tables.all.get(request.transactional_id)
+            if found is not None and found.state in PREPARED and request.producer_epoch + 1 != found.producer_epoch:
+                raise fenced(request)
+        decide(self, request, now_ms, tx)
+
+    with _replaced(TransactionShard, "decide", judge):
+        yield
+
+
+@contextmanager
+def forget_the_next_id() -> Iterator[None]:
+    """A producer out of epochs is not known by its next id until the markers of its last transaction are written."""
+    decide = TransactionShard.decide
+
+    def refuse(self: TransactionShard, request: Any, now_ms: int, tx: Any) -> None:
+        if isinstance(request, AddPartitions):
+            found = self.tables.all.get(request.transactional_id)
+            if found is not None and found.state in PREPARED and request.producer_id != found.producer_id:
+                raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        decide(self, request, now_ms, tx)
+
+    with _replaced(TransactionShard, "decide", refuse):
+        yield
+
+
 MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "skip-torn-tail-cut": skip_torn_tail_cut,
     "acknowledge-before-write": acknowledge_before_write,
@@ -182,4 +217,6 @@ TRANSACTION_MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "stable-off-by-one": stable_off_by_one,
     "lose-a-marker": lose_a_marker,
     "keep-the-epoch": keep_the_epoch,
+    "judge-before-markers": judge_before_markers,
+    "forget-the-next-id": forget_the_next_id,
 }

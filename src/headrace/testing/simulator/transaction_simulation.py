@@ -11,6 +11,7 @@ from headrace.node.broker_role import BrokerRole
 from headrace.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from headrace.testing.history import Anomaly, Kind
 from headrace.testing.simulator.clients import LOST, Client
+from headrace.testing.simulator.eager_producers import EagerProducer
 from headrace.testing.simulator.group_offsets import Group
 from headrace.testing.simulator.group_simulation import STORM_SHARE, GroupFaults, Told, create_surely
 from headrace.testing.simulator.machine import DATA, SECOND_DATA
@@ -37,6 +38,9 @@ TRANSACTIONS_MAX = 14
 FLUSHED_SHARE = 0.2  # of the seeds that need not
 EPOCH_SHARE = 0.7
 TWINS_SHARE = 0.4
+EAGER_SHARE = 0.5
+EAGER_TRANSACTIONS_MAX = 40
+EXPIRATIONS_MS = (4_000, 604_800_000, 604_800_000)
 LOOK_S = 0.1
 UNDECIDED = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
@@ -70,11 +74,12 @@ class TransactionSimulation(Simulation):
 
     def more_options(self) -> dict[str, str]:
         chance = self._transaction_chance
+        self._expiration_ms = chance.choice(EXPIRATIONS_MS)
         options = {
             "offsets.topic.num.partitions": str(self._offsets_partitions),
             "transaction.state.log.num.partitions": str(self._state_partitions),
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": str(chance.choice((50, 500, 2_000))),
-            "transactional.id.expiration.ms": str(chance.choice((4_000, 604_800_000, 604_800_000))),
+            "transactional.id.expiration.ms": str(self._expiration_ms),
             "transaction.remove.expired.transaction.cleanup.interval.ms": str(chance.choice((500, 3_600_000))),
             "add.partitions.to.txn.retry.backoff.max.ms": str(chance.choice((0, 100))),
             "log.cleaner.min.cleanable.ratio": "0.01",
@@ -125,6 +130,8 @@ class TransactionSimulation(Simulation):
                 kind = EpochProducer if chance.random() < EPOCH_SHARE else AddingProducer
                 name, count = f"producer{number}{'ab'[twin]}", chance.randint(3, TRANSACTIONS_MAX)
                 producers.append(kind(name, self.world, child(), identity, TOPIC, self._partitions, count))
+        if chance.random() < EAGER_SHARE:
+            producers.append(self._eager_producer(child()))
         readers: list[TransactionReader | OffsetsReader] = [
             TransactionReader(name, self.world, child(), TOPIC, self._partitions, isolation)
             for name, isolation in (
@@ -135,6 +142,13 @@ class TransactionSimulation(Simulation):
         ]
         readers += [OffsetsReader(f"offsets-{group.name}", self.world, child(), group) for group in self._groups]
         return producers, readers
+
+    def _eager_producer(self, chance: Random) -> EagerProducer:
+        count = chance.randint(EAGER_TRANSACTIONS_MAX // 4, EAGER_TRANSACTIONS_MAX)
+        identity = Identity("id-eager", "g-eager")
+        eager = EagerProducer("eager", self.world, chance, identity, TOPIC, self._partitions, count)
+        eager.may_expire = self._expiration_ms == min(EXPIRATIONS_MS)
+        return eager
 
     async def _create_topics(self, chance: Random) -> None:
         options = {

@@ -32,16 +32,27 @@ NEW_MEMBER_TIMEOUT_MS = (
 PENDING_MAX = 10_000  # ids given out to one group and not used
 
 
+class MemberRefused(KafkaError):
+    """A refusal that the answer gives back with the member id; Kafka leaves it out of all others."""
+
+
 def join(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
     request = asked.request
     assert isinstance(request, JoinGroupRequest)
     settings = shard.settings
     if not settings.group_min_session_timeout_ms <= request.session_timeout_ms <= settings.group_max_session_timeout_ms:
-        raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+        raise MemberRefused(ErrorCode.INVALID_SESSION_TIMEOUT)
+    if shard.consumers.has(request.group_id) and not shard.consumers.is_empty(request.group_id):
+        shard.consumers.guest_join(shard, asked, now_ms, tx)
+        return
+    try:
+        _join_classic(shard, asked, request, now_ms, tx)
+    except KafkaError as error:
+        raise MemberRefused(error.code, error.message) from error
+
+
+def _join_classic(shard: GroupShard, asked: Asked, request: JoinGroupRequest, now_ms: int, tx: Tx) -> None:
     if shard.consumers.has(request.group_id):
-        if not shard.consumers.is_empty(request.group_id):
-            shard.consumers.guest_join(shard, asked, now_ms, tx)
-            return
         shard.consumers.forget(request.group_id, tx)
     group = shard.classic.draft(request.group_id)
     if group is None:
@@ -51,7 +62,7 @@ def join(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
         _join_new(shard, group, asked, request, now_ms, tx)
         if not shard.offsets.has(request.group_id):
             tx.emit(new_group_record(group))
-    elif not _has_room(group, request.member_id, settings.group_max_size):
+    elif not _has_room(group, request.member_id, shard.settings.group_max_size):
         member = group.members.get(request.member_id)
         if member is not None:
             dismiss(group, member, tx)

@@ -52,10 +52,18 @@ def _member(group: ConsumerGroup, member: Member, image: Image) -> ConsumerGroup
         client_host=member.client_host,
         subscribed_topic_names=list(member.names),
         subscribed_topic_regex=member.regex,
-        assignment=_assignment(member.assigned, image),
+        assignment=_assignment(_held(member), image),
         target_assignment=_assignment(target, image),
         member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
     )
+
+
+def _held(member: Member) -> Mapping[Uuid, Iterable[int]]:
+    """Return what it has: its assignment, and what it was asked to give up and has not given up yet."""
+    return {
+        topic: [*member.assigned.get(topic, ()), *member.revoking.get(topic, ())]
+        for topic in {**member.assigned, **member.revoking}
+    }
 
 
 def _assignment(owned: Mapping[Uuid, Iterable[int]], image: Image) -> ConsumerGroupDescribeResponse.Assignment:

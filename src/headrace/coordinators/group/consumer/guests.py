@@ -22,8 +22,17 @@ from headrace.coordinators.group.consumer.members import Member, MemberState, na
 from headrace.coordinators.group.consumer.record_values import member_record, regex_tombstone
 from headrace.coordinators.group.consumer.targets import assign_if_due
 from headrace.coordinators.group.consumer.timers import JOIN_TIMER, SYNC_TIMER, arm_session
-from headrace.coordinators.group.migration import classic_metadata, read_subscription, write_assignment
+from headrace.coordinators.group.migration import (
+    DISABLED,
+    classic_metadata,
+    downgrade,
+    may_downgrade_with,
+    read_subscription,
+    write_assignment,
+)
+from headrace.metadata.image import Image
 from headrace.protocol.errors import DecodeError
+from headrace.protocol.messages.embedded import ConsumerProtocolSubscription
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from headrace.protocol.messages.leave_group import LeaveGroupRequest
@@ -40,13 +49,16 @@ def join(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
     request = asked.request
     assert isinstance(request, JoinGroupRequest)
     group = shard.consumers.groups[request.group_id]
+    _check_policy(shard, group)
     protocols = dict(protocols_of(request.protocols))
-    _check_protocols(group, request.protocol_type, protocols)
     member_id = request.member_id or _new_id(shard, request.group_instance_id or asked.client_id)
     check_size(shard, group, member_id)
+    _check_protocols(group, request.protocol_type, protocols)
     if not request.member_id and request.group_instance_id is None and asked.version >= MEMBER_ID_REQUIRED_VERSION_MIN:
         tx.reply(tx.ticket, JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
         return
+    held = group.static.get(request.group_instance_id or "")
+    downgrades = held is not None and may_downgrade_with(shard, group, group.members[held])
     before = _find(group, member_id, request, tx)
     try:
         subscription = read_subscription(next(iter(protocols.values())))
@@ -68,17 +80,21 @@ def join(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
     if before.regex and before.regex not in group.regexes:
         tx.emit(regex_tombstone(group.group_id, before.regex))
     changed = after.names != before.names or bool(before.regex)
+    generation = group.epochs.group
     refresh_epoch(shard, group, changed, tx)
-    assign_if_due(shard, group, now_ms, tx)
-    told: dict[Uuid, dict[int, None]] = {}
-    for one in subscription.owned_partitions:
-        topic = shard.image().topics.get(one.topic)
-        if topic is not None:
-            told[topic.id] = dict.fromkeys(one.partitions)
-    member = reconcile(shard, group, member_id, told, changed, now_ms, tx)
+    if not downgrades:
+        assign_if_due(shard, group, now_ms, tx)
+    if downgrades and group.epochs.assignment < group.epochs.group:
+        member = group.members[member_id]  # the classic group that it will be in assigns anew
+    else:
+        owned = _owned(subscription, shard.image())
+        member = reconcile(shard, group, member_id, owned, changed, now_ms, tx)
     _not_awaited(group, member_id, tx)
-    arm_session(shard, group, member, now_ms, tx)
-    tx.arm((SYNC_TIMER, group.group_id, member_id), now_ms + request.rebalance_timeout_ms)
+    if downgrades:
+        downgrade(shard, group, generation, now_ms, tx)
+    else:
+        arm_session(shard, group, member, now_ms, tx)
+        tx.arm((SYNC_TIMER, group.group_id, member_id), now_ms + request.rebalance_timeout_ms)
     tx.reply(
         tx.ticket,
         JoinGroupResponse(
@@ -88,6 +104,23 @@ def join(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
             member_id=member_id,
         ),
     )
+
+
+def _owned(subscription: ConsumerProtocolSubscription, image: Image) -> dict[Uuid, dict[int, None]]:
+    """Return what the member says that it owns, of topics that exist."""
+    return {
+        topic.id: dict.fromkeys(one.partitions)
+        for one in subscription.owned_partitions
+        if (topic := image.topics.get(one.topic)) is not None
+    }
+
+
+def _check_policy(shard: GroupShard, group: ConsumerGroup) -> None:
+    if shard.settings.group_consumer_migration_policy == DISABLED:
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            f"The classic protocol cannot join consumer group {group.group_id}: group.consumer.migration.policy is disabled.",
+        )
 
 
 def _check_protocols(group: ConsumerGroup, protocol_type: str, protocols: dict[str, bytes]) -> None:
@@ -125,7 +158,7 @@ def sync(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
         request.protocol_name or protocol.name
     ) != protocol.name:
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    if group.epochs.group > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
+    if group.epochs.assignment > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
         _await_join(group, member, now_ms, tx)
         tx.reply(tx.ticket, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         return
@@ -146,7 +179,7 @@ def heartbeat(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
     member = _guest(group, request.member_id, request.group_instance_id, request.generation_id)
     arm_session(shard, group, member, now_ms, tx)
     must_join = (
-        member.epoch < group.epochs.group
+        member.epoch < group.epochs.assignment
         or member.state is MemberState.UNREVOKED_PARTITIONS
         or (member.state is MemberState.UNRELEASED_PARTITIONS and not _waits(group, member))
     )
@@ -171,19 +204,11 @@ def leave(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
     codes, gone = [], {}
     for one in leaving_members(asked):
         try:
-            member_id = (
-                one.member_id
-                or group.static.get(
-                    one.group_instance_id or "",
-                )
-                or ""
-            )
             if one.group_instance_id is not None:
+                member_id = one.member_id or group.static.get(one.group_instance_id) or ""
                 member = find_static(group, one.group_instance_id, member_id)
             else:
-                member = find_member(group, member_id)
-            if member.classic is None and one.member_id:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+                member = find_member(group, one.member_id)
             gone[member.member_id] = member
             codes.append(ErrorCode.NONE)
         except KafkaError as error:

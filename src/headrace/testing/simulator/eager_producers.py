@@ -1,0 +1,84 @@
+"""Simulated producers that end a transaction before the markers of the last one are written, and that nobody may fence.
+
+A coordinator answers EndTxn once the end is decided and only then has the markers written. The producer goes on with its next epoch
+meanwhile, or with its next producer id: it must be asked to come back, not be refused for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from headrace.base.errors import ErrorCode
+from headrace.testing.simulator.clients import World
+from headrace.testing.simulator.transactional_clients import FENCED, Fenced, Identity, Spoiled
+from headrace.testing.simulator.transactional_producers import COMMIT_SHARE, PACE_S, QUIET_S, EpochProducer
+
+TIMEOUT_MS = 600_000  # longer than any run, clocks that jump included
+EMPTY_SHARE, PAUSE_SHARE = 0.4, 0.2
+
+
+class EagerProducer(EpochProducer):
+    """The only user of its transactional id, with a timeout that never passes: whoever fences it is wrong."""
+
+    has_ghosts = False  # a late copy of its own InitProducerId would fence it, and rightly
+
+    def __init__(
+        self,
+        name: str,
+        world: World,
+        chance: Random,
+        identity: Identity,
+        topic: str,
+        partitions: int,
+        transactions: int,
+    ) -> None:
+        super().__init__(name, world, chance, identity, topic, partitions, transactions)
+        self._timeout_ms = TIMEOUT_MS
+        self.may_expire = False  # the coordinator may forget the transactional id while it is not used
+
+    def may_die(self) -> None:
+        return
+
+    async def run(self) -> None:
+        await self.find_topic(self.topic)
+        is_known = False
+        while self._left > 0 and not self.world.stopping:
+            self._left -= 1
+            try:
+                if not is_known:
+                    await self._init_undisturbed()
+                    is_known = True
+                await self._play()
+            except Fenced:
+                is_known = False
+            if self.chance.random() < PAUSE_SHARE:
+                await self.pause(PACE_S)
+        await self.close()
+
+    async def _init_undisturbed(self) -> None:
+        """Initialize until no earlier InitProducerId of this producer can still be on its way."""
+        while True:
+            self.is_lost = False
+            await self._begin_anew()
+            if not self.is_lost:
+                return
+            await asyncio.sleep(QUIET_S)
+
+    async def _play(self) -> None:
+        self._transactions += 1
+        self._transaction = f"{self.name}-{self._transactions}"
+        commits = False
+        if self.chance.random() >= EMPTY_SHARE:
+            indexes = self.chance.sample(range(self._partitions), self.chance.randint(1, self._partitions))
+            try:
+                await self._send(indexes)
+                commits = self.chance.random() < COMMIT_SHARE
+            except Spoiled:
+                commits = False
+        await self._end(commits)
+
+    def judge(self, what: str, code: ErrorCode) -> None:
+        if code in FENCED and not (self.may_expire and code is ErrorCode.INVALID_PRODUCER_ID_MAPPING):
+            self.unexpected(what, code)
+        super().judge(what, code)

@@ -1,0 +1,51 @@
+"""Producers that end a transaction right after the last one, of two clients, on any node that speaks Kafka's protocol."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from headrace.testing.peers import java
+from tools.prove.registry import ROOT
+from tools.prove.transactions.reading import COMMITTED, create_topics, read_all, undecided
+
+CLIENTS = ("java", "confluent")
+PARTITIONS = 3
+RACE_S_MAX = 900.0
+DECIDED_S_MAX = 60.0
+TURN_S = 0.1
+SOURCE_JAVA = Path(__file__).with_name("Racer.java")
+
+
+def race(bootstrap: str, client: str, classes: Path, producers: int, rounds: int) -> str:
+    """Return a figure. AssertionError if a producer gave up, or if something else than the committed records is there."""
+    topic = f"race-{client}"
+    create_topics(bootstrap, (topic,), PARTITIONS)
+    arguments = (bootstrap, topic, str(producers), str(rounds))
+    command = (
+        java("Racer", *arguments, classes=classes)
+        if client == "java"
+        else [sys.executable, "-m", "tools.prove.transactions.racer", *arguments]
+    )
+    began = time.monotonic()
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RACE_S_MAX)
+    took_s = time.monotonic() - began
+    assert done.returncode == 0, f"{client}: a producer gave up: {done.stderr[-2000:]}"
+    _check_records(bootstrap, topic, client, producers, rounds)
+    return f"{client} {producers} x {rounds} rounds in {took_s:.0f} s"
+
+
+def _check_records(bootstrap: str, topic: str, client: str, producers: int, rounds: int) -> None:
+    places = [(topic, index) for index in range(PARTITIONS)]
+    deadline = time.monotonic() + DECIDED_S_MAX
+    while open_places := undecided(bootstrap, places):
+        assert time.monotonic() < deadline, f"{client}: transactions stay open on {open_places}"
+        time.sleep(TURN_S)
+    expected = Counter(f"{client}-{number} keeps {turn}" for number in range(producers) for turn in range(rounds))
+    for place, records in read_all(bootstrap, places, COMMITTED).items():
+        found = Counter(value for _, value in records)
+        wrong = sorted(((expected - found) + (found - expected)).elements())
+        assert not wrong, f"{client}: {place} differs from what was committed in {wrong[:5]}"
