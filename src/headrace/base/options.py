@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from difflib import get_close_matches
 from enum import Enum
@@ -157,8 +157,13 @@ class OptionTable(dict[str, Option]):
         return option
 
     def suggestion(self, name: str) -> str:
-        near = get_close_matches(name, self, n=1)
-        return f" (did you mean {near[0]}?)" if near else ""
+        return suggestion(name, self)
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean …?)` with the nearest known name, or an empty text if none is near."""
+    near = get_close_matches(name, known, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
