@@ -1,6 +1,8 @@
 """The command line against a real node: what it prints, and that mistakes end in one clear line and exit code 1."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 
@@ -140,3 +142,19 @@ def test_format_once(headrace, tmp_path):
     assert "no.such" in headrace("format", "-c", setting, "-c", "no.such=1", "--strict", fails=True)
     assert f"cluster.id={cluster}" in (tmp_path / "data" / "meta.properties").read_text()
     assert (tmp_path / "data" / "bootstrap.checkpoint").stat().st_size > 100
+
+
+def test_a_full_disk_names_the_path(tmp_path, monkeypatch, capsys):
+    """Once a node cannot write to its disk while it starts, the operator must learn which disk."""
+    from headrace.cli import main
+
+    def refuse(self, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+
+    monkeypatch.setattr("headrace.storage.disk.DiskFile.append", refuse)
+    monkeypatch.setattr(sys, "argv", ["headrace", "format", "-c", f"log.dirs={tmp_path}/data"])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 1 and said.count("\n") == 1
+    assert f"{tmp_path}/data/" in said and "No space left on device; free some space" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import threading
@@ -175,3 +176,24 @@ def test_thousands_of_logs_need_few_descriptors(tmp_path: Path) -> None:
     for log in logs:
         log.abandon()
     assert (files.open_descriptors(), len(os.listdir("/proc/self/fd"))) == (0, before)
+
+
+@pytest.mark.parametrize(
+    ("call", "operation"),
+    [
+        ("pwrite", lambda file: file.append(b"more")),
+        ("ftruncate", lambda file: file.truncate(1)),
+        ("fdatasync", lambda file: file.sync()),
+    ],
+)
+def test_a_write_that_fails_names_its_file(tmp_path, monkeypatch, call, operation):
+    file = DiskFiles().open(str(tmp_path / "a.log"), create=True)
+    file.append(b"some")
+
+    def fail(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match=r"No space left on device: '.*a\.log'"):
+        patched.setattr(os, call, fail)
+        operation(file)
+    file.close()
