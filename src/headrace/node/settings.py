@@ -36,8 +36,10 @@ from headrace.node.setting_sources import gather
 
 log = logging.getLogger(__name__)
 
+LOG_FORMAT = "headrace.log.format"
 OWN_OPTIONS = OptionTable(
     Option("headrace.http.listener", Kind.STRING, "localhost:9404", "host:port of /metrics and /health; empty: none"),
+    Option(LOG_FORMAT, Kind.STRING, "text", "how `headrace serve` writes its log", one_of=("text", "json")),
 )
 ALL_OPTIONS = OptionTable(*NODE_OPTIONS.values(), *OWN_OPTIONS.values())
 
