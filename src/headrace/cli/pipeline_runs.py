@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.base.errors import ConfigError
-from headrace.cli.groups import duration
+from headrace.cli.output import duration
 from headrace.pipelines.runner.control import NoAnswer, ask_status
 from headrace.pipelines.runner.runs import Run, Runs
 from headrace.pipelines.runner.status import GONE, QueryStatus
