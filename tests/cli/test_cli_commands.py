@@ -9,6 +9,7 @@ import sys
 import pytest
 from tests.cli.command_line import CommandLine
 
+from headrace import __version__
 from headrace.cli.app import COMMANDS
 
 
@@ -158,3 +159,42 @@ def test_a_full_disk_names_the_path(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().err
     assert ended.value.code == 1 and said.count("\n") == 1
     assert f"{tmp_path}/data/" in said and "No space left on device; free some space" in said
+
+
+def program(*arguments, **environment):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; sys.argv[0] = 'headrace'; from headrace.cli.main import main; main()",
+            *arguments,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_version():
+    assert program("--version") == (0, f"headrace {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [(["topcis", "list"], "topics"), (["topics", "lst"], "list"), (["consume", "t", "--formt", "json"], "--format")],
+)
+def test_a_mistyped_command_or_option_gets_the_nearest(typed, meant):
+    code, _, said = program(*typed)
+    assert code == 2 and "No such" in said and meant in said
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("headrace to", "topics"), ("headrace topics d", "describe\ndelete"), ("headrace topics list --js", "--json")],
+)
+def test_the_shell_completes_commands_and_options(words, completed):
+    index = str(len(words.split()) - 1)
+    code, said, _ = program(_HEADRACE_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=index)
+    assert (code, said.strip()) == (0, completed)
