@@ -60,6 +60,58 @@ def test_lines_go_in_and_come_out(headrace, codec):
     assert headrace("consume", topic, "-o", "latest", "-e") == ""
 
 
+def records_of(headrace, topic, *options):
+    shown = map(json.loads, headrace("consume", topic, "-e", "-f", "json", *options).splitlines())
+    return [(one["key"], one["value"], one["headers"]) for one in shown]
+
+
+def test_tombstones_and_headers_of_lines(headrace):
+    headrace("produce", "cli-nulls", "-k", ":", "-Z", stdin="a:1\na:\n\n")
+    headrace(
+        "produce", "cli-nulls", "-k", "=", "--null-marker", "NULL", "--parse-headers", "-H", "all=1",
+        stdin="one:1,two:NULL\tk=NULL\n\tNULL=v\nempty:\t=\n",
+    )  # fmt: skip
+    assert records_of(headrace, "cli-nulls") == [
+        ("a", "1", []),
+        ("a", None, []),
+        (None, None, []),
+        ("k", None, [["all", "1"], ["one", "1"], ["two", None]]),
+        (None, "v", [["all", "1"]]),
+        ("", "", [["all", "1"], ["empty", ""]]),
+    ]
+    for line, said in (
+        ("no headers\n", "line 1 has no '\\t'"),
+        ("a\tv\n", "expected name:value"),
+        (":v\tv\n", "line 1"),
+    ):
+        assert said in headrace("produce", "cli-nulls", "--parse-headers", stdin=line, fails=True)
+
+
+def test_reading_from_a_time_and_the_last_records(headrace):
+    headrace("topics", "create", "cli-starts", "--partitions", "2")
+    for partition in (0, 1):
+        headrace("produce", "cli-starts", "-p", partition, stdin="".join(f"{partition}{n}\n" for n in range(5)))
+    assert sorted(headrace("consume", "cli-starts", "-e", "--last", "2").split()) == ["03", "04", "13", "14"]
+    assert len(headrace("consume", "cli-starts", "-e", "--last", "99", "-p", "1").split()) == 5
+    assert len(headrace("consume", "cli-starts", "-e", "--from", "PT1H").split()) == 10
+    assert headrace("consume", "cli-starts", "-e", "--from", "2040-01-01") == ""
+    stamps = [
+        json.loads(line)["timestamp"] for line in headrace("consume", "cli-starts", "-e", "-f", "json").splitlines()
+    ]
+    newest = [stamp for stamp in stamps if stamp >= max(stamps)]
+    assert len(headrace("consume", "cli-starts", "-e", "--from", max(stamps)).split()) == len(newest)
+
+
+def test_reading_as_a_member_of_a_group_goes_on_where_it_was(headrace):
+    headrace("produce", "cli-member", stdin="1\n2\n3\n")
+    assert headrace("consume", "cli-member", "--group", "cli-readers", "-n", "2") == "1\n2\n"
+    headrace("produce", "cli-member", stdin="4\n")
+    assert headrace("consume", "cli-member", "--group", "cli-readers", "--exit") == "3\n4\n"
+    (described,) = json.loads(headrace("groups", "describe", "cli-readers", "--json"))
+    assert [(one["committed"], one["lag"]) for one in described["partitions"]] == [(4, 0)]
+    assert headrace("consume", "cli-member", "-g", "cli-readers-of-new", "-o", "latest", "--exit") == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -75,6 +127,12 @@ def test_lines_go_in_and_come_out(headrace, codec):
         (("produce", "x", "--acks", "7"), "acks"),
         (("consume", "cli-none", "-o", "yesterday"), "yesterday"),
         (("consume", "cli-none", "-f", "xml"), "xml"),
+        (("consume", "cli-none", "--from", "yesterday"), "2026-07-01T12:00:00Z"),
+        (("consume", "cli-none", "--from", "P"), "PT30M"),
+        (("consume", "cli-none", "--from", "0", "--last", "1"), "--from and --last"),
+        (("consume", "cli-none", "--group", "g", "-p", "0"), "--partition and --group"),
+        (("consume", "cli-none", "--group", "g", "--last", "1"), "reset-offsets"),
+        (("produce", "x", "-k", ""), "must not be empty"),
         (("consume", "there-is-no-such"), "UNKNOWN_TOPIC_OR_PARTITION"),
         (("offsets", "get", "there-is-no-such"), "UNKNOWN_TOPIC_OR_PARTITION"),
         (("offsets", "get", "--time", "yesterday"), "2026-07-01T12:00:00Z"),

@@ -7,8 +7,9 @@ import pytest
 from tests.cli.command_line import CommandLine
 
 from headrace.base.errors import ConfigError
+from headrace.cli.moments import parse_datetime
 from headrace.cli.output import duration, show_table
-from headrace.cli.reset_offsets import parse_datetime, read_plan
+from headrace.cli.reset_offsets import read_plan
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 RECORDS = 30
@@ -123,7 +124,7 @@ def test_what_cannot_be_meant_is_refused(headrace_node, tmp_path):
     with pytest.raises(ConfigError, match="line 2"):
         read_plan(bad)
     with pytest.raises(ConfigError, match="--to-datetime"):
-        parse_datetime("yesterday")
+        parse_datetime("--to-datetime", "yesterday")
 
 
 def test_durations_are_written_in_their_two_largest_units():
