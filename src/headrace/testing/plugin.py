@@ -3,8 +3,9 @@
     def test_my_program(headrace_node):
         producer = confluent_kafka.Producer({"bootstrap.servers": headrace_node.bootstrap})
 
-`headrace_settings`, overridden in a conftest.py, has the nodes' settings. `headrace_node` is fresh for each test; `headrace_cluster` is one node for the whole session (give each test its own topics).
-`headrace_spark` is one SparkSession for the whole session, for `headrace.testing.pipelines.run_pipeline`.
+`headrace_node` is a fresh node for each test; `headrace_cluster` is one node for the whole session (give each test its own topics).
+`headrace_settings`, overridden in a conftest.py, configures both. `headrace_spark` is one SparkSession for the whole session, for
+`headrace.testing.pipelines.run_pipeline`.
 """
 
 from __future__ import annotations
