@@ -1,13 +1,17 @@
 """`headrace pipelines …` without Spark: files that are checked and shown, drivers that are asked and stopped."""
 
 import json
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 from tests.cli.command_line import CommandLine
 from tests.pipelines.fake_engine import FakeEngine, make_pipeline
+from typer.testing import CliRunner
 
+from headrace.cli.app import app
 from headrace.cli.pipeline_runs import COLUMNS, ERROR_CHARACTERS_MAX, _size, row_of
 from headrace.pipelines.runner import Driver, Run, Runs
 from headrace.pipelines.runner.processes import Process, this_process
@@ -91,6 +95,30 @@ def test_nothing_runs(command):
     assert json.loads(command("status", "--json")) == []
     assert command("status").startswith("pipeline  query  state")
     assert command("stop", "--all") == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["status"], 0), (["list"], 0), (["stop", "--all"], 0), (["stop", "x"], 1)]
+)
+def test_commands_that_find_nothing_say_where_they_looked(tmp_path, monkeypatch, arguments, code):
+    monkeypatch.chdir(tmp_path)
+    for options, folder in (([], tmp_path / ".headrace"), (["--runtime", "elsewhere"], tmp_path / "elsewhere")):
+        result = CliRunner().invoke(app, ["pipelines", *arguments, *options])
+        said = result.stderr + str(result.exception)
+        assert result.exit_code == code and f"in {folder};" in said and "--runtime FOLDER" in said
+
+
+def test_validating_with_spark_prints_its_own_answer_only(command, tmp_path):
+    pytest.importorskip("pyspark")
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "pipelines", "validate", "shop.yaml", "--spark"],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "shop: 1 source(s), 1 step(s), 1 sink(s): good\n"
 
 
 def test_a_driver_is_listed_asked_and_stopped(command, driver, tmp_path):

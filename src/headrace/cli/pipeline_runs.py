@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.base.errors import ConfigError
+from headrace.base.options import suggestion
 from headrace.cli.output import duration
 from headrace.pipelines.runner.control import NoAnswer, ask_status
 from headrace.pipelines.runner.runs import Run, Runs
@@ -53,9 +54,20 @@ def chosen(runs: Runs, names: Sequence[str]) -> list[Run]:
     there = {run.pipeline: run for run in runs.all()}
     for name in names:
         if name not in there:
-            known = f"; there are {', '.join(there)}" if there else ""
-            raise ConfigError(f"no pipeline {name} runs here{known}")
+            if not there:
+                raise ConfigError(f"no pipeline {name} runs here: {where_looked(runs)}")
+            raise ConfigError(
+                f"no pipeline {name} runs here{suggestion(name, there)}; there are {', '.join(there)}; {where_looked(runs)}"
+            )
     return [there[name] for name in names] if names else list(there.values())
+
+
+def where_looked(runs: Runs) -> str:
+    """Return where drivers were looked for, and how to look elsewhere."""
+    return (
+        f"drivers are looked for in {runs.runtime.absolute()}; they leave word in .headrace of the folder that"
+        " `pipelines run` is started in, and --runtime FOLDER or HEADRACE_RUNTIME names another"
+    )
 
 
 def is_stopped(runs: Runs, run: Run) -> bool:
