@@ -162,10 +162,12 @@ def test_rows_of_the_table():
         rows_per_s=12345.6,
         lag_ms=90_000,
         state_bytes=5 << 20,
-        error="line one\nline two " + "x" * 200,
+        dead_letters=1234,
+        error="line one\nline two " + "x" * 400,
     )
     row = row_of(status)
     assert len(row) == len(COLUMNS)
     assert row[3:8] == ["12,346", None, "1 min 30 s", "0", "5.0 MiB"]
+    assert row[COLUMNS.index("dead letters")] == "1,234"
     assert row[-1].startswith("line one line two") and len(row[-1]) == ERROR_CHARACTERS_MAX
     assert [_size(count) for count in (0, 1023, 1024, 3 << 30)] == ["0 B", "1023 B", "1.0 KiB", "3.0 GiB"]

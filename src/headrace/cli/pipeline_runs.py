@@ -11,10 +11,10 @@ from headrace.pipelines.runner.control import NoAnswer, ask_status
 from headrace.pipelines.runner.runs import Run, Runs
 from headrace.pipelines.runner.status import GONE, QueryStatus
 
-ERROR_CHARACTERS_MAX = 100  # in a table; --json has all of it
+ERROR_CHARACTERS_MAX = 250  # in a table; --json has all of it
 COLUMNS = (
     *("pipeline", "query", "state", "rows/s", "behind", "behind by"),
-    *("state rows", "state size", "batches", "rows", "restarts", "error"),
+    *("state rows", "state size", "batches", "rows", "dead letters", "restarts", "error"),
 )
 
 
@@ -31,6 +31,7 @@ def row_of(one: QueryStatus) -> list[object]:
         _size(one.state_bytes),
         one.batches,
         f"{one.rows:,}",
+        None if one.dead_letters is None else f"{one.dead_letters:,}",
         one.restarts,
         error if len(error) <= ERROR_CHARACTERS_MAX else error[: ERROR_CHARACTERS_MAX - 1] + "…",
     ]
