@@ -219,6 +219,7 @@ def test_flags_are_stronger_than_the_environment_and_that_than_the_file(tmp_path
         ("HEADRACE_LISTENER_NAME_SASL__SSL_SCRAM___SHA___512_SASL_JAAS_CONFIG",
          "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config"),
         ("HEADRACE_KAFKA_LIBS", None),
+        ("HEADRACE_RUNTIME", None),  # of `headrace pipelines`
         ("PATH", None),
         ("HEADRACE_", None),
     ],

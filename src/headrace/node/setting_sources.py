@@ -17,8 +17,8 @@ from headrace.base.options import parse_property_lines
 FILE_BYTES_MAX = 1 << 20
 ENVIRONMENT_PREFIX = "HEADRACE_"
 OWN_PREFIX = "headrace."
-# Not settings of a node: they steer our own tests and tools.
-_TOOLING = frozenset({"KAFKA_LIBS", "SCHEMAS", "SEED", "ROUNDS", "OPERATIONS"})
+# Not settings of a node: they steer our own tests and tools, and RUNTIME says where drivers of pipelines are looked for.
+_TOOLING = frozenset({"KAFKA_LIBS", "SCHEMAS", "SEED", "ROUNDS", "OPERATIONS", "RUNTIME"})
 _UNDERSCORES = re.compile("_{1,3}")
 _MEANS = {"_": ".", "__": "_", "___": "-"}
 
