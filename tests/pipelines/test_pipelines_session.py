@@ -49,7 +49,8 @@ def test_a_plain_session_knows_the_format_after_register_though_python3_is_anoth
     other = tmp_path / "python3"
     other.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # -S: a Python without installed packages
     other.chmod(0o755)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    # Sessions of other tests of this process have set these.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "PYTHONPATH"))}
     environment |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(
         [sys.executable, "-c", PLAIN, headrace_node.bootstrap],
