@@ -43,8 +43,7 @@ run: $(VENV)/.run
 	@$(BIN)/python -m headrace.demo $(if $(EVENTS),--events $(EVENTS)) $(if $(RATE),--rate $(RATE))
 
 serve: $(VENV)/.serve
-	@$(BIN)/python -m headrace.cli.welcome
-	@$(BIN)/headrace serve -c log.dirs=.work/data
+	@$(BIN)/headrace serve -c log.dirs=.work/data --examples
 
 test: setup
 	@bash tools/system-packages

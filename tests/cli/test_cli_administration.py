@@ -80,6 +80,32 @@ def test_passwords_are_options_of_users_and_quotas_say_what_they_cannot(headrace
     )
 
 
+def test_altering_a_quota_says_which_request_the_broker_does_not_support(headrace):
+    for entity in (("--user", "u"), ("--client-defaults",), ("--ip", "127.0.0.1")):
+        said = headrace("configs", "alter", *entity, "--add-config", "producer_byte_rate=1000", fails=True)
+        assert "does not support ALTER_CLIENT_QUOTAS" in said and "0--1" not in said
+
+
+@pytest.mark.parametrize(
+    ("entity", "name", "suggestion"),
+    [
+        (("--topic", "cli-deletes"), "retention.mss", "did you mean retention.ms?"),
+        (("--topic", "cli-deletes"), "segment.ms", "segment.ms"),  # a known option that was never set here
+        (("--broker-defaults",), "log.retention.msec", "did you mean log.retention.ms?"),
+        (("--group", "cli-deletes"), "consumer.session.timeout", "did you mean consumer.session.timeout.ms?"),
+        (("--user", "cli-deletes"), "producer_byte_rat", "did you mean producer_byte_rate?"),
+        (("--user", "cli-deletes"), "SCRAM-SHA-256", "SCRAM-SHA-256"),
+    ],
+)
+def test_deleting_an_option_that_is_not_set_is_refused_by_name(headrace, entity, name, suggestion):
+    if entity[0] == "--topic":
+        headrace("topics", "create", "cli-deletes", "--config", "retention.ms=5000", "--if-not-exists")
+    said = headrace("configs", "alter", *entity, "--delete-config", name, fails=True)
+    assert name in said and suggestion in said
+    if entity[0] == "--topic":
+        assert options_of(headrace, *entity)["retention.ms"] == ("5000", "topic")
+
+
 def test_users(headrace):
     headrace("users", "add", "cli-zoe", stdin="from stdin\n")
     headrace(

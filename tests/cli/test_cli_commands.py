@@ -1,12 +1,15 @@
 """The command line against a real node: what it prints, and that mistakes end in one clear line and exit code 1."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 from tests.cli.command_line import CommandLine
 
+from headrace import __version__
 from headrace.cli.app import COMMANDS
 
 
@@ -57,6 +60,58 @@ def test_lines_go_in_and_come_out(headrace, codec):
     assert headrace("consume", topic, "-o", "latest", "-e") == ""
 
 
+def records_of(headrace, topic, *options):
+    shown = map(json.loads, headrace("consume", topic, "-e", "-f", "json", *options).splitlines())
+    return [(one["key"], one["value"], one["headers"]) for one in shown]
+
+
+def test_tombstones_and_headers_of_lines(headrace):
+    headrace("produce", "cli-nulls", "-k", ":", "-Z", stdin="a:1\na:\n\n")
+    headrace(
+        "produce", "cli-nulls", "-k", "=", "--null-marker", "NULL", "--parse-headers", "-H", "all=1",
+        stdin="one:1,two:NULL\tk=NULL\n\tNULL=v\nempty:\t=\n",
+    )  # fmt: skip
+    assert records_of(headrace, "cli-nulls") == [
+        ("a", "1", []),
+        ("a", None, []),
+        (None, None, []),
+        ("k", None, [["all", "1"], ["one", "1"], ["two", None]]),
+        (None, "v", [["all", "1"]]),
+        ("", "", [["all", "1"], ["empty", ""]]),
+    ]
+    for line, said in (
+        ("no headers\n", "line 1 has no '\\t'"),
+        ("a\tv\n", "expected name:value"),
+        (":v\tv\n", "line 1"),
+    ):
+        assert said in headrace("produce", "cli-nulls", "--parse-headers", stdin=line, fails=True)
+
+
+def test_reading_from_a_time_and_the_last_records(headrace):
+    headrace("topics", "create", "cli-starts", "--partitions", "2")
+    for partition in (0, 1):
+        headrace("produce", "cli-starts", "-p", partition, stdin="".join(f"{partition}{n}\n" for n in range(5)))
+    assert sorted(headrace("consume", "cli-starts", "-e", "--last", "2").split()) == ["03", "04", "13", "14"]
+    assert len(headrace("consume", "cli-starts", "-e", "--last", "99", "-p", "1").split()) == 5
+    assert len(headrace("consume", "cli-starts", "-e", "--from", "PT1H").split()) == 10
+    assert headrace("consume", "cli-starts", "-e", "--from", "2040-01-01") == ""
+    stamps = [
+        json.loads(line)["timestamp"] for line in headrace("consume", "cli-starts", "-e", "-f", "json").splitlines()
+    ]
+    newest = [stamp for stamp in stamps if stamp >= max(stamps)]
+    assert len(headrace("consume", "cli-starts", "-e", "--from", max(stamps)).split()) == len(newest)
+
+
+def test_reading_as_a_member_of_a_group_goes_on_where_it_was(headrace):
+    headrace("produce", "cli-member", stdin="1\n2\n3\n")
+    assert headrace("consume", "cli-member", "--group", "cli-readers", "-n", "2") == "1\n2\n"
+    headrace("produce", "cli-member", stdin="4\n")
+    assert headrace("consume", "cli-member", "--group", "cli-readers", "--exit") == "3\n4\n"
+    (described,) = json.loads(headrace("groups", "describe", "cli-readers", "--json"))
+    assert [(one["committed"], one["lag"]) for one in described["partitions"]] == [(4, 0)]
+    assert headrace("consume", "cli-member", "-g", "cli-readers-of-new", "-o", "latest", "--exit") == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -72,6 +127,12 @@ def test_lines_go_in_and_come_out(headrace, codec):
         (("produce", "x", "--acks", "7"), "acks"),
         (("consume", "cli-none", "-o", "yesterday"), "yesterday"),
         (("consume", "cli-none", "-f", "xml"), "xml"),
+        (("consume", "cli-none", "--from", "yesterday"), "2026-07-01T12:00:00Z"),
+        (("consume", "cli-none", "--from", "P"), "PT30M"),
+        (("consume", "cli-none", "--from", "0", "--last", "1"), "--from and --last"),
+        (("consume", "cli-none", "--group", "g", "-p", "0"), "--partition and --group"),
+        (("consume", "cli-none", "--group", "g", "--last", "1"), "reset-offsets"),
+        (("produce", "x", "-k", ""), "must not be empty"),
         (("consume", "there-is-no-such"), "UNKNOWN_TOPIC_OR_PARTITION"),
         (("offsets", "get", "there-is-no-such"), "UNKNOWN_TOPIC_OR_PARTITION"),
         (("offsets", "get", "--time", "yesterday"), "2026-07-01T12:00:00Z"),
@@ -140,3 +201,58 @@ def test_format_once(headrace, tmp_path):
     assert "no.such" in headrace("format", "-c", setting, "-c", "no.such=1", "--strict", fails=True)
     assert f"cluster.id={cluster}" in (tmp_path / "data" / "meta.properties").read_text()
     assert (tmp_path / "data" / "bootstrap.checkpoint").stat().st_size > 100
+
+
+def test_a_full_disk_names_the_path(tmp_path, monkeypatch, capsys):
+    """Once a node cannot write to its disk while it starts, the operator must learn which disk."""
+    from headrace.cli import main
+
+    def refuse(self, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+
+    monkeypatch.setattr("headrace.storage.disk.DiskFile.append", refuse)
+    monkeypatch.setattr(sys, "argv", ["headrace", "format", "-c", f"log.dirs={tmp_path}/data"])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 1 and said.count("\n") == 1
+    assert f"{tmp_path}/data/" in said and "No space left on device; free some space" in said
+
+
+def program(*arguments, **environment):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; sys.argv[0] = 'headrace'; from headrace.cli.main import main; main()",
+            *arguments,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_version():
+    assert program("--version") == (0, f"headrace {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [(["topcis", "list"], "topics"), (["topics", "lst"], "list"), (["consume", "t", "--formt", "json"], "--format")],
+)
+def test_a_mistyped_command_or_option_gets_the_nearest(typed, meant):
+    code, _, said = program(*typed)
+    assert code == 2 and "No such" in said and meant in said
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("headrace to", "topics"), ("headrace topics d", "describe\ndelete"), ("headrace topics list --js", "--json")],
+)
+def test_the_shell_completes_commands_and_options(words, completed):
+    index = str(len(words.split()) - 1)
+    code, said, _ = program(_HEADRACE_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=index)
+    assert (code, said.strip()) == (0, completed)

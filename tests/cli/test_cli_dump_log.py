@@ -138,7 +138,8 @@ def test_snapshots_of_producers_and_files_that_are_none(directory, tmp_path):
     broken = tmp_path / snapshot.name
     broken.write_bytes(snapshot.read_bytes()[:-1] + b"!")
     assert "checksum" in headrace("dump-log", broken, fails=True)
-    for wrong in (tmp_path / "missing.index", tmp_path / "missing.log", tmp_path / "odd.txt", tmp_path / "x.index"):
+    for wrong in (tmp_path / "odd.txt", tmp_path / "x.index"):
+        wrong.write_bytes(b"odd")
         assert "WRONG" in headrace("dump-log", wrong, fails=True)
     assert "which files" in headrace("dump-log", fails=True)
 
@@ -169,3 +170,11 @@ def test_stored_records_as_kafka_writes_them_in_json():
     assert as_json(record, 0) == {
         "name": "a", "mechanism": 1, "salt": "(hidden)", "storedKey": "(hidden)", "serverKey": "(hidden)", "iterations": 4096,
     }  # fmt: skip
+
+
+def test_a_path_without_files_of_a_log_is_one_line(tmp_path):
+    for missing in (tmp_path / "missing", tmp_path / "missing" / f"{FIRST}.log"):
+        assert headrace("dump-log", missing, fails=True) == f"{missing}: no such file or directory"
+    assert "has no .log" in headrace("dump-log", tmp_path, fails=True)
+    (tmp_path / "orders-0").mkdir()
+    assert "orders-0" in headrace("dump-log", tmp_path, fails=True)  # names what to dump instead

@@ -7,8 +7,9 @@ import pytest
 from tests.cli.command_line import CommandLine
 
 from headrace.base.errors import ConfigError
-from headrace.cli.groups import duration
-from headrace.cli.reset_offsets import parse_datetime, read_plan
+from headrace.cli.moments import parse_datetime
+from headrace.cli.output import duration, show_table
+from headrace.cli.reset_offsets import read_plan
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 RECORDS = 30
@@ -123,7 +124,25 @@ def test_what_cannot_be_meant_is_refused(headrace_node, tmp_path):
     with pytest.raises(ConfigError, match="line 2"):
         read_plan(bad)
     with pytest.raises(ConfigError, match="--to-datetime"):
-        parse_datetime("yesterday")
-    assert [duration(value) for value in (None, 1500, 90_000, 7_200_000, 200_000_000)] == [
-        None, "1.5 s", "1.5 min", "2.0 h", "2.3 d",
-    ]  # fmt: skip
+        parse_datetime("--to-datetime", "yesterday")
+
+
+def test_durations_are_written_in_their_two_largest_units():
+    lengths = {
+        None: None, 0: "0 ms", 40: "40 ms", 1500: "1.5 s", 12_345: "12.3 s", 59_999: "1 min", 60_000: "1 min", 90_000: "1 min 30 s",
+        7_200_000: "2 h", 11_520_000: "3 h 12 min", 200_000_000: "2 d 7 h", -1500: "-1.5 s",
+    }  # fmt: skip
+    assert {length: duration(length) for length in lengths} == lengths
+
+
+@pytest.mark.parametrize("columns", [80, 50])
+def test_an_id_stays_on_one_line_of_a_terminal(monkeypatch, capsys, columns):
+    group = "spark-headrace-shop.enriched_orders-3f2a9c1b"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    show_table(("group", "type", "state", "protocol"), [(group, "classic", "PreparingRebalance", "consumer")])
+    shown = capsys.readouterr().out
+    assert group in shown and ("│" in shown) == (columns == 80)
+    if columns == 80:
+        assert len(shown.splitlines()[0]) <= columns

@@ -1,13 +1,17 @@
 """`headrace pipelines …` without Spark: files that are checked and shown, drivers that are asked and stopped."""
 
 import json
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 from tests.cli.command_line import CommandLine
 from tests.pipelines.fake_engine import FakeEngine, make_pipeline
+from typer.testing import CliRunner
 
+from headrace.cli.app import app
 from headrace.cli.pipeline_runs import COLUMNS, ERROR_CHARACTERS_MAX, _size, row_of
 from headrace.pipelines.runner import Driver, Run, Runs
 from headrace.pipelines.runner.processes import Process, this_process
@@ -93,6 +97,30 @@ def test_nothing_runs(command):
     assert command("stop", "--all") == ""
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["status"], 0), (["list"], 0), (["stop", "--all"], 0), (["stop", "x"], 1)]
+)
+def test_commands_that_find_nothing_say_where_they_looked(tmp_path, monkeypatch, arguments, code):
+    monkeypatch.chdir(tmp_path)
+    for options, folder in (([], tmp_path / ".headrace"), (["--runtime", "elsewhere"], tmp_path / "elsewhere")):
+        result = CliRunner().invoke(app, ["pipelines", *arguments, *options])
+        said = result.stderr + str(result.exception)
+        assert result.exit_code == code and f"in {folder};" in said and "--runtime FOLDER" in said
+
+
+def test_validating_with_spark_prints_its_own_answer_only(command, tmp_path):
+    pytest.importorskip("pyspark")
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "pipelines", "validate", "shop.yaml", "--spark"],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "shop: 1 source(s), 1 step(s), 1 sink(s): good\n"
+
+
 def test_a_driver_is_listed_asked_and_stopped(command, driver, tmp_path):
     (one,) = json.loads(command("status", "shop", "--json"))
     assert (one["name"], one["state"], one["rows"], one["lag_records"]) == ("counts", "running", 1234, 4)
@@ -134,10 +162,12 @@ def test_rows_of_the_table():
         rows_per_s=12345.6,
         lag_ms=90_000,
         state_bytes=5 << 20,
-        error="line one\nline two " + "x" * 200,
+        dead_letters=1234,
+        error="line one\nline two " + "x" * 400,
     )
     row = row_of(status)
     assert len(row) == len(COLUMNS)
-    assert row[3:8] == ["12,346", None, "1.5 min", "0", "5.0 MiB"]
+    assert row[3:8] == ["12,346", None, "1 min 30 s", "0", "5.0 MiB"]
+    assert row[COLUMNS.index("dead letters")] == "1,234"
     assert row[-1].startswith("line one line two") and len(row[-1]) == ERROR_CHARACTERS_MAX
     assert [_size(count) for count in (0, 1023, 1024, 3 << 30)] == ["0 B", "1023 B", "1.0 KiB", "3.0 GiB"]

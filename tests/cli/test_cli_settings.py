@@ -51,7 +51,7 @@ def test_values_show_where_they_come_from_and_never_a_secret(tmp_path, monkeypat
     values = {one["name"]: one for one in json.loads(said)}
     assert (values["num.partitions"]["value"], values["num.partitions"]["from"]) == ("7", "-c")
     assert values["ssl.key.password"]["from"] == "HEADRACE_SSL_KEY_PASSWORD"
-    assert values["node.id"]["from"] == str(file) and values["log.dir"]["from"] == "default"
+    assert values["node.id"]["from"] == f"{file}, line 6" and values["log.dir"]["from"] == "default"
     assert values["listener.name.sasl_plaintext.plain.sasl.jaas.config"]["value"] == "(hidden)"
 
 

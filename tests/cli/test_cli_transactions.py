@@ -171,7 +171,7 @@ def test_an_open_transaction_and_finished_ones(headrace, topic, make_producer):
     (again,) = loads(headrace, "list", "--producer-id", str(found["producer_id"]))
     assert again["transactional_id"] == names[2]
     table = headrace("transactions", "describe", names[0], "--transactional-id", names[2])
-    assert f"{topic}-1" in table and "1.0 min" in table and "CompleteCommit" in table
+    assert f"{topic}-1" in table and "1 min" in table and "CompleteCommit" in table
     assert names[1] in headrace("transactions", "list")
 
 
@@ -306,7 +306,7 @@ def test_a_hanging_transaction_is_found_and_aborted_and_readers_go_on(headrace, 
     assert (found["producer_id"], found["producer_epoch"]) == (producer_id, epoch)
     expected = (name, f"{name} is Empty") if way == "fenced" else (None, "no coordinator knows its producer")
     assert (found["transactional_id"], found["reason"]) == expected
-    assert "1.0 h" in headrace("transactions", "find-hanging", "--topic", topic, "-p", 0)
+    assert "  1 h  " in headrace("transactions", "find-hanging", "--topic", topic, "-p", 0)
     assert [one["topic"] for one in loads(headrace, "find-hanging", "--broker-id", 1)].count(topic) == 1
     assert loads(headrace, "find-hanging", "--topic", topic, "--partition", 1) == []
     assert loads(headrace, "find-hanging", "--topic", topic, "--max-transaction-timeout", 56) == [], "five minutes more"

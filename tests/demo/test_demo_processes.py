@@ -11,9 +11,17 @@ import time
 import pytest
 
 from headrace.demo.children import AGAIN_S, EARLY_DEATHS_MAX, EARLY_S, Child, Lives, Register
+from headrace.demo.memory import SessionMemory, session_bytes
 from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES, GivenUp, Supervisor
 
-WAITS = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print('here', flush=True); signal.pause()"
+# No signal.pause(): a signal that comes just before it is not seen until the next one.
+WAITS = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("here", flush=True)
+while True:
+    time.sleep(0.05)
+"""
 ENDED_S_MAX = 30.0
 
 
@@ -161,3 +169,38 @@ def test_a_process_ends_with_its_parent() -> None:
     process.stdin.close()
     assert process.wait(ENDED_S_MAX) in (0, -signal.SIGTERM)
     process.stdout.close()
+
+
+LARGE = "import os, sys; os.setpgid(0, 0); large = bytearray(80_000_000); print('large', flush=True); sys.stdin.read()"
+STARTS_A_LARGE_ONE = f"""
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", {LARGE!r}], stdin=subprocess.PIPE).wait()
+"""
+
+
+def test_memory_counts_what_a_process_has_started(make, tmp_path) -> None:
+    child = make(PIPELINES, STARTS_A_LARGE_ONE)
+    assert child.memory_bytes() is None
+    child.start(0.0)
+    until(lambda: child.last_words() == ["large"])
+    assert session_bytes(child.pid) > 80_000_000
+    assert child.memory_bytes() > 80_000_000
+
+
+def test_memory_is_looked_up_now_and_then(tmp_path) -> None:
+    now = [0.0]
+    memory = SessionMemory(lambda: now[0])
+    first = memory.of(os.getsid(0))
+    assert first is None or first > 1_000_000
+    assert memory.of(os.getsid(0)) == first
+    for name, session, pages in (("7", 7, 3), ("8 (odd) name", 7, 4), ("9", 9, 100)):
+        folder = tmp_path / name.split()[0]
+        folder.mkdir()
+        fields = ["S", "1", "1", str(session), *["0"] * 17, str(pages), "0"]
+        (folder / "stat").write_text(f"{folder.name} ({name}) {' '.join(fields)}\n")
+    (tmp_path / "7" / "smaps_rollup").write_text("00400000-7fff rollup\nRss: 12 kB\nPss:                   5 kB\n")
+    (tmp_path / "10").mkdir()  # ended meanwhile
+    (tmp_path / "uptime").write_text("1")
+    assert session_bytes(7, tmp_path) == 5 * 1024 + 4 * os.sysconf("SC_PAGE_SIZE")
+    assert session_bytes(9, tmp_path) == 100 * os.sysconf("SC_PAGE_SIZE")
+    assert session_bytes(11, tmp_path) is None and session_bytes(7, tmp_path / "none") is None

@@ -58,6 +58,7 @@ def play(folders, monkeypatch):
 def test_a_bounded_run_ends_by_itself_and_checks_itself(play, folders) -> None:
     code, said = play(events=3_000)
     assert code == 0, said
+    assert said.count("the node serves on localhost:") == 1 and "metrics on http://localhost:" in said
     assert "3 000 events: 2 700 clicks and 300 orders, each in its topic once" in said
     assert said.count("right, each once") == 6 and "events in = events out" in said
     assert "stopped cleanly" in folders.log(NODE).read_text()

@@ -7,10 +7,12 @@ import pytest
 from headrace.base.errors import CorruptData
 from headrace.base.ids import TopicPartition
 from headrace.demo.checkpoints import NOWHERE, Position, parse_offsets, position
+from headrace.demo.director import Seen
 from headrace.demo.events import bell
 from headrace.demo.layout import CLICK_PLACES, ORDER_PLACES, Layout
 from headrace.demo.results import PATIENCE_MS
 from headrace.demo.shop import places_of
+from headrace.demo.showing import doing
 from headrace.demo.stages import QUERIES, SHOP, TABLES, Facts, Stage, goal, lag, stage, topic_of
 from headrace.demo.topics import RESULTS
 
@@ -54,6 +56,15 @@ def test_a_query_that_never_ran_has_read_nothing() -> None:
     nothing = facts(layout, layout.ends(EVENTS))._replace(positions={})
     assert stage(EVENTS, nothing) is Stage.READING
     assert lag(QUERIES[0], nothing) == EVENTS * 9 // 10
+
+
+def test_what_is_done_is_not_said_before_it_is() -> None:
+    layout = Layout([])
+    half = facts(layout, layout.ends(EVENTS), behind=[QUERIES[0].name])
+    nothing = half._replace(positions={})
+    assert doing(Seen(nothing, stage(EVENTS, nothing))) == "all events are there, none is worked on yet"
+    assert doing(Seen(half, stage(EVENTS, half))) == "events are worked on"
+    assert doing(None) == doing(Seen(nothing)) == ""
 
 
 def test_closing_is_done_when_all_bells_are_rung() -> None:

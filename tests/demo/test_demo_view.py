@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import io
 
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 
+from headrace.demo.children import Child, Register
+from headrace.demo.folders import Folders
 from headrace.demo.screens import Lines, Terminal
+from headrace.demo.showing import Ports, hints_of, serves
+from headrace.demo.supervisor import NODE, PIPELINES, Supervisor
 from headrace.demo.view import FIRST_BATCH, Flow, Part, State, Work, clock, draw, duration, line
 
+ERASED = "\x1b[2J"
 MINUTE = 1_767_258_000_000
 STARTING = State(
     3.0, "the node starts", [Part("node", "runs", pid=17)], news=["the node was killed"], hints=["look: there"]
@@ -115,6 +120,37 @@ def test_a_terminal_is_drawn_on() -> None:
     terminal.close()
     terminal.say("[done]")
     assert "a web shop" in out.getvalue() and "[done]" in out.getvalue()
+
+
+def test_a_terminal_that_is_resized_is_cleared_and_drawn_anew() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=80, height=30, highlight=False)
+    terminal = Terminal(console)
+    terminal.show(FULL)
+    terminal.show(FULL)
+    assert ERASED not in out.getvalue()
+    console.size = ConsoleDimensions(60, 20)
+    terminal.show(FULL)
+    before, _, drawn_anew = out.getvalue().rpartition(ERASED)
+    assert before and "a web shop" in drawn_anew
+    terminal.show(FULL)
+    terminal.close()
+    assert out.getvalue().count(ERASED) == 1
+
+
+def test_where_metrics_are_is_whole_on_80_columns(tmp_path) -> None:
+    log = tmp_path / "log"
+    supervisor = Supervisor([Child(name, [], log, {}) for name in (NODE, PIPELINES)], Register(tmp_path / "processes"))
+    folders = Folders(tmp_path / "a-rather-long-name-of-a-folder", tmp_path / "runtime")
+    shown = "\n".join(drawn(State(0.0, "x", hints=hints_of(supervisor, Ports(19692, 19404), folders))))
+    assert "http://localhost:19404/metrics" in shown and "-b localhost:19692" in shown
+
+
+def test_the_line_that_says_where_the_node_serves() -> None:
+    assert serves(Ports(9092, 9404), Ports(9092, 9404)) == (
+        "the node serves on localhost:9092, metrics on http://localhost:9404/metrics"
+    )
+    assert serves(Ports(9095, 9404), Ports(9092, 9404)).endswith("(port 9092: in use)")
 
 
 def test_times() -> None:

@@ -99,6 +99,30 @@ def test_a_bad_value_is_told_with_where_it_stands():
         read_settings(None, [], {"HEADRACE_NUM_PARTITIONS": "x"})
 
 
+def test_all_bad_settings_are_listed_at_once_each_with_where_it_was_set(tmp_path):
+    file = tmp_path / "server.properties"
+    file.write_text(
+        KAFKAS_OWN + "node.id=one\nnum.partitions=many\nconnections.max.idle.ms=50\nmetadata.log.dir=elsewhere\n"
+    )
+    environment = {"HEADRACE_LOG_SEGMENT_BYTES": "1.5", "HEADRACE_LISTENER_NAME_PLAINTEXT_MAX_CONNECTIONS": "x"}
+    with pytest.raises(ConfigError) as raised:
+        read_settings(file, ["listeners=PLAINTEXT:9092", "nonsense", "log.retention.hour=1"], environment, strict=True)
+    head, *lines = str(raised.value).splitlines()
+    assert head == "8 settings cannot be used:" and len(lines) == 8
+    first = len(KAFKAS_OWN.splitlines()) + 1
+    for name, origin in (
+        ("node.id='one'", f"({file}, line {first})"),
+        ("num.partitions='many'", f"({file}, line {first + 1})"),
+        ("connections.max.idle.ms=50", f"connections.max.idle.ms: {file}, line {first + 2})"),
+        ("metadata.log.dir=elsewhere", f"metadata.log.dir: {file}, line {first + 3})"),
+        ("log.segment.bytes='1.5'", "(HEADRACE_LOG_SEGMENT_BYTES)"),
+        ("listeners: 'PLAINTEXT:9092'", "(-c)"),
+        ("-c 'nonsense'", "expected name=value"),
+        ("log.retention.hour (-c)", "did you mean log.retention.hours?"),
+    ):
+        assert [line for line in lines if name in line and origin in line], (name, lines)
+
+
 def test_an_unknown_name_is_one_warning_with_the_nearest_known_one(caplog):
     said = warnings_of(caplog, "log.retention.hour=1")
     assert said == ["log.retention.hour (-c) is no known option (did you mean log.retention.hours?); it is not used"]
@@ -141,6 +165,10 @@ def test_every_thread_of_the_cleaner_needs_more_than_a_megabyte(caplog, flags):
 def test_the_classic_protocol_of_groups_cannot_be_switched_off(caplog):
     with pytest.raises(ConfigError, match=r"group\.coordinator\.rebalance\.protocols must have classic"):
         warnings_of(caplog, "group.coordinator.rebalance.protocols=consumer")
+
+
+def test_compaction_by_default_is_no_surprise(caplog):
+    assert warnings_of(caplog, "log.cleanup.policy=compact") == []
 
 
 def test_every_option_that_nothing_depends_on_says_so_when_it_is_changed(caplog):
@@ -195,7 +223,7 @@ def test_flags_are_stronger_than_the_environment_and_that_than_the_file(tmp_path
     assert settings.listener_values == {"listener.name.plaintext.ssl.keystore.type": "PEM"}
     assert settings.origins["num.partitions"] == "-c"
     assert settings.origins["log.segment.bytes"] == "HEADRACE_LOG_SEGMENT_BYTES"
-    assert settings.origins["node.id"] == str(file)
+    assert settings.origins["node.id"] == f"{file}, line 3"
 
 
 @pytest.mark.parametrize(
@@ -205,6 +233,7 @@ def test_flags_are_stronger_than_the_environment_and_that_than_the_file(tmp_path
         ("HEADRACE_LISTENER_NAME_SASL__SSL_SCRAM___SHA___512_SASL_JAAS_CONFIG",
          "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config"),
         ("HEADRACE_KAFKA_LIBS", None),
+        ("HEADRACE_RUNTIME", None),  # of `headrace pipelines`
         ("PATH", None),
         ("HEADRACE_", None),
     ],

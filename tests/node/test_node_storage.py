@@ -130,14 +130,36 @@ def test_a_disk_that_fills_up_refuses_producers_serves_consumers_and_is_used_aga
         position = 0
         while position < sent:
             position = (await world.fetch(T0, position)).next_offset
-        assert world.node.broker.replicas.offline() == [] and world.node.health()["ok"]
+        health = world.node.health()
+        assert health["offline_partitions"] == [] and not health["ok"] and health["full_log_dirs"] == [DATA]
+        assert health["problems"] == [f"the disk is full: producers are refused until there is space in {DATA}"]
         await asyncio.sleep(90)  # checkpoints and syncs meet the full disk, too
+        assert not world.node.health()["ok"]
         world.files.capacity = None
+        assert world.node.health()["ok"]  # before anybody tries: an orchestrator may have turned producers away
         assert await world.send(count=3) == sent
         await world.machine.stop()
         await world.machine.until_up()
         await world.cluster.close()
         assert await world.offset(T0, LATEST) == sent + 3
+
+    world.run(main)
+
+
+def test_a_node_with_space_in_one_of_its_log_dirs_is_healthy_and_names_the_full_one() -> None:
+    world = World(two_dirs=True)
+
+    async def main() -> None:
+        await world.create(2)
+        for partition in (T0, T1):
+            await world.send(partition, 5)
+        full = T0 if world.place(T0) == SECOND_DATA else T1
+        world.refuse(SECOND_DATA, errno.EDQUOT, "append")
+        assert await world.refusal(full) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert world.node.health()["full_log_dirs"] == [SECOND_DATA] and world.node.health()["ok"]
+        world.files.fault = None
+        await world.send(full)
+        assert world.node.health()["full_log_dirs"] == []
 
     world.run(main)
 

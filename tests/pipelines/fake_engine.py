@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 from headrace.pipelines.definitions.definition import (
+    BadRecords,
     Pipeline,
     Place,
     Sink,
@@ -22,8 +23,15 @@ from headrace.pipelines.runner.failures import Cause
 HERE = Place(Path("shop.yaml"), 1)
 
 
-def make_pipeline(name="shop", sinks=("counts",), *, folder, once=False, stream=True, **spark):
-    source = Source(name="orders", where=HERE, kind=SourceKind.TOPIC, target="orders", is_stream=stream)
+def make_pipeline(name="shop", sinks=("counts",), *, folder, once=False, stream=True, bad=None, **spark):
+    source = Source(
+        name="orders",
+        where=HERE,
+        kind=SourceKind.TOPIC,
+        target="orders",
+        is_stream=stream,
+        bad_records=bad or BadRecords(),
+    )
     return Pipeline(
         name=name,
         where=HERE,
@@ -76,6 +84,7 @@ class FakeEngine:
         self.starts = []
         self.cancelled = []
         self.is_closed = False
+        self.letters = 0  # in the dead-letter topics of every query
         self._ids = itertools.count()
         self._changed = threading.Condition()
 
@@ -95,6 +104,9 @@ class FakeEngine:
 
     def cancel(self, title):
         self.cancelled.append(title)
+
+    def dead_letters(self, pipeline, sink):
+        return self.letters
 
     def flush(self):
         pass

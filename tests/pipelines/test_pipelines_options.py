@@ -8,6 +8,7 @@ import pytest
 from headrace.base.errors import ConfigError
 from headrace.base.ids import TopicPartition
 from headrace.pipelines.bounds import BoundKind
+from headrace.pipelines.group_commits import group_of
 from headrace.pipelines.source_options import COLUMNS, Mode, Topics, parse_options
 
 NEEDED = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "a"}
@@ -25,6 +26,14 @@ def test_what_spark_does_by_default():
     assert stream.topics == Topics(names=("a",))
     assert (stream.min_partitions, stream.max_records, stream.max_offsets, stream.max_bytes) == (None,) * 4
     assert (stream.group_id, stream.group_id_prefix) == (None, "spark-headrace")
+
+
+def test_the_group_of_a_query_shows_its_name():
+    query_id = "3f2a9c1b-0000-4000-8000-000000000000"
+    assert group_of(parsed(), query_id, None) == f"spark-headrace-{query_id}"
+    assert group_of(parsed(), query_id, "shop.sessions") == "spark-headrace-shop.sessions-3f2a9c1b"
+    assert group_of(parsed(groupIdPrefix="mine"), query_id, "x" * 500) == f"mine-{'x' * 100}-3f2a9c1b"
+    assert group_of(parsed(**{"kafka.group.id": "given"}), query_id, "shop.sessions") == "given"
 
 
 def test_names_come_in_any_case():

@@ -9,13 +9,16 @@ import pytest
 from fake_engine import FakeEngine, make_pipeline
 
 from headrace.base.errors import ConfigError
+from headrace.client import Admin, NewTopic, Producer
+from headrace.pipelines.definitions.definition import BadRecords
 from headrace.pipelines.failures import SourceError
-from headrace.pipelines.runner import AlreadyRunning, Driver, SparkLost
+from headrace.pipelines.runner import AlreadyRunning, Driver, SparkLost, dead_letters
 from headrace.pipelines.runner import driver as driver_module
 from headrace.pipelines.runner.control import ask_status, ask_to_stop
 from headrace.pipelines.runner.engine import settings_of
 from headrace.pipelines.runner.processes import Process
 from headrace.pipelines.runner.runs import Runs
+from headrace.pipelines.runner.status import metrics_of
 
 SEEN_S_MAX = 10.0
 
@@ -243,3 +246,32 @@ def test_pipelines_of_one_driver_share_one_spark(tmp_path):
         settings_of([one, make_pipeline("three", folder=tmp_path, master="spark://there:7077")])
     with pytest.raises(ConfigError, match="no pipeline"):
         Driver([], runtime=tmp_path)
+
+
+def test_dead_letters_are_counted_from_the_start_of_the_driver(tmp_path, monkeypatch):
+    monkeypatch.setattr(dead_letters, "COUNT_EVERY_S", 0.005)
+    engine = FakeEngine()
+    engine.letters = 5  # of a run before
+    made = make_pipeline(folder=tmp_path, sinks=("a", "b"), bad=BadRecords("deadletter", "orders-bad"))
+    with running([made], engine, tmp_path) as driver:
+        until(lambda: set(states(driver).values()) == {"running"})
+        assert [one.dead_letters for one in driver.status()] == [0, None]  # the first query puts them aside, for both
+        engine.letters = 8
+        until(lambda: driver.status()[0].dead_letters == 3)
+        assert "headrace_pipeline_dead_letters_total" in {family.name for family in metrics_of(driver.status())}
+        engine.letters = 9
+    (statuses,) = driver.ended
+    assert statuses[0].dead_letters == 4, "the last ones count, too"
+
+
+def test_dead_letters_are_counted_by_the_end_of_their_topic(tmp_path, headrace_node):
+    made = make_pipeline(folder=tmp_path, bad=BadRecords("deadletter", "orders-bad"))
+    made.settings["kafka.bootstrap.servers"] = headrace_node.bootstrap
+    sink = made.sinks["counts"]
+    assert dead_letters.count_records(made, sink) == 0  # there is no such topic yet
+    with Admin({"bootstrap.servers": headrace_node.bootstrap}) as admin:
+        admin.create_topics([NewTopic("orders-bad", 2, 1)])
+    with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:
+        for number in range(7):
+            producer.send("orders-bad", b"junk", partition=number % 2)
+    assert dead_letters.count_records(made, sink) == 7

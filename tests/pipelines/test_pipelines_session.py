@@ -1,11 +1,15 @@
 """What a session is given besides what Spark finds by itself."""
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+from headrace.client import Producer
 from headrace.pipelines.data_source import HeadraceDataSource
 from headrace.pipelines.session import _register
 
@@ -21,3 +25,38 @@ def test_a_source_that_spark_did_not_find_is_registered(found, registered):
     )
     _register(session, HeadraceDataSource)
     assert seen == registered
+
+
+PLAIN = """
+import sys
+from pyspark.sql import SparkSession
+from headrace.pipelines.java import cache_folder, find_java, home_for_spark
+from headrace.pipelines.session import register
+
+import os
+os.environ["JAVA_HOME"] = str(home_for_spark(find_java(), cache_folder()))
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+register(spark)
+rows = spark.read.format("headrace").option("kafka.bootstrap.servers", sys.argv[1]).option("subscribe", "plain-session").load()
+print("values:", [row.value.decode() for row in rows.select("value").collect()])
+spark.stop()
+"""
+
+
+def test_a_plain_session_knows_the_format_after_register_though_python3_is_another(headrace_node, tmp_path):
+    with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:
+        producer.send("plain-session", b"one").result(30)
+    other = tmp_path / "python3"
+    other.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # -S: a Python without installed packages
+    other.chmod(0o755)
+    # Sessions of other tests of this process have set these.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "PYTHONPATH"))}
+    environment |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN, headrace_node.bootstrap],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        env=environment,
+    )
+    assert "values: ['one']" in done.stdout, done.stdout + done.stderr

@@ -148,6 +148,8 @@ def test_a_running_stream_sees_what_comes_and_says_what_is_lost(spark, read, top
         assert until(seen, 2) == 2
         topics.fill(name, 0, 1)
         assert until(seen, 3) == 3
+        group = f"spark-headrace-{name}-{str(query.id)[:8]}"  # of a query with a name: so a pipeline's groups show it
+        assert until(lambda: topics.committed(group), {f"{name}-0": 3}) == {f"{name}-0": 3}
         assert [row.offset for row in spark.table(name).orderBy("offset").collect()] == [0, 1, 2]
         topics.delete(name)
         topics.create(name)

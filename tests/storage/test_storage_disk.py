@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import threading
@@ -183,3 +184,24 @@ def _descriptors_below(directory: Path) -> int:
         with suppress(OSError):  # the descriptor of this very listing
             count += os.readlink(f"/proc/self/fd/{name}").startswith(str(directory))
     return count
+
+
+@pytest.mark.parametrize(
+    ("call", "operation"),
+    [
+        ("pwrite", lambda file: file.append(b"more")),
+        ("ftruncate", lambda file: file.truncate(1)),
+        ("fdatasync", lambda file: file.sync()),
+    ],
+)
+def test_a_write_that_fails_names_its_file(tmp_path, monkeypatch, call, operation):
+    file = DiskFiles().open(str(tmp_path / "a.log"), create=True)
+    file.append(b"some")
+
+    def fail(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match=r"No space left on device: '.*a\.log'"):
+        patched.setattr(os, call, fail)
+        operation(file)
+    file.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from difflib import get_close_matches
 from enum import Enum
@@ -157,13 +157,23 @@ class OptionTable(dict[str, Option]):
         return option
 
     def suggestion(self, name: str) -> str:
-        near = get_close_matches(name, self, n=1)
-        return f" (did you mean {near[0]}?)" if near else ""
+        return suggestion(name, self)
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean …?)` with the nearest known name, or an empty text if none is near."""
+    near = get_close_matches(name, known, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
-    """Java's properties format: comments, line continuation, `=`, `:` or white space after the name, escapes."""
-    found: dict[str, str] = {}
+    """Parse Java's properties format: comments, line continuation, `=`, `:` or white space after the name, escapes."""
+    return {name: value for name, (value, _) in parse_property_lines(text, source).items()}
+
+
+def parse_property_lines(text: str, source: str) -> dict[str, tuple[str, int]]:
+    """Return the value of each property and the number of the line on which it begins; the last of a name counts."""
+    found: dict[str, tuple[str, int]] = {}
     lines = iter(enumerate(text.splitlines(), 1))
     for number, line in lines:
         line = line.lstrip()
@@ -175,7 +185,7 @@ def parse_properties(text: str, source: str) -> dict[str, str]:
         name, value = _split_property(line)
         if not name:
             raise ConfigError(f"{source}, line {number}: no name before the value")
-        found[name] = value.rstrip() if value.isprintable() else value
+        found[name] = (value.rstrip() if value.isprintable() else value, number)
     return found
 
 

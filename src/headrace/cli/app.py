@@ -1,12 +1,15 @@
-"""The list of commands: each is a module, imported when it runs, so that `serve` starts at once and `--help` is quick."""
+"""The list of commands. Each is a module that is imported when it runs, so that `serve` starts at once and `--help` is quick."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+from headrace import __version__
+from headrace.base.options import suggestion
 
 # Command -> the module whose `app` it is, and what it is for.
 COMMANDS = {
@@ -45,6 +48,11 @@ class Commands(TyperGroup):
         command.name, command.help = cmd_name, found[1]
         return command
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}{suggestion(args[0], COMMANDS)}.")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """From the list above: help needs none of the modules."""
         with formatter.section("Commands"):
@@ -53,7 +61,6 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     cls=Commands,
-    add_completion=False,
     no_args_is_help=True,
     help="An event streaming platform that speaks Apache Kafka's protocol.",
     rich_markup_mode=None,
@@ -61,6 +68,16 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"headrace {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """An event streaming platform that speaks Apache Kafka's protocol."""

@@ -10,7 +10,7 @@ import typer
 
 from headrace.base.errors import ConfigError
 from headrace.cli import quotas
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
+from headrace.cli.options import Bootstrap, CommandConfig, Json, noun, refuse_unset
 from headrace.cli.output import show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.cluster import Cluster
@@ -183,11 +183,26 @@ def alter(
         kind, name = RESOURCES[entities[0].type], entities[0].name or ""
 
         async def work(cluster: Cluster) -> None:
+            if delete:
+                await _check_deletions(cluster, entities[0], delete)
             await alter_configs(cluster, (kind, name), add, delete, validate_only=validate_only)
 
         with_cluster(target, work)
     shown = " of ".join(f"{one.type} {one.name or '(default)'}" for one in entities)
     print(f"{'could change' if validate_only else 'changed'} {', '.join([*add, *delete])} of {shown}")
+
+
+async def _check_deletions(cluster: Cluster, entity: Entity, names: Sequence[str]) -> None:
+    """Raise ConfigError for an option that is not set on the entity: brokers take such a deletion without a word."""
+    kind = RESOURCES[entity.type]
+    [described] = await describe_configs(cluster, [(kind, entity.name or "")])
+    own = {option.name for option in described if option.source in _OWN[kind]}
+    known = {option.name for option in described}
+    if kind == BROKER:
+        from headrace.broker.node_options import NODE_OPTIONS  # a large table, needed only here
+
+        known |= NODE_OPTIONS.keys()
+    refuse_unset(f"{entity.type} {entity.name or '(default)'}", names, own, known)
 
 
 def parse_entities(types: Sequence[str], names: Sequence[str], default: bool, short: list[Entity]) -> list[Entity]:

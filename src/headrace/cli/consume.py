@@ -2,33 +2,74 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import sys
-from typing import Annotated
+from collections.abc import AsyncIterator
+from typing import Annotated, NamedTuple
 
 import typer
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import TopicPartition
+from headrace.cli.moments import parse_moment
 from headrace.cli.options import Bootstrap, CommandConfig, verb
 from headrace.cli.target import Target, with_cluster
 from headrace.client.cluster import Cluster
 from headrace.client.consumer import AsyncConsumer
 from headrace.client.decoding import ConsumerRecord
+from headrace.client.membership import CommittedOffset
 
 FORMATS = ("value", "key-value", "json")
+EARLIEST, LATEST = "earliest", "latest"
 RECORDS_AT_ONCE = 500
+COMMIT_EVERY_S = 1.0
+COMMIT_S_MAX = 5.0
 
 app = verb()
+
+
+class Start(NamedTuple):
+    """Where reading begins; at most one of the last three is given."""
+
+    offset: str | None = None  # EARLIEST, LATEST or a number
+    time_ms: int | None = None
+    last: int | None = None  # so many offsets before the end of each partition
+
+
+class Ending(NamedTuple):
+    messages_max: int
+    at_end: bool  # of all partitions that are read
 
 
 @app.command()
 def consume(
     topic: str,
+    group: Annotated[
+        str | None,
+        typer.Option("-g", "--group", help="read as a member of this group, from what it has committed, and commit"),
+    ] = None,
     partition: Annotated[int | None, typer.Option("-p", "--partition", help="else all")] = None,
-    offset: Annotated[str, typer.Option("-o", "--offset", help="earliest, latest, or a number")] = "earliest",
-    max_messages: Annotated[int | None, typer.Option("-n", "--max-messages")] = None,
+    offset: Annotated[
+        str | None,
+        typer.Option(
+            "-o", "--offset", help="earliest (the default), latest, or a number; of a group, where nothing is committed"
+        ),
+    ] = None,
+    from_time: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="TIME",
+            help="from the first record at or after this time: 2026-07-01T12:00:00Z, milliseconds since 1970, or PT30M:"
+            " half an hour ago",
+        ),
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option("--last", metavar="N", min=1, help="from N offsets before the end of each partition")
+    ] = None,
+    max_messages: Annotated[int | None, typer.Option("-n", "--max-messages", min=0)] = None,
     exit_at_end: Annotated[bool, typer.Option("-e", "--exit", help="stop at the end of all partitions")] = False,
     format: Annotated[str, typer.Option("-f", "--format", help="value, key-value or json")] = "value",
     bootstrap_server: Bootstrap = None,
@@ -37,8 +78,8 @@ def consume(
     """Print records as they come."""
     if format not in FORMATS:
         raise ConfigError(f"--format {format!r}: expected {', '.join(FORMATS)}")
-    if offset not in ("earliest", "latest") and not offset.isdigit():
-        raise ConfigError(f"--offset {offset!r}: expected earliest, latest or a number")
+    start = parse_start(offset, from_time, last, group, partition)
+    ending = Ending(sys.maxsize if max_messages is None else max_messages, exit_at_end)
 
     async def work(cluster: Cluster) -> None:
         partitions = await cluster.partitions(topic)
@@ -46,29 +87,88 @@ def consume(
             if partition not in partitions:
                 raise ConfigError(f"--partition {partition}: {topic} has partitions 0 to {len(partitions) - 1}")
             partitions = [partition]
-        consumer = AsyncConsumer({"auto.offset.reset": "none"}, cluster=cluster)
-        consumer.assign(TopicPartition(topic, index) for index in partitions)
-        for one in consumer.assignment():
-            if offset.isdigit():
-                consumer.seek(one, int(offset))
-            else:
-                (consumer.seek_to_beginning if offset == "earliest" else consumer.seek_to_end)([one])
-        try:
-            await _follow(consumer, sys.maxsize if max_messages is None else max_messages, exit_at_end, format)
-        finally:
-            await consumer.close()
+        if group is not None:
+            await _read_as_member(cluster, group, topic, start, ending, format)
+            return
+        async with AsyncConsumer({"auto.offset.reset": "none"}, cluster=cluster) as consumer:
+            consumer.assign(TopicPartition(topic, index) for index in partitions)
+            await _seek(consumer, start)
+            async for _ in _print_records(consumer, ending, format):
+                pass
 
     with_cluster(Target(bootstrap_server, command_config), work)
 
 
-async def _follow(consumer: AsyncConsumer, left: int, exit_at_end: bool, format: str) -> None:
+def parse_start(
+    offset: str | None, from_time: str | None, last: int | None, group: str | None, partition: int | None
+) -> Start:
+    """Raise ConfigError for a start that is none, and for options that contradict each other."""
+    given = {"--offset": offset, "--from": from_time, "--last": last}
+    chosen = [name for name, value in given.items() if value is not None]
+    if len(chosen) > 1:
+        raise ConfigError(f"{' and '.join(chosen)}: only one of them can say where to begin")
+    if offset is not None and offset not in (EARLIEST, LATEST) and not (offset.isdecimal() and len(offset) < 20):
+        raise ConfigError(f"--offset {offset!r}: expected {EARLIEST}, {LATEST} or a number")
+    if group is not None:
+        if partition is not None:
+            raise ConfigError("--partition and --group: the group assigns partitions; give only one of them")
+        if from_time is not None or last is not None or (offset or EARLIEST).isdecimal():
+            raise ConfigError(
+                f"{chosen[0]} and --group: a group begins where it committed; `headrace groups reset-offsets` moves it"
+            )
+    return Start(offset or EARLIEST, None if from_time is None else parse_moment("--from", from_time), last)
+
+
+async def _seek(consumer: AsyncConsumer, start: Start) -> None:
+    partitions = consumer.assignment()
+    if start.time_ms is not None:
+        consumer.seek_to_time(partitions, start.time_ms)
+    elif start.last is not None:
+        begins, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+        for one in partitions:
+            consumer.seek(one, max(begins[one], ends[one] - start.last))
+    elif start.offset == LATEST:
+        consumer.seek_to_end(partitions)
+    elif start.offset == EARLIEST or start.offset is None:
+        consumer.seek_to_beginning(partitions)
+    else:
+        for one in partitions:
+            consumer.seek(one, int(start.offset))
+
+
+async def _read_as_member(cluster: Cluster, group: str, topic: str, start: Start, ending: Ending, format: str) -> None:
+    """Commit only what was printed: a record that a broken pipe has swallowed is read again."""
+    options = {"group.id": group, "auto.offset.reset": start.offset, "enable.auto.commit": False}
+    loop = asyncio.get_running_loop()
+    async with AsyncConsumer(options, cluster=cluster) as consumer:
+        consumer.subscribe([topic])
+        printed: dict[TopicPartition, CommittedOffset] = {}
+        commit_at = loop.time()
+        try:
+            async for printed in _print_records(consumer, ending, format):
+                if printed and loop.time() >= commit_at:
+                    await consumer.commit(printed)
+                    commit_at = loop.time() + COMMIT_EVERY_S
+        finally:
+            mine = {one: offset for one, offset in printed.items() if one in consumer.assignment()}
+            if mine:
+                await consumer.commit(mine, COMMIT_S_MAX)
+
+
+async def _print_records(
+    consumer: AsyncConsumer, ending: Ending, format: str
+) -> AsyncIterator[dict[TopicPartition, CommittedOffset]]:
+    """Print until the end; after each poll, yield the positions behind what is printed."""
+    left = ending.messages_max
     while left > 0:
         records = await consumer.poll(max_records=min(left, RECORDS_AT_ONCE))
         for record in records:
             sys.stdout.buffer.write(_show(record, format) + b"\n")
         sys.stdout.buffer.flush()
         left -= len(records)
-        if exit_at_end and all(consumer.lag(one) == 0 for one in consumer.assignment()):
+        yield consumer.positions()
+        partitions = consumer.assignment()
+        if ending.at_end and partitions and all(consumer.lag(one) == 0 for one in partitions):
             return
 
 

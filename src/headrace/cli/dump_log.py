@@ -83,8 +83,19 @@ def _expand(paths: list[Path]) -> list[Path]:
         raise ConfigError("which files? Give them, or the directory of a partition")
     found: list[Path] = []
     for path in paths:
-        found += sorted(one for one in path.iterdir() if one.suffix in KNOWN) if path.is_dir() else [path]
+        if not path.exists():
+            raise ConfigError(f"{path}: no such file or directory")
+        found += _files_of(path) if path.is_dir() else [path]
     return found
+
+
+def _files_of(directory: Path) -> list[Path]:
+    files = sorted(one for one in directory.iterdir() if one.suffix in KNOWN)
+    if not files:
+        partitions = sorted(one.name for one in directory.iterdir() if parse_partition_dir(one.name) is not None)
+        hint = f"; its partitions are in {partitions[0]} …: name those directories" if partitions else ""
+        raise ConfigError(f"{directory} has no {' '.join(KNOWN)} files{hint}")
+    return files
 
 
 def _decoder_of(path: Path) -> Decoder:

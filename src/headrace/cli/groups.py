@@ -11,7 +11,7 @@ import typer
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
-from headrace.cli.output import Failures, progress, show_json, show_table
+from headrace.cli.output import Failures, duration, progress, show_json, show_table
 from headrace.cli.reset_offsets import parse_topics, reset_offsets
 from headrace.cli.target import Target, with_cluster
 from headrace.client.cluster import Cluster
@@ -229,16 +229,6 @@ def _row(group: str, one: Behind) -> tuple[object, ...]:
     member = one.member
     who = (None, None, None) if member is None else (member.member_id, member.host, member.client_id)
     return (group, *one.partition, one.committed, one.end, one.lag, duration(one.lag_ms), *who)
-
-
-def duration(milliseconds: int | None) -> str | None:
-    if milliseconds is None:
-        return None
-    seconds = milliseconds / 1000
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} s"
 
 
 def _names(partitions: list[TopicPartition]) -> str:

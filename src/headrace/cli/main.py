@@ -1,7 +1,8 @@
-"""`headrace …`: whatever goes wrong ends in one line and exit code 1."""
+"""The entry point of `headrace …`: a failure ends in a line on standard error and exit code 1."""
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -21,7 +22,14 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        print(f"headrace: {error}", file=sys.stderr)
+        print(f"headrace: {_text_of(error)}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _text_of(error: OSError) -> str:
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    advice = "; free some space there and try again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"{error.filename}: {error.strerror}{advice}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import UTC, datetime
 from typing import Annotated, NamedTuple
 
 import typer
 
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
+from headrace.cli.moments import parse_datetime
 from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
 from headrace.cli.output import Failures, progress, show_json, show_table
 from headrace.cli.target import Target, with_cluster
@@ -142,9 +142,8 @@ def parse_time(text: str) -> int:
     except ValueError:
         pass
     try:
-        moment = datetime.fromisoformat(text)
-        return int((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-    except ValueError:
+        return parse_datetime("--time", text)
+    except ConfigError:
         raise ConfigError(
             f"--time {text!r}: expected {', '.join(TIMES)}, milliseconds since 1970, or a time as 2026-07-01T12:00:00Z"
         ) from None

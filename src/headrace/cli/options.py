@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from headrace.base.errors import ConfigError
+from headrace.base.options import suggestion
 
 
 def noun() -> typer.Typer:
@@ -55,3 +57,14 @@ def pair(option: str, text: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise ConfigError(f"{option} {text!r}: expected name=value")
     return name.strip(), value
+
+
+def refuse_unset(entity: str, names: Sequence[str], own: Collection[str], known: Collection[str]) -> None:
+    """Raise ConfigError for all names that are not in `own`, the options set on the entity."""
+    unset = [
+        f"{name} is not set here" if name in known else f"{name} is no known option{suggestion(name, known)}"
+        for name in names
+        if name not in own
+    ]
+    if unset:
+        raise ConfigError(f"--delete-config of {entity}: {'; '.join(unset)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
@@ -12,7 +13,10 @@ from typing import Any, Protocol
 from headrace.base.errors import ErrorCode, KafkaError
 
 LINE_EVERY_S = 5.0  # where there is no terminal to draw a bar on
+FOLDED_WIDTH_MIN = 8  # characters of a column that may be folded
 _GAP = "  "
+_FRAME_WIDTH = 3  # of a column in a table with frames: a bar and two spaces
+_UNITS_S = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def show_json(value: Any) -> None:
@@ -20,20 +24,46 @@ def show_json(value: Any) -> None:
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table with frames on a terminal, plain columns elsewhere.
+
+    The first column, which names things, is never folded: an id on two lines cannot be copied or searched for. A table that does
+    not fit otherwise is printed in plain columns, and the terminal wraps its lines."""
     texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[index]) for row in [list(columns), *texts]) for index in range(len(columns))]
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Column, Table
         from rich.text import Text
 
-        table = Table(*(Column(name, overflow="fold") for name in columns))  # nothing is cut off
-        for row in texts:
-            table.add_row(*map(Text, row))  # as it is: a name may look like markup
-        Console().print(table)
-        return
-    widths = [max(len(row[index]) for row in [list(columns), *texts]) for index in range(len(columns))]
+        console = Console()
+        foldable = [min(width, FOLDED_WIDTH_MIN) for width in widths[1:]]
+        if widths[0] + sum(foldable) + _FRAME_WIDTH * len(columns) + 1 <= console.width:
+            first = Column(columns[0], no_wrap=True, min_width=widths[0])
+            table = Table(first, *(Column(name, overflow="fold") for name in columns[1:]))  # nothing is cut off
+            for row in texts:
+                table.add_row(*map(Text, row))  # as it is: a name may look like markup
+            console.print(table)
+            return
     for row in [list(columns), *texts]:
         print(_GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def duration(milliseconds: int | None) -> str | None:
+    """Return a length of time in its two largest units: `3 h 12 min`, `1 min 30 s`, `2.5 s`, `40 ms`; None for None."""
+    if milliseconds is None:
+        return None
+    if milliseconds < 0:
+        return f"-{duration(-milliseconds)}"
+    if milliseconds < 1000:
+        return f"{milliseconds} ms"
+    if milliseconds < 60_000:
+        return f"{milliseconds / 1000:.3g} s" if milliseconds < 59_950 else "1 min"
+    seconds = milliseconds // 1000
+    for (size, unit), (smaller, smaller_unit) in itertools.pairwise(_UNITS_S):
+        if seconds >= size:
+            rest = seconds % size // smaller
+            return f"{seconds // size} {unit} {rest} {smaller_unit}" if rest else f"{seconds // size} {unit}"
+    raise AssertionError(milliseconds)
 
 
 def error_of(code: int, message: str | None) -> KafkaError:

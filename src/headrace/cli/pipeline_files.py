@@ -7,13 +7,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from headrace.base.errors import HeadraceError
 from headrace.cli.options import pair
 from headrace.observe.log_format import LineFormatter
 
 if TYPE_CHECKING:
     from headrace.pipelines.definitions.definition import Pipeline
+
+SPARK_LINES_SHOWN = 20  # of what a Spark that cannot be started has written
 
 
 def overrides(brokers: str | None, master: str | None, once: bool, settings: Sequence[str] | None) -> dict[str, str]:
@@ -53,11 +57,22 @@ def build_all(pipelines: Sequence[Pipeline], spark: Any) -> None:
 
 @contextmanager
 def spark_for(pipelines: Sequence[Pipeline]) -> Iterator[Any]:
-    from headrace.pipelines.runner.engine import settings_of
+    """Start Spark for a look at the pipelines; what it writes to standard error is shown only if it cannot be started."""
+    from headrace.pipelines.runner.engine import NoSpark, settings_of, spark_log
     from headrace.pipelines.session import make_session
 
     master, conf = settings_of(pipelines)
-    spark = make_session("headrace pipelines", master=master, conf={"spark.log.level": "OFF", **conf})
+    with TemporaryDirectory(prefix="headrace-") as folder:
+        log = Path(folder) / "spark.log"
+        try:
+            with spark_log(log):
+                spark = make_session("headrace pipelines", master=master, conf={"spark.log.level": "OFF", **conf})
+        except HeadraceError:
+            raise
+        except Exception as error:
+            said = log.read_text(errors="replace").splitlines()[-SPARK_LINES_SHOWN:]
+            why = "\n  ".join([f"Spark cannot be started with spark.master={master}; it said:", *said])
+            raise NoSpark(why) from error
     try:
         yield spark
     finally:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.base.errors import ConfigError
-from headrace.cli.groups import duration
+from headrace.base.options import suggestion
+from headrace.cli.output import duration
 from headrace.pipelines.runner.control import NoAnswer, ask_status
 from headrace.pipelines.runner.runs import Run, Runs
 from headrace.pipelines.runner.status import GONE, QueryStatus
 
-ERROR_CHARACTERS_MAX = 100  # in a table; --json has all of it
+ERROR_CHARACTERS_MAX = 250  # in a table; --json has all of it
 COLUMNS = (
     *("pipeline", "query", "state", "rows/s", "behind", "behind by"),
-    *("state rows", "state size", "batches", "rows", "restarts", "error"),
+    *("state rows", "state size", "batches", "rows", "dead letters", "restarts", "error"),
 )
 
 
@@ -30,6 +31,7 @@ def row_of(one: QueryStatus) -> list[object]:
         _size(one.state_bytes),
         one.batches,
         f"{one.rows:,}",
+        None if one.dead_letters is None else f"{one.dead_letters:,}",
         one.restarts,
         error if len(error) <= ERROR_CHARACTERS_MAX else error[: ERROR_CHARACTERS_MAX - 1] + "…",
     ]
@@ -53,9 +55,20 @@ def chosen(runs: Runs, names: Sequence[str]) -> list[Run]:
     there = {run.pipeline: run for run in runs.all()}
     for name in names:
         if name not in there:
-            known = f"; there are {', '.join(there)}" if there else ""
-            raise ConfigError(f"no pipeline {name} runs here{known}")
+            if not there:
+                raise ConfigError(f"no pipeline {name} runs here: {where_looked(runs)}")
+            raise ConfigError(
+                f"no pipeline {name} runs here{suggestion(name, there)}; there are {', '.join(there)}; {where_looked(runs)}"
+            )
     return [there[name] for name in names] if names else list(there.values())
+
+
+def where_looked(runs: Runs) -> str:
+    """Return where drivers were looked for, and how to look elsewhere."""
+    return (
+        f"drivers are looked for in {runs.runtime.absolute()}; they leave word in .headrace of the folder that"
+        " `pipelines run` is started in, and --runtime FOLDER or HEADRACE_RUNTIME names another"
+    )
 
 
 def is_stopped(runs: Runs, run: Run) -> bool:

@@ -14,7 +14,7 @@ from headrace.base.errors import ConfigError, HeadraceError
 from headrace.cli.options import Json, noun
 from headrace.cli.output import show_json, show_table
 from headrace.cli.pipeline_files import build_all, load_all, nobody, overrides, spark_for, told
-from headrace.cli.pipeline_runs import COLUMNS, chosen, is_stopped, row_of, statuses_of
+from headrace.cli.pipeline_runs import COLUMNS, chosen, is_stopped, row_of, statuses_of, where_looked
 from headrace.pipelines.runner.control import ask_to_stop
 from headrace.pipelines.runner.runs import Runs
 from headrace.pipelines.runner.status import GONE, to_json
@@ -125,7 +125,8 @@ def plan(
 @app.command("list")
 def list_(paths: MaybePaths = None, json: Json = False, runtime: Runtime = RUNTIME) -> None:
     """Pipelines that run, and those that are defined in files or folders."""
-    runs = {run.pipeline: run for run in Runs(runtime).all()}
+    known = Runs(runtime)
+    runs = {run.pipeline: run for run in known.all()}
     defined = {one.name: one for one in (load_all(paths, {}) if paths else [])}
     found = []
     for name in sorted({*runs, *defined}):
@@ -144,6 +145,8 @@ def list_(paths: MaybePaths = None, json: Json = False, runtime: Runtime = RUNTI
         return
     rows = [[", ".join(cell) if isinstance(cell, list) else cell for cell in one.values()] for one in found]
     show_table(("pipeline", "file", "sinks", "state", "process"), rows)
+    if not runs:
+        _say_none_runs(known)
 
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="NAME…", help="of pipelines; else all that run")]
@@ -157,14 +160,17 @@ def status(
     runtime: Runtime = RUNTIME,
 ) -> None:
     """How each query stands: rows a second, how far behind, how large its state is, what went wrong."""
+    runs = Runs(runtime)
     while True:
-        statuses = statuses_of(Runs(runtime), names or [])
+        statuses = statuses_of(runs, names or [])
         if json:
             show_json([to_json(one) for one in statuses])
         else:
             if watch and sys.stdout.isatty():
                 print("\033[H\033[2J", end="")
             show_table(COLUMNS, [row_of(one) for one in statuses])
+            if not statuses:
+                _say_none_runs(runs)
         if not watch:
             return
         sys.stdout.flush()
@@ -182,6 +188,8 @@ def stop(
         raise ConfigError("which pipeline? Give its name, or --all")
     runs = Runs(runtime)
     wanted = chosen(runs, [] if all_ else names or [])
+    if not wanted:
+        _say_none_runs(runs)
     for run in wanted:
         if run.is_alive:
             ask_to_stop(run)
@@ -195,3 +203,7 @@ def stop(
             time.sleep(STOP_PAUSE_S)
         runs.forget(run)  # if it was killed
         print(f"stopped {run.pipeline}")
+
+
+def _say_none_runs(runs: Runs) -> None:
+    print(f"headrace: no pipeline runs here: {where_looked(runs)}", file=sys.stderr)

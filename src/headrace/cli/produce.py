@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -20,6 +20,25 @@ from headrace.records.compression import Codec
 
 BATCH_BYTES = 64 * 1024
 LINES_AT_ONCE = 10_000
+
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class LineFormat(NamedTuple):
+    """How lines become records."""
+
+    key_separator: bytes | None = None
+    headers_delimiter: bytes | None = None  # None: a line has no headers of its own
+    null_marker: bytes | None = None
+    empty_as_null: bool = False
+    headers: Headers = ()  # of every record
+
+
+class ParsedLine(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
 
 
 app = verb()
@@ -38,7 +57,24 @@ def produce(
         str, typer.Option("-z", "--compression-type", help="none, gzip, snappy, lz4 or zstd")
     ] = "none",
     acks: Annotated[int, typer.Option(help="-1 (all), 0 or 1")] = -1,
-    header: Annotated[list[str] | None, typer.Option("-H", "--header", metavar="NAME=VALUE")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("-H", "--header", metavar="NAME=VALUE", help="a header of every record")
+    ] = None,
+    parse_headers: Annotated[
+        bool,
+        typer.Option("--parse-headers", help="each line begins with its headers, as name:value,name:value, and a tab"),
+    ] = False,
+    headers_delimiter: Annotated[
+        str, typer.Option("--headers-delimiter", metavar="TEXT", help="instead of the tab behind the headers")
+    ] = "\t",
+    null_marker: Annotated[
+        str | None,
+        typer.Option("--null-marker", metavar="TEXT", help="a key, value or header value that is this text is null"),
+    ] = None,
+    empty_as_null: Annotated[
+        bool,
+        typer.Option("-Z", "--empty-as-null", help="an empty value is null, a tombstone in a compacted topic"),
+    ] = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
@@ -47,7 +83,17 @@ def produce(
         raise ConfigError(f"--compression-type {compression!r}: expected none, gzip, snappy, lz4 or zstd")
     if acks not in (-1, 0, 1):
         raise ConfigError(f"--acks {acks}: expected -1, 0 or 1")
-    pairs = tuple((name, value.encode()) for name, value in (pair("--header", text) for text in header or []))
+    if key_separator == "" or headers_delimiter == "" or null_marker == "":
+        raise ConfigError(
+            "--key-separator, --headers-delimiter and --null-marker must not be empty (-Z makes empty values null)"
+        )
+    lines = LineFormat(
+        key_separator=_encoded(key_separator),
+        headers_delimiter=headers_delimiter.encode() if parse_headers else None,
+        null_marker=_encoded(null_marker),
+        empty_as_null=empty_as_null,
+        headers=tuple((name, value.encode()) for name, value in (pair("--header", text) for text in header or [])),
+    )
 
     async def work(cluster: Cluster) -> int:
         partitions = await cluster.partitions(topic, create=True)
@@ -58,14 +104,14 @@ def produce(
         async with AsyncProducer(options, cluster=cluster) as producer:
             with progress("records", None) as done:
                 under_way: list[asyncio.Future[Sent]] = []
-                while lines := await asyncio.to_thread(_read_lines):
+                while some := await asyncio.to_thread(_read_lines):
                     await asyncio.gather(*under_way)  # those of the round before: the first that failed ends it
                     under_way = []
-                    for line in lines:
-                        key, value = _split(line, key_separator)
-                        under_way.append(await producer.send(topic, value, key, partition=partition, headers=pairs))
-                    sent += len(lines)
-                    done.advance(len(lines))
+                    for number, line in enumerate(some, sent + 1):
+                        key, value, headers = parse_line(line, number, lines)
+                        under_way.append(await producer.send(topic, value, key, partition=partition, headers=headers))
+                    sent += len(some)
+                    done.advance(len(some))
                 await asyncio.gather(*under_way)
         return sent
 
@@ -88,8 +134,41 @@ def _up_to(count: int) -> Iterator[bytes]:
         yield line.rstrip(b"\n")
 
 
-def _split(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:
-    if separator is None:
-        return None, line
-    key, found, value = line.partition(separator.encode())
-    return (key, value) if found else (None, line)
+def parse_line(line: bytes, number: int, how: LineFormat) -> ParsedLine:
+    """Return key, value and headers of a line; raise ConfigError, with its number, if its headers cannot be read."""
+    headers = how.headers
+    if how.headers_delimiter is not None:
+        text, found, line = line.partition(how.headers_delimiter)
+        if not found:
+            raise ConfigError(
+                f"line {number} has no {how.headers_delimiter.decode()!r} behind its headers (--parse-headers)"
+            )
+        headers += _parse_headers(text, number, how)
+    key: bytes | None = None
+    value: bytes | None = line
+    if how.key_separator is not None and how.key_separator in line:
+        key, _, value = line.partition(how.key_separator)
+    if how.empty_as_null and not value:
+        value = None
+    return ParsedLine(_null_if_marked(key, how), _null_if_marked(value, how), headers)
+
+
+def _parse_headers(text: bytes, number: int, how: LineFormat) -> Headers:
+    found = []
+    for part in text.split(b",") if text else ():
+        name, colon, value = part.partition(b":")
+        if not colon or not name:
+            raise ConfigError(f"line {number}: {part.decode(errors='replace')!r} is no header; expected name:value")
+        try:
+            found.append((name.decode(), _null_if_marked(value, how)))
+        except UnicodeDecodeError:
+            raise ConfigError(f"line {number}: the name of a header is not UTF-8") from None
+    return tuple(found)
+
+
+def _null_if_marked(data: bytes | None, how: LineFormat) -> bytes | None:
+    return None if data is None or data == how.null_marker else data
+
+
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()

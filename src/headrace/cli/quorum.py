@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from json import dumps
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from headrace.base.ids import ZERO_UUID, uuid_text
 from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
-from headrace.cli.output import check, show_json, show_table
+from headrace.cli.output import check, duration, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.cluster import Cluster
 from headrace.node.listener_addresses import host_and_port
@@ -67,11 +68,16 @@ def describe(
         return
     if both or status:
         for name, value in summary.items():
+            if name.endswith("_ms"):
+                name, value = name.removesuffix("_ms"), duration(value)
             print(f"{name + ':':<26}{dumps(value) if isinstance(value, list) else value}")
     if both or replication:
         show_table(
             ("node", "directory", "log end offset", "lag", "last fetch", "last caught up", "status"),
-            [tuple(replica.values()) for replica in replicas],
+            [
+                tuple(_ago(value) if name.endswith("_timestamp") else value for name, value in replica.items())
+                for replica in replicas
+            ],
         )
 
 
@@ -117,6 +123,11 @@ def _replication(quorum: DescribeQuorumResponse.PartitionData) -> list[dict[str,
             }
         )
     return sorted(found, key=lambda one: one["status"] != "Leader")
+
+
+def _ago(timestamp_ms: int) -> str | None:
+    """Return how long ago it was by this machine's clock; None for a time that the leader does not know."""
+    return None if timestamp_ms < 0 else f"{duration(max(0, int(time.time() * 1000) - timestamp_ms))} ago"
 
 
 def _leader(quorum: DescribeQuorumResponse.PartitionData) -> Replica | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -13,11 +11,11 @@ import typer
 
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
+from headrace.cli.moments import before_now, parse_datetime
 from headrace.cli.options import Bootstrap, CommandConfig, Json
 from headrace.cli.output import Failures, progress, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.cluster import Cluster
-from headrace.client.consumer_options import duration_ms
 from headrace.client.groups import commit_offsets, committed_offsets, describe_group
 from headrace.client.list_offsets import EARLIEST, LATEST, list_offset
 
@@ -123,7 +121,11 @@ async def _find(
     if move.to_latest:
         return end
     if move.to_datetime is not None or move.by_duration is not None:
-        at = parse_datetime(move.to_datetime) if move.to_datetime is not None else _before_now(move.by_duration or "")
+        at = (
+            before_now("--by-duration", move.by_duration)
+            if move.by_duration is not None
+            else parse_datetime("--to-datetime", move.to_datetime or "")
+        )
         found = await list_offset(cluster, partition, at)
         return found if found >= 0 else end
     if move.to_current:
@@ -172,22 +174,6 @@ def read_plan(file: Path) -> dict[TopicPartition, int]:
         except ValueError:
             raise ConfigError(f"--from-file: {file}, line {number}: expected topic,partition,offset") from None
     return plan
-
-
-def parse_datetime(text: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"--to-datetime {text!r}: expected a time as 2026-07-01T12:00:00") from None
-    return max(0, int((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1000))
-
-
-def _before_now(text: str) -> int:
-    try:
-        before_ms = duration_ms(text)
-    except ValueError:
-        raise ConfigError(f"--by-duration {text!r}: expected PnDTnHnMnS, as P1DT6H or PT30M") from None
-    return max(0, int(time.time() * 1000) - before_ms)  # times below zero mean something else to a broker
 
 
 def _show(group: str, moved: list[Moved], export: bool, json: bool) -> None:

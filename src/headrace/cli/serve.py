@@ -17,10 +17,14 @@ import typer
 
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigError
+from headrace.cli.examples import Serving
+from headrace.cli.examples import examples as make_examples
 from headrace.cli.options import Config, SettingFlags, Strict, verb
 from headrace.node.listener_addresses import host_and_port
 from headrace.node.node import Node, Ports
-from headrace.node.settings import Settings, read_settings
+from headrace.node.setting_sources import gather
+from headrace.node.settings import LOG_FORMAT, OWN_OPTIONS, Settings, read_settings
+from headrace.observe.json_logs import JsonFormatter
 from headrace.observe.log_format import LineFormatter, log_to_stderr
 from headrace.records.kernel import COMPILED
 from headrace.server.eager_selector import EagerSelector
@@ -45,12 +49,19 @@ def serve(
     flags: SettingFlags = None,
     strict: Strict = False,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR")] = "INFO",
+    log_format: Annotated[
+        str | None, typer.Option(metavar="text|json", help="how log lines look; short for -c headrace.log.format=…")
+    ] = None,
+    examples: Annotated[bool, typer.Option("--examples", help="once it serves, print commands to try")] = False,
 ) -> None:
     """Run a node until SIGTERM or Ctrl-C."""
     if log_level.upper() not in LOG_LEVELS:
         raise ConfigError(f"--log-level {log_level!r}: expected {', '.join(LOG_LEVELS)}")
-    log_to_stderr(log_level.upper(), LineFormatter())
-    settings = read_settings(config, flags or [], os.environ, strict=strict)
+    given = [*(flags or []), *([] if log_format is None else [f"{LOG_FORMAT}={log_format}"])]
+    # Read before the settings: reading those already logs warnings.
+    chosen = gather(config, os.environ, given, OWN_OPTIONS).texts.get(LOG_FORMAT)
+    log_to_stderr(log_level.upper(), JsonFormatter() if chosen == "json" else LineFormatter())
+    settings = read_settings(config, given, os.environ, strict=strict)
     if not COMPILED:
         log.warning(
             "the compiled kernel is missing: records are checked by its Python twin, ten times slower; install a C compiler"
@@ -59,7 +70,7 @@ def serve(
     _limit_retained_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(EagerSelector())) as runner:
-        runner.run(_serve(settings))
+        runner.run(_serve(settings, show_examples=examples))
 
 
 def _raise_open_files_limit() -> None:
@@ -69,7 +80,7 @@ def _raise_open_files_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, *, show_examples: bool) -> None:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -78,6 +89,8 @@ async def _serve(settings: Settings) -> None:
     node = await Node.start(settings, Ports(DiskFiles(), SystemClock(), random.SystemRandom(), loop))
     gc.freeze()  # what lives as long as the node is looked at no more
     _announce(node)
+    if show_examples:
+        print(make_examples(_serving(node)), flush=True)
     failed = asyncio.ensure_future(node.failed())
     waiting = asyncio.ensure_future(stopped.wait())
     await asyncio.wait({failed, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -110,9 +123,28 @@ def _calm_the_collector() -> None:
 
 
 def _announce(node: Node) -> None:
-    """One line on standard output when clients can come: scripts wait for it."""
-    doors = ", ".join(
-        host_and_port(address.host or "*", node.ports[address.name]) for address in node.settings.broker_listeners
+    """Print the one line on standard output that scripts wait for: clients can connect."""
+    http = f", http://{_http_address(node)}/metrics" if node.http_port else ""
+    print(
+        f"headrace node {node.settings.node_id} of cluster {node.cluster_id} serves on {', '.join(_addresses(node))}{http}",
+        flush=True,
     )
-    http = f", http://localhost:{node.http_port}/metrics" if node.http_port else ""
-    print(f"headrace node {node.settings.node_id} of cluster {node.cluster_id} serves on {doors}{http}", flush=True)
+
+
+def _addresses(node: Node) -> list[str]:
+    return [host_and_port(address.host or "*", node.ports[address.name]) for address in node.settings.broker_listeners]
+
+
+def _http_address(node: Node) -> str:
+    return f"localhost:{node.http_port}"
+
+
+def _serving(node: Node) -> Serving:
+    here = os.path.relpath(sys.argv[0])
+    first = node.settings.endpoints(node.ports)[0]
+    return Serving(
+        here if not here.startswith("..") else "headrace",
+        host_and_port(first.host, first.port),
+        _http_address(node) if node.http_port else None,
+        ", ".join(node.settings.log_dirs),
+    )

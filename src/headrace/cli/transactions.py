@@ -10,9 +10,8 @@ import typer
 
 from headrace.base.errors import ConfigError, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.cli.groups import duration
 from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
-from headrace.cli.output import Failures, show_json, show_table
+from headrace.cli.output import Failures, duration, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.cluster import Cluster
 from headrace.client.hanging import Found, Search, abort_hanging, find_hanging

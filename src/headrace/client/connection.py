@@ -89,7 +89,9 @@ class Connection(asyncio.BufferedProtocol):
     def version_for(self, message_type: Any, at_most: int | None = None, *, unstable: bool = False) -> int:
         """The newest version that both sides speak; one that Kafka may still change only if it is asked for."""
         api = APIS[message_type.facts.api_key]
-        low, high = self._versions.get(api.key, (0, -1))
+        if api.key not in self._versions:
+            raise UnexpectedAnswer(f"the broker does not support {api.key.name} (API key {int(api.key)})")
+        low, high = self._versions[api.key]
         ours = api.versions.high if unstable else api.stable_version_max
         version = min(high, ours, ours if at_most is None else at_most)
         if version < max(low, api.versions.low):

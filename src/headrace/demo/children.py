@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from headrace.demo.memory import SessionMemory
 from headrace.pipelines.runner.processes import Process, is_alive, process_of
 
 EARLY_S = 30.0
@@ -20,7 +21,6 @@ LEFT_OVER_S_MAX = 15.0  # they end cleanly by themselves, as their parent is gon
 PAUSE_S = 0.1
 LOG_SHOWN_LINES = 12
 LOG_SHOWN_BYTES = 8192
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Lives:
@@ -52,6 +52,7 @@ class Child:
         self._log = log
         self._environment = dict(environment)
         self._process: subprocess.Popen[bytes] | None = None
+        self._memory = SessionMemory()
 
     def start(self, now: float) -> None:
         self._log.parent.mkdir(parents=True, exist_ok=True)
@@ -98,13 +99,10 @@ class Child:
                 self._process.stdin.close()
 
     def memory_bytes(self) -> int | None:
-        """Resident; None where the system does not say."""
-        if not self.is_running:
+        """Return the resident memory of the process and all that it has started; None where the system does not say."""
+        if not self.is_running or self.pid is None:
             return None
-        try:
-            return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE_BYTES
-        except (OSError, IndexError, ValueError):
-            return None
+        return self._memory.of(self.pid)  # it leads a session of its own
 
     def last_words(self) -> list[str]:
         try:

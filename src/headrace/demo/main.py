@@ -21,7 +21,7 @@ from headrace.demo.children import Child, Register
 from headrace.demo.director import Director
 from headrace.demo.folders import Folders
 from headrace.demo.screens import Screen, screen
-from headrace.demo.showing import USUAL_PORT, Ports, state_of
+from headrace.demo.showing import USUAL_PORT, Ports, doing, serves, state_of
 from headrace.demo.stages import Stage
 from headrace.demo.summary import lines, number
 from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES, GivenUp, Supervisor
@@ -118,6 +118,7 @@ class Run:
     def _until_prepared(self) -> None:
         while self._director.seen is None:
             self._turn()
+        self._screen.say(serves(self._ports, Ports(self._options.port, HTTP_PORT)))
 
     def _start_the_rest(self) -> None:
         seen = self._director.seen
@@ -134,7 +135,7 @@ class Run:
         elif seen.goal is not None:
             self._supervisor.news.append(f"all of {number(seen.goal)} events were worked on before")
         while (seen := self._director.seen) is None or seen.stage is not Stage.DONE:
-            self._doing = "" if seen is None or seen.stage is None else seen.stage.value
+            self._doing = doing(seen)
             self._turn()
             self._check_that_it_moves()
         self._doing = "Spark ends"

@@ -27,11 +27,25 @@ class Screen(Protocol):
 class Terminal:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
-        self._live = Live(console=self._console, auto_refresh=False)
-        self._live.start()
+        self._size = self._console.size
+        self._live = self._begin()
+
+    def _begin(self) -> Live:
+        live = Live(console=self._console, auto_refresh=False)
+        live.start()
+        return live
 
     def show(self, state: State) -> None:
+        if self._console.size != self._size:
+            self._start_over()
         self._live.update(draw(state), refresh=True)
+
+    def _start_over(self) -> None:
+        """Clear the screen: a terminal that is resized wraps its lines anew, and nobody knows where the last frame begins."""
+        self._size = self._console.size
+        self._live.stop()
+        self._console.clear()
+        self._live = self._begin()
 
     def say(self, text: str) -> None:
         self._console.print(text, markup=False)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from headrace.demo.director import Director, Seen
 from headrace.demo.folders import Folders
 from headrace.demo.results import RESULTS
-from headrace.demo.stages import QUERIES, SHOP, TABLES, Facts, Query, lag
+from headrace.demo.stages import QUERIES, SHOP, TABLES, Facts, Query, Stage, lag
 from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES, Supervisor
 from headrace.demo.topics import CLICKS, ORDERS, PREFIX
 from headrace.demo.view import FIRST_BATCH, RUNNING, Flow, Part, State, Work
@@ -61,14 +61,30 @@ def events_read(facts: Facts) -> int:
     return sum(read.values())
 
 
+def doing(seen: Seen | None) -> str:
+    """Return what a run with an end is doing."""
+    if seen is None or seen.stage is None:
+        return ""
+    if seen.stage is Stage.READING and not events_read(seen.facts):
+        return "all events are there, none is worked on yet"
+    return seen.stage.value
+
+
+def serves(ports: Ports, wanted: Ports) -> str:
+    """Return the line that says where a run's node serves, and why not where it was to."""
+    taken = [f"port {given}" for given, port in zip(wanted, ports, strict=True) if given != port]
+    why = f" ({' and '.join(taken)}: in use)" if taken else ""
+    return f"the node serves on localhost:{ports.broker}, metrics on http://localhost:{ports.http}/metrics{why}"
+
+
 def hints_of(supervisor: Supervisor, ports: Ports, folders: Folders) -> list[str]:
     command = _short(Path(sys.executable).with_name("headrace"))
     server = "" if ports.broker == USUAL_PORT else f" -b localhost:{ports.broker}"
     pid = supervisor[PIPELINES].pid or supervisor[NODE].pid
     return [
         f"look  {command} consume shop-sessions{server}",
-        f"      {command} pipelines status --watch  ·  http://localhost:{ports.http}/metrics",
-        f"      {_short(folders.tables)} (Parquet)  ·  {_short(folders.pipelines / 'shop.yaml')}",
+        f"      {command} pipelines status --watch  ·  {_short(folders.pipelines)}",
+        f"      http://localhost:{ports.http}/metrics  ·  {_short(folders.tables)} (Parquet)",
         f"try   kill -9 {pid}, or any of them; Ctrl-C stops all, and the next run goes on",
     ]
 

@@ -39,7 +39,7 @@ class Stage(Enum):
     """In their order; the value says what is under way."""
 
     EVENTS = "events happen"
-    READING = "the last events are read"
+    READING = "events are worked on"
     CLOSING = "the shop closes"
     WINDOWS = "the last windows close"
     STORING = "the last results go to Parquet"

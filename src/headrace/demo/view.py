@@ -16,7 +16,7 @@ from headrace.demo.events import PAGES
 from headrace.demo.summary import number
 
 RUNNING = "running"  # of a query, as its driver tells it
-FIRST_BATCH = "1st batch"  # it runs, and nothing of it can be seen yet
+FIRST_BATCH = "begins"  # it runs, and its first batch is not done yet
 MINUTES_SHOWN = 6
 PAGES_SHOWN = 5
 NEWS_SHOWN = 3
@@ -113,7 +113,7 @@ def _head(state: State) -> RenderableType:
 def _parts(state: State) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for part in state.parts:
-        memory = "" if part.memory_bytes is None else f"{part.memory_bytes / _MEGABYTE:.0f} MB"
+        memory = "" if part.memory_bytes is None else f"{number(part.memory_bytes / _MEGABYTE)} MB"
         table.add_row(
             Text(f" {part.name}", style="bold"),
             Text(part.condition, style=_STYLES.get(part.condition, "")),

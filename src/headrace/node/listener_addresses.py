@@ -49,9 +49,7 @@ def _parse(option: str, text: str) -> ListenerAddress:
     return ListenerAddress(match["name"].upper(), match["six"] or match["host"] or "", int(match["port"]))
 
 
-def check_advertised(
-    advertised: Sequence[ListenerAddress], names: Sequence[str], *, explicit: bool
-) -> tuple[ListenerAddress, ...]:
+def check_advertised(advertised: Sequence[ListenerAddress], names: Sequence[str], *, explicit: bool) -> None:
     for address in advertised:
         if address.name not in names:
             raise ConfigError(f"advertised.listeners: {address.name} is not among listeners ({','.join(names)})")
@@ -61,7 +59,6 @@ def check_advertised(
                 f"{what} says {address.host} for {address.name}, to which nobody can connect:"
                 f" write advertised.listeners={address.name}://<a name of this machine>:{address.port}"
             )
-    return tuple(advertised)
 
 
 def protocols_of(

@@ -19,6 +19,7 @@ from headrace.node.security import check_security
 from headrace.node.settings import Settings
 from headrace.observe.http import HttpEndpoint
 from headrace.replication.directories import Directories
+from headrace.replication.disk_space import full_log_dirs
 from headrace.storage.files import Files
 from headrace.storage.log_dirs import close_log_dirs, open_living_dirs
 
@@ -129,14 +130,25 @@ class Node:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def health(self) -> dict[str, Any]:
-        """What /health says; `ok` is what an orchestrator looks at."""
+        """Return what /health answers; `ok` is what an orchestrator looks at, `problems` say why it is not."""
         offline = [str(name) for name in self.broker.replicas.offline()]
+        online = self._directories.online()
+        full = [log_dir.path for log_dir in full_log_dirs(online, self.broker.replicas.all())]
+        problems = []
+        if self.broker.registration.fenced:
+            problems.append("the controller has fenced this broker: it serves no clients until it is registered again")
+        if offline:
+            problems.append(f"{len(offline)} partition(s) are offline because their disk failed")
+        if full and len(full) == len(online):
+            problems.append(f"the disk is full: producers are refused until there is space in {', '.join(full)}")
         return {
-            "ok": not self.broker.registration.fenced and not offline,
+            "ok": not problems,
+            "problems": problems,
             "node": self.settings.node_id,
             "cluster": self.cluster_id,
             "fenced": self.broker.registration.fenced,
             "offline_partitions": offline,
+            "full_log_dirs": full,
             "metadata_offset": self.broker.image.offset,
         }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from headrace.base.errors import ConfigError
 from headrace.base.options import Value
 from headrace.broker.dynamic_options import cleaner_buffer_complaint
 
@@ -21,30 +20,32 @@ _AT_MOST = (
     ("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"),
 )
 
+PROTOCOLS = "group.coordinator.rebalance.protocols"
 _OF_CONSUMER_GROUPS = ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
 
 
-def check_conflicts(values: Mapping[str, Value], explicit: Collection[str]) -> None:
-    """ConfigError names both sides."""
+def conflicts(values: Mapping[str, Value], explicit: Collection[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield a line for each combination that cannot be, and the names of the options in it."""
     for name in _RETENTION:
         if values[name] == 0:
-            raise ConfigError(f"{name}=0 is not allowed: it must be -1 (for ever) or at least 1")
+            yield f"{name}=0 is not allowed: it must be -1 (for ever) or at least 1", (name,)
     for low, high in (*_AT_MOST, *_bounds(values)):
         if _number(values, low) > _number(values, high):
-            raise ConfigError(f"{low}={values[low]} must not be more than {high}={values[high]}")
+            yield f"{low}={values[low]} must not be more than {high}={values[high]}", (low, high)
     if not values["group.consumer.assignors"]:
-        raise ConfigError("group.consumer.assignors must name at least one: uniform, range")
-    protocols = values["group.coordinator.rebalance.protocols"]
+        yield "group.consumer.assignors must name at least one: uniform, range", ("group.consumer.assignors",)
+    protocols = values[PROTOCOLS]
     if not isinstance(protocols, list) or "classic" not in protocols:
-        raise ConfigError("group.coordinator.rebalance.protocols must have classic: it cannot be disabled")
+        yield f"{PROTOCOLS} must have classic: it cannot be disabled", (PROTOCOLS,)
     wrong = cleaner_buffer_complaint(values)
     if wrong is not None:
-        raise ConfigError(wrong)
+        yield wrong, ("log.cleaner.dedupe.buffer.size", "log.cleaner.threads")
     delay, idle = "connection.failed.authentication.delay.ms", "connections.max.idle.ms"
     if 0 <= _number(values, idle) <= _number(values, delay):
-        raise ConfigError(f"{delay}={values[delay]} must be less than {idle}={values[idle]}")
-    if {"inter.broker.listener.name", "security.inter.broker.protocol"} <= set(explicit):
-        raise ConfigError("inter.broker.listener.name and security.inter.broker.protocol: only one of them may be set")
+        yield f"{delay}={values[delay]} must be less than {idle}={values[idle]}", (delay, idle)
+    both = ("inter.broker.listener.name", "security.inter.broker.protocol")
+    if set(both) <= set(explicit):
+        yield f"{' and '.join(both)}: only one of them may be set", both
 
 
 def surprises(values: Mapping[str, Value], explicit: Collection[str]) -> Iterator[str]:
@@ -56,9 +57,9 @@ def surprises(values: Mapping[str, Value], explicit: Collection[str]) -> Iterato
     for name in ("default.replication.factor", "min.insync.replicas"):
         if _number(values, name) > 1:
             yield f"{name}={values[name]}: this version runs one node, on which no topic has a second replica"
-    protocols = values["group.coordinator.rebalance.protocols"]
+    protocols = values[PROTOCOLS]
     if isinstance(protocols, list) and "consumer" not in protocols:
-        yield "group.coordinator.rebalance.protocols has no consumer: members with group.protocol=consumer are refused"
+        yield f"{PROTOCOLS} has no consumer: members with group.protocol=consumer are refused"
     beat, session = "broker.heartbeat.interval.ms", "broker.session.timeout.ms"
     if _number(values, beat) * 2 > _number(values, session):
         yield f"{beat}={values[beat]}: a broker that misses one heartbeat is fenced by {session}={values[session]}"

@@ -12,52 +12,57 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.base.errors import ConfigError
-from headrace.base.options import parse_properties
+from headrace.base.options import parse_property_lines
 
 FILE_BYTES_MAX = 1 << 20
 ENVIRONMENT_PREFIX = "HEADRACE_"
 OWN_PREFIX = "headrace."
-# Not settings of a node: they steer our own tests and tools.
-_TOOLING = frozenset({"KAFKA_LIBS", "SCHEMAS", "SEED", "ROUNDS", "OPERATIONS"})
+# Not settings of a node: they steer our own tests and tools, and RUNTIME says where drivers of pipelines are looked for.
+_TOOLING = frozenset({"KAFKA_LIBS", "SCHEMAS", "SEED", "ROUNDS", "OPERATIONS", "RUNTIME"})
 _UNDERSCORES = re.compile("_{1,3}")
 _MEANS = {"_": ".", "__": "_", "___": "-"}
 
 
 class Given(NamedTuple):
-    """`origins`: for each name who said so, for the operator to read."""
+    """Settings as texts, and for each name where it was set: a file and line, an environment variable or a flag."""
 
     texts: dict[str, str]
     origins: dict[str, str]
+    bad_flags: list[str]  # flags that are not name=value
 
 
 def gather(file: Path | None, environment: Mapping[str, str], flags: Sequence[str], own: Collection[str] = ()) -> Given:
-    """ConfigError for a file that cannot be read or a flag that is no name=value. `own`: options of ours, headrace.…, which need
-    their first word only once in the environment."""
-    given = Given({}, {})
+    """Collect settings; raise ConfigError for a file that cannot be read.
+
+    `own` are the options that begin with `headrace.`: in the environment they need that word only once."""
+    given = Given({}, {}, [])
     if file is not None:
-        _add(given, read_properties(file), str(file))
+        for name, (text, line) in _parse_file(file).items():
+            given.texts[name], given.origins[name] = text, f"{file}, line {line}"
     for variable, text in sorted(environment.items()):
-        name = option_name(variable)
-        if name is not None:
-            _add(given, {f"{OWN_PREFIX}{name}" if OWN_PREFIX + name in own else name: text}, variable)
+        option = option_name(variable)
+        if option is not None:
+            name = OWN_PREFIX + option if OWN_PREFIX + option in own else option
+            given.texts[name], given.origins[name] = text, variable
     for flag in flags:
         name, equals, text = flag.partition("=")
-        if not equals or not name.strip():
-            raise ConfigError(f"-c {name!r}: expected name=value")
-        _add(given, {name.strip(): text}, "-c")
+        name = name.strip()
+        if not equals or not name:
+            given.bad_flags.append(f"-c {name!r}: expected name=value")
+        else:
+            given.texts[name], given.origins[name] = text, "-c"
     return given
 
 
-def _add(given: Given, texts: Mapping[str, str], origin: str) -> None:
-    given.texts.update(texts)
-    given.origins.update(dict.fromkeys(texts, origin))
-
-
 def read_properties(file: Path) -> dict[str, str]:
+    return {name: text for name, (text, _) in _parse_file(file).items()}
+
+
+def _parse_file(file: Path) -> dict[str, tuple[str, int]]:
     try:
         if file.stat().st_size > FILE_BYTES_MAX:
             raise ConfigError(f"{file} has more than {FILE_BYTES_MAX} bytes: this is no settings file")
-        return parse_properties(file.read_text(), str(file))
+        return parse_property_lines(file.read_text(), str(file))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
 

@@ -1,6 +1,7 @@
 """What a node is told: Kafka's property names, from a file, the environment and `-c name=value`, with defaults that make a single node.
 
-A bad value stops the start with a line that names it. An unknown name, and an option that nothing here depends on, is one warning each.
+Bad values stop the start with a line for each, which says where it was set. An unknown name, and an option that nothing here depends on,
+is one warning each.
 """
 
 from __future__ import annotations
@@ -19,22 +20,26 @@ from headrace.broker.node_options import NODE_OPTIONS
 from headrace.metadata.image import Endpoint
 from headrace.metadata.topic_options import topic_defaults
 from headrace.node.former_options import what_instead
-from headrace.node.listener_addresses import (
-    SECURITY_PROTOCOLS,
-    ListenerAddress,
-    check_advertised,
-    parse_addresses,
-    protocols_of,
-)
+from headrace.node.listener_addresses import SECURITY_PROTOCOLS, ListenerAddress
 from headrace.node.listener_options import PREFIX as LISTENER_PREFIX
 from headrace.node.listener_options import find_listener_option, parse_listener_options
-from headrace.node.option_conflicts import check_conflicts, surprises
+from headrace.node.option_conflicts import conflicts, surprises
+from headrace.node.setting_checks import (
+    check_roles,
+    check_voters,
+    find_directories,
+    find_node_id,
+    resolve_listeners,
+)
+from headrace.node.setting_problems import SettingProblems
 from headrace.node.setting_sources import gather
 
 log = logging.getLogger(__name__)
 
+LOG_FORMAT = "headrace.log.format"
 OWN_OPTIONS = OptionTable(
     Option("headrace.http.listener", Kind.STRING, "localhost:9404", "host:port of /metrics and /health; empty: none"),
+    Option(LOG_FORMAT, Kind.STRING, "text", "how `headrace serve` writes its log", one_of=("text", "json")),
 )
 ALL_OPTIONS = OptionTable(*NODE_OPTIONS.values(), *OWN_OPTIONS.values())
 
@@ -128,33 +133,45 @@ def read_settings(
     *,
     strict: bool = False,
 ) -> Settings:
-    """ConfigError names the first setting that cannot be used and what is allowed; with `strict` also one that nobody knows."""
+    """Raise ConfigError with all settings that cannot be used, where each was set and what is allowed.
+
+    With `strict` an unknown name is such a problem too, not a warning."""
     given = gather(file, environment or {}, overrides, OWN_OPTIONS)
-    return make_settings(given.texts, single_node=file is None, strict=strict, origins=given.origins)
+    problems = SettingProblems(given.origins)
+    for flag in given.bad_flags:
+        problems.add(flag)
+    return _make(given.texts, problems, single_node=file is None, strict=strict, origins=given.origins)
 
 
-def make_settings(
+def make_settings(given: Mapping[str, str], *, single_node: bool) -> Settings:
+    return _make(given, SettingProblems({}), single_node=single_node, strict=False, origins={})
+
+
+def _make(
     given: Mapping[str, str],
+    problems: SettingProblems,
     *,
     single_node: bool,
-    strict: bool = False,
-    origins: Mapping[str, str] | None = None,
+    strict: bool,
+    origins: Mapping[str, str],
 ) -> Settings:
-    origins = origins or {}
     texts = {**_single_node(given), **given} if single_node else dict(given)
     values: dict[str, Value] = {name: option.default for name, option in ALL_OPTIONS.items()}
     unknown: list[str] = []
     for name, text in texts.items():
         option = ALL_OPTIONS.get(name)
         if option is not None:
-            values[name] = _parse(option, text, origins.get(name))
+            with problems.about(name):
+                values[name] = _parse(option, text)
         elif not name.startswith(LISTENER_PREFIX):
             unknown.append(_unknown(name, origins.get(name)))
     explicit = frozenset(texts) & ALL_OPTIONS.keys()
-    check_conflicts(values, explicit)
-    settings = _resolve(values, explicit, texts, unknown, origins)
-    if strict and unknown:
-        raise ConfigError("; ".join(unknown))
+    for problem, names in conflicts(values, explicit):
+        problems.add(problem, *names)
+    settings = _resolve(values, explicit, texts, unknown, origins, problems)
+    for line in unknown if strict else ():
+        problems.add(line)
+    problems.raise_if_any()
     for line in unknown:
         log.warning("%s; it is not used", line)
     for name in sorted(explicit & given.keys()):
@@ -174,11 +191,8 @@ def _single_node(given: Mapping[str, str]) -> dict[str, str]:
     return defaults
 
 
-def _parse(option: Option, text: str, origin: str | None) -> Value:
-    try:
-        value = option.parse(text)
-    except ConfigError as error:
-        raise ConfigError(f"{error} ({origin})" if origin else str(error)) from error
+def _parse(option: Option, text: str) -> Value:
+    value = option.parse(text)
     if option.refused is not None and value not in (option.default, "", []):
         raise ConfigError(f"{option.name}: {option.refused}")
     return value
@@ -207,106 +221,39 @@ def _resolve(
     texts: Mapping[str, str],
     unknown: list[str],
     origins: Mapping[str, str],
+    problems: SettingProblems,
 ) -> Settings:
-    roles = _list(values, "process.roles")
-    if sorted(roles) != ["broker", "controller"]:
-        raise ConfigError(
-            f"process.roles={','.join(roles)} is not supported by this version: a node is broker,controller (one combined node)"
-        )
-    node_id = _node_id(values)
-    dirs, metadata_dir = _directories(values)
-    listeners = parse_addresses("listeners", _list(values, "listeners"))
-    names = [listener.name for listener in listeners]
-    controller_names = _controller_names(values, names)
-    broker_listeners = tuple(listener for listener in listeners if listener.name not in controller_names)
-    if not broker_listeners:
-        raise ConfigError("listeners: a broker needs a listener that controller.listener.names does not name")
-    _check_voters(values, node_id)
-    _check_inter_broker(values, [listener.name for listener in broker_listeners])
-    given = parse_addresses("advertised.listeners", _list(values, "advertised.listeners"))
-    advertised = tuple(address for address in given if address.name not in controller_names)
+    """Return what the values mean together; with problems, the result is not to be used."""
+    node_id = NodeId(-1)
+    dirs: tuple[str, ...] = ()
+    metadata_dir = ""
+    with problems.about("process.roles"):
+        check_roles(values)
+    with problems.about("node.id", "broker.id"):
+        node_id = find_node_id(values)
+    with problems.about("log.dirs", "log.dir", "metadata.log.dir"):
+        dirs, metadata_dir = find_directories(values)
+    with problems.about("controller.quorum.voters", "node.id"):
+        check_voters(values, node_id)
+    listeners = resolve_listeners(values, explicit, problems)
+    names = [listener.name for listener in (*listeners.broker, *listeners.controller)]
+    listener_values: dict[str, Value] = {}
+    for name, text in texts.items() if names else ():
+        with problems.about(name):
+            listener_values |= parse_listener_options({name: text}, ALL_OPTIONS, names, unknown.append)
     return Settings(
         values=values,
         explicit=explicit,
         node_id=node_id,
         log_dirs=dirs,
         metadata_dir=metadata_dir,
-        broker_listeners=broker_listeners,
-        controller_listeners=tuple(listener for listener in listeners if listener.name in controller_names),
-        advertised=check_advertised(advertised or broker_listeners, names, explicit=bool(advertised)),
-        protocols=protocols_of(values, names, controller_names, explicit="listener.security.protocol.map" in explicit),
-        listener_values=parse_listener_options(texts, ALL_OPTIONS, names, unknown.append),
+        broker_listeners=listeners.broker,
+        controller_listeners=listeners.controller,
+        advertised=listeners.advertised,
+        protocols=listeners.protocols,
+        listener_values=listener_values,
         origins=origins,
     )
-
-
-def _node_id(values: Mapping[str, Value]) -> NodeId:
-    node_id, old = values["node.id"], values["broker.id"]
-    if node_id is None:
-        node_id = old
-    elif isinstance(old, int) and old not in (-1, node_id):
-        raise ConfigError(f"broker.id={old} and node.id={node_id} are two names of one thing: write only node.id")
-    if not isinstance(node_id, int) or node_id < 0:
-        raise ConfigError("node.id must be set to a number of at least 0")
-    return NodeId(node_id)
-
-
-def _directories(values: Mapping[str, Value]) -> tuple[tuple[str, ...], str]:
-    dirs = tuple(path.rstrip("/") or "/" for path in _list(values, "log.dirs") or _list(values, "log.dir"))
-    if not dirs:
-        raise ConfigError("log.dirs must name at least one directory")
-    if len(set(dirs)) != len(dirs):
-        raise ConfigError(f"log.dirs: each directory may stand there once, got {','.join(dirs)}")
-    chosen = values["metadata.log.dir"]
-    metadata_dir = (chosen.rstrip("/") or "/") if isinstance(chosen, str) and chosen else dirs[0]
-    if metadata_dir not in dirs:
-        raise ConfigError(f"metadata.log.dir={metadata_dir} must be one of log.dirs for a combined node")
-    return dirs, metadata_dir
-
-
-def _controller_names(values: Mapping[str, Value], names: Sequence[str]) -> list[str]:
-    """Those that are listeners here. Kafka wants at least one; a controller in the same process can do without a door."""
-    wanted = [name.upper() for name in _list(values, "controller.listener.names")]
-    for name in wanted:
-        if name not in names:
-            log.warning(
-                "controller.listener.names: %s is not among listeners (%s), so the controller of this node is reached"
-                " from within only; to open a door for it write %s://localhost:9093 there, with a free port",
-                name,
-                ",".join(names),
-                name,
-            )
-    return [name for name in wanted if name in names]
-
-
-def _check_inter_broker(values: Mapping[str, Value], names: Sequence[str]) -> None:
-    name = values["inter.broker.listener.name"]
-    if isinstance(name, str) and name and name.upper() not in names:
-        raise ConfigError(
-            f"inter.broker.listener.name={name}: it must be one of the listeners of the broker ({','.join(names)})"
-        )
-
-
-def _list(values: Mapping[str, Value], name: str) -> list[str]:
-    value = values[name]
-    if value is None:
-        return []
-    assert isinstance(value, list), f"{name} is {value!r}"
-    return value
-
-
-def _check_voters(values: Mapping[str, Value], node_id: int) -> None:
-    voters = _list(values, "controller.quorum.voters")
-    ids = []
-    for voter in voters:
-        text, at, _ = voter.partition("@")
-        if not at or not text.isdigit():
-            raise ConfigError(f"controller.quorum.voters: {voter!r} is not of the form id@host:port")
-        ids.append(int(text))
-    if ids and ids != [node_id]:
-        raise ConfigError(
-            f"controller.quorum.voters={','.join(voters)}: this version runs a quorum of one, this node ({node_id})"
-        )
 
 
 def _host_name() -> str:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 COMMIT_S_MAX = 10.0
 FLUSH_S_MAX = 10.0
+QUERY_NAME_SHOWN_MAX = 100  # characters of a query's name in the id of its group
+QUERY_ID_SHOWN = 8  # characters of a query's id in the id of its group, behind its name
 
 _LOG = logging.getLogger("headrace.spark")
 
@@ -48,8 +50,15 @@ class Source:
         self.committed: StreamOffset | None = None
 
 
-def group_of(options: SourceOptions, query_id: str) -> str:
-    return options.group_id or f"{options.group_id_prefix}-{query_id}"
+def group_of(options: SourceOptions, query_id: str, query_name: str | None) -> str:
+    """Return `kafka.group.id`, or a group of the query's own, which shows the query's name if it has one.
+
+    The name of a pipeline's query is `<pipeline>.<sink>`; the beginning of its id keeps those of two checkpoints apart."""
+    if options.group_id:
+        return options.group_id
+    if query_name:
+        return f"{options.group_id_prefix}-{query_name[:QUERY_NAME_SHOWN_MAX]}-{query_id[:QUERY_ID_SHOWN]}"
+    return f"{options.group_id_prefix}-{query_id}"
 
 
 class GroupCommits(ProgressListener):
@@ -97,7 +106,7 @@ class GroupCommits(ProgressListener):
         found: list[Source | None] = []
         for given in _options_of_sources(plan):
             options = None if given is None else parse_options(given, Mode.STREAM)
-            found.append(None if options is None else Source(group_of(options, str(event.id)), options))
+            found.append(None if options is None else Source(group_of(options, str(event.id), event.name), options))
         return found
 
     def _commit(self, source: Source, offset: StreamOffset) -> None:

@@ -49,8 +49,6 @@ def make_session(
     try:
         import pyspark
         from pyspark.sql import SparkSession
-
-        from headrace.pipelines.data_source import HeadraceDataSource
     except ImportError as error:
         raise ConfigError(f"pipelines need PySpark: pip install 'headrace[spark]' ({error})") from error
 
@@ -72,9 +70,25 @@ def make_session(
     for key, value in wanted.items():
         builder = builder.config(key, value)  # type: ignore[attr-defined]
     spark: SparkSession = builder.getOrCreate()  # type: ignore[attr-defined]
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("headrace")` known to a session that `make_session` did not make.
+
+    Spark looks for formats with the Python that PYSPARK_PYTHON or spark.pyspark.python names, else with the first python3 on PATH.
+    If that one does not have Headrace, the format is unknown. Where nothing names a Python and all workers run on this machine,
+    they get this interpreter; on a cluster, set spark.pyspark.python to one that has Headrace on every machine.
+    """
+    from headrace.pipelines.data_source import HeadraceDataSource
+
+    context: Any = spark.sparkContext
+    names_python = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if not names_python and _LOCAL.match(context.master):
+        context.pythonExec = sys.executable
     _register(spark, HeadraceDataSource)
     _watch(spark)
-    return spark
 
 
 def java_process_id() -> int:

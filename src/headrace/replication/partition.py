@@ -21,7 +21,7 @@ from headrace.replication.traffic import TopicTraffic
 from headrace.replication.verification import Guard, Guards
 from headrace.storage.append import AppendInfo
 from headrace.storage.file_range import FileRange
-from headrace.storage.files import DISK_FULL, is_passing
+from headrace.storage.files import DISK_FULL, bytes_lacking, is_passing
 from headrace.storage.log import Log
 from headrace.storage.retention import DELETE_POLICY, enforce
 from headrace.storage.timestamps import TimestampedOffset
@@ -76,7 +76,10 @@ class Partition:
         self.waits_for_disk = False  # flush.messages is set: an answer may have to wait, see `flushed`
         self.commit: GroupCommit | None = None  # given by whoever has an event loop
         self.on_failure: Callable[[OSError], None] = self._go_offline_alone
-        self._is_refusing = False  # for want of room
+        self._is_refusing = False  # the last append met a full disk, or a lack of descriptors or memory
+        self.lacks_bytes: int | None = (
+            None  # disk space the last append needed and did not get; None if it did not lack any
+        )
         self._held_from: int | None = None  # the high watermark may not pass it before a sync that is under way
         self._held_until = 0  # what that sync, or the one after it, must reach
 
@@ -206,9 +209,9 @@ class Partition:
         except OSError as error:
             # As it came: whoever tries again must not find our stamps on it.
             records[:HEADER_BYTES] = pack_header(header)
-            raise self._refusal(error) from error
+            raise self._refusal(error, len(records)) from error
         if self._is_refusing:
-            self._is_refusing = False
+            self._is_refusing, self.lacks_bytes = False, None
             logger.warning("%s takes records again", self.name)
         if not info.duplicate:
             if self.waits_for_disk:
@@ -267,14 +270,21 @@ class Partition:
 
     # --- disks that refuse
 
-    def _refusal(self, error: OSError) -> KafkaError:
+    def _refusal(self, error: OSError, batch_bytes: int) -> KafkaError:
         if not is_passing(error):
             return self.fail(error)
         # The log is as it was and can be read; space that is freed will be used again.
+        self.lacks_bytes = bytes_lacking(error, batch_bytes)
         what = "the disk is full" if error.errno in DISK_FULL else "the node is short of descriptors or memory"
         if not self._is_refusing:
             self._is_refusing = True  # said once, not to every producer that tries again
-            logger.error("%s takes no records: %s (%s); consumers are served", self.name, what, error.strerror)
+            logger.error(
+                "%s takes no records: %s (%s: %s); consumers are served",
+                self.name,
+                what,
+                self.log.directory,
+                error.strerror,
+            )
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {what} ({error.strerror})")
 
     def fail(self, error: OSError) -> KafkaError:

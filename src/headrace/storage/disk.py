@@ -68,8 +68,9 @@ class DiskFile:
                 self._reopen()
             try:
                 written = os.pwrite(self._descriptor, data, position)
-            except OSError:
+            except OSError as error:
                 os.ftruncate(self._descriptor, position)
+                error.filename = self.path  # a call on a descriptor does not know it
                 raise
             if written != len(data):
                 os.ftruncate(self._descriptor, position)
@@ -144,13 +145,20 @@ class DiskFile:
         with self._lock:
             if self._descriptor < 0:
                 self._reopen()
-            os.ftruncate(self._descriptor, size)
+            try:
+                os.ftruncate(self._descriptor, size)
+            except OSError as error:
+                error.filename = self.path
+                raise
         self._size = size
 
     def sync(self) -> None:
         descriptor = self._pin()
         try:
             os.fdatasync(descriptor)
+        except OSError as error:
+            error.filename = self.path
+            raise
         finally:
             self._unpin()
 

@@ -6,6 +6,7 @@ Every method may raise OSError. Nothing is durable before `sync` (contents) and 
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -20,6 +21,15 @@ STARVED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 def is_passing(error: OSError) -> bool:
     """A disk without room, or a process without descriptors or memory: what is stored is sound, and a later try may succeed."""
     return error.errno in DISK_FULL or error.errno in STARVED
+
+
+def bytes_lacking(error: OSError, wanted: int) -> int | None:
+    """Return how much space would let a write of `wanted` bytes succeed; None if space was not what it lacked.
+
+    What a user's quota still allows cannot be asked of a volume, so with EDQUOT no amount is known to be enough."""
+    if error.errno not in DISK_FULL:
+        return None
+    return wanted if error.errno == errno.ENOSPC else sys.maxsize
 
 
 class ShortWrite(OSError):

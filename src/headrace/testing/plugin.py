@@ -3,13 +3,14 @@
     def test_my_program(headrace_node):
         producer = confluent_kafka.Producer({"bootstrap.servers": headrace_node.bootstrap})
 
-`headrace_node` is fresh for each test; `headrace_cluster` is one node for the whole session (give each test its own topics).
-`headrace_spark` is one SparkSession for the whole session, for `headrace.testing.pipelines.run_pipeline`.
+`headrace_node` is a fresh node for each test; `headrace_cluster` is one node for the whole session (give each test its own topics).
+`headrace_settings`, overridden in a conftest.py, configures both. `headrace_spark` is one SparkSession for the whole session, for
+`headrace.testing.pipelines.run_pipeline`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,21 +26,27 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
 KEEP_RECORDS = {"log.retention.ms": "-1"}  # of whatever age: tests write timestamps of any year
 
 
+@pytest.fixture(scope="session")
+def headrace_settings() -> Mapping[str, str]:
+    """Settings of the nodes below, in Kafka's names; override it to configure them."""
+    return {}
+
+
 @pytest.fixture
-def headrace_node() -> Iterator[EmbeddedNode]:
+def headrace_node(headrace_settings: Mapping[str, str]) -> Iterator[EmbeddedNode]:
     """A node of its own for this test; its data goes with it."""
     from headrace.testing.cluster import EmbeddedNode
 
-    with EmbeddedNode(KEEP_RECORDS) as node:
+    with EmbeddedNode({**KEEP_RECORDS, **headrace_settings}) as node:
         yield node
 
 
 @pytest.fixture(scope="session")
-def headrace_cluster() -> Iterator[EmbeddedNode]:
+def headrace_cluster(headrace_settings: Mapping[str, str]) -> Iterator[EmbeddedNode]:
     """One node for all tests of the session."""
     from headrace.testing.cluster import EmbeddedNode
 
-    with EmbeddedNode(KEEP_RECORDS) as node:
+    with EmbeddedNode({**KEEP_RECORDS, **headrace_settings}) as node:
         yield node
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.base.clock import Clock, SystemClock
 from headrace.base.errors import ConfigError, HeadraceError
 from headrace.pipelines.runner.control import Control
+from headrace.pipelines.runner.dead_letters import DeadLetterCounter, dead_letter_topics
 from headrace.pipelines.runner.engine import Engine, Handle, SparkEngine, causes_of
 from headrace.pipelines.runner.failures import Cause, explain
 from headrace.pipelines.runner.processes import is_alive, this_process
@@ -90,6 +92,13 @@ class Driver:
         self._queries = {
             pipeline.query_of(sink): Query(pipeline, sink) for pipeline in pipelines for sink in pipeline.sinks.values()
         }
+        self._letters = DeadLetterCounter(
+            {
+                title: partial(self._engine.dead_letters, query.pipeline, query.sink)
+                for title, query in self._queries.items()
+                if dead_letter_topics(query.pipeline, query.sink)
+            }
+        )
         self._events: SimpleQueue[Happening] = SimpleQueue()
         self._lock = threading.Lock()
         self._stop_deadline: float | None = None
@@ -101,8 +110,11 @@ class Driver:
         now_ms, ticks_ms = self._clock.now_ms(), self._ticks_ms()
         with self._lock:
             return [
-                status_of(query.sink.name, query.pipeline.name, query.watched, query.meter, now_ms, ticks_ms)
-                for query in self._queries.values()
+                replace(
+                    status_of(query.sink.name, query.pipeline.name, query.watched, query.meter, now_ms, ticks_ms),
+                    dead_letters=self._letters.of(title),
+                )
+                for title, query in self._queries.items()
             ]
 
     def stop(self, pipelines: Collection[str] | None = None) -> None:
@@ -118,12 +130,15 @@ class Driver:
             stack.callback(control.close)
             runs = self._claim(stack, control.port, token)
             stack.callback(self._engine.close)
+            self._letters.start()  # before Spark is: what is counted first was there before
+            stack.callback(self._letters.close)
             _LOG.info("%s: Spark is starting", ", ".join(run.pipeline for run in runs))
             self._engine.open(self._tell, lambda spark: self._runs.update([replace(run, spark=spark) for run in runs]))
             stack.enter_context(stopped_by_signals(self.stop))
             self._loop()
             self._engine.flush()  # the last batches are told after their query has ended
             self._take_what_is_there()
+            self._letters.close()
             self._show()
         return self.status()
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.base.errors import ConfigError, HeadraceError
 from headrace.pipelines.runner.checkpoint_files import checkpoint_conf
+from headrace.pipelines.runner.dead_letters import count_records
 from headrace.pipelines.runner.failures import Cause, explain
 from headrace.pipelines.runner.processes import Process, process_of
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from headrace.pipelines.definitions.building import Built
-    from headrace.pipelines.definitions.definition import Pipeline
+    from headrace.pipelines.definitions.definition import Pipeline, Sink
 
 CAUSES_MAX = 8
 FLUSH_MS_MAX = 30_000  # other listeners may hold it up for ten seconds
@@ -72,6 +73,9 @@ class Engine(Protocol):
 
     def cancel(self, title: str) -> None:
         """What `start` is doing for this query, if it is no stream."""
+
+    def dead_letters(self, pipeline: Pipeline, sink: Sink) -> int:
+        """Return how many records the dead-letter topics of this sink's query hold; HeadraceError if brokers cannot be asked."""
 
     def flush(self) -> None:
         """Returns when all that was to be told is told."""
@@ -177,6 +181,9 @@ class SparkEngine:
     def cancel(self, title: str) -> None:
         if self._spark is not None:
             self._spark.sparkContext.cancelJobsWithTag(_tag(title))
+
+    def dead_letters(self, pipeline: Pipeline, sink: Sink) -> int:
+        return count_records(pipeline, sink)
 
     def flush(self) -> None:
         with suppress(Exception):  # not told in time, or by another Spark than we know

@@ -60,6 +60,7 @@ class Run:
 
 class Runs:
     def __init__(self, runtime: Path) -> None:
+        self.runtime = runtime
         self._folder = runtime / FOLDER
 
     def all(self) -> list[Run]:

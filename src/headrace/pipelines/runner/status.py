@@ -28,6 +28,7 @@ class QueryStatus:
     batches: int = 0  # these three since the driver was started
     rows: int = 0
     rows_out: int | None = None
+    dead_letters: int | None = None  # records put aside since then; None if no source has a topic for them
     batch_ms: int | None = None  # how long the last one took
     watermark_ms: int | None = None
     restarts: int = 0
@@ -93,6 +94,7 @@ _COUNTERS = (
     ("rows_out_total", "rows_out", "rows written since the driver was started"),
     ("batches_total", "batches", "batches since the driver was started"),
     ("restarts_total", "restarts", "starts after the first"),
+    ("dead_letters_total", "dead_letters", "records that could not be decoded and were put aside"),
 )
 
 

@@ -19,6 +19,11 @@ from headrace.pipelines.schemas.spark_types import arrow_type
 from headrace.pipelines.spark_rows import client_columns, row_maker
 
 _LOG = logging.getLogger("headrace.spark")
+# `runner.failures` knows it by its beginning: the next try would find the same record.
+WHAT_ELSE = (
+    "onBadRecord says what else can become of it (in the file of a pipeline, `bad_records:` of the source: skip, null or"
+    " {dead_letter: TOPIC})"
+)
 _OF_DEAD_LETTERS = ("offset", "timestamp", "key", "value", "headers")
 
 
@@ -93,7 +98,7 @@ class DecodedRows:
         where = f"{task.topic}-{task.partition}, offset {offsets[first].as_py()}"
         if self._on_bad is OnBadRecord.FAIL:
             more = f" ({len(bad)} such records among {batch.num_rows})" if len(bad) > 1 else ""
-            raise SourceError(f"{where}: {bad[first]}{more}; onBadRecord says what else can become of such records")
+            raise SourceError(f"{where}: {bad[first]}{more}; {WHAT_ELSE}")
         _LOG.warning("%s: %s; %d of %d records cannot be decoded", where, bad[first], len(bad), batch.num_rows)
         if self._letters is not None:
             rows = sorted(bad)

@@ -1,0 +1,34 @@
+"""What `headrace serve --examples` prints once the node serves: commands to try in another terminal."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+LOCAL = "localhost:9092"  # the broker that commands ask without -b
+
+
+class Serving(NamedTuple):
+    """Where a node can be reached."""
+
+    command: str  # how the user started headrace
+    bootstrap: str
+    http: str | None  # host:port of /health and /metrics
+    log_dirs: str
+
+
+def examples(serving: Serving) -> str:
+    command, at = serving.command, "" if serving.bootstrap == LOCAL else f" -b {serving.bootstrap}"
+    http = (
+        f"Health and metrics: http://{serving.http}/health and http://{serving.http}/metrics. " if serving.http else ""
+    )
+    return f"""
+Every Kafka client can connect to {serving.bootstrap}. In another terminal, for example:
+
+    {command} topics create first --partitions 3{at}
+    echo 'hello, stream' | {command} produce first{at}
+    {command} consume first --exit{at}
+
+    echo 'from kcat' | kcat -b {serving.bootstrap} -t first -P        and        kcat -b {serving.bootstrap} -t first -C -e
+
+{http}Ctrl-C stops the node; its data stay in {serving.log_dirs}.
+"""

@@ -1,0 +1,28 @@
+"""Which log dirs have no space left for what producers send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.replication.partition import Partition
+from headrace.storage.log_dirs import LogDir
+
+
+def full_log_dirs(log_dirs: Iterable[LogDir], partitions: Iterable[Partition]) -> list[LogDir]:
+    """Return the log dirs that still have less space than the smallest batch that their partitions refused last.
+
+    Only a refusal makes a log dir full: a volume may keep a reserve for some users, so that its free space alone says little.
+    """
+    lacking: dict[str, int] = {}
+    for partition in partitions:
+        if partition.lacks_bytes is not None and partition.offline is None:
+            path = partition.log.directory.rpartition("/")[0]
+            lacking[path] = min(partition.lacks_bytes, lacking.get(path, partition.lacks_bytes))
+    return [log_dir for log_dir in log_dirs if _usable_bytes(log_dir) < lacking.get(log_dir.path, 0)]
+
+
+def _usable_bytes(log_dir: LogDir) -> int:
+    try:
+        return log_dir.files.space(log_dir.path)[1]
+    except OSError:
+        return 0  # a volume that cannot be asked takes no records either

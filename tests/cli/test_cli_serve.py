@@ -1,0 +1,88 @@
+"""`headrace serve` as a process: what it prints, and how it logs."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+ENDS_S_MAX = 30
+
+
+class Served:
+    """A node in a process of its own, on free ports."""
+
+    def __init__(self, folder, *options, environment=None):
+        settings = (
+            "listeners=PLAINTEXT://127.0.0.1:0",
+            f"log.dirs={folder / 'data'}",
+            "headrace.http.listener=127.0.0.1:0",
+        )
+        self._errors = (folder / "errors").open("w+")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "headrace", "serve", *options, *(part for one in settings for part in ("-c", one))],
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            cwd=folder,
+            env=environment,
+        )
+
+    def line(self):
+        """The next line of standard output; an empty one after the last."""
+        return self._process.stdout.readline()
+
+    def stop(self):
+        """The rest of standard output, and standard error."""
+        self._process.send_signal(signal.SIGTERM)
+        rest, _ = self._process.communicate(timeout=ENDS_S_MAX)
+        self._errors.seek(0)
+        return rest, self._errors.read()
+
+    def close(self):
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._process.stdout.close()
+        self._errors.close()
+
+
+@pytest.fixture
+def serve(tmp_path):
+    started = []
+
+    def start(*options, **more):
+        started.append(Served(tmp_path, *options, **more))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+def test_examples_come_after_the_line_that_says_it_serves_with_the_address_it_took(serve):
+    node = serve("--examples")
+    port = re.match(r"headrace node 1 of cluster \S+ serves on 127\.0\.0\.1:(\d+), http://", node.line())[1]
+    text, _ = node.stop()
+    assert f"headrace topics create first --partitions 3 -b 127.0.0.1:{port}" in text
+    assert f"kcat -b 127.0.0.1:{port}" in text and "/health" in text
+
+
+@pytest.mark.parametrize("where", ["flag", "setting", "file", "environment"])
+def test_logs_are_json_when_asked_for(serve, tmp_path, monkeypatch, where):
+    monkeypatch.delenv("HEADRACE_LOG_FORMAT", raising=False)
+    options = {"flag": ["--log-format", "json"], "setting": ["-c", "headrace.log.format=json"]}.get(where, [])
+    if where == "environment":
+        monkeypatch.setenv("HEADRACE_LOG_FORMAT", "json")
+    if where == "file":
+        file = tmp_path / "server.properties"
+        file.write_text("process.roles=broker,controller\nnode.id=1\nheadrace.log.format=json\n")
+        options = ["--config", file]
+    node = serve(*options, "-c", "no.such.option=1")  # a warning from before the node exists
+    assert "serves on" in node.line()
+    _, errors = node.stop()
+    logged = [json.loads(line) for line in errors.splitlines()]
+    assert logged[0]["level"] == "WARNING" and "no.such.option" in logged[0]["message"]
+    assert logged[-1]["message"] == "stopped cleanly"

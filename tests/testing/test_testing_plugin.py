@@ -1,0 +1,15 @@
+"""The pytest fixtures that come with Headrace."""
+
+import pytest
+from tests.cli.command_line import CommandLine
+
+
+@pytest.fixture(scope="session")
+def headrace_settings():
+    return {"num.partitions": "3"}
+
+
+def test_a_project_configures_its_nodes_by_overriding_a_fixture(headrace_node):
+    headrace = CommandLine(headrace_node.bootstrap)
+    headrace("produce", "by-default", stdin="1\n")
+    assert headrace("offsets", "get", "by-default", "--json").count('"partition"') == 3
