@@ -108,13 +108,14 @@ def test_commands_that_find_nothing_say_where_they_looked(tmp_path, monkeypatch,
         assert result.exit_code == code and f"in {folder};" in said and "--runtime FOLDER" in said
 
 
+@pytest.mark.timeout(300)  # it starts a Spark of its own
 def test_validating_with_spark_prints_its_own_answer_only(command, tmp_path):
     pytest.importorskip("pyspark")
     done = subprocess.run(
         [sys.executable, "-m", "headrace", "pipelines", "validate", "shop.yaml", "--spark"],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         cwd=tmp_path,
     )
     assert (done.returncode, done.stderr) == (0, "")
