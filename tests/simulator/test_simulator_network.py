@@ -197,6 +197,28 @@ def test_a_cut_loses_a_tail_and_tells_both_ends() -> None:
     assert min(sizes) < 40_000 and len(sizes) > 10
 
 
+def test_nothing_arrives_behind_the_hole_that_a_cut_leaves() -> None:
+    """The server writes on until it hears of the cut; a stream with a hole would be another stream."""
+    for seed in range(40):
+        net = Net(seed)
+
+        async def main(net: Net = net) -> None:
+            await net.serve()
+            transport, client = await net.connect()
+            await asyncio.sleep(0.01)
+            [server] = net.accepted
+            sent = bytes(range(256)) * 8
+            server.transport.write(sent[:1024])
+            net.network.cut(transport)
+            server.transport.write(sent[1024:])
+            await asyncio.sleep(5)
+            assert sent.startswith(bytes(client.received))
+            assert client.events[-1] == server.events[-1] == "reset"
+
+        net.loop.run_until_complete(main())
+        net.loop.close()
+
+
 def test_connections_overtake_one_another() -> None:
     async def main(net: Net) -> tuple[int, ...]:
         order: list[int] = []

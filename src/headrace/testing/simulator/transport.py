@@ -48,6 +48,7 @@ class SimulatedTransport(asyncio.Transport):
         self._under_way_bytes = 0
         self._received = bytearray()
         self._last_arrival = 0.0  # of anything towards this end: nothing overtakes it
+        self._is_cut = False  # bytes towards this end were lost: no later ones may arrive
         self._reading = True
         self._eof_arrived = False
         self._eof_told = False
@@ -137,6 +138,8 @@ class SimulatedTransport(asyncio.Transport):
             size = self._wire.piece(min(room, len(self._unsent)))
             piece = bytes(memoryview(self._unsent)[:size])
             del self._unsent[:size]
+            if peer._is_cut:
+                continue
             peer._under_way.append(piece)
             peer._under_way_bytes += size
             peer._arrives(peer._arrive)
@@ -182,6 +185,8 @@ class SimulatedTransport(asyncio.Transport):
         self._feed_soon()
 
     def _arrive_eof(self) -> None:
+        if self._is_cut:
+            return
         self._eof_arrived = True
         self._feed_soon()
 
@@ -226,6 +231,7 @@ class SimulatedTransport(asyncio.Transport):
     def cut_incoming(self, delivered: int) -> None:
         """Of what is under way only so many bytes arrive, now; the rest is lost."""
         rest = b"".join(self._under_way)[:delivered]
+        self._is_cut = True
         self._under_way.clear()
         self._under_way_bytes = 0
         self._eof_arrived = False
