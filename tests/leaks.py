@@ -116,7 +116,8 @@ class OpenDisks:
 
 
 def _is_of_spark(thread: threading.Thread) -> bool:
-    return type(thread).__module__.startswith("py4j")
+    owner = getattr(getattr(thread, "_target", None), "__self__", thread)
+    return type(owner).__module__.startswith("py4j")
 
 
 class LeakCheck:

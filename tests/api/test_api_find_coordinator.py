@@ -35,6 +35,13 @@ def test_a_group_is_found(node, version):
         assert (one.error_code, one.node_id, one.port) == (ErrorCode.NONE, 1, node.port)
 
 
+def test_a_broker_that_has_not_opened_the_partition_yet_is_not_named(node, monkeypatch):
+    find(Admin(node.port), 6)
+    monkeypatch.setattr(node.node.broker.groups, "leads", lambda key: False)
+    for one in find(Admin(node.port), 6):
+        assert (one.error_code, one.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+
+
 def test_its_topic_is_made_as_the_options_say(node):
     admin = Admin(node.port)
     find(admin, 6)

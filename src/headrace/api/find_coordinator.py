@@ -6,7 +6,7 @@ Share groups have no coordinator yet: whoever asks is told so. Librdkafka offers
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from headrace.base.errors import ErrorCode
 from headrace.broker.topic_creation import TopicCreation
@@ -44,10 +44,24 @@ class _Found(NamedTuple):
     port: int = -1
 
 
+class Coordinator(Protocol):
+    def leads(self, key: str) -> bool:
+        """Return whether this broker runs the shard of the group or transactional id, loaded or loading."""
+
+
 class FindCoordinatorApi:
-    def __init__(self, image: Callable[[], Image], creation: TopicCreation) -> None:
+    def __init__(
+        self,
+        image: Callable[[], Image],
+        creation: TopicCreation,
+        node_id: int,
+        groups: Coordinator,
+        transactions: Coordinator,
+    ) -> None:
         self._image = image
         self._creation = creation
+        self._node_id = node_id
+        self._coordinators = {GROUP_KEY: groups, TRANSACTION_KEY: transactions}
 
     async def handle(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
         many = context.api_version >= MANY_KEYS_VERSION_MIN
@@ -95,6 +109,9 @@ class FindCoordinatorApi:
         broker = image.brokers.get(leader)
         endpoint = None if broker is None or broker.fenced else broker.endpoint(context.peer.listener)
         if endpoint is None:
+            return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        # Metadata names this broker before it has opened the partition; a client sent here now would be refused.
+        if leader == self._node_id and not self._coordinators[key_type].leads(key):
             return _Found(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return _Found(ErrorCode.NONE, leader, endpoint.host, endpoint.port)
 

@@ -221,6 +221,10 @@ class Coordination(Generic[MachineType]):
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return coordinator_partition(name, len(topic.partitions))
 
+    def leads(self, name: str) -> bool:
+        """Return whether this broker runs the shard of the group or transactional id, loaded or loading."""
+        return self.partition_of(name) in self._shards
+
     def epoch_of(self, name: str) -> int:
         """Of the leadership in which this broker coordinates it; -1 if it does not."""
         topic = self._image().topics.get(self.topic)

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 CREATE_VERSION = 7
 _EXISTS = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
-SEEN_WITHIN_S = 1.0  # how long an answer waits for our own image to show what the controller committed
+SEEN_WITHIN_S = 5.0  # how long an answer waits for our own image to show what the controller committed
 
 
 class TopicCreation:

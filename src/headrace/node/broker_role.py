@@ -263,7 +263,7 @@ class BrokerRole:
             ),
             topics=TopicsApi(forwarding, self._creation, deletion_enabled=settings.flag("delete.topic.enable")),
             producers=ProducersApi(producer_ids, transactions),
-            coordinator=FindCoordinatorApi(image, self._creation),
+            coordinator=FindCoordinatorApi(image, self._creation, settings.node_id, self.groups, self.transactions),
             committed=CommittedOffsetsApi(self.groups, image),
             groups=GroupsApi(self.groups),
             consumer_groups=ConsumerGroupsApi(
