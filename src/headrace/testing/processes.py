@@ -57,7 +57,7 @@ class NodeProcess:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """Data and log lie in `directory`, a temporary one unless given."""
-        self._settings = dict(settings or {})
+        self.settings = dict(settings or {})
         self._environment = dict(environment or {})
         self._temporary = tempfile.TemporaryDirectory(prefix="headrace-") if directory is None else None
         self._directory = Path(self._temporary.name if self._temporary is not None else str(directory))
@@ -93,10 +93,10 @@ class NodeProcess:
     def command(self) -> list[str]:
         address = f"PLAINTEXT://{LOOPBACK}:{self.port}"
         settings = {
-            **({} if "listeners" in self._settings else {"listeners": address, "advertised.listeners": address}),
+            **({} if "listeners" in self.settings else {"listeners": address, "advertised.listeners": address}),
             "log.dirs": str(self.data_dir),
             "headrace.http.listener": "",
-            **self._settings,
+            **self.settings,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return [sys.executable, "-m", "headrace", "serve", *options]

@@ -7,11 +7,12 @@ import random
 from collections.abc import Sequence
 
 from headrace.testing import peers
-from headrace.testing.processes import LOOPBACK, NodeProcess
+from headrace.testing.processes import LOOPBACK, NodeProcess, free_port
+from tools.prove.differential.admin_stories import ADMIN_STORIES, SASL_STORIES
 from tools.prove.differential.group_stories import CLASSIC_STORIES, DISABLED_STORIES, GROUP_STORIES
 from tools.prove.differential.operations import TOPICS
 from tools.prove.differential.run import compare
-from tools.prove.differential.stories import Story, compare_stories
+from tools.prove.differential.stories import Story, StoryDifference, compare_stories
 from tools.prove.differential.transaction_stories import TRANSACTION_STORIES
 from tools.prove.differential.wire import Target
 from tools.prove.registry import WORK, NotRun, check, say
@@ -26,7 +27,7 @@ SETTINGS = {
 }
 # Settings of both sides, and what is played with them.
 STORIES: tuple[tuple[dict[str, str], Sequence[Story]], ...] = (
-    ({}, (*GROUP_STORIES, *TRANSACTION_STORIES)),
+    ({}, (*GROUP_STORIES, *TRANSACTION_STORIES, *ADMIN_STORIES)),
     ({"group.consumer.migration.policy": "disabled"}, DISABLED_STORIES),
     ({"group.coordinator.rebalance.protocols": "classic"}, CLASSIC_STORIES),
 )
@@ -35,7 +36,7 @@ STORIES: tuple[tuple[dict[str, str], Sequence[Story]], ...] = (
 @check(
     "differential",
     "10,000 produces, fetches and list-offsets, good and bad, are answered as real Kafka answers them: offsets, errors, timestamps, bytes; "
-    "and so are scripts of groups of both protocols and of transactions",
+    "and so are scripts of groups of both protocols, of transactions and of administrators",
 )
 def differential() -> str:
     reason = peers.available()
@@ -66,7 +67,38 @@ def _compare_stories() -> str:
             for side in sides:
                 side.close()
         count, differences = count + compared, [*differences, *found]
-    figure = f"{count} answers of {sum(len(stories) for _, stories in STORIES)} scripts"
+    compared, found = _compare_logins()
+    count, differences = count + compared, [*differences, *found]
+    figure = f"{count} answers of {sum(len(stories) for _, stories in STORIES) + len(SASL_STORIES)} scripts"
     say(f"{figure}, {len(differences)} differences")
     assert not differences, f"{figure}, {len(differences)} differences; the first: {differences[0]}"
     return figure
+
+
+def _compare_logins() -> tuple[int, list[StoryDifference]]:
+    """Play the scripts of clients that have not logged in yet, on a listener with SASL."""
+    kafka, node = peers.KafkaPeer(SETTINGS), NodeProcess(SETTINGS)
+    ports = {}
+    for name, settings, port in (("Kafka", kafka.settings, kafka.port), ("we", node.settings, node.port)):
+        ports[name] = free_port()
+        settings.update(_sasl_settings(port, ports[name], kafka.controller_port if name == "Kafka" else free_port()))
+    with kafka, node:
+        sides = [Target(name, (LOOPBACK, port)) for name, port in ports.items()]
+        result = compare_stories(SASL_STORIES, *sides)
+        for side in sides:
+            side.close()
+    return result
+
+
+def _sasl_settings(port: int, sasl_port: int, controller_port: int) -> dict[str, str]:
+    plain, sasl = f"PLAINTEXT://{LOOPBACK}:{port}", f"SASL_PLAINTEXT://{LOOPBACK}:{sasl_port}"
+    return {
+        "listeners": f"{plain},{sasl},CONTROLLER://{LOOPBACK}:{controller_port}",
+        "advertised.listeners": f"{plain},{sasl}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
+            'org.apache.kafka.common.security.plain.PlainLoginModule required user_bob="secret";'
+        ),
+    }

@@ -127,7 +127,7 @@ def _field(name: str, value: Any, side: Side) -> Any:
     if isinstance(value, Struct | list | tuple):
         shown = plain(value, side)
         return sorted(shown, key=repr) if name in _UNORDERED else shown
-    return value
+    return side.names.get(value, value) if isinstance(value, str) else value
 
 
 def is_there(code_of: Callable[[Any], int]) -> Callable[[Any], bool]:
