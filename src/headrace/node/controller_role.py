@@ -147,7 +147,7 @@ class ControllerRole:
             # AFTER the journal: a change is committed in the tables BEFORE the authorizer is told.
             self._acls = AclFollower(context, self._authorizer)
             self._machine.on_applied = self._acls.applied
-            self.driver.on_committed(self._acls.committed)
+            self._journal.on_committed(self._acls.committed)
         versions = VersionsApi(
             lambda: self._table,
             lambda: Image(self.driver.high_watermark - 1, features=self._committed_features()),

@@ -57,6 +57,7 @@ def cordoned_directories(side: Side) -> Playing:
     path = side.call(found.results[0].log_dir, "the directory")
     yield move_to("/nowhere", "an unknown directory")
     yield alter_broker(SET, "cordoned.log.dirs", path)
+    yield Step("until it is", DescribeLogDirsRequest(topics=[]), 5, lambda answer: answer.results[0].is_cordoned)
     yield move_to(path, "a cordoned directory")
     yield alter_broker(DELETE, "cordoned.log.dirs", None)
 
