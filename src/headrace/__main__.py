@@ -1,4 +1,4 @@
-"""`python -m headrace` is `headrace`."""
+"""Entry point of `python -m headrace`, the same as the `headrace` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wall clock as a port: shells ask a Clock, so that the simulator can own time."""
+"""The wall clock as a port: shells read the time from a Clock, so that the simulator can control it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Milliseconds since 1970; may jump, so never measure spans with it (the event loop's time() does that)."""
+        """Return milliseconds since 1970. They may jump: measure durations with the event loop's time() instead."""
 
 
 class SystemClock:

@@ -1,6 +1,6 @@
-"""Coroutines that are begun at once: one that turns out to wait for nothing is over then, without a task and a turn of the loop.
+"""Starts coroutines immediately; one that never suspends finishes without a task or a turn of the event loop.
 
-What it does before it first waits must not need a task of its own: no timeouts, no locks.
+Until its first suspension a coroutine has no task, so it must not use timeouts or locks there.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ P = ParamSpec("P")
 
 
 class Rest(Generic[T]):
-    """The remainder of a coroutine that is waiting for something; await it once.
+    """The rest of a suspended coroutine; await it once.
 
-    What the coroutine waits for is never kept in a local variable: if it is a future that fails, its exception's traceback would refer to
-    this frame and the frame back to the exception, and everything the traceback reaches (an unpacked batch, for one) would stay in
-    memory until the garbage collector runs.
+    The awaited object is never kept in a local variable. If it is a future that fails, the traceback of its exception refers to this
+    frame; a reference from the frame back to the future would form a cycle, and everything that the traceback reaches (such as a
+    decompressed batch) would stay in memory until the garbage collector runs.
     """
 
     __slots__ = ("_awaited", "_coroutine")
@@ -46,7 +46,7 @@ class Rest(Generic[T]):
 
 
 def begin(coroutine: Coroutine[Any, Any, T]) -> T | Rest[T]:
-    """Its result, or what is left to be awaited. Raises what it raises."""
+    """Run the coroutine until it finishes or suspends; return its result or the rest. Its exceptions propagate."""
     try:
         awaited = coroutine.send(None)
     except StopIteration as end:
@@ -56,7 +56,7 @@ def begin(coroutine: Coroutine[Any, Any, T]) -> T | Rest[T]:
 
 
 def at_once(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T | Rest[T]]:
-    """Begun when it is called."""
+    """Decorate a coroutine function so that calling it starts the coroutine with `begin`."""
 
     @wraps(function)
     def begun(*args: P.args, **kwargs: P.kwargs) -> T | Rest[T]:

@@ -1,4 +1,4 @@
-"""Kafka's error codes, and the exceptions that carry them through the house."""
+"""Kafka's error codes, and the base exceptions of Headrace."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
-# What the Java client retries by itself; our client does the same.
+# The errors that the Java client retries by itself; our client does the same.
 RETRIABLE = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
@@ -183,11 +183,11 @@ RETRIABLE = frozenset(
 
 
 class HeadraceError(Exception):
-    """Any failure that we name ourselves."""
+    """Base class of all exceptions that Headrace defines."""
 
 
 class KafkaError(HeadraceError):
-    """A failure with a code that goes to the client."""
+    """A failure with an error code that is sent to the client."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(f"{code.name}: {message}" if message else code.name)
@@ -200,8 +200,8 @@ class KafkaError(HeadraceError):
 
 
 class ConfigError(HeadraceError):
-    """A setting that cannot be used; the text names it and says what is allowed."""
+    """An invalid setting; the message names it and says what is allowed."""
 
 
 class CorruptData(HeadraceError):
-    """Bytes at rest that contradict their own checksum or structure."""
+    """Stored bytes that do not match their checksum or structure."""

@@ -1,4 +1,4 @@
-"""Names for the small values that travel everywhere, so that a broker id is never taken for a partition."""
+"""Distinct types for ids, offsets and epochs, so that a broker id is never passed as a partition."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TopicPartition(NamedTuple):
 
 
 def new_uuid(chance: Random) -> Uuid:
-    """A random version-4 UUID; like Kafka, never one whose text starts with a dash (it would read as an option)."""
+    """Return a random version-4 UUID; like Kafka, never one whose text starts with a dash and looks like an option."""
     while True:
         raw = bytearray(chance.randbytes(16))
         raw[6] = raw[6] & 0x0F | 0x40
@@ -43,7 +43,7 @@ def uuid_text(uuid: bytes) -> str:
 
 
 def uuid_from_text(text: str) -> Uuid:
-    """Raises ValueError unless the text is a UUID as Kafka prints it: 22 characters of URL-safe base64."""
+    """Parse a UUID as Kafka prints it: 22 characters of URL-safe base64. Raise ValueError if it is anything else."""
     try:
         raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except binascii.Error as error:

@@ -1,4 +1,4 @@
-"""A limit on how many lines of one kind are logged in a second, so that a client cannot fill the disk with refusals."""
+"""A limit on the lines of one kind that are logged per second, so that a client cannot fill the disk with refusals."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ class LogLimit:
 
     def __init__(self, lines_per_second: int) -> None:
         self.lines_per_second = lines_per_second
-        self._second = -1  # the second in which `_lines` lines were allowed
+        self._second = -1  # the second that `_lines` counts
         self._lines = 0
-        self._suppressed = 0  # lines since the last allowed one
+        self._suppressed = 0  # lines suppressed since the last allowed one
 
     def take(self, now_ms: int) -> int | None:
         """Return how many lines were suppressed since the last one, or None if this line must be suppressed too."""

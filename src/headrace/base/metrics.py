@@ -1,6 +1,6 @@
-"""Counters and histograms cheap enough for every request; `observe` turns them into what Prometheus reads.
+"""Counters and histograms cheap enough for every request; `headrace.observe` exports them to Prometheus.
 
-A counter is an object with a public integer: `counter.value += 1` costs 30 ns, a lock and a label look-up would cost 1 µs.
+A counter is an object with a public integer: `counter.value += 1` costs 30 ns; a lock and a label look-up would cost 1 µs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct, field
 
-# Upper bounds in seconds: from a quarter of a request's time to the longest that anybody waits for an answer.
+# Upper bounds in seconds, from a quarter of a typical request's duration to the longest wait for a response.
 LATENCY_BUCKETS = (
     0.00002, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0,
 )  # fmt: skip
@@ -44,7 +44,7 @@ class Histogram:
         return sum(self.counts)
 
     def quantile(self, share: float) -> float:
-        """The upper bound of the bucket that holds this share of all observations; 0 if there are none."""
+        """Return the upper bound of the bucket that holds the quantile `share`; 0 if there are no observations."""
         wanted, seen = share * self.count, 0
         for count, bound in zip(self.counts, (*self.bounds, float("inf")), strict=True):
             seen += count
@@ -54,7 +54,7 @@ class Histogram:
 
 
 class RecentRate:
-    """The rate of a counter per second over the last 30 to 60 seconds, if it is read that often."""
+    """The rate of a counter per second over the last 30 to 60 seconds, if it is read at least every 30 seconds."""
 
     __slots__ = ("_base", "_counter", "_next", "_now")
 
@@ -75,21 +75,21 @@ Metric = Counter | Histogram | Callable[[], float]
 
 
 class Family(Struct):
-    """One exported name with all its labelled values. `kind` is counter, histogram or gauge."""
+    """All metrics of one name, by their labels. `kind` is counter, histogram or gauge."""
 
     name: str
     help: str
     kind: str
-    is_exported: bool = True  # False: only read by pages that derive something from it
+    is_exported: bool = True  # False: absent from /metrics, only read by other code
     members: dict[Labels, Metric] = field(default_factory=dict)
 
 
 class Metrics:
-    """The registry of one node; asked for the same name and labels again, it gives the same object."""
+    """The metrics registry of one node; the same name and labels always return the same object."""
 
     def __init__(self) -> None:
         self._families: dict[str, Family] = {}
-        # What somebody else measured, in Prometheus' words already, in pieces.
+        # Sources of metrics that are already in Prometheus' text format, in chunks.
         self.texts: list[Callable[[], Iterator[bytes]]] = []
 
     def __iter__(self) -> Iterator[Family]:
@@ -113,7 +113,7 @@ class Metrics:
         self._member(name, help, "gauge", labels, lambda: read)
 
     def members(self, name: str) -> dict[Labels, Metric]:
-        """Return the metrics of one name by their labels; none if nobody made one."""
+        """Return the metrics of one name by their labels; empty if there are none."""
         family = self._families.get(name)
         return {} if family is None else family.members
 

@@ -1,4 +1,4 @@
-"""The language of settings: an option has a name, a type, a default and bounds; it turns text into a value or says what is wrong."""
+"""Options with a name, a type, a default and bounds, which parse text into values; and Java's properties format."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headrace.base.errors import ConfigError
 
 INT_MAX = 2_147_483_647
 LONG_MAX = 9_223_372_036_854_775_807
-SHOWN_CHARACTERS_MAX = 200  # of a bad value, in the line that complains of it
+SHOWN_CHARACTERS_MAX = 200  # characters of an invalid value that its error message shows
 
 
 class Kind(Enum):
-    """Kafka's types, with the numbers that DescribeConfigs gives them."""
+    """Kafka's option types, with their numbers in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -35,7 +35,7 @@ class Kind(Enum):
 
 _BOUNDS = {Kind.INT: (-INT_MAX - 1, INT_MAX), Kind.SHORT: (-32768, 32767), Kind.LONG: (-LONG_MAX - 1, LONG_MAX)}
 _INTEGER = re.compile(r"[+-]?[0-9]{1,25}\Z")
-_PLAIN_DOUBLE = (1e-3, 1e7)  # Java writes what is smaller or larger with an exponent
+_PLAIN_DOUBLE = (1e-3, 1e7)  # Java prints doubles outside this range with an exponent
 
 Value = bool | int | float | str | list[str] | None
 
@@ -48,10 +48,10 @@ class Option(Struct, frozen=True):
     at_least: float | None = None
     at_most: float | None = None
     one_of: tuple[str, ...] = ()
-    never: tuple[float, ...] = ()  # not allowed although it lies between the bounds
-    unused: str | None = None  # why nothing in this version depends on it
-    anyway: tuple[Value, ...] = ()  # of an unused one: values that describe what this version does in any case
-    refused: str | None = None  # why a node does not start with it, and what to write instead
+    never: tuple[float, ...] = ()  # values within the bounds that are not allowed
+    unused: str | None = None  # why the option has no effect in this version
+    anyway: tuple[Value, ...] = ()  # values of an unused option that describe what this version does anyway
+    refused: str | None = None  # why a node does not start with the option, and what to set instead
 
     def parse(self, text: str) -> Value:
         text = text.strip()
@@ -70,7 +70,7 @@ class Option(Struct, frozen=True):
         return text
 
     def text(self, value: Value) -> str | None:
-        """As Kafka prints it; None for a value that is not set."""
+        """Return the value as Kafka prints it; None if it is not set."""
         if value is None or isinstance(value, str):
             return value
         if isinstance(value, bool):
@@ -127,7 +127,7 @@ class Option(Struct, frozen=True):
 
 
 def unused(why: str, *options: Option) -> tuple[Option, ...]:
-    """Options of Kafka that this version knows and does nothing with; whoever sets one is told so."""
+    """Mark options of Kafka that are accepted without effect; setting one logs a warning with the reason `why`."""
     return tuple(replace(option, unused=why) for option in options)
 
 
@@ -147,7 +147,7 @@ class OptionTable(dict[str, Option]):
         super().__init__((option.name, option) for option in options)
 
     def parse(self, settings: Mapping[str, str]) -> dict[str, Value]:
-        """Values of known options; ConfigError names the first that is unknown or wrong."""
+        """Parse the values of known options; raise ConfigError for the first that is unknown or invalid."""
         return {name: self.known(name).parse(text) for name, text in settings.items()}
 
     def known(self, name: str) -> Option:
@@ -161,7 +161,7 @@ class OptionTable(dict[str, Option]):
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean …?)` with the nearest known name, or an empty text if none is near."""
+    """Return ` (did you mean …?)` with the nearest known name, or an empty string if none is near."""
     near = get_close_matches(name, known, n=1)
     return f" (did you mean {near[0]}?)" if near else ""
 
@@ -172,7 +172,7 @@ def parse_properties(text: str, source: str) -> dict[str, str]:
 
 
 def parse_property_lines(text: str, source: str) -> dict[str, tuple[str, int]]:
-    """Return the value of each property and the number of the line on which it begins; the last of a name counts."""
+    """Return each property's value and the number of the line where it begins; the last one of a name wins."""
     found: dict[str, tuple[str, int]] = {}
     lines = iter(enumerate(text.splitlines(), 1))
     for number, line in lines:

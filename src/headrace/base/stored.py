@@ -1,4 +1,4 @@
-"""Bytes that lie in a file and may go to a socket without passing through us: what storage gives and connections send."""
+"""Bytes in a file that connections can send without copying them through Python; storage provides them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ class Stored(Protocol):
     def __len__(self) -> int: ...
 
     def send_to(self, descriptor: int) -> int:
-        """As much as the socket takes at once; BlockingIOError if that is nothing, 0 if the file has become shorter."""
+        """Send as many bytes as the socket accepts at once and return their number.
+
+        Raise BlockingIOError if it accepts none; return 0 if the file has become shorter.
+        """
 
     def front(self, size: int) -> bytes:
-        """At most `size` bytes, at least one; OSError if they are no longer there."""
+        """Return the first bytes, at least one and at most `size`. Raise OSError if they are no longer there."""
 
     def behind(self, size: int) -> Stored:
-        """What follows the first `size` bytes."""
+        """Return the bytes after the first `size`."""

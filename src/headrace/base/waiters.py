@@ -1,6 +1,6 @@
-"""Parked answers: what waits until an offset is passed (Kafka's "purgatory").
+"""Responses that wait until an offset is reached (Kafka's "purgatory").
 
-No clock here: whoever parks an answer also arms its timeout, and cancels the waiter when it fires.
+There is no clock here: the caller that parks a response also sets its timeout, and cancels the waiter when it fires.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class OffsetWaiter:
 
 
 class OffsetWaiters:
-    """Fires each waiter once, in the order of offsets and, at one offset, of arrival."""
+    """A priority queue of waiters. Each fires once, in the order of offsets and then of arrival."""
 
     def __init__(self) -> None:
         self._heap: list[OffsetWaiter] = []
@@ -41,7 +41,10 @@ class OffsetWaiters:
         return waiter
 
     def cancel(self, waiter: OffsetWaiter) -> None:
-        """No effect on one that has fired. The heap is swept when half of it is cancelled, so cancelling costs little."""
+        """Cancel the waiter, unless it has fired.
+
+        Cancelled waiters are removed once they are more than half of the heap, so a call costs little on average.
+        """
         if waiter.cancelled:
             return
         waiter.cancelled = True
@@ -52,7 +55,7 @@ class OffsetWaiters:
             self._cancelled = 0
 
     def advance(self, offset: int) -> None:
-        """Everything that waits for an offset up to and including this one goes."""
+        """Fire all waiters for offsets up to and including this one."""
         while self._heap and self._heap[0].offset <= offset:
             waiter = heapq.heappop(self._heap)
             if waiter.cancelled:

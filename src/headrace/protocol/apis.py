@@ -1,4 +1,4 @@
-"""The live APIs of Kafka 4.3: their keys, and what the house knows of each. Keys 4 to 7 died with ZooKeeper and stay reserved."""
+"""The APIs of Kafka 4.3: keys, messages and versions. Keys 4 to 7 were removed with ZooKeeper and stay reserved."""
 
 from __future__ import annotations
 
@@ -384,5 +384,5 @@ FLEXIBLE_FROM: dict[int, int] = {key: api.flexible_from for key, api in APIS.ite
 
 
 def apis_of(listener: str) -> list[Api]:
-    """The APIs that a "broker" or a "controller" listener offers, by key."""
+    """Return the APIs that a "broker" or a "controller" listener offers, in the order of their keys."""
     return [api for api in APIS.values() if listener in api.listeners]

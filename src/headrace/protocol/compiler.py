@@ -1,4 +1,4 @@
-"""Codecs: one per (message class, version), compiled to source on first use and kept."""
+"""Codecs, one per (message class, version), generated and compiled on first use and cached."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ M = TypeVar("M", bound=Struct)
 
 
 class Codec(Generic[M]):
-    """Each direction is compiled when it is first asked for: a broker never encodes a FetchRequest."""
+    """The decoder and encoder of one message version, compiled separately on first use, as nodes rarely need both."""
 
     def __init__(self, message: type[M], version: int) -> None:
         self.message = message
@@ -26,24 +26,24 @@ class Codec(Generic[M]):
 
     @cached_property
     def decode_from(self) -> Callable[[Buffer, int], tuple[M, int]]:
-        """(buffer, position) to the message and the position behind it; raises DecodeError."""
+        """Decode (buffer, position) to the message and the position after it. Raise DecodeError if it is malformed."""
         return compile_decoder(self.message, self.version)
 
     @cached_property
     def encode(self) -> Callable[[M], bytes]:
-        """Raises EncodeError."""
+        """Encode a message to bytes. Raise EncodeError if this version cannot represent it."""
         return compile_encoder(self.message, self.version, parts=False)
 
     @cached_property
     def encode_parts(self) -> Callable[[M], list[bytes | memoryview | Stored]]:
-        """As encode, but records are not copied: they stand between the other bytes as they are."""
+        """Encode a message to a list of parts, in which records are not copied but are parts themselves."""
         if not has_records(self.message, self.version):
             encode = self.encode
             return lambda message: [encode(message)]
         return compile_encoder(self.message, self.version, parts=True)
 
     def decode(self, buffer: Buffer, position: int = 0) -> M:
-        """Like Kafka, tolerates bytes behind the message; decode_from tells where it ended."""
+        """Decode a message; like Kafka, ignore bytes after it (`decode_from` returns its end)."""
         return self.decode_from(buffer, position)[0]
 
 

@@ -1,4 +1,4 @@
-"""How a message is declared: once, as a class, with the facts of every version beside its fields.
+"""Declaration of messages: one class per message, whose fields are annotated with the facts of all versions.
 
     @request(3, "0-13", flexible="9+", listeners="broker")
     class MetadataRequest(Struct):
@@ -6,7 +6,7 @@
 
         topics: Annotated[list[MetadataRequestTopic] | None, Field(nullable="1+")] = []
 
-A field without a Field is in every version; `X | None` without `nullable` is nullable wherever the field is.
+A field without a Field exists in every version; `X | None` without `nullable` is nullable in all versions of the field.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Kind(Enum):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What is true of a whole message; `api_key` is also the key of a stored record."""
+    """The facts of a whole message; `api_key` is also the type number of a stored record."""
 
     kind: Kind
     api_key: int | None
@@ -44,13 +44,13 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class Struct(msgspec.Struct, repr_omit_defaults=True):
-    """Base of every message and of the structs nested in one; only messages have facts."""
+    """Base class of all messages and of their nested structs; only messages have facts."""
 
     facts: ClassVar[Facts]
 
 
 class Field:
-    """The facts of one field, where they differ from "in every version, untagged, not ignorable"."""
+    """The facts of one field that differ from the defaults: in every version, untagged, not ignorable."""
 
     __slots__ = ("flexible", "ignorable", "nullable", "tag", "tagged", "versions")
 
@@ -67,7 +67,7 @@ class Field:
         self.versions = parse_versions(versions) if versions else ALL_VERSIONS
         self.nullable = parse_versions(nullable) if nullable else ALL_VERSIONS
         self.tag = tag
-        # A tagged field is tagged wherever it is, unless it was an ordinary field in older versions.
+        # A tagged field is tagged in all its versions, unless it was an ordinary field in older ones.
         self.tagged = NO_VERSIONS if tag is None else parse_versions(tagged) if tagged else self.versions
         self.ignorable = ignorable
         self.flexible = flexible
@@ -77,7 +77,7 @@ PLAIN = Field()
 
 
 class ResolvedField(msgspec.Struct, frozen=True):
-    """A field as the compiler wants it: exactly one of `wire` and `struct` says what it (or its elements) is."""
+    """A field for the compiler; exactly one of `wire` and `struct` is the type of the field or its elements."""
 
     name: str
     wire: Wire | None
@@ -144,7 +144,7 @@ def coordinator_value(api_key: int, versions: str, *, flexible: str = "none") ->
 
 @cache
 def fields_of(struct: type[Struct]) -> tuple[ResolvedField, ...]:
-    """The fields in wire order."""
+    """Return the fields in wire order."""
     hints = get_type_hints(struct, include_extras=True)
     defaults = struct()
     return tuple(_resolve(name, hints[name], getattr(defaults, name)) for name in struct.__struct_fields__)

@@ -1,7 +1,7 @@
-"""Writes the decoder of one message in one version as straight-line source.
+"""Generates the decoder of one message in one version as straight-line source code.
 
-Fixed-width fields that follow each other become one unpack_from, together with the first byte of the length, count or tag
-section behind them. `p` is the position; `ahead` counts bytes behind `p` that are read already, so that `p` moves rarely.
+Adjacent fixed-width fields become one unpack_from, together with the first byte of the length, count or tag section that
+follows. `p` is the position; `ahead` is the number of bytes after `p` that are already read, so that `p` moves rarely.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _Decoder:
                 source.line(f"return {result}, p")
             with source.block("except _FAULTS as error:"):
                 source.line(f"raise _failure({self.title!r}, error) from error")
-        for struct_class in self.with_tags:  # grows while tagged structs themselves turn out to have tags
+        for struct_class in self.with_tags:  # grows during the loop: structs in tagged fields may have tags
             self.tag_function(struct_class)
 
     def read(self, code: str, stem: str) -> str:
@@ -119,7 +119,7 @@ class _Decoder:
         return result
 
     def arguments(self, struct_class: type[Struct], values: dict[str, str]) -> list[str]:
-        """Positional, because that is msgspec's fastest constructor; defaults at the end are left to it."""
+        """Return positional arguments, msgspec's fastest form; trailing defaults are left to the constructor."""
         fields = list(fields_of(struct_class))
         while fields and fields[-1].name not in values:
             fields.pop()
@@ -145,7 +145,7 @@ class _Decoder:
         return self.prefixed(field.wire, compact, nullable)
 
     def nullable_struct(self, struct_class: type[Struct], tagged: bool) -> str:
-        """The marker is an int8, negative for null; but in a tagged field Kafka writes a varint, 0 for null."""
+        """Read a marker and the struct: an int8, negative for null, or in a tagged field a varint, 0 for null."""
         if tagged:
             marker = self.count(compact=True)
         else:
@@ -161,7 +161,7 @@ class _Decoder:
         return result
 
     def prefixed(self, wire: Wire, compact: bool, nullable: bool) -> str:
-        """A string or bytes; lengths of one byte are handled in line, longer ones and nulls out of line."""
+        """Read a string or bytes; one-byte compact lengths are decoded inline, longer ones by a function call."""
         source = self.source
         length = self.read("B" if compact else "h" if wire.name == "string" else "i", "n")
         self.flush()
@@ -196,7 +196,7 @@ class _Decoder:
         return value
 
     def count(self, compact: bool) -> str:
-        """A count or length, -1 for null; the position is settled behind it."""
+        """Read a count or length, -1 for null, and move the position after it."""
         count = self.read("B" if compact else "i", "n")
         self.settle()
         if compact:

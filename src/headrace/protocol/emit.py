@@ -1,4 +1,4 @@
-"""Writing and loading generated source: the paper on which decoding.py and encoding.py write."""
+"""Building and loading of generated source code, used by decoding.py and encoding.py."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from headrace.protocol.declare import ResolvedField, Struct, fields_of
 
-_STRUCT_NAMES = str.maketrans({"?": "o"})  # every code must be fit for a name
+_STRUCT_NAMES = str.maketrans({"?": "o"})  # characters that cannot be part of a Python name
 
 
 class Source:
-    """Lines of one module, and the objects that its names stand for."""
+    """The lines of one generated module, and the objects that its names refer to."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -34,7 +34,7 @@ class Source:
         self._depth -= 1
 
     def fresh(self, stem: str) -> str:
-        """A variable that no other line uses."""
+        """Return a new variable name that begins with `stem`."""
         number = self._counts[stem] = self._counts.get(stem, 0) + 1
         return f"{stem}{number}"
 
@@ -52,7 +52,7 @@ class Source:
         return self.bind("pack_" + codes.translate(_STRUCT_NAMES), _pack(codes))
 
     def load(self, title: str, function: str) -> Callable[..., Any]:
-        """Compiles the lines; linecache keeps them so that tracebacks show them."""
+        """Compile the lines and return one of their functions; linecache keeps the lines for tracebacks."""
         text = "\n".join(self.lines) + "\n"
         filename = f"<{title}>"
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
@@ -72,7 +72,7 @@ def _pack(codes: str) -> Callable[..., bytes]:
 
 
 def failing_line(error: Exception) -> str:
-    """The generated line that raised, for its field names."""
+    """Return the generated line that raised the error; it contains the name of the field."""
     line = ""
     trace = error.__traceback__
     while trace and (filename := trace.tb_frame.f_code.co_filename) in linecache.cache and filename[0] == "<":
@@ -90,13 +90,13 @@ def untagged_fields(struct_class: type[Struct], version: int) -> list[ResolvedFi
 
 
 def tagged_fields(struct_class: type[Struct], version: int) -> list[ResolvedField]:
-    """In the order of their tags, which is the order on the wire."""
+    """Return the tagged fields in the order of their tags, which is the wire order."""
     found = [field for field in fields_of(struct_class) if version in field.versions and is_tagged(field, version)]
     return sorted(found, key=lambda field: field.tag or 0)
 
 
 def least_size(struct_class: type[Struct], version: int, flexible: bool) -> int:
-    """The fewest bytes that one of these can take."""
+    """Return the smallest encoded size of the struct in bytes."""
     size = 1 if flexible else 0
     for field in untagged_fields(struct_class, version):
         if version in field.nullable and field.struct and not field.is_array:

@@ -1,7 +1,7 @@
-"""Writes the encoder of one message in one version as straight-line source.
+"""Generates the encoder of one message in one version as straight-line source code.
 
-Fixed-width fields that follow each other become one pack, together with the length, count or (empty) tag section behind them
-when that takes one byte. Pieces go to a list that is joined once; in the `parts` form records stay pieces of their own.
+Adjacent fixed-width fields become one pack, together with the length, count or (empty) tag section that follows if it takes
+one byte. Pieces are collected in a list that is joined once; in the `parts` form records remain separate.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Encoder:
                     source.line("return b''.join(out)")
             with source.block("except _FAULTS as error:"):
                 source.line(f"raise _failure({self.title!r}, error) from error")
-        for struct_class in self.with_tags:  # grows while tagged structs themselves turn out to have tags
+        for struct_class in self.with_tags:  # grows during the loop: structs in tagged fields may have tags
             self.tag_function(struct_class)
 
     def pack(self, *extra: tuple[str, str]) -> str:
@@ -136,7 +136,7 @@ class _Encoder:
             owner = self.source.fresh("m")
             self.source.line(f"{owner} = {expression}")
             if nullable:
-                # Present is 1 either way; null is a varint 0 in a tagged field, an int8 of -1 elsewhere.
+                # The marker of a present struct is 1; that of null is a varint 0 in a tagged field, else an int8 of -1.
                 self.nullable_struct(field.struct, owner, null="0" if tagged else "-1")
             else:
                 self.struct(field.struct, owner)

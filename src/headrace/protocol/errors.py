@@ -1,4 +1,4 @@
-"""What can go wrong between bytes and messages."""
+"""The errors of decoding and encoding messages."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from headrace.base.errors import HeadraceError
 
 
 class DecodeError(HeadraceError):
-    """Bytes that are not the message they claim to be; the text names the message and the fault."""
+    """Bytes that are not a valid message; the error text names the message and the fault."""
 
 
 class EncodeError(HeadraceError):
-    """A message that its version cannot carry: a value out of range, a null too many, a field of another version."""
+    """A message that cannot be encoded: a value out of range, a null or field that the version does not have."""
 
 
 class UnsupportedVersion(HeadraceError):
-    """A version outside the valid versions of its message."""
+    """A version that the message does not have."""
 
 
 class FrameError(HeadraceError):
-    """A frame whose announced size is negative or above the limit; the connection cannot go on."""
+    """A frame whose declared size is negative or above the limit; the connection must be closed."""

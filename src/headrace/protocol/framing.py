@@ -1,4 +1,4 @@
-"""Frames: an int32 size in front of every request and response."""
+"""Frames: every request and response is preceded by its size, an int32."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.protocol.errors import FrameError
 from headrace.protocol.types import Buffer
 
 SIZE = struct.Struct(">i")
-FRAME_BYTES_MAX = 100 * 1024 * 1024  # Kafka's default of socket.request.max.bytes
+FRAME_BYTES_MAX = 100 * 1024 * 1024  # Kafka's default for socket.request.max.bytes
 
 
 def check_frame_size(size: int, limit: int = FRAME_BYTES_MAX) -> int:
@@ -19,20 +19,20 @@ def check_frame_size(size: int, limit: int = FRAME_BYTES_MAX) -> int:
 
 
 def framed(parts: Iterable[Buffer]) -> list[Buffer]:
-    """The parts with their common size in front, nothing copied."""
+    """Return the parts preceded by their total size, without copying."""
     pieces = list(parts)
     return [SIZE.pack(sum(map(len, pieces))), *pieces]
 
 
 class FrameSplitter:
-    """Turns a stream of bytes into frames; holds at most one incomplete frame and what was fed behind it."""
+    """Splits a byte stream into frames; keeps at most one incomplete frame between calls."""
 
     def __init__(self, limit: int = FRAME_BYTES_MAX) -> None:
         self._limit = limit
         self._held = bytearray()
 
     def feed(self, data: Buffer) -> list[bytes]:
-        """The frames that are complete now, without their sizes; raises FrameError, after which the stream is lost."""
+        """Return the frames that are now complete, without their sizes. After a FrameError the stream is unusable."""
         self._held += data
         frames: list[bytes] = []
         position = 0

@@ -1,7 +1,7 @@
-"""Request and response headers, by hand because every request passes here.
+"""Request and response headers, hand-written because they are on the path of every request.
 
 A flexible body has a flexible header, with two exceptions: client_id keeps its int16 length, and the ApiVersions response
-always has header v0, because its reader does not yet know what the server speaks (KIP-511).
+always has header v0, because the client does not yet know the server's versions (KIP-511).
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ _FAULTS = (struct.error, IndexError, ValueError)
 
 
 def read_request_header(buffer: Buffer, position: int = 0) -> tuple[int, int, int, str | None, int]:
-    """Key, version, correlation id, client id, and where the body starts. The version is not checked here: ApiVersions
-    must answer versions that nobody knows."""
+    """Return key, version, correlation id, client id and the position of the body; raise DecodeError if malformed.
+
+    The version is not checked, because ApiVersions must respond to unknown versions too.
+    """
     try:
         api_key, api_version, correlation_id, length = _unpack_request(buffer, position)
         start = position + 10
@@ -65,7 +67,7 @@ def response_header(api_key: int, api_version: int, correlation_id: int) -> byte
 
 
 def read_response_header(api_key: int, api_version: int, buffer: Buffer, position: int = 0) -> tuple[int, int]:
-    """The correlation id, and where the body starts."""
+    """Return the correlation id and the position of the body. Raise DecodeError if the header is malformed."""
     try:
         (correlation_id,) = _RESPONSE_V0.unpack_from(buffer, position)
         position += 4

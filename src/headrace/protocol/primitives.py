@@ -1,7 +1,7 @@
-"""What compiled codecs call where their inlined one-byte case does not hold: long varints, nulls, tags, arrays of numbers.
+"""Functions that compiled codecs call for what they do not inline: long varints, nulls, tags, arrays of numbers.
 
-Readers raise ValueError, IndexError or struct.error; the codec around them turns each into a DecodeError.
-Slices past the end are cut silently and leave a position past the end: the next read or the codec's last check fails.
+Readers raise ValueError, IndexError or struct.error; the codec that calls them converts these to DecodeError.
+A slice past the end is cut silently but leaves the position past the end, where the next read or the codec's last check fails.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headrace.protocol.types import Buffer
 
 UVARINT_BYTES_MAX = 5
 STRING_BYTES_MAX = 32767
-FEW = 32  # arrays of up to this many numbers have their struct formats ready
+FEW = 32  # largest array of numbers with a precompiled struct format
 
 UVARINT_OF_ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 
@@ -23,7 +23,7 @@ def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
     if value < 128:
         return value, position + 1
     byte = buffer[position + 1]
-    value += (byte - 1) << 7  # the - 1 takes back the continuation bit of the byte before
+    value += (byte - 1) << 7  # the - 1 subtracts the continuation bit of the previous byte
     if byte < 128:
         return value, position + 2
     byte = buffer[position + 2]
@@ -52,7 +52,7 @@ def uvarint(value: int) -> bytes:
 
 
 def string_uvarint(value: int) -> bytes:
-    """The length prefix of a compact string, which Kafka bounds as if it still were an int16."""
+    """Return the length prefix of a compact string, which Kafka limits as if it were still an int16."""
     if value > STRING_BYTES_MAX + 1:
         raise ValueError(f"a string of {value - 1} bytes is longer than {STRING_BYTES_MAX}")
     return uvarint(value)
@@ -88,7 +88,7 @@ def count_refused(count: int, left: int) -> ValueError:
 
 
 def read_tag(buffer: Buffer, position: int, previous: int) -> tuple[int, int, int]:
-    """The tag, where its value starts and where it ends."""
+    """Return the tag, and the start and end of its value. Raise ValueError if tags are not in ascending order."""
     tag, position = read_uvarint(buffer, position)
     if tag <= previous:
         raise ValueError(f"tag {tag} comes after tag {previous}")
@@ -99,7 +99,7 @@ def read_tag(buffer: Buffer, position: int, previous: int) -> tuple[int, int, in
 
 
 def skip_tags(buffer: Buffer, position: int, count: int) -> int:
-    """`count` is the first byte of the count, `position` lies behind it."""
+    """Skip a tag section whose count begins with the byte `count`, just before `position`; return its end."""
     if count > 127:
         count, position = read_uvarint(buffer, position - 1)
     tag = -1
@@ -144,7 +144,7 @@ def write_uuids(values: Sequence[bytes]) -> bytes:
 
 
 def check_uuid(value: bytes) -> bytes:
-    # struct would silently pad or cut it
+    # struct would silently pad or truncate it
     if len(value) != 16:
         raise ValueError(f"a UUID of {len(value)} bytes")
     return value

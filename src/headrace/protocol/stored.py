@@ -1,6 +1,6 @@
-"""Messages at rest: how metadata records and the records of coordinators carry their type and version in front.
+"""Stored messages: metadata records and coordinator records, which begin with their type and version.
 
-A record of a type that is not known here comes back as None: whoever loads a log skips what a newer version wrote.
+Records of an unknown type are decoded to None, so that loading a log skips what a newer version wrote.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ REMOTE_LOG_RECORDS = _by_key((remote_log,), Kind.METADATA_RECORD)
 
 
 def encode_framed(record: Struct, version: int) -> bytes:
-    """The value of a record in the metadata log or in __remote_log_metadata."""
+    """Encode the value of a record in the metadata log or in __remote_log_metadata."""
     facts = record.facts
     if facts.kind is not Kind.METADATA_RECORD or facts.api_key is None:
         raise EncodeError(f"{type(record).__name__} is not a metadata record")
@@ -60,7 +60,10 @@ def encode_framed(record: Struct, version: int) -> bytes:
 
 
 def decode_framed(value: Buffer, records: dict[int, type[Struct]] = METADATA_RECORDS) -> tuple[Struct | None, int]:
-    """The record and its version; a version above what we know is a DecodeError, because half a record is a lie."""
+    """Return the record, or None if its type is unknown, and its version.
+
+    Raise DecodeError for an unknown version, because a partly decoded record would be wrong.
+    """
     try:
         frame, position = read_uvarint(value, 0)
         key, position = read_uvarint(value, position)
@@ -79,7 +82,7 @@ def decode_framed(value: Buffer, records: dict[int, type[Struct]] = METADATA_REC
 
 
 class CoordinatorRecords:
-    """The keys and values of one internal topic: an int16 type before the key, an int16 version before the value."""
+    """The record types of one internal topic; keys begin with an int16 type, values with an int16 version."""
 
     def __init__(self, *modules: object) -> None:
         self.keys = _by_key(modules, Kind.COORDINATOR_KEY)
@@ -103,7 +106,7 @@ class CoordinatorRecords:
         return None if key is None else codec(key, key.facts.versions.high).decode(data, 2)
 
     def decode_value(self, key: Struct, data: Buffer) -> tuple[Struct, int]:
-        """The value that belongs to this key, and its version."""
+        """Return the value that belongs to this key, and its version. Raise DecodeError for an unknown version."""
         version = _prefix(data)
         assert key.facts.api_key is not None
         value = self.values[key.facts.api_key]

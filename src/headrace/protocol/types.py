@@ -1,6 +1,6 @@
-"""The wire types of Kafka's protocol as Python types, and ranges of versions.
+"""The wire types of Kafka's protocol as Python types, and version ranges.
 
-An alias such as Int32 is an `int` to the type checker and carries its wire form for the compiler.
+An alias such as Int32 is an `int` to the type checker and carries its wire type for the compiler.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERSION_MAX = 32767
 
 
 class Wire(NamedTuple):
-    """`code` is the struct format of a fixed-width type; types with a length prefix have none."""
+    """A wire type. `code` is the struct format of a fixed-width type; types with a length prefix have none."""
 
     name: str
     code: str = ""
@@ -38,12 +38,12 @@ Uuid = Annotated[ids.Uuid, Wire("uuid", "16s", 16)]
 String = Annotated[str, Wire("string")]
 Bytes = Annotated[bytes, Wire("bytes")]
 Records = Annotated[memoryview | bytes, Wire("records")]
-# What is sent may come from several file ranges; what is received is always one memoryview.
+# Records to send may come from several file ranges; received ones are always one memoryview.
 RecordRanges = Annotated[memoryview | bytes | Stored | Sequence[memoryview | bytes | Stored], Wire("records")]
 
 
 class Versions(Struct, frozen=True):
-    """A closed range, written as in Kafka: "3-13", "3+" or "4"; empty when low > high."""
+    """A closed range of versions, written as in Kafka: "3-13", "3+" or "4"; empty if low > high."""
 
     low: int
     high: int

@@ -1,4 +1,4 @@
-"""What consensus asks of its shell, as values. The shell carries them out in order and reports back what became durable."""
+"""The commands of RaftNode to its shell, which executes them in order and reports what has become durable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.base.ids import NO_NODE, NodeId
 
 
 class ElectionState(Struct, frozen=True):
-    """What a voter must never forget: the contents of quorum-state."""
+    """The state that a voter must never lose: the contents of the quorum-state file."""
 
     epoch: int = 0
     leader: NodeId = NO_NODE
@@ -16,7 +16,7 @@ class ElectionState(Struct, frozen=True):
 
 
 class PersistElection(Struct, frozen=True):
-    """Make it durable, then call `election_persisted`. No vote counts BEFORE that, our own included."""
+    """Make the state durable, then call `election_persisted`. No vote counts BEFORE that, not even our own."""
 
     state: ElectionState
 
@@ -36,7 +36,7 @@ class Persist(Struct, frozen=True):
 
 
 class Committed(Struct, frozen=True):
-    """Everything below this offset is held by a majority."""
+    """Everything below this offset is committed: a majority has it on disk."""
 
     high_watermark: int
 

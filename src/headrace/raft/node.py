@@ -2,9 +2,9 @@
 
     unattached --campaign--> candidate --majority granted--> leader --resign--> resigned
 
-A leader commits what a majority of voters has on disk, but only once a record of its own epoch is among it: an older
-record can be held by a majority and still be overwritten (Raft, section 5.4.2). The log itself lives in the shell; the node
-only knows how far it reaches and how far it is durable.
+A leader commits what a majority of voters has on disk, but only once that includes a record of the leader's epoch: an older
+record can be on a majority and still be overwritten (Raft, section 5.4.2). The log itself belongs to the shell; the node
+knows only where it ends and how far it is durable.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class RaftNode:
         self.role = Role.UNATTACHED
         self.log_end = log_end
         self.high_watermark = 0
-        self._epoch_start = -1  # where our own epoch begins, as leader
-        self._durable: dict[NodeId, int] = {}  # end offsets on disk, by voter, as far as we know
+        self._epoch_start = -1  # first offset of this leader's epoch
+        self._durable: dict[NodeId, int] = {}  # last known end offset on disk of each voter
         self._granted: set[NodeId] = set()
 
     @property
@@ -57,7 +57,7 @@ class RaftNode:
 
     def election_persisted(self, state: ElectionState) -> list[Effect]:
         if state != self.state or self.role is not Role.CANDIDATE:
-            return []  # an older campaign, overtaken while it was being written
+            return []  # an older campaign, superseded while it was being written
         return self.vote_granted(self.node_id, state.epoch)
 
     def vote_granted(self, voter: NodeId, epoch: int) -> list[Effect]:
@@ -73,7 +73,7 @@ class RaftNode:
         return [BecomeLeader(self.epoch, tuple(sorted(self.voters.ids)), tuple(sorted(self._granted)))]
 
     def proposed(self, end_offset: int) -> list[Effect]:
-        """The leader's own log now ends here; it does not count before it is on disk."""
+        """Note that the leader's log now ends here; it does not count towards a commit until it is on disk."""
         assert self.role is Role.LEADER, f"only a leader proposes, this node is {self.role.value}"
         assert end_offset > self.log_end, f"log end {self.log_end} cannot go to {end_offset}"
         self.log_end = end_offset
@@ -83,7 +83,7 @@ class RaftNode:
         return self.voter_holds(self.node_id, end_offset)
 
     def voter_holds(self, voter: NodeId, end_offset: int) -> list[Effect]:
-        """A voter has the log on disk up to here: for others, their fetch offset says so."""
+        """Note that a voter has the log on disk up to here; for other voters, that is their fetch offset."""
         if self.role is not Role.LEADER or voter not in self.voters:
             return []
         assert end_offset <= self.log_end, f"voter {voter} holds {end_offset}, past our end {self.log_end}"

@@ -1,4 +1,4 @@
-"""Who votes, and what a majority of them holds."""
+"""The set of voters, and what a majority of them has on disk."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ class Voters:
         return len(self.ids) // 2 + 1
 
     def held_by_majority(self, end_offsets: Mapping[NodeId, int]) -> int:
-        """The largest end offset that a majority has on disk; a voter that was never heard of holds nothing."""
+        """Return the largest end offset that a majority has on disk; a voter without an entry has nothing."""
         ends = sorted((end_offsets.get(voter, 0) for voter in self.ids), reverse=True)
         return ends[self.majority - 1]

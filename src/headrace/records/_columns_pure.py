@@ -1,4 +1,4 @@
-"""Arrow's column buffers as record sections, and the partitions of keys, in plain Python: twin and oracle of _columns.pyx."""
+"""Encoding and partitioning of Arrow columns: pure-Python fallback for _columns.pyx and its test oracle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INT64_MIN = -(2**63)
 
 
 class _Offsets:
-    """The validity bits and offsets of a binary or list column, checked against what the offsets point into."""
+    """The validity bits and offsets of a binary or list column, checked against the size of its data."""
 
     def __init__(self, validity: Buffer | None, offsets: Buffer, end_max: int) -> None:
         raw = memoryview(offsets).cast("B")
@@ -37,7 +37,7 @@ class _Offsets:
 
 
 class _Source:
-    """A binary column to read from; an absent one is null in every row."""
+    """A binary column to read from; a missing one is null in every row."""
 
     def __init__(self, column: BinaryColumn | None) -> None:
         self.data = memoryview(b"" if column is None else column.data).cast("B")
@@ -79,7 +79,7 @@ class _Encoder:
         return self.timestamps[row]
 
     def record(self, row: int, offset_delta: int) -> bytes:
-        if self.base_timestamp == _INT64_MIN:  # its negative does not exist
+        if self.base_timestamp == _INT64_MIN:  # -2^63 cannot be negated in 64 bits
             raise ValueError(row)
         parts = [b"\x00", varlong(self.timestamp(row) - self.base_timestamp), varint(offset_delta)]
         _put(parts, self.keys.get(row))
@@ -113,9 +113,9 @@ def encode_columns(
     headers: HeaderColumn | None,
     bytes_max: int,
 ) -> tuple[bytearray, int, int]:
-    """Rows from `start` on as a record section of at most `bytes_max` bytes, but at least one row.
+    """Encode rows from `start` on as a record section of at most `bytes_max` bytes, but at least one row.
 
-    Gives the section, how many rows went in, and their largest timestamp (-1 if there is none above).
+    Return the section, the number of encoded rows, and their largest timestamp (at least -1). Raise ValueError if a row is invalid.
     """
     encoder = _Encoder(timestamps, base_timestamp, keys, values, headers)
     section = bytearray()
@@ -135,7 +135,7 @@ def encode_columns(
 
 
 def partitions_for_keys(keys: BinaryColumn, start: int, count: int, partitions: int) -> bytearray:
-    """The partition of every row's key as int32, -1 for null."""
+    """Return the partition of every row's key as int32, -1 for a null key."""
     source = _Source(keys)
     if partitions <= 0:
         raise ValueError("a topic has at least one partition")

@@ -1,4 +1,4 @@
-"""The offset map and what it does to batches, in plain Python: for machines without a C compiler, and the oracle of the compiled one."""
+"""The offset map and the sifting of batches by it: pure-Python fallback for _compaction.pyx and its test oracle."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _NOT_PLAIN_TO_NOTE = CODEC_MASK | TRANSACTIONAL | CONTROL
 _NOT_PLAIN_TO_SIFT = _NOT_PLAIN_TO_NOTE | DELETE_HORIZON
 _TWO_WORDS = struct.Struct("<QQ")
 
-Fields = tuple[int, int, Span, Span, int, int]  # timestamp delta, offset delta, key, value, start and end
+Fields = tuple[int, int, Span, Span, int, int]  # timestamp delta, offset delta, key, value, start, end
 
 
 class OffsetMap:
-    """The last offset of every key, by the key's hash. The table itself is a dict here, with the bounds of the real one."""
+    """The last offset of every key, by the key's hash. The table is a dict with the bounds of the compiled one."""
 
     def __init__(self, slots: int, entries_max: int, secret: bytes) -> None:
         if not 0 < entries_max < slots or len(secret) != SECRET_BYTES:
@@ -55,7 +55,7 @@ class OffsetMap:
         return len(self._table)
 
     def put(self, key: Buffer, offset: int) -> bool:
-        """False: there is no room for another key."""
+        """Set the last offset of a key; return False if the key is new and the map is full."""
         hashed = hash_key(key, *self._secret)
         if hashed not in self._table and len(self._table) >= self.entries_max:
             return False
@@ -63,7 +63,7 @@ class OffsetMap:
         return True
 
     def get(self, key: Buffer) -> int:
-        """-1 if the key is not in it."""
+        """Return the last offset of the key, or -1 if the map does not contain it."""
         return self._table.get(hash_key(key, *self._secret), -1)
 
     def note_records(self, records: Buffer, count: int, base_offset: int, last_delta: int, start: int) -> int:
@@ -170,7 +170,7 @@ class OffsetMap:
             False,
         )
         if tombstones:
-            return OTHER  # even if something behind it is malformed: whoever looks closer will see that
+            return OTHER  # even if later records are malformed: the caller's slow path detects that
         if status != OK:
             return status
         last_offset = header.last_offset
@@ -212,7 +212,7 @@ class OffsetMap:
 
 
 def _walk(section: memoryview, count: int, last_delta: int) -> Iterator[Fields]:
-    """The records as they come; CorruptBatch once they do not fit."""
+    """Yield the records in order; raise CorruptBatch at the first inconsistency, or if bytes follow the last record."""
     position, previous = 0, -1
     for _ in range(count):
         timestamp_delta, offset_delta, key, value, _, end = read_fields(section, position)
@@ -237,7 +237,10 @@ def _check_int64(value: int) -> None:
 
 
 def _read_head(buffer: Buffer, position: int, not_plain: int) -> tuple[int, BatchHeader | None]:
-    """A whole plain batch has a header here; else OTHER: something else to look at; FULL: it is not all there; MALFORMED."""
+    """Return OK and the header of the whole plain batch at `position`, or a status and None.
+
+    OTHER: a batch for the slow path; FULL: the buffer ends before the batch does; MALFORMED: not a valid batch.
+    """
     left = len(buffer) - position
     if left < _PEEK_BYTES:
         return FULL, None
@@ -257,7 +260,7 @@ def _read_head(buffer: Buffer, position: int, not_plain: int) -> tuple[int, Batc
 
 
 def hash_key(key: Buffer, first: int, second: int) -> tuple[int, int]:
-    """SipHash-2-4 of 128 bits: keyed, so that nobody can write two keys that fall together and lose one of them."""
+    """Return the 128-bit SipHash-2-4 of a key; keyed so that clients cannot construct collisions that lose records."""
     data = bytes(key)
     words = [
         0x736F6D6570736575 ^ first,

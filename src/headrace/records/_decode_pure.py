@@ -1,4 +1,4 @@
-"""What a fetch brings, as Arrow's column buffers, in plain Python: twin and oracle of _decode.pyx."""
+"""Decoding of batches into Arrow column buffers: pure-Python fallback for _decode.pyx and its test oracle."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
 class _Binary:
-    """A binary column being filled."""
+    """A binary column under construction."""
 
     def __init__(self) -> None:
         self.valid: list[bool] = []
@@ -56,7 +56,11 @@ class _Binary:
 def decode_columns(
     sections: Sequence[Section], wanted: int, start_offset: int, end_offset: int, microseconds: bool = False
 ) -> Columns:
-    """The wanted columns of the records of all sections with offsets from `start_offset` to before `end_offset`, as Arrow's buffers."""
+    """Decode the wanted columns of all sections into Arrow's buffers.
+
+    Keep the records with offsets from `start_offset` to before `end_offset`. Raise MalformedSection if a section is malformed, and
+    ValueError if the sections exceed SECTION_BYTES_MAX.
+    """
     size = sum(memoryview(section.records).nbytes for section in sections)
     if size > SECTION_BYTES_MAX:
         raise ValueError(f"{size} bytes of records are more than the {SECTION_BYTES_MAX} one decode takes")
@@ -113,15 +117,17 @@ def _walk(number: int, section: Section) -> Iterator[tuple[int, int, _Fields]]:
 
 
 def _scaled(milliseconds: int) -> int:
-    """In microseconds; the ends of time, which a record may have, stay the ends."""
+    """Convert to microseconds; values outside the 64-bit range become the largest or smallest timestamp."""
     if abs(milliseconds) > _INT64_MAX // 1000:
         return _INT64_MAX if milliseconds > 0 else -_INT64_MAX
     return milliseconds * 1000
 
 
 def scan_batches(buffer: Buffer) -> tuple[list[ScannedBatch], int]:
-    """The whole batches (magic 2) at the start of the buffer, and where something else begins: the end, a part of a batch, an old format,
-    or what is no batch at all."""
+    """Return the whole batches (magic 2) at the start of the buffer, and the position after them.
+
+    There the buffer ends, or a partial batch, an old format or something that is not a batch begins.
+    """
     found: list[ScannedBatch] = []
     position = 0
     while len(buffer) - position >= HEADER_BYTES:
@@ -152,5 +158,5 @@ def scan_batches(buffer: Buffer) -> tuple[list[ScannedBatch], int]:
 
 
 def reusable(size: int) -> memoryview:
-    """So many bytes. The compiled twin gives out again what nobody holds any more."""
+    """Return a buffer of `size` bytes. The compiled function reuses buffers that are no longer referenced."""
     return memoryview(bytearray(size))

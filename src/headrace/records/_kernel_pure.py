@@ -1,4 +1,4 @@
-"""The kernel in plain Python: for machines without a C compiler, and the oracle that the compiled one is held against."""
+"""Validation and hashing of records: pure-Python fallback for _kernel.pyx and its test oracle."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _INT32_BITS = 0xFFFFFFFF
 _MURMUR_SEED = 0x9747B28C
 _MURMUR_FACTOR = 0x5BD1E995
 
-_REQUEST = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
-_PRODUCE = struct.Struct(">BBhiBB")  # tags, transactional id (0: null), acks, timeout, topics, length of the name
-_ARRAY_OF_ONE = 2  # compact arrays count from one
+_REQUEST = struct.Struct(">hhih")  # API key, version, correlation id, client id length
+_PRODUCE = struct.Struct(">BBhiBB")  # tags, transactional id (0: null), acks, timeout, topics, name length
+_ARRAY_OF_ONE = 2  # a compact array's count is one more than its length
 _UUID_BYTES = 16
-_NO_TAGS = b"\x00\x00\x00"  # of partition, topic and request
+_NO_TAGS = b"\x00\x00\x00"  # the empty tag sections of partition, topic and request
 
 Span = tuple[int, int] | None  # start and end; None is null
 
@@ -36,7 +36,7 @@ Span = tuple[int, int] | None  # start and end; None is null
 def validate_records(
     records: Buffer, count: int, base_timestamp: int, require_keys: bool, timestamp_min: int, timestamp_max: int
 ) -> ValidationResult:
-    """Walks a decompressed record section once; see kernel_types.ValidationResult."""
+    """Validate a decompressed record section in one pass; see kernel_types.ValidationResult."""
     section = memoryview(records).cast("B")
     position = 0
     max_timestamp, max_timestamp_delta = NO_TIMESTAMP, -1
@@ -68,7 +68,10 @@ def validate_records(
 
 
 def read_fields(section: memoryview, position: int) -> tuple[int, int, Span, Span, list[tuple[Span, Span]], int]:
-    """Timestamp delta, offset delta, key, value, headers and end of the record at `position`, without copying."""
+    """Parse the record at `position` without copying; raise CorruptBatch if it is malformed.
+
+    Return timestamp delta, offset delta, key, value, headers and end.
+    """
     length, position = read_varint(section, position)
     end = position + length
     if length < _RECORD_BYTES_MIN - 1 or end > len(section):
@@ -82,7 +85,7 @@ def read_fields(section: memoryview, position: int) -> tuple[int, int, Span, Spa
     if header_count < 0:
         raise CorruptBatch("negative number of headers")
     headers: list[tuple[Span, Span]] = []
-    for _ in range(header_count):  # ends with the bytes, whatever the count says
+    for _ in range(header_count):  # too large a count fails at the end of the record
         name, position = _read_span(body, position)
         if name is None:
             raise CorruptBatch("header without a key")
@@ -105,8 +108,11 @@ def _read_span(body: memoryview, position: int) -> tuple[Span, int]:
 def inspect_plain_batch(
     batch: Buffer, require_keys: bool, timestamp_min: int, timestamp_max: int
 ) -> tuple[tuple[int, ...], int] | None:
-    """Header fields and true largest timestamp of a whole, uncompressed batch in which all is right but the checksum, which is not
-    looked at; else None."""
+    """Return the header fields and the actual largest timestamp of a valid batch without attributes, else None.
+
+    The batch must be whole; without attributes it is neither compressed nor transactional. The checksum and the base offset
+    are not checked.
+    """
     if len(batch) <= HEADER_BYTES:
         return None
     header = unpack_header(batch)
@@ -128,8 +134,11 @@ def inspect_plain_batch(
 
 
 def split_single_produce(frame: Buffer) -> tuple[int, int, int, bytes, int, int] | None:
-    """The parts of a Produce request 9 to 13 that asks for one batch of one partition and acks 1 or all, without a transaction or tags:
-    version, correlation id, acks, the bytes that name the partition, where the batch begins and ends; None for any other."""
+    """Split a Produce request of version 9 to 13 with one batch for one partition; return None for any other frame.
+
+    The request must have acks 1 or all, no transactional id and no tags. Return version, correlation id, acks, the bytes that
+    name the topic and partition, and the start and end of the batch.
+    """
     try:
         api_key, version, correlation_id, client = _REQUEST.unpack_from(frame)
         place = _REQUEST.size + max(client, 0)
@@ -148,7 +157,7 @@ def split_single_produce(frame: Buffer) -> tuple[int, int, int, bytes, int, int]
             name = _UUID_BYTES
         if not 2 <= name <= 127 or frame[place + name] != _ARRAY_OF_ONE:
             return None
-        key_end = place + name + 5  # with the array of one partition and its index
+        key_end = place + name + 5  # includes the count of the partition array and the partition's index
         key = bytes(frame[place:key_end])
         size = shift = 0
         place = key_end
@@ -170,7 +179,7 @@ def split_single_produce(frame: Buffer) -> tuple[int, int, int, bytes, int, int]
 
 
 def murmur2(key: Buffer) -> int:
-    """Kafka's hash of a key, signed."""
+    """Return Kafka's hash of a key, a signed 32-bit number."""
     found = _hash(memoryview(key).cast("B"))
     return found - 2**32 if found >= 2**31 else found
 
@@ -200,5 +209,5 @@ def _hash(data: memoryview) -> int:
 
 
 def allocate(size: int) -> bytearray:
-    """A bytearray for a decompressor to fill; the compiled one does not zero it."""
+    """Return a bytearray for a decompressor to fill; the compiled function does not zero it."""
     return bytearray(size)

@@ -1,7 +1,7 @@
 """The header of a record batch (magic 2), read and stamped in place.
 
-A broker never takes a batch apart: it checks the header, stamps offset and leader epoch into the very bytes that came in,
-and those bytes rest on disk and go out again. Offset and epoch lie outside the checksum for that reason.
+A broker does not rebuild a batch: it checks it, stamps offset and leader epoch into the received bytes, stores those bytes and
+sends them to consumers. That is why offset and epoch are outside the checksum.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from headrace.base.errors import CorruptData
 Buffer = bytes | bytearray | memoryview
 
 HEADER_BYTES = 61
-LENGTH_OVERHEAD_BYTES = 12  # base offset and length field: what batch_length does not count
-CRC_START = 21  # the checksum covers everything from the attributes on
+LENGTH_OVERHEAD_BYTES = 12  # base offset and length field, which batch_length does not count
+CRC_START = 21  # position of the attributes, where the checksummed part begins
 MAGIC = 2
 
 CODEC_MASK = 0x07
@@ -34,7 +34,7 @@ NO_TIMESTAMP = -1
 SEQUENCE_MAX = 0x7FFFFFFF
 
 _HEADER = Struct(">qiibIhiqqqhii")
-_LENGTH_AND_MAGIC = Struct(">i4xb")  # from byte 8 on
+_LENGTH_AND_MAGIC = Struct(">i4xb")  # at byte 8
 _STAMP = Struct(">qii")  # base offset, length, leader epoch
 _CRC = Struct(">I")
 _ATTRIBUTES = Struct(">h")
@@ -42,7 +42,7 @@ _TIMESTAMP = Struct(">q")
 
 
 class CorruptBatch(CorruptData):
-    """Bytes that are no record batch: too short, a wrong length, an unknown magic, a checksum that does not fit."""
+    """Bytes that are not a valid record batch: too short, or with a wrong length, magic, checksum or structure."""
 
 
 class BatchHeader(NamedTuple):
@@ -70,7 +70,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        # Never by record_count: compaction removes records and keeps the offsets.
+        # Not based on record_count: compaction removes records but keeps the offsets.
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -96,12 +96,15 @@ _make_header = BatchHeader._make
 
 
 def advance_sequence(sequence: int, by: int) -> int:
-    """Sequences run from 0 to 2^31-1 and start again at 0."""
+    """Advance a sequence number; sequence numbers run from 0 to 2^31-1 and wrap around to 0."""
     return (sequence + by) & SEQUENCE_MAX
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`, with its structure checked; the batch itself may reach beyond the buffer (see `size`)."""
+    """Read the header at `position` and check its structure; raise CorruptBatch if it is malformed.
+
+    The batch itself may extend beyond the buffer (see `size`).
+    """
     if len(buffer) - position < HEADER_BYTES:
         raise CorruptBatch(f"{len(buffer) - position} bytes are too few for a batch header of {HEADER_BYTES}")
     header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
@@ -115,12 +118,12 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def unpack_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Unchecked: for whoever checks it himself."""
+    """Read the header at `position` without any check."""
     return _make_header(_HEADER.unpack_from(buffer, position))
 
 
 def peek_size_and_magic(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Total size and magic of what stands at `position`, of any format: needs 17 bytes."""
+    """Return the total size and the magic of the batch or message at `position`, which must have at least 17 bytes."""
     length, magic = _LENGTH_AND_MAGIC.unpack_from(buffer, position + 8)
     return length + LENGTH_OVERHEAD_BYTES, magic
 
@@ -130,7 +133,7 @@ def checksum(buffer: Buffer, position: int, size: int) -> int:
 
 
 def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
-    """The whole batch must lie in the buffer."""
+    """Raise CorruptBatch if the checksum is wrong. The buffer must contain the whole batch."""
     found = checksum(buffer, position, header.size)
     if found != header.crc:
         raise CorruptBatch(
@@ -141,19 +144,22 @@ def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
 def stamp(
     buffer: bytearray | memoryview, position: int, header: BatchHeader, base_offset: int, leader_epoch: int
 ) -> None:
-    """What the leader decides about a batch; both lie outside the checksum. One call for the three fields: the length stays."""
+    """Write base offset and leader epoch, which are outside the checksum, into the batch.
+
+    The length between them is rewritten unchanged, so that one call suffices.
+    """
     _STAMP.pack_into(buffer, position, base_offset, header.batch_length, leader_epoch)
 
 
 def stamp_append_time(buffer: bytearray | memoryview, position: int, header: BatchHeader, now_ms: int) -> None:
-    """message.timestamp.type=LogAppendTime: the attributes and the largest timestamp change, so the checksum does."""
+    """Set the timestamp type LogAppendTime and the largest timestamp, and update the checksum."""
     _ATTRIBUTES.pack_into(buffer, position + 21, header.attributes | LOG_APPEND_TIME)
     _TIMESTAMP.pack_into(buffer, position + 35, now_ms)
     _CRC.pack_into(buffer, position + 17, checksum(buffer, position, header.size))
 
 
 def iterate_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Positions and headers of the whole batches in the buffer; a partial tail, which a fetch may have, is passed over."""
+    """Yield positions and headers of the whole batches in the buffer; skip a partial tail, which a fetch may have."""
     position = 0
     while len(buffer) - position >= HEADER_BYTES:
         header = read_header(buffer, position)

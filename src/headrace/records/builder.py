@@ -1,4 +1,4 @@
-"""Building record batches, byte for byte as Kafka's own builder lays them out."""
+"""Building record batches with the same bytes as Kafka's own builder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_ATTRIBUTES = b"\x00"
 
 
 class BatchBuilder:
-    """Records go in with `append`, `build` gives the batch; the base timestamp is the first record's unless given."""
+    """Collects records and builds a batch. The base timestamp is that of the first record, unless given."""
 
     __slots__ = ("base_timestamp", "count", "max_timestamp", "section")
 
@@ -29,14 +29,14 @@ class BatchBuilder:
 
     @classmethod
     def from_section(cls, section: bytearray, count: int, base_timestamp: int, max_timestamp: int) -> BatchBuilder:
-        """With records that were encoded elsewhere."""
+        """Return a builder with records that are already encoded."""
         builder = cls(base_timestamp)
         builder.section, builder.count, builder.max_timestamp = section, count, max_timestamp
         return builder
 
     @property
     def size(self) -> int:
-        """Bytes of the batch if it were built now without compression."""
+        """Return the size of the batch in bytes if it were built now without compression."""
         return HEADER_BYTES + len(self.section)
 
     def append(
@@ -47,7 +47,7 @@ class BatchBuilder:
         headers: Headers = (),
         offset_delta: int | None = None,
     ) -> None:
-        """`offset_delta` is for compaction, where records keep their offsets and leave gaps."""
+        """Append a record. `offset_delta` is for records that keep their offsets, possibly with gaps."""
         if self.base_timestamp is None:
             self.base_timestamp = timestamp
         body = b"".join(
@@ -120,7 +120,7 @@ def _headers(headers: Headers) -> bytes:
 
 
 def build_from_section(header: BatchHeader, section: layout.Buffer, level: int | None = None) -> bytearray:
-    """Compresses an encoded record section as the header's attributes say; fills in length and checksum."""
+    """Build a batch from encoded records: compress them by the header's codec, fill in length and checksum."""
     codec = Codec(header.codec)
     records = section if codec is Codec.NONE else compress(codec, section, level)
     size = HEADER_BYTES + len(records)
@@ -144,7 +144,7 @@ def build_batch(
     leader_epoch: int = -1,
     append_time: int | None = None,
 ) -> bytearray:
-    """A batch of the records in their order, from `base_offset` on: their own offsets are not looked at."""
+    """Build a batch of the records in order, starting at `base_offset`; the offsets in the records are ignored."""
     builder = BatchBuilder()
     for record in records:
         builder.append(record.timestamp, record.key, record.value, record.headers)
@@ -165,8 +165,10 @@ def build_batch(
 
 
 def empty_batch(header: BatchHeader) -> tuple[BatchHeader, bytearray]:
-    """The batch without its records, as compaction leaves it: offsets, sequences and producer stay, and with them a producer's state or the
-    end of a log."""
+    """Return the header and the batch without its records, as compaction leaves it.
+
+    Offsets, sequences and producer stay, and with them the producer's state or the end of the log.
+    """
     attributes = header.attributes & ~(layout.CODEC_MASK | layout.DELETE_HORIZON)
     empty = header._replace(attributes=attributes, record_count=0, base_timestamp=layout.NO_TIMESTAMP)
     return empty, build_from_section(empty, b"")

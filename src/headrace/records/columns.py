@@ -1,6 +1,6 @@
-"""Record batches to and from Arrow: one row per record, with the bytes copied once and no Python object per record.
+"""Conversion of record batches to and from Arrow: one row per record, one copy, no Python object per record.
 
-pyarrow is an optional dependency, so it is imported by the functions that need it.
+pyarrow is an optional dependency, so only the functions that need it import it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from headrace.records.record import Headers, record_section
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DECODED_BYTES_MAX = 1024 * 1024 * 1024  # of all batches in one call, decompressed
+DECODED_BYTES_MAX = 1024 * 1024 * 1024  # decompressed bytes of all batches in one call
 OFFSET_MAX = 2**63 - 1
 COLUMN_BITS = {
     "offset": WANT_OFFSETS,
@@ -61,14 +61,17 @@ class EncodedBatch(NamedTuple):
 
 
 def section_of(batch: Buffer, header: BatchHeader, limit: int = DECODED_BYTES_MAX) -> Section:
-    """What `decode_columns` wants of the batch that starts the buffer."""
+    """Return the section for `decode_columns` of the batch at the start of the buffer."""
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     records = record_section(batch, header, limit)
     return Section(records, header.record_count, header.base_offset, header.base_timestamp, append_time)
 
 
 def keys_and_values(batch: Buffer, header: BatchHeader) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Of the batch that starts the buffer; CorruptBatch if any of it is wrong. Needs no pyarrow."""
+    """Return the keys and values of the batch at the start of the buffer. Raise CorruptBatch if it is malformed.
+
+    Does not need pyarrow.
+    """
     check_crc(batch, 0, header)
     columns = decode_columns([section_of(batch, header)], WANT_KEYS | WANT_VALUES, 0, OFFSET_MAX)
     return zip(each_binary(columns.keys, columns.rows), each_binary(columns.values, columns.rows), strict=True)
@@ -96,7 +99,10 @@ def decode_batches(
     limit: int = DECODED_BYTES_MAX,
     verify_crc: bool = True,
 ) -> pa.RecordBatch:
-    """The records in whole batches, as a fetch brings them: the first batch may begin below the offset that was asked for."""
+    """Decode the whole batches of a fetch: one row for each record from `start_offset` to before `end_offset`.
+
+    The first batch of a fetch may begin below the requested offset. Control batches are skipped.
+    """
     view = memoryview(buffer)
     sections = []
     for position, header in iterate_batches(view):
@@ -112,7 +118,7 @@ def decode_batches(
 
 
 def wanted_bits(columns: Sequence[str]) -> int:
-    """What `decode_columns` wants to hear; ValueError names a column that there is not."""
+    """Return the column bits for `decode_columns`. Raise ValueError for an unknown column."""
     bits = 0
     for name in columns:
         if name not in COLUMN_BITS:
@@ -122,7 +128,10 @@ def wanted_bits(columns: Sequence[str]) -> int:
 
 
 def record_batch_of(found: Columns, columns: Sequence[str], timestamp_unit: str = MILLISECONDS) -> pa.RecordBatch:
-    """The buffers as they are, in the order of the names; all of them must have been decoded, timestamps in this unit."""
+    """Wrap decoded columns without copying, in the order of the names.
+
+    All named columns must have been decoded, timestamps in `timestamp_unit`.
+    """
     import pyarrow as pa
 
     return pa.RecordBatch.from_arrays([_array(found, name, timestamp_unit) for name in columns], list(columns))
@@ -150,7 +159,7 @@ def _array(found: Columns, name: str, timestamp_unit: str) -> pa.Array:
 
 
 def each_headers(column: HeaderColumn | None, rows: int) -> list[Headers]:
-    """Of each row, as `Record` has them."""
+    """Return the headers of each row, in the form of `Record.headers`."""
     assert column is not None, "whoever wants it asks for it"
     entries = len(column.keys.offsets) // 4 - 1
     if entries == 0:
@@ -177,7 +186,7 @@ def _header_array(headers: HeaderColumn, rows: int) -> pa.Array:
     try:
         names = keys.cast(pa.utf8())
     except pa.ArrowInvalid:
-        # Brokers do not look into header keys; a bad one must not make its partition unreadable.
+        # Brokers do not check header keys; one that is not UTF-8 must not make its partition unreadable.
         names = pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.utf8())
     structs = pa.StructArray.from_arrays([names, _binary_array(headers.values, entries)], ["key", "value"])
     kind = pa.list_(structs.type)
@@ -196,9 +205,10 @@ def encode_batches(
     base_sequence: int = NO_SEQUENCE,
     transactional: bool = False,
 ) -> Iterator[EncodedBatch]:
-    """Batches of at most so many bytes before compression, but at least one record each, with sequences running on.
+    """Yield batches of at most `batch_bytes_max` bytes before compression, but at least one record each.
 
-    Takes the columns key, value, headers and timestamp, all optional; a record without a timestamp gets `now_ms`.
+    Reads the columns key, value, headers and timestamp, all optional; a record without a timestamp gets `now_ms`. Sequence numbers
+    continue from batch to batch.
     """
     timestamps = _timestamps(rows, now_ms)
     keys, values = (_binary_column(rows, name) for name in ("key", "value"))
@@ -234,7 +244,7 @@ def encode_batches(
 
 
 def partitions_of(rows: pa.RecordBatch, partitions: int) -> pa.Array:
-    """The partition of every row by its key as int32, null where there is no key: those may go anywhere."""
+    """Return each row's partition by its key as int32; null for rows without a key, which may go to any partition."""
     import pyarrow as pa
 
     keys = _binary_column(rows, "key")
@@ -246,7 +256,7 @@ def partitions_of(rows: pa.RecordBatch, partitions: int) -> pa.Array:
 
 
 def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array | None:
-    """The column as that type, starting at 0 of its buffers: a slice is copied, anything else is not."""
+    """Return the column as `kind`, its buffers starting at row 0, or None if absent; copy only slices and casts."""
     import pyarrow as pa
 
     if name not in rows.schema.names:
@@ -296,7 +306,7 @@ def _header_column(rows: pa.RecordBatch) -> HeaderColumn | None:
     if column is None:
         return None
     validity, offsets = (None if buffer is None else memoryview(buffer) for buffer in column.buffers()[:2])
-    # field() keeps the whole of the children, flatten() would drop what null lists and slices hide.
+    # field() keeps the children whole; flatten() would drop entries of null lists and outside a slice.
     keys, values = (_from_zero(column.values.field(name)) for name in ("key", "value"))
     return HeaderColumn(validity, offsets or _NO_OFFSETS, _binary_buffers(keys), _binary_buffers(values))
 

@@ -1,7 +1,7 @@
-"""The five codecs of a record batch. Output is bounded before it is allocated: a bomb costs `limit` bytes at most.
+"""The five codecs of a record batch. Output buffers are bounded: a decompression bomb costs at most `limit` bytes.
 
-Kafka's framings: one gzip stream; xerial blocks around raw snappy; an LZ4 frame of independent 64 KiB blocks without
-sizes or checksums; zstd frames.
+Kafka's framings are one gzip stream; xerial blocks of raw snappy; an LZ4 frame of independent 64 KiB blocks without sizes or
+checksums; zstd frames.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Room = Callable[[int], bytearray | memoryview]
 
 
 class TooLarge(CorruptBatch):
-    """Compressed bytes that unfold to more than the caller allows."""
+    """Compressed bytes that decompress to more than the caller allows."""
 
 
 LEVELS = {Codec.GZIP: (1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131072, 22)}
@@ -37,14 +37,14 @@ LEVEL_DEFAULTS = {Codec.GZIP: 6, Codec.LZ4: 9, Codec.ZSTD: 3}
 
 _FIRST_GUESS_RATIO = 8
 _FIRST_GUESS_BYTES_MIN = 4096
-_GROWTH = 16  # pages that are not written cost nothing, a second try does
-_BUFFER_FULL = "failed to write whole buffer"  # how cramjam says that the output did not fit
+_GROWTH = 16  # unwritten pages cost nothing, another attempt does
+_BUFFER_FULL = "failed to write whole buffer"  # cramjam's message if the output buffer is too small
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_MAGIC_AS_LENGTH = int.from_bytes(_XERIAL_MAGIC[:4], "big")
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES = 32 * 1024
-_SNAPPY_RATIO_MAX = 32  # a copy of 3 bytes makes 64: announced lengths beyond are lies and get no memory
+_SNAPPY_RATIO_MAX = 32  # a copy element of 3 bytes yields 64: no memory is allocated for declared lengths beyond this
 _BIG_ENDIAN_LENGTH = Struct(">I")
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
@@ -61,7 +61,7 @@ _LITTLE_ENDIAN_LENGTH = Struct("<I")
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """Raises ValueError for a level that the codec does not have."""
+    """Compress with Kafka's framing; raise ValueError for a level that the codec does not support."""
     if level is not None and codec in LEVELS:
         lowest, highest = LEVELS[codec]
         if not lowest <= level <= highest:
@@ -79,7 +79,10 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, limit: int, room: Room = allocate) -> Buffer:
-    """At most `limit` bytes, else TooLarge; CorruptBatch for anything that is not what the codec says. `room` gives the memory."""
+    """Decompress into memory that `room` allocates.
+
+    Raise TooLarge if the output exceeds `limit` bytes, and CorruptBatch if the data is not valid for the codec.
+    """
     if codec == Codec.NONE:
         if len(data) > limit:
             raise TooLarge(f"{len(data)} bytes are more than the {limit} allowed")
@@ -99,7 +102,7 @@ def decompress(codec: int, data: Buffer, limit: int, room: Room = allocate) -> B
 def _decompress_growing(
     decompress_into: Callable[[Buffer, bytearray | memoryview], int], data: Buffer, limit: int, room: Room
 ) -> Buffer:
-    """These formats do not say how long their content is, or may lie: try a buffer, and a larger one while it is too small."""
+    """Decompress into ever larger buffers, for formats that do not declare a trustworthy length."""
     size = min(limit, max(_FIRST_GUESS_BYTES_MIN, _FIRST_GUESS_RATIO * len(data)))
     while True:
         out = room(size)
@@ -151,7 +154,7 @@ def _xerial_blocks(data: memoryview) -> list[memoryview]:
     try:
         while position < len(data):
             (length,) = _BIG_ENDIAN_LENGTH.unpack_from(data, position)
-            if length == _XERIAL_MAGIC_AS_LENGTH:  # two streams, one after the other
+            if length == _XERIAL_MAGIC_AS_LENGTH:  # another stream begins here
                 position += len(_XERIAL_HEADER)
                 continue
             position += 4
@@ -167,7 +170,7 @@ def _xerial_blocks(data: memoryview) -> list[memoryview]:
 
 
 def _snappy_length(block: memoryview) -> int:
-    """What the block announces: an unsigned varint of 32 bits at its start."""
+    """Return the declared length of the block, an unsigned 32-bit varint at its start."""
     length = 0
     for index, byte in enumerate(block[:5]):
         length |= (byte & 0x7F) << (7 * index)
@@ -179,12 +182,12 @@ def _snappy_length(block: memoryview) -> int:
 
 
 def _compress_lz4(data: Buffer, level: int) -> bytes:
-    """cramjam's frame without the block checksums that it insists on; Kafka's writer has none, and some readers know none."""
-    # Like Kafka: the default level, 9, stands for the fast compressor, every other one for the high one.
+    """Compress with cramjam and strip its block checksums: Kafka writes none, and some readers do not support them."""
+    # As in Kafka, the default level 9 selects the fast compressor, every other level the high-compression one.
     stream = cramjam.lz4.Compressor(
         level=_LZ4_FASTEST if level == LEVEL_DEFAULTS[Codec.LZ4] else level, content_checksum=False, block_linked=False
     )
-    stream.compress(bytes(data))  # it takes nothing else
+    stream.compress(bytes(data))  # cramjam accepts only bytes here
     frame = memoryview(stream.finish())
     parts: list[bytes | memoryview] = [_LZ4_FRAME_HEADER]
     position = len(_LZ4_FRAME_HEADER)
@@ -198,7 +201,7 @@ def _compress_lz4(data: Buffer, level: int) -> bytes:
 
 
 def _check_lz4_frame(data: Buffer) -> None:
-    """Kafka's reader takes one frame, of independent blocks: anything else must not get into a log."""
+    """Raise CorruptBatch unless the data is one frame of independent blocks; Kafka's reader accepts nothing else."""
     if len(data) < len(_LZ4_FRAME_HEADER) or data[:4] != _LZ4_MAGIC:
         raise CorruptBatch("compressed records are no LZ4 frame")
     flags = data[4]

@@ -1,4 +1,4 @@
-"""Control records: transaction markers, and what a raft log says about itself (KIP-98, KIP-595, KIP-630, KIP-853)."""
+"""Control records: transaction markers and the control records of raft logs (KIP-98, KIP-595, KIP-630, KIP-853)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ControlType(IntEnum):
 
 
 class ControlRecord(NamedTuple):
-    type: int  # one of ControlType, or one that a later version knows: such a record is to be passed over
+    type: int  # a ControlType, or the type of a later version, whose records must be skipped
     value: bytes
 
 
@@ -99,7 +99,10 @@ def build_marker(
 
 @lru_cache(MARKERS_KEPT)
 def _marker_batch(marker: TransactionMarker, producer_id: int, producer_epoch: int, timestamp: int) -> bytes:
-    """Where it lies is not in the checksum: all partitions of a transaction get the same one."""
+    """Return the marker batch at offset 0.
+
+    Cached for all partitions of a transaction: their markers differ only in fields outside the checksum.
+    """
     control_type = ControlType.COMMIT if marker.commit else ControlType.ABORT
     value = _MARKER_VALUE.pack(CONTROL_VERSION, marker.coordinator_epoch)
     return bytes(
@@ -114,7 +117,7 @@ def _marker_batch(marker: TransactionMarker, producer_id: int, producer_epoch: i
 
 
 def parse_control_type(key: bytes | None) -> int:
-    """A key of a later version begins with the same two fields."""
+    """Return the type in a control record's key, which has the same two first fields in later versions."""
     if key is None or len(key) < _KEY.size:
         raise CorruptBatch("control record without a type")
     version, control_type = _KEY.unpack_from(key)
@@ -134,7 +137,7 @@ def parse_control_batch(batch: Buffer) -> list[ParsedControlRecord]:
 
 
 def parse_marker(record: ParsedControlRecord) -> TransactionMarker | None:
-    """None if the control record is of another type."""
+    """Parse a transaction marker; return None if the control record has another type."""
     if record.type not in (ControlType.ABORT, ControlType.COMMIT):
         return None
     if len(record.value) < _MARKER_VALUE.size:

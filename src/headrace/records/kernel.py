@@ -1,4 +1,4 @@
-"""The compiled modules if they were built, else their twins: the same functions with the same results, far slower."""
+"""The compiled modules if they were built, else their pure-Python fallbacks: same results, far slower."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The formats before record batches: messages of magic 0 and 1, found in the oldest segments of logs that grew up with Kafka.
+"""The formats before record batches: messages of magic 0 and 1, found in the oldest segments of old Kafka logs.
 
-They are read and never written. A message stands alone, or wraps a compressed set of messages; a wrapper carries the offset of
-the last one in it. Under magic 0 the inner offsets are absolute, under magic 1 they count from the first. A message looks like a batch
-here whose only known offset is its last one, so whatever walks a log needs to know no more than `read_any_header`.
+They are read and never written. A message stands alone or wraps a compressed set of messages; a wrapper has the offset of its
+last message. With magic 0 the inner offsets are absolute, with magic 1 they are relative to the first. `read_any_header` presents
+a message as a batch whose only known offset is its last one, so that code that walks a log needs no special case.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from headrace.records.compression import Codec, decompress
 from headrace.records.record import DECOMPRESSED_BYTES_MAX, Record, decode_records
 
 MAGIC_0, MAGIC_1 = 0, 1
-MESSAGE_BYTES_MIN = 26  # of magic 0, without key and value
+MESSAGE_BYTES_MIN = 26  # size of a magic 0 message without key and value
 NO_LEADER_EPOCH = -1
-_MAGIC_AT = 16  # in every format
-_CHECKED_FROM = 16  # the checksum covers everything behind itself
+_MAGIC_AT = 16  # position of the magic in every format
+_CHECKED_FROM = 16  # the checksum covers everything after itself
 _MESSAGE = Struct(">qiIbb")  # offset, length, checksum, magic, attributes
-_TIMESTAMP = Struct(">q")  # of magic 1, behind the attributes
+_TIMESTAMP = Struct(">q")  # only in magic 1, after the attributes
 _LENGTH = Struct(">i")
 _FIXED_BYTES = {MAGIC_0: _MESSAGE.size, MAGIC_1: _MESSAGE.size + _TIMESTAMP.size}
 _KNOWN_ATTRIBUTES = CODEC_MASK | LOG_APPEND_TIME
-_CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)  # zstd came after these formats
+_CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)  # zstd is newer than these formats
 
 _LZ4_HAS_CONTENT_SIZE = 0x08
 _LZ4_MAGIC_BYTES = 4
@@ -53,12 +53,12 @@ def is_legacy(buffer: Buffer, position: int = 0) -> bool:
 
 
 def read_any_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header of what stands at `position`, a batch or a message; CorruptBatch if it is neither."""
+    """Return the header of the batch or message at `position`. Raise CorruptBatch if it is neither."""
     return _read_message(buffer, position) if is_legacy(buffer, position) else read_header(buffer, position)
 
 
 def iterate_any(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Positions and headers of the whole batches and messages in the buffer; a partial tail is passed over."""
+    """Yield the positions and headers of the whole batches and messages in the buffer; skip a partial tail."""
     position = 0
     while len(buffer) - position > _MAGIC_AT and peek_size_and_magic(buffer, position)[0] <= len(buffer) - position:
         header = read_any_header(buffer, position)
@@ -67,7 +67,7 @@ def iterate_any(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def check_any_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
-    """The whole batch or message must lie in the buffer."""
+    """Raise CorruptBatch if the checksum is wrong. The buffer must contain the whole batch or message."""
     if header.magic not in _FIXED_BYTES:
         check_crc(buffer, position, header)
         return
@@ -79,7 +79,7 @@ def check_any_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
 
 
 def decode_any_records(batch: Buffer, *, limit: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
-    """The records of the batch or message that starts the buffer. CorruptBatch for anything else."""
+    """Yield the records of the batch or message at the start of the buffer. Raise CorruptBatch if it is malformed."""
     if not is_legacy(batch):
         yield from decode_records(batch, limit=limit)
         return
@@ -163,7 +163,7 @@ def _unwrap(wrapper: BatchHeader, value: bytes | None, limit: int) -> Iterator[R
         position += header.size
     if not messages:
         raise CorruptBatch(f"the compressed message at offset {wrapper.base_offset} wraps nothing")
-    # Whoever wrote it counted from 0 under magic 1; the broker set only the wrapper's offset, which is the last one's.
+    # With magic 1 the client numbers the messages from 0; the broker sets only the wrapper's offset, that of the last message.
     first = wrapper.base_offset - messages[-1][0].base_offset if wrapper.magic == MAGIC_1 else 0
     append_time = wrapper.max_timestamp if wrapper.attributes & LOG_APPEND_TIME else None
     for header, message in messages:
@@ -172,7 +172,7 @@ def _unwrap(wrapper: BatchHeader, value: bytes | None, limit: int) -> Iterator[R
 
 
 def _repair_lz4_header(value: bytes) -> bytes:
-    """Clients of that age computed the checksum of the frame's header over the wrong bytes (KAFKA-3160); nobody reads that any more."""
+    """Replace the frame's header checksum, which old clients computed over the wrong bytes (KAFKA-3160)."""
     if len(value) <= _LZ4_MAGIC_BYTES:
         raise CorruptBatch("compressed records are no LZ4 frame")
     end = _LZ4_MAGIC_BYTES + 2 + (8 if value[_LZ4_MAGIC_BYTES] & _LZ4_HAS_CONTENT_SIZE else 0)
@@ -181,7 +181,7 @@ def _repair_lz4_header(value: bytes) -> bytes:
 
 
 def _xxhash32(data: bytes) -> int:
-    """XXH32 with seed 0, of fewer than 16 bytes."""
+    """Return the XXH32 with seed 0 of fewer than 16 bytes."""
     assert len(data) < 16, "the long form has another beginning"
     first, second, third, fourth, fifth = _XXHASH_PRIMES
     hashed = fifth + len(data)

@@ -1,4 +1,4 @@
-"""A batch in another codec: the records stay as they are, byte for byte, only their wrapping changes, and with it length and checksum."""
+"""Recompression of a batch with another codec: the records stay identical; codec, length and checksum change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.records.batch import (
 )
 from headrace.records.compression import Codec, compress
 
-# The values of compression.type; None keeps what the producer chose.
+# The values of compression.type; None keeps the producer's codec.
 TARGETS: dict[str, Codec | None] = {
     "producer": None,
     "uncompressed": Codec.NONE,
@@ -27,7 +27,7 @@ GZIP_DEFAULT_LEVEL = -1
 
 
 def recompress(header: BatchHeader, records: Buffer, codec: Codec, level: int | None) -> tuple[memoryview, BatchHeader]:
-    """`records` is the decompressed record section of the batch whose header is given. Both come back new and fit together."""
+    """Compress the decompressed `records` of the batch with this header; return the new batch and its header."""
     if level == GZIP_DEFAULT_LEVEL and codec == Codec.GZIP:
         level = None
     section = compress(codec, records, level)

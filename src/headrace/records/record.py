@@ -1,4 +1,4 @@
-"""Records one by one, for tools, tests and small internal batches; bulk work goes through columns.py."""
+"""Decoding of records one by one, for tools, tests and small internal batches; columns.py is for bulk work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.records.compression import decompress
 from headrace.records.varint import read_varint, read_varlong
 
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
-RECORD_BYTES_MIN = 7  # length, attributes, two deltas, two null lengths, no headers: a byte each
+RECORD_BYTES_MIN = 7  # one byte each: length, attributes, two deltas, two null lengths, header count
 _HEADER_BYTES_MIN = 2
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
@@ -34,14 +34,14 @@ class Record(NamedTuple):
 
 
 def record_section(batch: Buffer, header: BatchHeader, limit: int = DECOMPRESSED_BYTES_MAX) -> memoryview:
-    """The records of the batch that starts the buffer, decompressed."""
+    """Return the decompressed records of the batch at the start of the buffer. Raise CorruptBatch if it is cut off."""
     if len(batch) < header.size:
         raise CorruptBatch(f"batch of {header.size} bytes is cut off after {len(batch)}")
     return memoryview(decompress(header.codec, memoryview(batch)[HEADER_BYTES : header.size], limit))
 
 
 def decode_records(batch: Buffer, *, limit: int = DECOMPRESSED_BYTES_MAX, verify_crc: bool = True) -> Iterator[Record]:
-    """The records of the batch that starts the buffer. CorruptBatch comes as late as the record that is wrong."""
+    """Yield the records of the batch at the start of the buffer; raise CorruptBatch on reaching a malformed one."""
     header = read_header(batch)
     section = record_section(batch, header, limit)
     if verify_crc:
@@ -56,13 +56,13 @@ def decode_records(batch: Buffer, *, limit: int = DECOMPRESSED_BYTES_MAX, verify
 
 
 def read_record(section: memoryview, position: int, base_offset: int, base_timestamp: int) -> tuple[Record, int]:
-    """The record at `position`, and the position after it."""
+    """Return the record at `position`, and the position after it."""
     length, position = read_varint(section, position)
     end = position + length
     if length < RECORD_BYTES_MIN - 1 or end > len(section):
         raise CorruptBatch(f"record of {length} bytes at {position} of {len(section)}")
     body = section[:end]
-    timestamp_delta, position = read_varlong(body, position + 1)  # the attributes have no meaning yet
+    timestamp_delta, position = read_varlong(body, position + 1)  # skips the attributes, which have no meaning yet
     offset_delta, position = read_varint(body, position)
     key, position = _read_bytes(body, position)
     value, position = _read_bytes(body, position)

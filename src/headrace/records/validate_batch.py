@@ -1,6 +1,6 @@
-"""What a leader asks of a batch that a client produced, before it may touch the log; the answers are Kafka's.
+"""The leader's checks of a produced batch before it is appended; the error codes are Kafka's.
 
-The caller has looked at what depends on the topic and the request: sizes, zstd's minimum version, the producer's state.
+The caller checks what depends on the topic and the request: sizes, zstd's minimum version, the producer's state.
 Runs once per produced batch: 1.5 us for a small uncompressed one.
 """
 
@@ -25,12 +25,12 @@ from headrace.records.kernel_types import (
     TRAILING_BYTES,
 )
 
-THREAD_BYTES_MIN = 64 * 1024  # compressed batches from here on take long enough to be checked off the event loop
+THREAD_BYTES_MIN = 64 * 1024  # larger compressed batches take so long that they are checked off the event loop
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 _CODEC_MAX = int(Codec.ZSTD)
 _REFUSED_ATTRIBUTES = layout.CONTROL | layout.LOG_APPEND_TIME
 _PEEK_BYTES = 17
-_LENGTH_MIN = 14  # of the oldest format
+_LENGTH_MIN = 14  # length of the smallest message of the oldest format
 
 _REASONS = {
     MALFORMED: "its length and its fields do not fit",
@@ -43,7 +43,7 @@ _REASONS = {
 
 
 class InvalidRecords(KafkaError):
-    """Single records are wrong, and the whole batch is refused for them; Produce 8 and up tell the client which ones."""
+    """Invalid records, for which the whole batch is refused; Produce 8 and later name them to the client."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: list[tuple[int, str]]) -> None:
         super().__init__(code, message)
@@ -52,21 +52,25 @@ class InvalidRecords(KafkaError):
 
 class Checked(NamedTuple):
     records: Buffer  # the record section, decompressed
-    max_timestamp: int  # the true one, whatever the header claims
-    max_timestamp_delta: int  # offset delta of the first record that has it, -1 if no record has a timestamp
-    converted: tuple[memoryview, BatchHeader] | None = (
-        None  # what is to be appended, where the topic wants another codec
-    )
+    max_timestamp: int  # the actual one, regardless of the header
+    max_timestamp_delta: int  # offset delta of the first record with it, -1 if no record has a timestamp
+    # batch to append instead, if the topic requires another codec
+    converted: tuple[memoryview, BatchHeader] | None = None
 
 
 def needs_thread(header: BatchHeader, *, converts: bool = False) -> bool:
-    """The (de)compressors and the kernel release the interpreter's lock, so a thread really runs beside the loop."""
+    """Return whether the batch should be checked in a thread.
+
+    The compression libraries and the kernel release the GIL, so the event loop keeps running.
+    """
     return (converts or header.attributes & CODEC_MASK != 0) and header.batch_length > THREAD_BYTES_MIN
 
 
 def read_produced_header(records: Buffer) -> BatchHeader:
-    """The header of what a Produce request has for a partition: one batch of magic 2. Like Kafka it does not mind an incomplete
-    second one behind it; the caller cuts it off."""
+    """Return the header of the one batch (magic 2) that a Produce request has for a partition; else raise KafkaError.
+
+    As in Kafka, an incomplete second batch after it is allowed; the caller cuts it off.
+    """
     size = len(records)
     if size >= HEADER_BYTES:
         header = layout.unpack_header(records)
@@ -90,7 +94,10 @@ def _look_closer(records: Buffer) -> BatchHeader:
 
 
 def _whole_batch(records: Buffer, position: int) -> int | None:
-    """The size of the batch at `position`, of any format; None if it is not all there. The order of the checks is Kafka's."""
+    """Return the size of the batch at `position`, of any format; None if it is incomplete.
+
+    Raise KafkaError for an invalid length or magic. The order of the checks is Kafka's.
+    """
     left = len(records) - position
     if left < layout.LENGTH_OVERHEAD_BYTES:
         return None
@@ -114,7 +121,10 @@ def check_produced_batch(
     timestamp_min: int,
     timestamp_max: int,
 ) -> Checked:
-    """`batch` is exactly the batch, `header` its own. A record's timestamp of -1 stands for none and is in any range."""
+    """Validate exactly one batch with its header; raise KafkaError, or InvalidRecords for bad records.
+
+    A record timestamp of -1 means no timestamp and is within any range.
+    """
     if header.batch_length + layout.LENGTH_OVERHEAD_BYTES != len(batch):
         raise KafkaError(ErrorCode.INVALID_RECORD, f"the batch says {header.size} bytes, there are {len(batch)}")
     if header.base_offset != 0:
@@ -160,16 +170,16 @@ def _decompress(codec: int, records: Buffer, limit: int) -> Buffer:
     try:
         return decompress(codec, records, limit)
     except TooLarge as error:
-        # The producer answers this one by splitting the batch, which is what helps here.
+        # The producer reacts to this error by splitting the batch, which helps here.
         raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from None
     except CorruptBatch as error:
-        # Not CORRUPT_MESSAGE: the checksum was right, so the same bytes would come again with every retry.
+        # Not CORRUPT_MESSAGE, which is retriable: the checksum was right, so every retry would send the same bytes.
         raise KafkaError(ErrorCode.INVALID_RECORD, str(error)) from None
 
 
 def _refuse_records(status: int, index: int, errors: tuple[tuple[int, int], ...]) -> NoReturn:
     code = ErrorCode.INVALID_TIMESTAMP if status == TIMESTAMP_OUT_OF_RANGE else ErrorCode.INVALID_RECORD
-    if not errors:  # the structure is broken: Kafka names no record then either
+    if not errors:  # a structural error: like Kafka, name no records
         raise InvalidRecords(code, f"record {index}: {_REASONS[status]}", [])
     named = [(bad, _REASONS[reason]) for bad, reason in errors]
     raise InvalidRecords(code, f"record {index}: {_REASONS[errors[0][1]]}", named)

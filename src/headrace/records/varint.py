@@ -1,6 +1,6 @@
-"""Zigzag varints as records hold them: at most 5 bytes for 32 bits and 10 bytes for 64 bits.
+"""The zigzag varints of records: at most 5 bytes for 32 bits and 10 bytes for 64 bits.
 
-A longer one, or one whose last byte has bits beyond the width, is refused: readers disagree on what it means.
+Longer ones, and those whose last byte has bits beyond the width, are refused, because readers disagree on their meaning.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _VARINT_LAST_BYTE_MAX = 0x0F  # 32 bits = 4 * 7 + 4
 _VARLONG_LAST_BYTE_MAX = 0x01  # 64 bits = 9 * 7 + 1
 
-# One-byte varints are nearly all there are: -64 to 63, at index value + 64.
+# Nearly all varints have one byte: values -64 to 63, at index value + 64.
 _ONE_BYTE = [bytes([2 * value if value >= 0 else -2 * value - 1]) for value in range(-64, 64)]
 
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """The 32-bit value at `position`, and the position after it."""
+    """Return the 32-bit value at `position`, and the position after it. Raise CorruptBatch if it is malformed."""
     return _read(buffer, position, VARINT_BYTES_MAX, _VARINT_LAST_BYTE_MAX)
 
 

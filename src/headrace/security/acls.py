@@ -1,4 +1,4 @@
-"""ACL bindings: who may (or may not) do what to which resources from where; and the filters that find them."""
+"""ACL bindings, which allow or deny an operation on resources to a principal and host, and filters to find them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.security.principals import parse_principal
 from headrace.security.resources import CLUSTER_NAME, Operation, Resource
 
-WILDCARD = "*"  # as a literal resource name, or as a host: all of them
-ANY = 1  # of a filter, in every field that is a code
+WILDCARD = "*"  # matches all, as a literal resource name or as a host
+ANY = 1  # matches all, in the fields of a filter that are codes
 
 
 class Pattern(IntEnum):
@@ -23,7 +23,7 @@ class Permission(IntEnum):
     ALLOW = 3
 
 
-_ANY_PATTERN, _MATCH = 1, 2  # only filters have these: either pattern type, and everything that applies to the name
+_ANY_PATTERN, _MATCH = 1, 2  # only in filters: either pattern type; all that apply to the name
 _FILTER_PATTERNS = frozenset({_ANY_PATTERN, _MATCH, *Pattern})
 _CODES = {
     "resource type": frozenset({ANY, *Resource} - {Resource.NONE}),
@@ -33,7 +33,7 @@ _CODES = {
 
 
 class Acl(NamedTuple):
-    """Codes as the wire and the metadata log have them, so that what a newer Kafka wrote is kept as it is."""
+    """An ACL with the codes of the wire and the metadata log, so that what a newer Kafka wrote is kept unchanged."""
 
     resource_type: int
     resource_name: str
@@ -44,7 +44,7 @@ class Acl(NamedTuple):
     permission: int
 
     def __str__(self) -> str:
-        """As Kafka's audit log spells it."""
+        """Return the ACL as Kafka's audit log prints it."""
         return (
             f"StandardAcl(resourceType={_name(Resource, self.resource_type)}, resourceName={self.resource_name}, "
             f"patternType={_name(Pattern, self.pattern_type)}, principal={self.principal}, host={self.host}, "
@@ -53,7 +53,7 @@ class Acl(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """None and ANY match everything."""
+    """A filter for ACLs; None and ANY match everything."""
 
     resource_type: int
     resource_name: str | None
@@ -91,7 +91,7 @@ class AclFilter(NamedTuple):
 
 
 def check_acl(acl: Acl) -> None:
-    """What may be created; KafkaError with INVALID_REQUEST says what is wrong."""
+    """Raise KafkaError with INVALID_REQUEST if the ACL may not be created."""
     _check_codes(acl.resource_type, acl.operation, acl.permission)
     for name, code in (
         ("resource type", acl.resource_type), ("operation", acl.operation), ("permission type", acl.permission)

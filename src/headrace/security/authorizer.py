@@ -1,8 +1,8 @@
-"""Kafka's StandardAuthorizer: which rule decides whether somebody may do something.
+"""Kafka's StandardAuthorizer: finds the rule that decides whether a principal may perform an operation.
 
-Super users may do everything. Else every ACL on the resource counts: those with its literal name, those with a prefix of it, and those
-on `*`. One that denies beats all that allow. If none is about this resource at all, `allow.everyone.if.no.acl.found` decides; if some
-are, but none about this asker and operation, it is denied.
+Super users may do everything. For others, all ACLs on the resource count: those with its literal name, those with a prefix of it,
+and those on `*`. One that denies outranks all that allow. If no ACL is on the resource, `allow.everyone.if.no.acl.found` decides; if
+there are some, but none for this principal, host and operation, the operation is denied.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from headrace.security.acls import WILDCARD, Acl, Pattern, Permission
 from headrace.security.principals import EVERYBODY, Principal
 from headrace.security.resources import OPERATIONS, Operation, Resource
 
-DECISIONS_MAX = 20_000  # remembered; when there are more, all are forgotten and made again
-# What an ACL that allows also allows; one that denies means only what it says.
+DECISIONS_MAX = 20_000  # size of the cache, which is cleared when it is full
+# The operations that imply the key. Only ACLs that allow imply others; one that denies covers its own operation only.
 _IMPLIES = {
     Operation.DESCRIBE: frozenset({Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}),
     Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
 }
-_ANY_NAME = ""  # no resource has it: the key under which decisions about a whole type are remembered
-_SOME_NAME = "hardcode"  # what Kafka asks for to find out whether somebody may do anything to everything
+_ANY_NAME = ""  # not a valid resource name; the cache key of decisions on a whole resource type
+_SOME_NAME = "hardcode"  # the name that Kafka checks to find out whether all resources of a type are allowed
 
 
 class Rule(NamedTuple):
     allowed: bool
-    text: str  # for the audit
+    text: str  # for the audit log
 
 
 _SUPER_USER = Rule(True, "SuperUser")
@@ -37,7 +37,7 @@ _DEFAULT_DENY = Rule(False, "DefaultDeny")
 
 
 class StandardAuthorizer:
-    """`change` follows the metadata log, `decide` answers from an index, and mostly from memory."""
+    """Decides from an index of ACLs and caches the decisions; `change` follows the metadata log."""
 
     def __init__(self, super_users: frozenset[Principal], *, allow_if_no_acl: bool) -> None:
         self._super_users = super_users
@@ -52,7 +52,7 @@ class StandardAuthorizer:
         return acl._replace(host=canonical_host(acl.host)) in self._bucket(acl).values()
 
     def change(self, acl_id: Uuid, acl: Acl | None) -> None:
-        """None: it is gone."""
+        """Add or replace an ACL, or remove it if `acl` is None."""
         old = self._acls.pop(acl_id, None)
         if old is not None:
             self._remove(acl_id, old)
@@ -71,7 +71,7 @@ class StandardAuthorizer:
         return rule
 
     def decide_any(self, principal: Principal, host: str, operation: Operation, resource: Resource) -> Rule:
-        """Whether there is any resource of this type to which it may be done."""
+        """Decide whether the operation is allowed on any resource of this type."""
         key = (operation << 8 | resource, principal, host, _ANY_NAME)
         rule = self._decisions.get(key)
         if rule is None:
@@ -82,7 +82,7 @@ class StandardAuthorizer:
         return rule
 
     def operations(self, principal: Principal, host: str, resource: Resource, name: str) -> int:
-        """The bit field of everything that may be done to one resource."""
+        """Return the bit field of all operations allowed on one resource."""
         field = 0
         for operation in OPERATIONS[resource]:
             if self.decide(principal, host, operation, resource, name).allowed:
@@ -110,7 +110,7 @@ class StandardAuthorizer:
         return _DEFAULT_DENY if any_acl else self._no_acl
 
     def _find_any(self, principal: Principal, host: str, operation: Operation, resource: Resource) -> Rule:
-        """An ACL that allows helps unless one that denies covers everything it allows."""
+        """Find an ACL that allows the operation and is not completely covered by one that denies it."""
         names = (str(principal), str(EVERYBODY))
         host = canonical_host(host)
         allowed: list[Acl] = []
@@ -198,7 +198,7 @@ def _applies(acl: Acl, principals: tuple[str, str], host: str, operation: Operat
 
 
 def canonical_host(text: str) -> str:
-    """One spelling for each address: an IPv4 address that came over IPv6 is itself, or a rule about it could be walked around."""
+    """Return the one spelling of an address; map IPv4 in IPv6 to IPv4, so that it cannot be used to bypass an ACL."""
     if text == WILDCARD:
         return text
     try:

@@ -1,6 +1,6 @@
-"""What a certificate says of its subject and of its time, read from its DER bytes (RFC 5280).
+"""Reads the subject and the validity period from the DER bytes of a certificate (RFC 5280).
 
-Names are printed as Java's X500Principal prints them (RFC 2253): that text is a principal's name in Kafka, so ACLs made for Kafka fit.
+Names are printed like Java's X500Principal (RFC 2253). That is the principal's name in Kafka, so Kafka's ACLs apply unchanged.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from headrace.base.errors import HeadraceError
 DER_BYTES_MAX = 65_536
 _SEQUENCE, _SET, _OID = 0x30, 0x31, 0x06
 _UTC_TIME, _GENERALIZED_TIME = 0x17, 0x18
-_VERSION = 0xA0  # an explicit tag; only version 1 has none
-# The attribute types that RFC 2253 gives names to; all others are printed as numbers with their value in hexadecimal.
+_VERSION = 0xA0  # explicit tag, absent only in version 1 certificates
+# The attribute types that RFC 2253 names; all others are printed as numbers, with their values in hexadecimal.
 _KEYWORDS = {
     "2.5.4.3": "CN",
     "2.5.4.6": "C",
@@ -37,7 +37,7 @@ _PEM = re.compile(r"-----BEGIN CERTIFICATE-----\s*([A-Za-z0-9+/=\s]+?)-----END C
 
 
 class BadCertificate(HeadraceError):
-    """These bytes are no X.509 certificate."""
+    """Bytes that are not an X.509 certificate."""
 
 
 class Certificate(NamedTuple):
@@ -61,7 +61,7 @@ def read_certificate(der: bytes) -> Certificate:
 
 
 def certificates_in(pem: str) -> list[bytes]:
-    """The DER of each certificate in a PEM text, in its order."""
+    """Return the DER bytes of each certificate in a PEM text, in order. Raise BadCertificate if one is not base64."""
     try:
         return [base64.b64decode("".join(found.split()), validate=True) for found in _PEM.findall(pem)]
     except binascii.Error as error:
@@ -72,7 +72,7 @@ def certificates_in(pem: str) -> list[bytes]:
 
 
 def _elements(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Tag, contents, and all bytes of each element."""
+    """Yield the tag, the contents and all bytes of each element. Raise ValueError if the DER is malformed."""
     at = 0
     while at < len(data):
         start, tag, length = at, data[at], data[at + 1]
@@ -120,7 +120,7 @@ def _time(tag: int, text: bytes) -> int:
 
 
 def _name(data: bytes) -> str:
-    """The last part first, as RFC 2253 wants it."""
+    """Return the name with its parts in reverse order, as RFC 2253 requires."""
     parts = []
     for tag, contents in _children(data):
         if tag != _SET:
@@ -153,7 +153,7 @@ def _oid(data: bytes) -> str:
 
 
 def _escape(text: str) -> str:
-    """Specials everywhere, spaces at both ends."""
+    """Escape special characters, and spaces at both ends."""
     inner = text.strip(" ")
     lead = len(text) - len(text.lstrip(" "))
     trail = len(text) - lead - len(inner)

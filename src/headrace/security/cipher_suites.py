@@ -1,8 +1,11 @@
-"""Names of cipher suites: Java and the standards say TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, OpenSSL says ECDHE-RSA-AES256-GCM-SHA384."""
+"""Translation of cipher suite names from the standard (and Java's) form to OpenSSL's.
+
+TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, for example, is ECDHE-RSA-AES256-GCM-SHA384 in OpenSSL.
+"""
 
 from __future__ import annotations
 
-# All that there are of TLS 1.3, in the standards' names; OpenSSL uses the same.
+# The suites of TLS 1.3 by their standard names, which OpenSSL uses too.
 TLS_1_3 = ("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256")
 _CIPHERS = {
     "AES_128_GCM": "AES128-GCM",
@@ -17,7 +20,7 @@ _WITHOUT_HASH = ("CHACHA20_POLY1305", "AES_128_CCM", "AES_256_CCM")
 
 
 def openssl_name(suite: str) -> str:
-    """OpenSSL's name of a suite of TLS 1.2; ValueError for one that is unknown. OpenSSL's own names stay as they are."""
+    """Return OpenSSL's name of a TLS 1.2 suite, unchanged if it is one already. Raise ValueError if it is unknown."""
     if not suite.startswith("TLS_"):
         return suite
     exchange, with_, rest = suite.removeprefix("TLS_").partition("_WITH_")

@@ -1,4 +1,4 @@
-"""SCRAM credentials (RFC 5802, RFC 7677): what a server keeps of a password, and how it is made from one."""
+"""SCRAM credentials (RFC 5802, RFC 7677), which a server stores instead of a password."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 ITERATIONS_MIN = 4096
 ITERATIONS_MAX = 16384
 SALT_BYTES = 24
-NAME_BYTES_MAX = 32_767  # a user's name is a string of the wire
+NAME_BYTES_MAX = 32_767  # limit of a string on the wire
 
 
 class ScramMechanism(IntEnum):
-    """With the codes that the wire and the metadata log use."""
+    """The SCRAM mechanisms, with their codes on the wire and in the metadata log."""
 
     SHA_256 = 1
     SHA_512 = 2
@@ -43,7 +43,7 @@ class ScramCredential(NamedTuple):
     iterations: int
 
     def __repr__(self) -> str:
-        return "ScramCredential(hidden)"  # a stored key is as good as a password to whoever can guess long enough
+        return "ScramCredential(hidden)"  # a stored key allows offline guessing of the password
 
 
 def salted_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:

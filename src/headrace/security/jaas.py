@@ -23,7 +23,7 @@ class Login(NamedTuple):
 
     @property
     def users(self) -> dict[str, str]:
-        """Names and passwords of a PLAIN server."""
+        """Return the passwords by user name, as the login of a PLAIN server has them."""
         return {name.removeprefix(_USER): value for name, value in self.options.items() if name.startswith(_USER)}
 
     def __repr__(self) -> str:
@@ -31,7 +31,7 @@ class Login(NamedTuple):
 
 
 def parse_login(option: str, text: str) -> Login:
-    """ConfigError names the option and the place, never the text: there are passwords in it."""
+    """Parse a login; raise ConfigError with the option and position, never the text, as it contains passwords."""
     head = _HEAD.match(text)
     if head is None or head["flag"].lower() not in _FLAGS:
         raise ConfigError(f'{option}: expected `module.Class required name="value" …;`')

@@ -1,4 +1,4 @@
-"""PEM texts as OpenSSL wants them: in a properties file their lines may have become one."""
+"""Restores the line breaks that OpenSSL requires in PEM texts; in a properties file they may be on one line."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOT
 
 
 def pem_blocks(text: str) -> str:
-    """Only the blocks, each with lines of the right length; empty if there is none."""
+    """Return only the PEM blocks, with lines of the right length; empty if there are none."""
     blocks = []
     for label, body in _BLOCK.findall(text):
-        if ":" not in body:  # without the headers of the old way to encrypt, which must stay as they are
+        if ":" not in body:  # headers of the legacy encryption format must stay unchanged
             joined = "".join(body.split())
             body = "\n" + "\n".join(joined[at : at + _LINE] for at in range(0, len(joined), _LINE)) + "\n"
         blocks.append(f"-----BEGIN {label}-----{body}-----END {label}-----\n")

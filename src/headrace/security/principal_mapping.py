@@ -1,6 +1,7 @@
-"""ssl.principal.mapping.rules: from the distinguished name of a certificate to the short name of a user.
+"""ssl.principal.mapping.rules: maps the distinguished name of a certificate to a short user name.
 
-`RULE:pattern/replacement/` with `L` or `U` behind it, or `DEFAULT`, parted by commas; the first whose pattern matches the whole name wins.
+Rules are `RULE:pattern/replacement/`, optionally followed by `L` or `U`, or `DEFAULT`, separated by commas. The first rule whose
+pattern matches the whole name wins.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class _Rule(NamedTuple):
         return mapped.lower() if self.case == "L" else mapped.upper() if self.case == "U" else mapped
 
     def _expand(self, found: re.Match[str]) -> str:
-        """$1 is a group; a number beyond the groups loses its last digits until it is one, as in Java."""
+        """Expand `$1` to a group; as in Java, drop the last digits of a number until such a group exists."""
 
         def value(reference: re.Match[str]) -> str:
             literal, digits = reference[1], reference[2]
@@ -47,7 +48,7 @@ class _Rule(NamedTuple):
 
 
 def principal_mapping(text: str) -> Callable[[str], str | None]:
-    """The mapping, which gives None where no rule fits; ConfigError if the rules cannot be read."""
+    """Return the mapping, which returns None if no rule matches. Raise ConfigError if the rules are invalid."""
     rules: list[_Rule | None] = []
     at = 0
     text = text.strip()

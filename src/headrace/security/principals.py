@@ -1,4 +1,4 @@
-"""Who somebody is, once that is known."""
+"""Principals: the identities of authenticated clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ USER = "User"
 
 
 class Principal(NamedTuple):
-    """A tuple, because it is part of the key of every cached decision."""
+    """The identity of a client; a tuple, because it is part of the key of every cached decision."""
 
     type: str = USER
     name: str = "ANONYMOUS"
@@ -24,7 +24,7 @@ EVERYBODY = Principal(USER, "*")
 
 
 def parse_principal(text: str) -> Principal:
-    """ValueError if there is no type before the first colon, or no name behind it."""
+    """Parse `type:name`; raise ValueError if there is no type before the first colon or no name after it."""
     kind, colon, name = text.partition(":")
     if not colon or not kind or not name:
         raise ValueError(f"{text!r} is no principal: it must look like User:name")
@@ -32,7 +32,7 @@ def parse_principal(text: str) -> Principal:
 
 
 def parse_super_users(text: str) -> frozenset[Principal]:
-    """A semicolon stands between two: distinguished names have commas of their own."""
+    """Parse `super.users`, separated by semicolons because distinguished names contain commas; raise ConfigError."""
     try:
         return frozenset(parse_principal(part.strip()) for part in text.split(";") if part.strip())
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What can be protected and what can be done to it, in Kafka's codes; every API of the table declares its need in these words."""
+"""Resource types and operations with Kafka's codes; every API declares the permission it needs with them."""
 
 from __future__ import annotations
 
@@ -39,15 +39,18 @@ class Operation(IntEnum):
 
 
 class Need(Struct, frozen=True):
-    """`per_entity`: not asked for the request as a whole, but by its handler: for each topic, group or id that it names, each being
-    answered with its own error."""
+    """The permission that an API needs.
+
+    It is checked once for the whole request; with `per_entity` the handler checks it instead, usually for each topic, group or id
+    in the request, each with its own error.
+    """
 
     resource: Resource
     operation: Operation
     per_entity: bool = False
 
 
-# What can be done to a resource of each type: the order of Kafka's bit fields of authorized operations is that of the codes.
+# The operations on each type of resource. In Kafka's bit fields of authorized operations, an operation's code is its bit number.
 OPERATIONS: Mapping[Resource, tuple[Operation, ...]] = {
     Resource.TOPIC: (
         Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.DESCRIBE,

@@ -1,4 +1,7 @@
-"""`format --add-scram`, in Kafka's syntax: SCRAM-SHA-256=[name=alice,password=secret], with iterations, salt and saltedpassword."""
+"""The argument of `format --add-scram`, in Kafka's syntax: SCRAM-SHA-256=[name=alice,password=secret].
+
+Further fields are iterations, salt and saltedpassword.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ class ScramUser(NamedTuple):
 
 
 def parse_scram_argument(text: str, chance: Random) -> ScramUser:
-    """ConfigError says what is wrong and never repeats a password."""
+    """Parse the argument; raise ConfigError if it is invalid, without repeating a password."""
     found = _ARGUMENT.fullmatch(text.strip())
     if found is None or found["mechanism"] not in SCRAM_MECHANISMS:
         raise ConfigError(f"--add-scram: expected {' or '.join(SCRAM_MECHANISMS)} and =[name=…,password=…] behind it")

@@ -1,4 +1,4 @@
-"""Where a machine's records go: raft for the controller, the local leader of an internal partition for coordinators."""
+"""The log of a state machine: raft for the controller, a local partition of an internal topic for coordinators."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ Record_contra = TypeVar("Record_contra", contravariant=True)
 
 
 class NotLeader(HeadraceError):
-    """The journal is led elsewhere; whoever asked must find the leader and ask again."""
+    """Another node leads the journal; the caller must find the leader and retry."""
 
 
 class Journal(Protocol[Record_contra]):
     def next_offset(self) -> int:
-        """The offset that the next record will get; NotLeader if this journal cannot be written here."""
+        """Return the offset of the next record. Raise NotLeader if this node cannot write the journal."""
 
     def append(self, records: Sequence[Record_contra]) -> int:
-        """Appends all of them as one unit and returns the offset of the last; NotLeader if leadership is gone."""
+        """Append the records as one unit and return the last offset. Raise NotLeader if leadership was lost."""
 
     def committed_offset(self) -> int:
-        """The last offset that can no longer be lost; -1 if none."""
+        """Return the last offset that can no longer be lost; -1 if there is none."""
 
     def on_committed(self, tell: Callable[[int], None]) -> None: ...
 

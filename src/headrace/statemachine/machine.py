@@ -1,4 +1,4 @@
-"""A machine decides without hands: it reads state and a request, emits records, and parks its answer until they are committed."""
+"""State machines without I/O: they read state and a request, emit records, and reply once those are committed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Record = TypeVar("Record")
 Record_contra = TypeVar("Record_contra", contravariant=True)
 Request_contra = TypeVar("Request_contra", contravariant=True)
 
-Arm = Callable[[Hashable, int], None]  # a timer, and when
+Arm = Callable[[Hashable, int], None]  # arguments: timer, time in ms
 
 
 class Ticket:
-    """The right to one answer. A later decision may answer it; it is told exactly once, on commit or on failure."""
+    """Identifies the request that a reply belongs to. A later decision may reply; the first reply or failure wins."""
 
     __slots__ = ("_tell", "settled")
 
@@ -35,18 +35,18 @@ class Ticket:
 
 
 class Decision(Protocol[Record_contra]):
-    """What a decision may do to the world; everything is taken back if it raises."""
+    """The effects that a decision may have; all are undone if it raises."""
 
     ticket: Ticket
 
     def emit(self, record: Record_contra) -> None:
-        """Applied to the newest state at once, queued for the journal."""
+        """Apply the record to the latest state immediately and queue it for the journal."""
 
     def reply(self, ticket: Ticket, answer: Any) -> None:
-        """Leaves when everything emitted so far is committed."""
+        """Send the reply once all records emitted up to the end of this decision are committed."""
 
     def next_offset(self) -> int:
-        """The offset that the next emitted record will have; broker epochs are made of it."""
+        """Return the offset of the next emitted record; broker epochs are derived from it."""
 
     def arm(self, timer: Hashable, at_ms: int) -> None: ...
 
@@ -57,12 +57,12 @@ class Machine(Protocol[Request_contra, Record]):
     undo: UndoLog
 
     def decide(self, request: Request_contra, now_ms: int, tx: Decision[Record]) -> None:
-        """No I/O, no clock, no chance of its own."""
+        """Decide on a request, without I/O, clock or random numbers."""
 
     def apply(self, record: Record, offset: int) -> None:
-        """The only writer of state: for emitting, for loading, for followers of the journal."""
+        """Apply a record that was emitted, loaded or replicated. Nothing else changes the state."""
 
     def on_timer(self, timer: Hashable, now_ms: int, tx: Decision[Record]) -> None: ...
 
     def on_leading(self, now_ms: int, tx: Decision[Record]) -> None:
-        """Called once after loading, when decisions become possible: arm timers, emit what a new leader must."""
+        """Arm timers and emit what a new leader must. Called once after loading, when decisions become possible."""

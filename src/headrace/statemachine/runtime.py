@@ -1,4 +1,4 @@
-"""Runs one machine on one journal: writes what it emits, waits for the commit, and only then lets the answers go."""
+"""Runs one state machine on one journal: writes its records, waits for their commit, then sends the replies."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Request = TypeVar("Request")
 log = logging.getLogger(__name__)
 
 TIMER_RETRY_MS = 500
-PARKED_MAX = 100_000  # answers waiting for a commit; beyond it a request is refused instead of queued
+PARKED_MAX = 100_000  # replies waiting for a commit; requests beyond this limit are refused
 
 
 class _Transaction(Generic[Record]):
-    """One decision under way; see machine.Decision."""
+    """A decision in progress; see machine.Decision."""
 
     def __init__(self, machine: Machine[Any, Record], ticket: Ticket, first_offset: int) -> None:
         self._machine = machine
@@ -52,26 +52,28 @@ class _Transaction(Generic[Record]):
 
 
 class Runtime(Generic[Request, Record]):
-    """States: loading (following the journal) → leading → following again when leadership is lost."""
+    """Runs a state machine: loading (following the journal) → leading → following again after losing leadership."""
 
     def __init__(self, machine: Machine[Request, Record], journal: Journal[Record]) -> None:
         self._machine = machine
         self._journal = journal
         self._parked = OffsetWaiters()
-        self._newest_offset = -1  # of anything emitted here: answers that saw it must wait for it
-        self._open: dict[Ticket, None] = {}  # asked and not answered, in their order
+        self._newest_offset = -1  # last offset emitted here; later replies may depend on it and wait for its commit
+        self._open: dict[Ticket, None] = {}  # tickets without a reply yet, in the order of their requests
         self._timers: dict[Hashable, int] = {}
-        # Each timer once: one that was moved to later, as sessions are all the time, is put there when it comes up.
+        # Heap of timers. A timer that is moved to a later time, as sessions constantly are, is only moved when its old entry comes up.
         self._due: list[tuple[int, int, Hashable]] = []
-        self._queued: dict[Hashable, tuple[int, int]] = {}  # where in it a timer is
+        self._queued: dict[Hashable, tuple[int, int]] = {}  # current entry of each timer in `_due`: time, order
         self._armed = 0
         self.leading = False
         journal.on_committed(self._committed)
         journal.on_lost(self.resign)
 
     def load(self, batches: Iterable[tuple[int, Sequence[Record]]]) -> Iterator[int]:
-        """Applies what is committed in the journal, batch by batch with the offset of its first record, yielding the offset reached
-        after each, so that a shell can take turns."""
+        """Apply the committed records of the journal, batch by batch, and yield the next offset after each batch.
+
+        `batches` are pairs of first offset and records. The shell can run other tasks between batches.
+        """
         for first, records in batches:
             for offset, record in enumerate(records, first):
                 self._machine.apply(record, offset)
@@ -82,7 +84,10 @@ class Runtime(Generic[Request, Record]):
         self._decide(partial(self._machine.on_leading, now_ms), Ticket(lambda value, error: None))
 
     def submit(self, request: Request, now_ms: int, tell: Callable[[Any, Exception | None], None]) -> None:
-        """Tells the answer, or the exception, exactly once: never before everything it rests on is committed."""
+        """Decide on a request and pass the reply or the exception to `tell` exactly once.
+
+        A reply is passed on only after everything it depends on is committed.
+        """
         ticket = self._ticket(tell)
         if not self.leading:
             ticket.fail(NotLeader("this node does not lead the journal"))
@@ -93,11 +98,11 @@ class Runtime(Generic[Request, Record]):
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that can be seen is committed: an answer that rests on it need not wait."""
+        """Return whether all visible state is committed, so that a reply based on it need not wait."""
         return self.leading and self._newest_offset <= self._journal.committed_offset()
 
     def _ticket(self, tell: Callable[[Any, Exception | None], None]) -> Ticket:
-        """One that is refused when leadership is lost, wherever the machine has put it."""
+        """Return a ticket that fails when leadership is lost, wherever the state machine keeps it."""
 
         def told(value: Any, error: Exception | None) -> None:
             del self._open[ticket]
@@ -129,7 +134,10 @@ class Runtime(Generic[Request, Record]):
             self._decide(partial(self._machine.on_timer, timer, now_ms), Ticket(failed))
 
     def _timer_failed(self, timer: Hashable, now_ms: int, value: Any, error: Exception | None) -> None:
-        """Nobody else would ask again: a session that could not be ended for lack of replicas has to end later."""
+        """Rearm a timer whose decision failed, because no client retries it.
+
+        For example, a session that could not be ended for lack of replicas must end later.
+        """
         if error is None or not self.leading:
             return
         if not isinstance(error, HeadraceError):
@@ -161,7 +169,7 @@ class Runtime(Generic[Request, Record]):
         finally:
             undo.end()
         if not tx.records and self._newest_offset <= self._journal.committed_offset():
-            undo.commit(first)  # nothing is under way that could take it back
+            undo.commit(first)  # no uncommitted record is left that could be rolled back
         for timer, at in tx.timers:
             self.arm(timer, at)
         self._park(tx.replies)
@@ -192,7 +200,7 @@ class Runtime(Generic[Request, Record]):
         self._parked.advance(offset)
 
     def resign(self) -> None:
-        """Leadership is gone: what is not committed is taken back, whoever waits for an answer is refused."""
+        """Stop leading: roll back uncommitted changes, drop all timers and fail all open requests with NotLeader."""
         self.leading = False
         self._machine.undo.rollback_to(0)
         self._timers.clear()

@@ -1,8 +1,8 @@
-"""State that can be taken back.
+"""State whose uncommitted changes can be undone.
 
-A machine keeps its state in Tables. While a change is not committed, the table remembers what it replaced: commit drops the
-oldest memories, rollback replays the newest ones backwards, and readers of committed state see the oldest memory of a key.
-Values must be immutable, or a memory of one would change with it.
+A state machine keeps its state in Tables. While a change is uncommitted, the table keeps the value that it replaced: commit
+drops the oldest replaced values, rollback restores the newest first, and readers of committed state see the oldest one of a key.
+Values must be immutable, or a replaced value would change with the live one.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _ABSENT: Final = _Absent()
 
 
 class UndoLog:
-    """The order of changes over all tables of one shard."""
+    """The order of uncommitted changes to all tables of one state machine."""
 
     def __init__(self) -> None:
         self._changes: deque[tuple[int, Table[Any, Any], Any]] = deque()
-        self._newest = -1  # the position that changes are written under
+        self._newest = -1  # position of the changes being recorded
         self.recording = False
 
     def __len__(self) -> int:
         return len(self._changes)
 
     def begin(self, position: int) -> int:
-        """Changes from here on belong to `position`; returns a mark for `rollback_to`."""
+        """Record the following changes under `position`; return a mark for `rollback_to`."""
         assert position >= self._newest, f"changes at {position} after changes at {self._newest}"
         self._newest = position
         self.recording = True
@@ -61,7 +61,7 @@ class UndoLog:
 
 
 class Table(Generic[K, V]):
-    """A dict whose uncommitted changes can be taken back, and whose committed values can be read past them."""
+    """A dict whose uncommitted changes can be undone, and whose committed values can be read despite them."""
 
     def __init__(self, undo: UndoLog) -> None:
         self._undo = undo
@@ -115,7 +115,7 @@ class Table(Generic[K, V]):
                 yield key, value
 
     def committed_copy(self) -> dict[K, V]:
-        """All of it at one moment; nearly as fast as copying a dict."""
+        """Return all committed values at one moment; nearly as fast as copying a dict."""
         copy = dict(self._live)
         for key, replaced in self._replaced.items():
             oldest = replaced[0]

@@ -1,4 +1,4 @@
-"""The client's side of SASL, without hands: what to send first, and what to send for what came back."""
+"""The client side of SASL, without I/O: the first token to send, and the next token for each one received."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from random import Random
 
 NONCE_BITS = 160
-ITERATIONS_MAX = 1_000_000  # a server may choose, but not keep us busy for ever
+ITERATIONS_MAX = 1_000_000  # limits the work that a server can impose
 _FIRST = re.compile(
     r"r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+),s=(?P<salt>[a-zA-Z0-9+/=]+),i=(?P<iterations>[0-9]{1,9})(?:,.*)?"
 )
@@ -24,14 +24,14 @@ _HEADER = "n,,"  # no channel binding
 
 
 class BadServer(HeadraceError):
-    """The other side does not keep to the mechanism, or does not know the password itself."""
+    """The server violates the mechanism, or cannot prove that it knows the password."""
 
 
 class ClientExchange(Protocol):
     def first(self) -> bytes: ...
 
     def answer(self, token: bytes) -> bytes | None:
-        """What to send next; None when the other side has proved all that it must. BadServer if it cannot."""
+        """Return the next token to send, or None once the server has proved itself. Raise BadServer if it fails to."""
 
 
 class PlainClient:
@@ -51,7 +51,7 @@ class ScramClient:
         self._password = password
         self._nonce = f"{chance.getrandbits(NONCE_BITS):x}"
         self._bare = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={self._nonce}"
-        self._proof: bytes | None = None  # that the server must show, once we have shown ours
+        self._proof: bytes | None = None  # expected server signature, set once our own proof is sent
 
     def first(self) -> bytes:
         return (_HEADER + self._bare).encode()

@@ -1,4 +1,4 @@
-"""One authentication under way, without hands: a token of the client in; a challenge, success or failure out."""
+"""The server side of a SASL authentication, without I/O: client tokens in; challenge, success or failure out."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ class Challenge(NamedTuple):
 
 
 class Success(NamedTuple):
-    """`token`: what the client is sent with the good news (SCRAM proves that the server knew the password, too)."""
+    """`token` is sent to the client with the success (in SCRAM it proves that the server knows the user)."""
 
     user: str
     token: bytes = b""
 
 
 class Failure(NamedTuple):
-    """`reason` is for the log of the server: a client is told only that it failed, or whoever guesses would learn from it.
-    `message`: what it may know, because it is about the form and not about the credentials."""
+    """`reason` is for the server's log only, because it would help an attacker who guesses credentials.
+
+    `message` may be sent to the client, because it is about the form of the token and not about the credentials.
+    """
 
     reason: str
     message: str | None = None
@@ -29,4 +31,4 @@ Step = Challenge | Success | Failure
 
 class Exchange(Protocol):
     def step(self, token: bytes) -> Step:
-        """Never raises, whatever the bytes are. After Success or Failure it is not called again."""
+        """Process a token from the client. Never raises, and is not called again after Success or Failure."""

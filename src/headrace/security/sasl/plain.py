@@ -1,4 +1,4 @@
-"""PLAIN (RFC 4616): one token with the name and the password, for connections that nobody can listen to."""
+"""PLAIN (RFC 4616): one token with user name and password, for encrypted connections."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PlainExchange:
         if len(password) > PASSWORD_BYTES_MAX:
             return Failure(f"a password of more than {PASSWORD_BYTES_MAX} characters")
         known = self._passwords.get(user)
-        # Hashes have one length, and an unknown user is compared as well: time tells neither.
+        # Hashes have equal lengths, and unknown users are compared too, so that timing reveals neither length nor existence.
         right = hmac.compare_digest(_hash(password), _hash(known if known is not None else ""))
         if known is None or not right:
             return Failure(f"wrong user name or password for {user[:100]!r}", INVALID)

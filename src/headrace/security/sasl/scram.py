@@ -1,7 +1,7 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802), the server's side, without channel binding.
+"""The server side of SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802), without channel binding.
 
-Neither side ever sends the password: the client proves that it can derive the stored key, the server that it has it. Somebody unknown gets
-a challenge like everybody else, with a salt that is always the same for a name, and fails where a wrong password fails.
+Neither side ever sends the password: the client proves that it can derive the stored key, the server that it has the server key.
+An unknown user gets a challenge too, with a salt that is always the same for a name, and fails where a wrong password fails.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Lookup = Callable[[ScramMechanism, str], ScramCredential | None]
 
 class ScramExchange:
     def __init__(self, mechanism: ScramMechanism, lookup: Lookup, secret: bytes, chance: Random) -> None:
-        """`secret`: of this node, for the salts of those who do not exist."""
+        """Start an exchange; the salts of unknown users are derived from `secret`, which belongs to this node."""
         self._mechanism = mechanism
         self._lookup = lookup
         self._secret = secret
@@ -49,7 +49,7 @@ class ScramExchange:
         self._known = False
         self._credential: ScramCredential | None = None
         self._header = b""
-        self._said = ""  # both first messages, which the proof signs
+        self._said = ""  # both first messages, which the proofs sign
 
     def step(self, token: bytes) -> Step:
         try:
@@ -100,7 +100,7 @@ class ScramExchange:
         if not (proven and self._known):
             return Failure(f"wrong user name or password for {self._user[:100]!r}")
         nonce = found["nonce"]
-        # Kafka's own client repeats "n,," even where it named an authorization id.
+        # Kafka's own client repeats "n,," even if it sent an authorization id.
         if nonce != self._nonce or header not in (self._header, b"n,,"):
             doubled = nonce == self._client_nonce + self._nonce
             return Failure(
@@ -109,14 +109,14 @@ class ScramExchange:
         return Success(self._user, b"v=" + _encode(hmac.digest(credential.server_key, signed, digest)).encode())
 
     def _nobody(self, user: str) -> ScramCredential:
-        """No password leads to a stored key that is itself a hash of our secret."""
+        """Return a credential for an unknown user; no password derives a stored key that is a hash of our secret."""
         salt = hmac.digest(self._secret, b"salt" + user.encode(), "sha512")[:SALT_BYTES]
         key = hmac.digest(self._secret, b"key" + user.encode(), self._mechanism.digest)
         return ScramCredential(salt, key, key, ITERATIONS_MIN)
 
 
 def _unescape(text: str) -> str | None:
-    """A comma is =2C and an equals sign =3D; any other use of = is an error."""
+    """Decode =2C to a comma and =3D to an equals sign; return None for any other use of `=`."""
     parts = re.split(r"(=2C|=3D)", text)
     if any("=" in part for part in parts[::2]):
         return None
