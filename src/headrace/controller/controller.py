@@ -1,4 +1,4 @@
-"""The controller as a machine: each request type has one decision, each record one effect (metadata.state)."""
+"""The controller as a state machine: each request type has one decision, each record one effect (metadata.state)."""
 
 from __future__ import annotations
 
@@ -63,13 +63,16 @@ DECISIONS: dict[type[Any], Callable[[ControllerContext, Any, int, Tx], None]] = 
 
 class Controller:
     def __init__(self, context: ControllerContext, bootstrap: Sequence[Any]) -> None:
-        """`bootstrap`: what the first leader of a new cluster writes before anything else (features, from `format`)."""
+        """Start with an empty state.
+
+        `bootstrap` are the records that the first leader of a new cluster writes before anything else (features, from `format`).
+        """
         self.context = context
         self.undo = context.undo
         self._bootstrap = bootstrap
         self._bootstrapped = False
-        self._transaction = TransactionBuffer()  # only a log that Kafka wrote has any
-        self.on_applied: Callable[[Any, int], None] | None = None  # for whoever follows what will be committed
+        self._transaction = TransactionBuffer()  # metadata transactions occur only in logs that Kafka wrote
+        self.on_applied: Callable[[Any, int], None] | None = None  # called with each record before it is committed
 
     def decide(self, request: Any, now_ms: int, tx: Tx) -> None:
         decision = DECISIONS.get(type(request))
