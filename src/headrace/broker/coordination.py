@@ -123,6 +123,11 @@ class Shard(Generic[MachineType]):
 
 
 class Coordination(Generic[MachineType]):
+    """The shards of one internal topic that this broker leads.
+
+    `end` makes the request that ends a producer's transaction, if records of the topic can belong to transactions.
+    """
+
     def __init__(
         self,
         topic: str,
@@ -135,10 +140,6 @@ class Coordination(Generic[MachineType]):
         *,
         end: Callable[[MarkerRecord], Any] | None = None,
     ) -> None:
-        """Start without shards.
-
-        `end` makes the request that ends a producer's transaction, if records of the topic can belong to transactions.
-        """
         self.topic = topic
         self._make = make
         self._encode = encode

@@ -100,8 +100,12 @@ FIXED = frozenset({"listeners", "listener.security.protocol.map"})
 
 
 class DynamicOptions:
+    """The options of a broker that are currently in effect.
+
+    `settings` are the node's static values, `explicit` the names that its operator set.
+    """
+
     def __init__(self, settings: Mapping[str, Value], explicit: frozenset[str], node_id: NodeId) -> None:
-        """Start with the node's settings; `explicit` names the options that its operator set."""
         self._settings = settings
         self._node_id = node_id
         self._static = {

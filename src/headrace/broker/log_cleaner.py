@@ -41,6 +41,11 @@ class Superseded(HeadraceError):
 
 
 class LogCleaner:
+    """Chooses logs and compacts them, several at a time.
+
+    `options` returns the node's current options; `checkpoint` persists how far each log is clean.
+    """
+
     def __init__(
         self,
         replicas: Replicas,
@@ -51,10 +56,6 @@ class LogCleaner:
         metrics: Metrics,
         checkpoint: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        """Store the collaborators and export the metrics.
-
-        `options` returns the node's current options; `checkpoint` persists how far each log is clean.
-        """
         self._replicas = replicas
         self._options = options
         self._clock = clock

@@ -22,6 +22,11 @@ CONTROLLED_SHUTDOWN_S_MAX = 30.0
 
 
 class Registration:
+    """Registers this broker and sends its heartbeats.
+
+    `give_up` is called if a failed directory could not be reported to the controller for `failure_timeout_s`.
+    """
+
     def __init__(
         self,
         channel: ControllerChannel,
@@ -37,10 +42,6 @@ class Registration:
         failure_timeout_s: float,
         give_up: Callable[[StorageFailed], None],
     ) -> None:
-        """Set up a fenced registration that has not been sent.
-
-        `give_up` is called if a failed directory could not be reported to the controller for `failure_timeout_s`.
-        """
         self._channel = channel
         self._node_id = node_id
         self._cluster_id = cluster_id

@@ -21,6 +21,12 @@ SEEN_WITHIN_S = 1.0  # how long a response waits for this broker's image to incl
 
 
 class TopicCreation:
+    """Creates topics and waits until this broker can serve them.
+
+    `settle` returns when this broker has opened the partitions that its image assigns to it. `internal_topics` maps names to topics as the
+    coordinators need them, no matter which client causes their creation.
+    """
+
     def __init__(
         self,
         channel: ControllerChannel,
@@ -29,11 +35,6 @@ class TopicCreation:
         settle: Callable[[], Awaitable[None]],
         internal_topics: Mapping[str, CreateTopicsRequest.CreatableTopic],
     ) -> None:
-        """Store the collaborators; nothing is created yet.
-
-        `settle` returns when this broker has opened the partitions that its image assigns to it. `internal_topics` maps names to topics as
-        the coordinators need them, no matter which client causes their creation.
-        """
         self._channel = channel
         self._forwarding = forwarding
         self._image = image

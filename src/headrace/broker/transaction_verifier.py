@@ -19,6 +19,12 @@ NOBODY = -1
 
 
 class CoordinatorVerifier:
+    """Sends AddPartitionsToTxn to the coordinator, and retries while the previous transaction is still ending.
+
+    `patience_s` returns the pause between two attempts and the total time to keep trying. `ended` returns after such a pause, or earlier
+    once the transaction is known to have ended.
+    """
+
     def __init__(
         self,
         image: Callable[[], Image],
@@ -27,11 +33,6 @@ class CoordinatorVerifier:
         patience_s: Callable[[], tuple[float, float]],
         ended: Callable[[str, float], Awaitable[None]],
     ) -> None:
-        """Store the collaborators; nothing is sent yet.
-
-        `patience_s` returns the pause between two attempts while the previous transaction is still ending, and the total time to keep
-        trying. `ended` returns after such a pause, or earlier once the transaction is known to have ended.
-        """
         self._image = image
         self._brokers = brokers
         self._loop = loop

@@ -62,11 +62,12 @@ DECISIONS: dict[type[Any], Callable[[ControllerContext, Any, int, Tx], None]] = 
 
 
 class Controller:
-    def __init__(self, context: ControllerContext, bootstrap: Sequence[Any]) -> None:
-        """Start with an empty state.
+    """The controller's state machine.
 
-        `bootstrap` are the records that the first leader of a new cluster writes before anything else (features, from `format`).
-        """
+    `bootstrap` are the records from `format` (features, configs, users) that the first leader of a new cluster writes before all others.
+    """
+
+    def __init__(self, context: ControllerContext, bootstrap: Sequence[Any]) -> None:
         self.context = context
         self.undo = context.undo
         self._bootstrap = bootstrap

@@ -1,4 +1,4 @@
-"""UpdateFeatures, all or nothing: upgrades need support by all brokers, downgrades must not lose metadata."""
+"""UpdateFeatures, all or nothing: the controller and all brokers must support a level; downgrades must not lose metadata."""
 
 from __future__ import annotations
 

@@ -33,6 +33,11 @@ TRANSACTION_VERSION = "transaction.version"
 
 
 class Coordinators:
+    """The coordinators of one broker.
+
+    `dispatcher` returns this broker's: coordinators and partition leaders communicate by requests, even on the same broker.
+    """
+
     def __init__(
         self,
         settings: Settings,
@@ -45,10 +50,6 @@ class Coordinators:
         loop: asyncio.AbstractEventLoop,
         metrics: Metrics,
     ) -> None:
-        """Build the coordinators.
-
-        `dispatcher` returns this broker's: coordinators and partition leaders communicate by requests, even on the same broker.
-        """
         self._options = options
         brokers = OwnBroker(settings.node_id, dispatcher)
         self.groups = Coordination(

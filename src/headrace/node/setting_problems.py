@@ -11,8 +11,9 @@ PROBLEMS_SHOWN_MAX = 50
 
 
 class SettingProblems:
+    """Problems of settings; `origins` has where each option was set: a file and line, a variable or a flag."""
+
     def __init__(self, origins: Mapping[str, str]) -> None:
-        """Start without problems. `origins` says where each option was set: a file and line, a variable or a flag."""
         self._origins = origins
         self._lines: list[str] = []
         self._names: set[str] = set()  # options with a problem

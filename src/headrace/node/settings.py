@@ -1,7 +1,7 @@
 """The settings of a node: Kafka's properties from a file, the environment and `-c name=value`.
 
-Without a file, the defaults are those of a single node. Invalid values prevent the start, with a line for each that says where it was set.
-Each unknown name and each option without effect is logged as a warning.
+Without a file, the defaults are those of a single node. Invalid values prevent the start; they are reported together, with where each
+was set. Each unknown name and each option without effect is logged as a warning.
 """
 
 from __future__ import annotations
