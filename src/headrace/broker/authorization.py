@@ -1,4 +1,4 @@
-"""The broker's authorizer and SCRAM credentials follow the metadata log, like everything else that a broker knows."""
+"""ACLs and SCRAM credentials from the metadata: keeps the broker's authorizer up to date and looks up credentials."""
 
 from __future__ import annotations
 

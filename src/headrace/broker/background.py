@@ -1,6 +1,6 @@
-"""What a broker does beside answering: checkpoints, fsyncs, retention, the expiry of producers, and an eye on the loop's lag.
+"""A broker's periodic work: checkpoints, fsyncs, retention, expiry of producers, measuring the event loop's lag.
 
-Whatever goes over all partitions does so in slices; whatever touches the disk for long leaves the loop.
+Work over all partitions runs in slices; slow disk operations run in a thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 HOUSEKEEPING_S = 1.0
 LAG_PROBE_S = 0.01
-# Fine around what we promise: 10 ms for one turn, 50 ms in the worst of a thousand.
+# Fine-grained around the targets: 10 ms for one iteration of the loop, 50 ms for the worst in a thousand.
 LAG_BUCKETS = (
     0.001, 0.002, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.045, 0.05, 0.06, 0.075, 0.1, 0.25, 0.5, 1.0, 5.0,
 )  # fmt: skip
@@ -38,19 +38,19 @@ FLUSH_CHECK_S = 1.0  # for topics with flush.ms on a node without log.flush.sche
 
 
 class Intervals(Struct, frozen=True):
-    """In milliseconds, as the options have them."""
+    """Intervals of the periodic work in milliseconds, as the options define them."""
 
     high_watermark_ms: int
     recovery_point_ms: int
     log_start_ms: int
     retention_ms: int
     producer_expiry_ms: int
-    flush_ms: int  # LONG_MAX: not set
-    first_ms: int  # after a start, of the rounds that are far apart
+    flush_ms: int  # LONG_MAX if not set
+    first_ms: int  # upper bound for the delay of a first round after a start, except for the expiry of producers
 
 
 class _Turns:
-    """For work that goes over all partitions: the others' turn whenever a slice is over."""
+    """Yields to the event loop at the end of each slice of work over all partitions."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -81,7 +81,7 @@ class Background:
         self._tasks: list[asyncio.Task[None]] = []
         self._under_way: dict[asyncio.Task[None], None] = {}
         self._without_checkpoint: set[str] = set()
-        # All rounds of checkpoints write through the same temporary files.
+        # All checkpoint rounds use the same temporary files.
         self._writing = asyncio.Lock()
 
     def start(self) -> None:
@@ -98,7 +98,7 @@ class Background:
         ]
         for every_s, work in rounds:
             self._tasks.append(self._loop.create_task(self._repeat(every_s, min(first_s, every_s), work)))
-        # As in Kafka not before a whole interval: a producer that writes old timestamps has that long to send a batch again.
+        # The first expiry comes after a whole interval, as in Kafka: a producer with old timestamps has that long to retry a batch.
         expiry_s = intervals.producer_expiry_ms / 1000
         expire = self._repeat(expiry_s, expiry_s, lambda: self._for_each(self._expire_producers))
         self._tasks.append(self._loop.create_task(expire))
@@ -109,7 +109,7 @@ class Background:
             task.cancel()
 
     async def stop(self) -> None:
-        """Returns when no thread is at work any more: what was begun must be on disk BEFORE the logs are closed as clean."""
+        """Stop and wait for running threads: writes in progress must be on disk BEFORE the logs are closed as clean."""
         self.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*self._under_way, return_exceptions=True)
@@ -118,14 +118,14 @@ class Background:
         while True:
             await asyncio.sleep(max(wait_s, EVERY_S_MIN))
             wait_s = every_s
-            # Whoever waits may be cancelled, the work may not: a thread cannot be called back.
+            # Cancelling this task must not cancel the work, because a running thread cannot be cancelled.
             task = self._loop.create_task(work())
             self._under_way[task] = None
             task.add_done_callback(lambda done: self._under_way.pop(done, None))
             await asyncio.shield(task)
 
     async def _for_each(self, work: Callable[[Partition, int], bool]) -> None:
-        """`work` says whether it wants to be called again for the same partition."""
+        """Call `work` for each online partition, repeatedly as long as it returns True."""
         turns = _Turns(self._loop)
         now_ms = self._clock.now_ms()
         for partition in self._replicas.all():
@@ -134,7 +134,7 @@ class Background:
             await turns.take()
 
     def _attempt(self, work: Callable[[Partition, int], bool], partition: Partition, now_ms: int) -> bool:
-        """A failure of the disk takes its directory; damage in one log is told of, and the others go on."""
+        """Run `work` on one partition: a permanent disk error fails its directory, a corrupt log is only logged."""
         try:
             return work(partition, now_ms)
         except OSError as error:
@@ -158,13 +158,13 @@ class Background:
         for log_dir, error in failures:
             if not is_passing(error):
                 self._replicas.fail_directory(log_dir, error)
-            elif log_dir.path not in self._without_checkpoint:  # once, not every few seconds until there is room
+            elif log_dir.path not in self._without_checkpoint:  # logged once, not in each round until there is space
                 log.error(
                     "no checkpoint in %s: %s; a restart would have to check more of the logs", log_dir.path, error
                 )
         self._without_checkpoint = {log_dir.path for log_dir, _ in failures}
 
-    # --- the disk
+    # --- fsyncs and deletions
 
     async def _keep_house(self) -> None:
         for partition in self._replicas.unsynced():
@@ -195,12 +195,12 @@ class Background:
             partition.commit.sync()
         return False
 
-    # --- what need not be kept
+    # --- retention and expiry
 
     @staticmethod
     def _delete_old(partition: Partition, now_ms: int) -> bool:
         if partition.log.is_being_cleaned:
-            return False  # a run would be for nothing if its segments went; there is another round
+            return False  # deleting segments would waste the cleaner's run; the next round tries again
         told = enforce(partition.log, partition.high_watermark, now_ms)
         if told is not None:
             log.info("%s", told)

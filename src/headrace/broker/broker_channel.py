@@ -1,4 +1,4 @@
-"""How a broker reaches brokers: always in requests of the protocol; itself straight in its dispatcher, without the bytes."""
+"""A broker's channel to brokers. Requests to itself go straight to its dispatcher, without being encoded."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headrace.server.frames import MessageHandler
 
 class BrokerChannel(Protocol):
     async def request(self, node_id: int, message: Any) -> Any:
-        """The answer; ConnectionError if that broker cannot be reached."""
+        """Return the response. Raise ConnectionError if that broker cannot be reached."""
 
 
 class OwnBroker:
-    """Where there is one broker only."""
+    """The channel of the only broker of a cluster, which can reach no other broker."""
 
     def __init__(self, node_id: NodeId, dispatcher: Callable[[], MessageHandler]) -> None:
         self._node_id = node_id

@@ -1,7 +1,7 @@
-"""Clients whose metrics are watched (KIP-714): which subscriptions fit each, when it may ask and push, when it is forgotten.
+"""Client metrics (KIP-714): which subscriptions match a client instance, when it may get and push, and when it expires.
 
-The rules are those of Kafka's brokers. One thing is done otherwise: there an instance ends with its connection, here a request over another
-connection begins it anew, and without any its series stay until it expires, so that a short-lived client is seen by the next scrape.
+The rules are those of Kafka's brokers, with one difference. In Kafka an instance ends with its connection; here a request over another
+connection replaces the instance, and otherwise its series stay until it expires, so that the next scrape still sees a short-lived client.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from headrace.records.compression import Codec
 
 log = logging.getLogger(__name__)
 
-INSTANCES_MAX = 16_384  # the least recently used goes first
+INSTANCES_MAX = 16_384  # above this, the least recently used is removed
 EXPIRY_MS_MIN = 60_000
 EXPIRY_INTERVALS = 3
 SWEEP_MS = 5_000
-FORGOTTEN_LINES_MAX = 4_000  # of /metrics, in one turn of the loop
-# After these errors a client must ask again before its time.
+FORGOTTEN_LINES_MAX = 4_000  # lines of /metrics removed in one iteration of the event loop
+# After these errors a client has to get its subscriptions again before the interval is over.
 _ASK_AGAIN = frozenset({ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE})
 _RESERVED = frozenset({ZERO_UUID, METADATA_TOPIC_ID})
 
 
 class Client(Struct, frozen=True):
-    """What a request and its connection say of who sent it."""
+    """The sender of a request, as described by the request and its connection."""
 
     client_id: str | None
     software_name: str
@@ -67,10 +67,10 @@ class Client(Struct, frozen=True):
 class Instance(Struct):
     id: Uuid
     client: Client
-    metrics: tuple[str, ...]  # prefixes of the names that are wanted, or ALL_METRICS
+    metrics: tuple[str, ...]  # prefixes of the subscribed metric names, or ALL_METRICS
     interval_ms: int
     subscription_id: int
-    version: int  # of the subscriptions that it was made from
+    version: int  # version of the subscriptions that the instance was made from
     last_get_ms: float = -inf
     last_push_ms: float = -inf
     is_terminating: bool = False
@@ -83,7 +83,7 @@ class Instance(Struct):
 
     @property
     def kept_ms(self) -> int:
-        """Of silence, until it is forgotten."""
+        """Return how long the instance is kept after its last request."""
         return max(EXPIRY_MS_MIN, EXPIRY_INTERVALS * self.interval_ms)
 
     def wants(self, metric: str) -> bool:
@@ -96,7 +96,10 @@ class Instance(Struct):
         return True
 
     def may_push(self, now_ms: float) -> bool:
-        """The first push after an answer may come at any time: clients shorten or stretch their first interval by chance."""
+        """Return whether a push is allowed now, and if so record it.
+
+        The first push after getting the subscriptions is always allowed, because clients randomize their first interval.
+        """
         if self.last_get_ms <= self.last_push_ms and now_ms - self.last_push_ms < self.interval_ms:
             return False
         self.last_push_ms = now_ms
@@ -118,7 +121,7 @@ class ClientTelemetry:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether there is any subscription, so that clients should be offered to push."""
+        """Return whether there is any subscription, so that clients should be offered the telemetry APIs."""
         return bool(self._subscriptions)
 
     def knows(self, instance_id: Uuid) -> bool:
@@ -134,11 +137,11 @@ class ClientTelemetry:
             try:
                 if configs:
                     self._subscriptions[name] = read_subscription(configs)
-            except KafkaError as error:  # another program wrote it, or an earlier version
+            except KafkaError as error:  # written by another program or an earlier version
                 log.error("the client-metrics subscription %s is not used: %s", name, error.message)
 
     def subscribe(self, instance_id: Uuid, client: Client, now_ms: float) -> Instance:
-        """GetTelemetrySubscriptions; raises KafkaError."""
+        """Return the instance that a GetTelemetrySubscriptions request is about. Raise KafkaError if it comes too early."""
         self.sweep(now_ms)
         is_new = instance_id == ZERO_UUID
         while instance_id == ZERO_UUID or (is_new and instance_id in self._instances):
@@ -150,7 +153,7 @@ class ClientTelemetry:
         return instance
 
     def admit(self, request: PushTelemetryRequest, client: Client, now_ms: float) -> Instance:
-        """PushTelemetry, before the payload is looked at; raises KafkaError."""
+        """Check a PushTelemetry request without its payload and return its instance. Raise KafkaError if it is refused."""
         instance_id = Uuid(request.client_instance_id)
         if instance_id in _RESERVED:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{uuid_text(instance_id)} is no client instance id")
@@ -181,14 +184,17 @@ class ClientTelemetry:
             )
 
     def sweep(self, now_ms: float) -> None:
-        """Forgets who was silent for too long. Called when somebody asks: nobody needs it earlier."""
+        """Remove expired instances, at most every `SWEEP_MS`.
+
+        Called on demand, by requests and scrapes: nothing observes an expired instance before then.
+        """
         if now_ms - self._swept_ms < SWEEP_MS:
             return
         lines = len(self._series)
         for instance in [one for one in self._instances.values() if one.expires_ms <= now_ms]:
             self._forget(instance.id)
             if lines - len(self._series) >= FORGOTTEN_LINES_MAX:
-                return  # the rest with the next who asks
+                return  # the next call removes the rest
         self._swept_ms = now_ms
 
     def _forget(self, instance_id: Uuid) -> None:
@@ -236,8 +242,10 @@ def _too_early(instance: Instance) -> KafkaError:
 
 
 def _subscription_id(metrics: tuple[str, ...], interval_ms: int, instance_id: Uuid) -> int:
-    """As Kafka computes it, so that a client may go from one broker to another: a checksum of Java's text of the set, and Java's hash
-    of the id. Several names stand in the order of the alphabet; Java's order of a set is nobody's promise."""
+    """Return the subscription id as Kafka computes it, so that a client can move from one broker to another.
+
+    It combines a checksum of Java's string form of the set with Java's hash of the id. Names are sorted; Java's set order is unspecified.
+    """
     checksum = crc32c(f"[{', '.join(metrics)}]{interval_ms}".encode())
     words = [int.from_bytes(instance_id[at : at + 4], "big") for at in range(0, 16, 4)]
     for word in words:
@@ -246,7 +254,7 @@ def _subscription_id(metrics: tuple[str, ...], interval_ms: int, instance_id: Uu
 
 
 def _spellings(address: str) -> tuple[str, ...]:
-    """Ours, and Java's: all eight groups of an IPv6 address."""
+    """Return the address as Python and as Java write it; Java writes all eight groups of an IPv6 address."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

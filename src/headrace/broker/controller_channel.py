@@ -1,4 +1,4 @@
-"""How a broker reaches the controller: always in encoded frames, over a connection or, in one process, straight into its dispatcher."""
+"""A broker's channel to the controller: encoded frames, over a connection or to a dispatcher in the same process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headrace.server.outlet import joined
 
 class ControllerChannel(Protocol):
     async def request(self, message: Any) -> Any:
-        """The decoded answer; Disconnected if the controller cannot be reached."""
+        """Return the decoded response. Raise Disconnected, or ConnectionError in the same process, if there is none."""
 
 
 class LocalChannel:
-    """Broker and controller in one process: the same frames as over a socket, without the socket, sent by the node as itself."""
+    """A channel to a controller in the same process: the usual frames without a socket, sent by the node as itself."""
 
     def __init__(self, dispatcher: Callable[[], FrameHandler], client_id: str) -> None:
         self._dispatcher = dispatcher

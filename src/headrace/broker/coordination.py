@@ -1,6 +1,7 @@
-"""Runs the coordinators of this broker: a machine for each partition of an internal topic that it leads.
+"""Runs the coordinators of this broker: a state machine for each partition of an internal topic that it leads.
 
-A partition that comes to be led here is loaded in slices, then answers; one whose leadership is lost forgets everything at once.
+When this broker becomes the leader of a partition, its shard is loaded in slices and then serves requests. When leadership is lost, the
+shard is dropped at once.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from headrace.statemachine.transactional import MarkerRecord
 log = logging.getLogger(__name__)
 
 LOAD_SLICE_S = 0.004
-LOAD_TOLD_S = 1.0  # from here on a load is worth a line in the log
+LOAD_TOLD_S = 1.0  # loads that take longer are logged
 LOAD_AGAIN_S = 5.0
 TIMER_S_MIN = 0.001
 NO_LEADERSHIP = -1
@@ -38,7 +39,7 @@ MachineType = TypeVar("MachineType", bound=Machine[Any, Any])
 
 
 class Shard(Generic[MachineType]):
-    """One term of leadership of one partition."""
+    """The state machine of one partition during one term of leadership, with its runtime and timer."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Shard(Generic[MachineType]):
         return str(self.journal.partition.name)
 
     async def load(self, turns: asyncio.Lock) -> None:
-        """A slice at each of its turns: many shards that are loaded at once take them one after the other."""
+        """Load the journal slice by slice and start leading; shards that load at the same time take turns."""
         await self.journal.settled()
         began, pieces = self._loop.time(), self.journal.read()
         is_whole = False
@@ -76,7 +77,7 @@ class Shard(Generic[MachineType]):
         self._set_alarm()
 
     async def _load_slice(self, pieces: AsyncIterator[tuple[int, list[Any]]]) -> bool:
-        """Whether that was the last."""
+        """Apply records for `LOAD_SLICE_S` and return whether the journal has been read to its end."""
         end = self._loop.time() + LOAD_SLICE_S
         async for first, records in pieces:
             for _ in self.runtime.load([(first, records)]):
@@ -90,12 +91,16 @@ class Shard(Generic[MachineType]):
         self._set_alarm()
 
     def arm(self, timer: Hashable, at_ms: int) -> None:
-        """Without a decision."""
+        """Set a timer outside a decision."""
         self.runtime.arm(timer, at_ms)
         self._set_alarm()
 
     def _set_alarm(self) -> None:
-        """One that rings too early does no harm: it is set again then. Nearly every request moves a timer to later."""
+        """Schedule `_tick` for the next timer.
+
+        An alarm that fires too early is harmless, because `_tick` sets it again. It is therefore not moved to later, although nearly
+        every request moves a timer to later.
+        """
         at_ms = self.runtime.next_timer()
         if at_ms is None or (self._alarm is not None and self._alarm_ms <= at_ms):
             return
@@ -118,6 +123,11 @@ class Shard(Generic[MachineType]):
 
 
 class Coordination(Generic[MachineType]):
+    """The shards of one internal topic that this broker leads.
+
+    `end` makes the request that ends a producer's transaction, if records of the topic can belong to transactions.
+    """
+
     def __init__(
         self,
         topic: str,
@@ -130,7 +140,6 @@ class Coordination(Generic[MachineType]):
         *,
         end: Callable[[MarkerRecord], Any] | None = None,
     ) -> None:
-        """`end` makes the request that ends a transaction of a producer, where producers write into the topic."""
         self.topic = topic
         self._make = make
         self._encode = encode
@@ -141,14 +150,14 @@ class Coordination(Generic[MachineType]):
         self._end = end
         self._shards: dict[int, Shard[MachineType]] = {}
         self._loading: dict[int, asyncio.Task[None]] = {}
-        self._broken: dict[int, str] = {}  # could not be loaded, and why
+        self._broken: dict[int, str] = {}  # why a shard could not be loaded, by partition index
         self._turns = asyncio.Lock()
         self._closed = False
 
     # --- following leadership
 
     def elected(self, partition: Partition) -> None:
-        """Told of a partition of the topic whenever metadata says something about it."""
+        """Load or unload the shard of a partition of the topic; called whenever its metadata changes."""
         index, held = partition.name.partition, self._shards.get(partition.name.partition)
         if held is not None and held.journal.leads and held.journal.partition is partition:
             return
@@ -159,7 +168,7 @@ class Coordination(Generic[MachineType]):
             partition, self._encode, self._decode, self._clock, self._loop, with_markers=self._end is not None
         )
         shard = self._shards[index] = Shard(self._make(), journal, self._clock, self._loop)
-        # AFTER the runtime, which rolls back and refuses whoever waits for an answer.
+        # AFTER the runtime's callback, which rolls back and fails the parked requests.
         journal.on_lost(partial(self._lost, index, shard))
         self._loading[index] = task = self._loop.create_task(self._load(index, shard))
         task.add_done_callback(lambda _: self._loading.pop(index) if self._loading.get(index) is task else None)
@@ -183,7 +192,7 @@ class Coordination(Generic[MachineType]):
             self._loop.call_later(LOAD_AGAIN_S, self._load_again, index, shard)
 
     def _load_again(self, index: int, shard: Shard[MachineType]) -> None:
-        """A disk may have failed only once, and nobody else tells of this partition until the node starts again."""
+        """Retry a failed load: the disk error may be transient, and nothing else triggers a load before a restart."""
         if self._shards.get(index) is shard:
             self._unload(index)
             self.elected(shard.journal.partition)
@@ -208,14 +217,14 @@ class Coordination(Generic[MachineType]):
             self._unload(index)
 
     async def settle(self) -> None:
-        """Returns when nothing is being loaded."""
+        """Wait until nothing is being loaded."""
         while self._loading:
             await asyncio.wait(list(self._loading.values()))
 
-    # --- asking
+    # --- requests
 
     def partition_of(self, name: str) -> int:
-        """KafkaError COORDINATOR_NOT_AVAILABLE while there is no such topic."""
+        """Return the partition that coordinates `name`. Raise COORDINATOR_NOT_AVAILABLE while the topic does not exist."""
         topic = self._image().topics.get(self.topic)
         if topic is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -226,43 +235,52 @@ class Coordination(Generic[MachineType]):
         return self.partition_of(name) in self._shards
 
     def epoch_of(self, name: str) -> int:
-        """Of the leadership in which this broker coordinates it; -1 if it does not."""
+        """Return the leader epoch in which this broker coordinates `name`, or -1 if it does not."""
         topic = self._image().topics.get(self.topic)
         shard = None if topic is None else self._shards.get(coordinator_partition(name, len(topic.partitions)))
         return NO_LEADERSHIP if shard is None or not shard.journal.leads else shard.journal.epoch
 
     def term_of(self, name: str) -> object:
-        """Of this broker as its coordinator, or None; another one after each unload. A move to another directory keeps the epoch."""
+        """Return an object that identifies the term in which this broker coordinates `name`, or None if it does not.
+
+        Unlike the epoch, the term changes with every unload: a move to another directory keeps the epoch.
+        """
         topic = self._image().topics.get(self.topic)
         shard = None if topic is None else self._shards.get(coordinator_partition(name, len(topic.partitions)))
         return None if shard is None or not shard.journal.leads else shard
 
     def machine_of(self, name: str) -> MachineType:
-        """To read what is committed."""
+        """Return the state machine that coordinates `name`, for reading committed state. Raise KafkaError if there is none."""
         return self._shard(self.partition_of(name)).machine
 
     def machines(self) -> list[MachineType]:
-        """All that can be loaded; KafkaError COORDINATOR_LOAD_IN_PROGRESS if one of them is not yet."""
+        """Return all state machines except broken ones. Raise COORDINATOR_LOAD_IN_PROGRESS if one is still loading."""
         return [self._shard(index).machine for index in sorted(self._shards) if index not in self._broken]
 
     def loaded(self) -> list[MachineType]:
-        """Those that answer now."""
+        """Return the state machines that serve requests now."""
         return [shard.machine for _, shard in sorted(self._shards.items()) if shard.runtime.leading]
 
     def decide(self, name: str, request: Any) -> asyncio.Future[Any]:
-        """The answer, when everything that it rests on is committed: often that is now. KafkaError, now or later, if there is none."""
+        """Return a future of the response, which completes once everything the response depends on is committed.
+
+        That is often immediately. KafkaError is raised, or set on the future, if there is no response.
+        """
         shard = self._shard(self.partition_of(name))
         future: asyncio.Future[Any] = self._loop.create_future()
         shard.submit(request, partial(_settle, future))
         return future
 
     def guard(self, name: str, producer_id: int, producer_epoch: int, *, adds: bool) -> Guard:
-        """For `decide_in_transaction`; if it `waits`, the coordinator of the transaction has to say yes first."""
+        """Return the guard for `decide_in_transaction`; if it `waits`, the transaction's coordinator must first confirm."""
         partition = self._shard(self.partition_of(name)).journal.partition
         return partition.guard(producer_id, producer_epoch, NO_SEQUENCE, adds=adds)
 
     def decide_in_transaction(self, name: str, request: Any, guard: Guard) -> asyncio.Future[Any]:
-        """Like `decide`, where what is written belongs to the transaction of a producer. INVALID_TXN_STATE if that has ended."""
+        """Decide as `decide` does, with records that belong to a producer's transaction.
+
+        Fail with INVALID_TXN_STATE if the transaction has ended.
+        """
         journal = self._shard(self.partition_of(name)).journal
         journal.guard = guard
         try:
@@ -278,8 +296,10 @@ class Coordination(Generic[MachineType]):
         marker: TransactionMarker,
         transaction_version: int,
     ) -> asyncio.Future[None]:
-        """Writes a marker to that partition of the topic, and lets its machine know. Done when it is committed; else KafkaError, with
-        what the leader of a partition would say."""
+        """Write a marker to a partition of the topic and apply it to its state machine.
+
+        The future completes when the marker is committed, or fails with the KafkaError that a partition's leader would return.
+        """
         assert self._end is not None, f"nothing of {self.topic} belongs to transactions"
         record = MarkerRecord(producer_id, producer_epoch, marker.coordinator_epoch, marker.commit, transaction_version)
         future: asyncio.Future[None] = self._loop.create_future()
@@ -292,8 +312,10 @@ class Coordination(Generic[MachineType]):
     def glance(
         self, name: str, look: Callable[[MachineType, Any, int, Arm], Answer | None], request: Any
     ) -> Answer | None:
-        """For what is asked by the ten thousand a second and changes nothing but timers: what `look` finds without a decision. None:
-        it has to be decided."""
+        """Return what `look` finds without a decision, or None if the request has to be decided.
+
+        This is for requests that come ten thousand times a second and change nothing but timers.
+        """
         topic = self._image().topics.get(self.topic)
         shard = None if topic is None else self._shards.get(coordinator_partition(name, len(topic.partitions)))
         if shard is None or not shard.runtime.is_settled or not shard.journal.leads:
@@ -301,7 +323,7 @@ class Coordination(Generic[MachineType]):
         return look(shard.machine, request, self._clock.now_ms(), shard.arm)
 
     def decide_everywhere(self, request: Any) -> None:
-        """On every shard that is loaded; nobody hears the answers."""
+        """Submit the request to every loaded shard and ignore the responses."""
         for index in sorted(self._shards):
             if self._shards[index].runtime.leading:
                 self._shards[index].submit(request, lambda answer, error: None)
@@ -341,12 +363,12 @@ def _settle_end(future: asyncio.Future[None], answer: None, error: Exception | N
         future.set_exception(error)
 
 
-# Of a coordinator; whoever wants a marker written knows partitions and their leaders.
+# Coordinator errors, which are translated for the sender of a marker: it expects the errors of a partition's leader.
 NOT_LEADING = frozenset(
     {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 )
 
-# What a partition says when it refuses a write, as clients of a coordinator know it.
+# Errors of a partition that refuses a write -> errors that a coordinator's clients expect.
 APPEND_ERRORS = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,

@@ -1,4 +1,4 @@
-"""Tells the controller in which directory a replica lies, where metadata does not know it yet (AssignReplicasToDirs, KIP-858)."""
+"""Reports to the controller the directory of each replica that the metadata lacks (AssignReplicasToDirs, KIP-858)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class DirectoryAssignments:
         self._replicas = replicas
         self._broker_epoch = broker_epoch
         self._wanted = asyncio.Event()
-        self._told: dict[TopicPartition, tuple[Uuid, Uuid]] = {}  # and not seen in the metadata log yet
+        self._told: dict[TopicPartition, tuple[Uuid, Uuid]] = {}  # reported, but not yet seen in the metadata log
         replicas.on_unassigned = self._wanted.set
 
     async def run(self) -> None:
-        """For ever."""
+        """Report unassigned replicas until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
@@ -67,6 +67,6 @@ class DirectoryAssignments:
         if answer.error_code != ErrorCode.NONE:
             log.warning("the controller does not hear where replicas lie: %s", ErrorCode(answer.error_code).name)
             return False
-        # What it refused is gone or not ours by now: the next image says so.
+        # Replicas that the controller refused are deleted or no longer on this broker; the next image will show it.
         self._told.update(places)
         return True

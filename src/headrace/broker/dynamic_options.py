@@ -1,7 +1,7 @@
-"""Options of a broker that change while it runs (KIP-226): records of the metadata log, over what its own settings say.
+"""Broker options that can change at runtime (KIP-226): records of the metadata log that override the node's settings.
 
-A value for one broker is stronger than one for all of them, and both are stronger than settings. Whoever must act on a change
-subscribes; whoever reads `values` each time needs not.
+A value for one broker overrides the value for all brokers, and both override the settings. Code that must act on a change subscribes;
+code that reads `values` each time need not.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from headrace.metadata.topic_options import BROKER_DEFAULTS, topic_defaults
 
 log = logging.getLogger(__name__)
 
-CLEANER_BUFFER_BYTES_MIN = 1 << 20  # of the offset map of one cleaner thread
+CLEANER_BUFFER_BYTES_MIN = 1 << 20  # exclusive lower bound for the offset map of one cleaner thread
 
-# Only of a listener: `listener.name.<listener>.<option>`.
+# Dynamic only per listener, as `listener.name.<listener>.<option>`.
 STORES = frozenset(
     {
         "ssl.key.password", "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.location",
@@ -53,7 +53,7 @@ THREADS = frozenset(
         "remote.log.manager.follower.thread.pool.size", "remote.log.reader.threads",
     }
 )  # fmt: skip
-# What topics get by default, as far as Kafka lets it change: minutes, hours and the scheduler's interval stay as they are.
+# Topic defaults that Kafka lets change at runtime. The variants in minutes and hours and the flush scheduler's interval are static.
 TOPIC_DEFAULTS = frozenset(broker for behind in BROKER_DEFAULTS.values() for broker, _ in behind[:1])
 CONNECTIONS = frozenset(
     {"max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides", "max.connection.creation.rate"}
@@ -72,7 +72,7 @@ _OTHERS = frozenset(
         "share.coordinator.cached.buffer.max.bytes", "transaction.partition.verification.enable",
     }
 )  # fmt: skip
-# Only ever dynamic: settings know nothing of them.
+# Options that can only be set dynamically, not in the settings.
 RATES = frozenset(
     {
         "follower.replication.throttled.rate", "leader.replication.throttled.rate",
@@ -81,7 +81,7 @@ RATES = frozenset(
 )  # fmt: skip
 CLUSTER_WIDE = TOPIC_DEFAULTS | CONNECTIONS | THREADS | RATES | _OTHERS | {PRODUCER_EXPIRY}
 DYNAMIC = PER_BROKER | CLUSTER_WIDE
-# Taken over here as soon as they change. All others are kept, for whoever reads them, and a line in the log says so.
+# Options that take effect as soon as they change. All others are only stored, and a warning is logged.
 EFFECTIVE = TOPIC_DEFAULTS | {
     PRODUCER_EXPIRY,
     "max.connections",
@@ -95,13 +95,17 @@ EFFECTIVE = TOPIC_DEFAULTS | {
     "log.cleaner.threads",
     "transaction.partition.verification.enable",
 }
-# Doors cannot be opened or closed on a running node: saying yes would be a lie.
+# Listeners cannot be opened or closed on a running node, so such a change is refused.
 FIXED = frozenset({"listeners", "listener.security.protocol.map"})
 
 
 class DynamicOptions:
+    """The options of a broker that are currently in effect.
+
+    `settings` are the node's static values, `explicit` the names that its operator set.
+    """
+
     def __init__(self, settings: Mapping[str, Value], explicit: frozenset[str], node_id: NodeId) -> None:
-        """`settings` are the node's values, `explicit` the names that its operator set."""
         self._settings = settings
         self._node_id = node_id
         self._static = {
@@ -109,7 +113,7 @@ class DynamicOptions:
             for name in sorted(explicit & NODE_OPTIONS.keys())
             if (text := NODE_OPTIONS[name].text(settings[name])) is not None
         }
-        self._static.setdefault("broker.id", str(node_id))  # another name of node.id
+        self._static.setdefault("broker.id", str(node_id))  # an alias of node.id
         self._defaults = {
             name: text
             for name, option in NODE_OPTIONS.items()
@@ -118,7 +122,7 @@ class DynamicOptions:
         self._own: Mapping[str, str] = NO_CONFIG
         self._all: Mapping[str, str] = NO_CONFIG
         self._tell: list[Callable[[Mapping[str, Value]], None]] = []
-        self.values: Mapping[str, Value] = settings  # in force now
+        self.values: Mapping[str, Value] = settings  # values currently in effect
         self._topic_defaults = topic_defaults(settings)
 
     def topic_defaults(self) -> Mapping[str, Value]:
@@ -133,13 +137,13 @@ class DynamicOptions:
         return BrokerLayers(self._own, self._all, self._static, self._defaults)
 
     def subscribe(self, tell: Callable[[Mapping[str, Value]], None]) -> None:
-        """Told all values whenever any of them may have changed; and now, if something is set already."""
+        """Call `tell` with all values whenever any may have changed, and right now if anything is set dynamically."""
         self._tell.append(tell)
         if self._own or self._all:
             tell(self.values)
 
     def publish(self, old: Image, new: Image, changes: Changes) -> None:
-        """A metadata publisher; BEFORE those that read our values."""
+        """Take over the dynamic options of a new image. Must run BEFORE publishers that read `values`."""
         me = str(self._node_id)
         if not any(kind == BROKER_CONFIG and name in ("", me) for kind, name in changes.configs):
             return
@@ -158,10 +162,13 @@ class DynamicOptions:
         for tell in self._tell:
             tell(values)
 
-    # --- what a client may ask for
+    # --- validation of client requests
 
     def check(self, texts: Mapping[str, str], *, per_broker: bool) -> None:
-        """All dynamic options of one broker, or of all of them, as they would be. In Kafka's order and words."""
+        """Raise KafkaError if the options would be invalid after a change, checking in Kafka's order with its messages.
+
+        `texts` are all dynamic options of this broker, or without `per_broker` of the whole cluster, as they would be.
+        """
         _refuse(
             [name for name in texts if name in NODE_OPTIONS and name not in DYNAMIC],
             "Cannot update these configs dynamically",
@@ -228,7 +235,7 @@ class DynamicOptions:
 
 
 def cleaner_buffer_complaint(values: Mapping[str, Value]) -> str | None:
-    """Return what is wrong with the memory of the log cleaner, which its threads share, or None."""
+    """Return what is wrong with the buffer that the log cleaner's threads share, or None."""
     threads, size = values["log.cleaner.threads"], values["log.cleaner.dedupe.buffer.size"]
     assert isinstance(threads, int) and isinstance(size, int)
     if size // max(threads, 1) > CLEANER_BUFFER_BYTES_MIN:
@@ -249,7 +256,7 @@ def _refuse(names: list[str], complaint: str) -> None:
 
 
 def _usable(texts: Mapping[str, str], *, per_broker: bool) -> dict[str, str]:
-    """Without what may not be set here, whoever wrote it: a broker must start whatever the log says."""
+    """Return the options that may be set at this level and log the others: a broker must start whatever the log contains."""
     usable = {}
     for name, text in texts.items():
         option = NODE_OPTIONS.get(_base(name))

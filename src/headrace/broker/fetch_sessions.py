@@ -1,6 +1,6 @@
-"""Incremental fetch sessions (KIP-227): a consumer names its partitions once and then only what changes.
+"""Incremental fetch sessions (KIP-227): a consumer sends its partitions once and afterwards only the changes.
 
-A session remembers each partition's last answer, and an incremental answer holds only partitions that have something new to say.
+A session remembers each partition's last response, and an incremental response contains only partitions with news.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 EPOCH_MAX = 0x7FFFFFFF
 
-Key = tuple[str | bytes, int]  # topic name up to v12, topic id from v13 on; partition
+Key = tuple[str | bytes, int]  # topic name up to v12 or topic id from v13 on, and partition index
 
 
 class SessionPartition(Struct):
-    """What the client wants of one partition, and what it was last told."""
+    """What the client requests from one partition, and what it was last sent."""
 
     fetch: FetchRequest.FetchPartition
     high_watermark: int = -1
@@ -40,7 +40,7 @@ class FetchSession(Struct):
 
 
 class FetchPlan:
-    """The partitions of one request, in the order of service, and how the answer is cut down."""
+    """The partitions of one request in the order to serve them, and which of them the response includes."""
 
     __slots__ = ("incremental", "partitions", "session", "uses_ids")
 
@@ -61,17 +61,17 @@ class FetchPlan:
         return 0 if self.session is None else self.session.id
 
     def keep(self, key: Key, answer: FetchResponse.PartitionData) -> bool:
-        """Does this partition belong into the answer? Remembers what was told."""
+        """Return whether the response must include this partition, and remember what was sent."""
         known = self.partitions[key]
         has_data = answer.records is not None and len(answer.records) > 0
         changed = answer.high_watermark != known.high_watermark or answer.log_start_offset != known.log_start
         failed = answer.error_code != ErrorCode.NONE
         diverges = answer.diverging_epoch.epoch >= 0
-        # After an error the next answer must come whatever it says, so that the client learns that it is over.
+        # After an error the next response must include the partition in any case, so that the client learns that it recovered.
         known.high_watermark = -1 if failed else answer.high_watermark
         known.log_start = answer.log_start_offset
         if self.session is not None and (has_data or not self.incremental):
-            # Served now, last in line next time: nobody starves behind a busy partition. A new session starts in the order of its answer.
+            # A partition served now goes last next time, so that a busy one starves no other. A new session starts in response order.
             self.session.partitions.move_to_end(key)
         return not self.incremental or has_data or changed or failed or diverges
 
@@ -86,7 +86,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def plan(self, request: FetchRequest, version: int, now: float) -> FetchPlan:
-        """Raises KafkaError with the session errors that a client answers with a new full fetch."""
+        """Return the plan for a request. Raise KafkaError with a session error, to which a client reacts with a full fetch."""
         uses_ids = version >= 13
         if version < 7 or request.session_epoch == FINAL_EPOCH:
             if request.session_id:
@@ -117,7 +117,7 @@ class FetchSessions:
             for index in topic.partitions:
                 session.partitions.pop((topic.topic_id if uses_ids else topic.topic, index), None)
         if not session.partitions:
-            # All were forgotten: the session ends, and the client may open another.
+            # The client has removed all partitions: the session ends, and the client may open another one.
             del self._sessions[session.id]
             return FetchPlan(OrderedDict(), None, uses_ids, incremental=False)
         session.epoch = _next_epoch(session.epoch)
@@ -129,7 +129,7 @@ class FetchSessions:
         if len(self._sessions) >= self._slots:
             oldest = next(iter(self._sessions.values()))
             if now - oldest.last_used < EVICT_AFTER_S:
-                return None  # the client goes on without a session
+                return None  # the client continues without a session
             del self._sessions[oldest.id]
         session_id = 0
         while session_id == 0 or session_id in self._sessions:

@@ -1,4 +1,4 @@
-"""What only the controller may decide is forwarded to it in an Envelope, with the name of whoever asked (KIP-590)."""
+"""Forwards requests that only the controller may decide, in an Envelope with the client's principal (KIP-590)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Forwarding:
         self._channel = channel
 
     async def forward(self, message: Any, version: int, peer: Peer, client_id: str | None) -> Any:
-        """The controller's answer to this very request; KafkaError if the envelope itself was refused."""
+        """Return the controller's response to the wrapped request. Raise KafkaError if the envelope itself was refused."""
         frame = b"".join(encode_request(message, version, _CORRELATION_ID, client_id or ""))[4:]
         answer: EnvelopeResponse = await self._channel.request(
             EnvelopeRequest(
@@ -43,7 +43,7 @@ def encode_principal(principal: Principal) -> bytes:
 
 
 def decode_principal(raw: bytes) -> Principal:
-    """KafkaError if this is no principal that we could have written."""
+    """Decode a principal from `encode_principal`. Raise KafkaError if its version is unknown."""
     if len(raw) < 2 or int.from_bytes(raw[:2], "big") != PRINCIPAL_VERSION:
         raise KafkaError(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, "unknown version of the principal")
     data = codec(DefaultPrincipalData, PRINCIPAL_VERSION).decode(raw, 2)
@@ -54,4 +54,4 @@ def _address(text: str) -> bytes:
     try:
         return ipaddress.ip_address(text.partition("%")[0]).packed
     except ValueError:
-        return b"\x7f\x00\x00\x01"  # a peer without an address lives in this process
+        return b"\x7f\x00\x00\x01"  # a peer without an address is in this process

@@ -1,6 +1,6 @@
-"""How far groups are behind, for /metrics: in records and in time, so that nobody needs an exporter beside the node.
+"""Consumer group lag for /metrics, in records and in seconds, so that no separate exporter is needed.
 
-Told by the broker that coordinates a group, of the partitions that it leads itself. The names are those that dashboards know.
+A group's coordinator exposes the lag on the partitions that it also leads. The metric names are those that existing dashboards use.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
 from headrace.storage.file_range import FileRange
 
-SERIES_MAX = 50_000  # partitions of groups; a scrape of more helps nobody
-Row = tuple[str, int, int | None, float | None]  # labels, committed offset, lag and its age
+SERIES_MAX = 50_000  # pairs of group and partition per scrape
+Row = tuple[str, int, int | None, float | None]  # labels, committed offset, lag in records, lag in seconds
 
 _HELP = {
     "kafka_consumergroup_current_offset": "What the group has committed.",
@@ -48,14 +48,14 @@ class GroupLag:
             if row is not None:
                 rows.append(row)
             if number % LINES_AT_ONCE == 0:
-                yield b""  # nothing to say yet, but others wait
+                yield b""  # let other tasks run
         for column, (name, text) in enumerate(_HELP.items(), 1):
             yield from family(
                 name, text, "gauge", ((row[0], value) for row in rows if isinstance(value := row[column], int | float))
             )
 
     def _rows(self) -> Iterator[Row | None]:
-        """None for a group that is left out."""
+        """Yield a row per committed partition, or None for a group that is left out."""
         self._left_out, told, now_ms = 0, 0, self._clock.now_ms()
         for machine in self._groups.loaded():
             for group, offsets in machine.offsets.groups.committed_items():
@@ -80,7 +80,10 @@ class GroupLag:
 
 
 def _age_s(partition: Partition, offset: int, now_ms: int) -> float | None:
-    """By the batch that holds the first unread record; None if it does not lie in memory: a scrape waits for no disk."""
+    """Return the age of the batch with the first unread record, or None if it is not cached.
+
+    A scrape must not wait for a disk.
+    """
     try:
         found = partition.log.read(max(offset, partition.log.log_start), HEADER_BYTES, partition.high_watermark).range
         data = FileRange(found.file, found.position, min(found.size, HEADER_BYTES)).read_cached()

@@ -1,4 +1,4 @@
-"""Groups follow the metadata log: with a topic go the offsets that were committed for it."""
+"""Metadata publisher for groups: deletes the committed offsets of deleted topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of in-sync replicas and leaders for /metrics, counted as metadata tells of them."""
+"""Counts changes of in-sync replicas and leaders for /metrics, as they appear in the metadata."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.metadata.loader import Changes
 
 
 class IsrMetrics:
-    """A metadata publisher. Counts shrinks and expansions of partitions that this broker leads, and elections of all."""
+    """A metadata publisher that counts ISR changes of partitions led by this broker, and elections of all partitions."""
 
     def __init__(self, metrics: Metrics, node_id: int) -> None:
         self._node_id = node_id

@@ -1,7 +1,7 @@
-"""Compaction on a running node: the dirtiest log is chosen on the loop and cleaned step by step in a thread; segments are exchanged here.
+"""Compaction on a running node: the dirtiest log is cleaned step by step in a thread, and its segments are swapped here.
 
-A log that is deleted, moved or cut while it is cleaned is left alone: the run is given up. One that cannot be cleaned is told of once
-and never tried again by this process, as in Kafka.
+The log is chosen on the event loop. If it is deleted, moved or truncated while it is being cleaned, the run is abandoned. A log that
+cannot be cleaned is logged once and never tried again by this process, as in Kafka.
 """
 
 from __future__ import annotations
@@ -29,18 +29,23 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-STEP_BYTES = 4 << 20  # by one call of a thread: some milliseconds, after which it can be stopped
+STEP_BYTES = 4 << 20  # bytes per call in a thread: a few milliseconds, after which the run can be stopped
 THROTTLED_STEP_S = 0.1
-UNTHROTTLED = 1e15  # bytes a second that nobody reaches
+UNTHROTTLED = 1e15  # bytes per second, beyond any disk
 SECRET_BYTES = 16
 CHOICE_SLICE_S = 0.004
 
 
 class Superseded(HeadraceError):
-    """The log is not what it was when the run began, or the node stops."""
+    """The log has changed since the run began, or the node is stopping."""
 
 
 class LogCleaner:
+    """Chooses logs and compacts them, several at a time.
+
+    `options` returns the node's current options; `checkpoint` persists how far each log is clean.
+    """
+
     def __init__(
         self,
         replicas: Replicas,
@@ -51,7 +56,6 @@ class LogCleaner:
         metrics: Metrics,
         checkpoint: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        """`options` are the node's, as they are now; `checkpoint` writes down how far each log is clean."""
         self._replicas = replicas
         self._options = options
         self._clock = clock
@@ -62,7 +66,7 @@ class LogCleaner:
         self._woken: asyncio.Future[None] = loop.create_future()
         self._chooser: asyncio.Task[None] | None = None
         self._running: dict[asyncio.Task[None], TopicPartition] = {}
-        self._not_before: dict[TopicPartition, float] = {}  # what was given up is not tried again at once
+        self._not_before: dict[TopicPartition, float] = {}  # loop time before which an abandoned run is not retried
         self._uncleanable: dict[TopicPartition, Uuid] = {}
         self._io_free_at = 0.0
         self._last = CleanerStats()
@@ -80,7 +84,7 @@ class LogCleaner:
             log.warning("log.cleaner.enable=false: compacted topics grow without bound")
 
     def wake(self) -> None:
-        """Options have changed: whoever waits by the old ones looks again."""
+        """End the current backoff, because options have changed."""
         if not self._woken.done():
             self._woken.set_result(None)
 
@@ -89,7 +93,7 @@ class LogCleaner:
             task.cancel()
 
     async def stop(self) -> None:
-        """Returns when no thread is at work: a run is given up between two steps, an exchange of segments is brought to its end."""
+        """Stop and wait for running threads: a run is abandoned between two steps, but a swap of segments is completed."""
         if not self._stopping.done():
             self._stopping.set_result(None)
         if self._chooser is not None:
@@ -119,7 +123,7 @@ class LogCleaner:
             log.critical("a compaction ended with %r", error, exc_info=error)
 
     async def _choose(self) -> tuple[Partition, Cleanable] | None:
-        """The log with the largest share of dirty bytes among those that are due."""
+        """Return the log with the highest dirty ratio among those that are due, or None."""
         self._last_choice_ms = now_ms = self._clock.now_ms()
         best: tuple[Partition, Cleanable] | None = None
         ratio, overdue_ms = 0.0, 0
@@ -137,7 +141,7 @@ class LogCleaner:
         self._max_dirty_ratio, self._max_overdue_ms = ratio, overdue_ms
         if best is None or not self._may_be_cleaned(best[0]):
             return None
-        found = self._look_at(best[0], now_ms)  # others had their turn since
+        found = self._look_at(best[0], now_ms)  # other tasks may have changed the log since
         return None if found is None or not found.is_due(best[0].log.config) else (best[0], found)
 
     def _may_be_cleaned(self, partition: Partition) -> bool:
@@ -173,7 +177,7 @@ class LogCleaner:
             if self._is_current(partition, plan):
                 self._disk_refused(partition, error)
         except Exception as error:
-            # Files that were closed under the thread are no news.
+            # If the log is no longer current, its files were closed while the thread used them: not worth reporting.
             if self._is_current(partition, plan):
                 self._give_up_on(partition, error)
         else:
@@ -216,7 +220,7 @@ class LogCleaner:
             raise
 
     async def _throttle(self, size: int) -> None:
-        """The limit is for all runs together."""
+        """Wait as long as the I/O limit requires; all runs share the limit."""
         rate = self._rate()
         if rate >= UNTHROTTLED:
             return
@@ -225,7 +229,7 @@ class LogCleaner:
         await asyncio.wait([self._stopping], timeout=self._io_free_at - now)
 
     async def _throw_away(self, partition: Partition, steps: Iterator[int | Replacement]) -> None:
-        """What a run that was given up has written."""
+        """Remove the files that an abandoned run has written."""
         try:
             await self._in_thread(steps.close)  # type: ignore[attr-defined]
         except OSError as error:
@@ -248,7 +252,7 @@ class LogCleaner:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await self._loop.run_in_executor(None, work)
 
-    # --- what went wrong
+    # --- failures
 
     def _disk_refused(self, partition: Partition, error: OSError) -> None:
         if is_passing(error):
@@ -261,7 +265,7 @@ class LogCleaner:
         told = None if isinstance(error, CorruptData) else error
         log.error("%s cannot be compacted, and is left as it is: %s", partition.name, error, exc_info=told)
 
-    # --- options and figures
+    # --- options and metrics
 
     def _number(self, name: str) -> int:
         value = self._options()[name]

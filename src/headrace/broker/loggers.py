@@ -1,6 +1,6 @@
-"""The loggers of this node as a config resource: which there are, how much each says, and how that is changed while it runs.
+"""The loggers of this node as a config resource: list them with their levels and change a level at runtime.
 
-Kafka's levels and Python's differ in their names only: TRACE is below DEBUG, FATAL is CRITICAL.
+Kafka's and Python's levels differ only in name: TRACE is below DEBUG, FATAL is CRITICAL.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _VERBS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 
 
 def loggers() -> dict[str, str]:
-    """Their names, and the level in force for each."""
+    """Return the effective level of each logger by name."""
     found = {ROOT: _level_name(logging.getLogger())}
     for name in sorted(logging.Logger.manager.loggerDict):
         logger = logging.Logger.manager.loggerDict[name]
@@ -33,7 +33,10 @@ def loggers() -> dict[str, str]:
 
 
 def change_level(name: str, operation: int, value: str | None, *, really: bool) -> None:
-    """KafkaError in Kafka's words if there is no such logger or level; without `really` nothing is changed."""
+    """Set or delete the level of a logger; only validate if `really` is false.
+
+    Raise KafkaError, with Kafka's messages, if the operation, the logger or the level is invalid.
+    """
     if operation in _VERBS:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"{_VERBS[operation]} operation is not allowed for the BROKER_LOGGER resource"

@@ -1,4 +1,4 @@
-"""Every option of a node, in Kafka's names, types, defaults and bounds; each says itself if nothing in this version depends on it."""
+"""All options of a node, with Kafka's names, types, defaults and bounds. Options without effect are marked as such."""
 
 from __future__ import annotations
 

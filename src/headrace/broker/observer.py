@@ -1,5 +1,4 @@
-"""Follows the metadata log: fetches it, or a snapshot to begin with, from the controller like any observer of the quorum, and
-hands it to the loader."""
+"""Follows the metadata log as an observer of the quorum: fetches it, or first a snapshot, and passes it to the loader."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ class MetadataObserver:
         self.high_watermark = 0
 
     async def run(self) -> None:
-        """For ever; a controller that does not answer is asked again."""
+        """Fetch the metadata log until cancelled, retrying every `RETRY_S` after a failure."""
         while True:
             try:
                 await self._fetch()
@@ -83,14 +82,14 @@ class MetadataObserver:
             if batch.last_offset < self._next_offset:
                 continue
             assert batch.last_offset < data.high_watermark, "the controller sent what is not committed"
-            # A node that starts is shown the present only: in the past a name may have meant another topic, whose directory
-            # would then be taken for a leftover.
+            # A starting node publishes only the current state: earlier in the log a name may belong to another topic,
+            # and the directory of the current one would be taken for a leftover.
             self._caught_up = self._caught_up or batch.last_offset + 1 >= data.high_watermark
             await self._apply(batch)
             self._next_offset, self._epoch = batch.last_offset + 1, batch.epoch
 
     async def _apply(self, batch: MetadataBatch) -> None:
-        """A topic of thousands of partitions is one batch: others have their turn while it is read; it is shown as one."""
+        """Apply a batch in slices, but publish it as a whole: a topic with thousands of partitions is one batch."""
         records, step = batch.records, RECORDS_AT_ONCE
         pieces = [records[start : start + step] for start in range(0, len(records), step)] or [[]]
         for piece in pieces[:-1]:
@@ -99,15 +98,15 @@ class MetadataObserver:
         self._loader.apply(pieces[-1], batch.last_offset, batch.epoch, more=not self._caught_up)
 
     async def _load_snapshot(self, snapshot: SnapshotId) -> None:
-        """What it says takes the place of all we know; the log goes on behind it."""
+        """Replace the whole state by a snapshot; fetching continues at its end offset."""
         data = await self._fetch_snapshot(snapshot)
         state = self._loader.empty_state()
         for batch in whole_snapshot(decode_metadata(data), snapshot.file_name):
             for record in batch.records:
                 replay(state, record)
-            await asyncio.sleep(0)  # a batch of a snapshot is small
+            await asyncio.sleep(0)  # per batch, because batches of a snapshot are small
         self._next_offset, self._epoch = snapshot
-        # Topics that the log behind it deletes must not be shown to a node that starts.
+        # A starting node must not publish topics that the log after the snapshot deletes.
         self._caught_up = self._caught_up or snapshot.end_offset >= self.high_watermark
         self._loader.adopt(state, snapshot.end_offset - 1, snapshot.epoch, more=not self._caught_up)
         log.info("the metadata up to offset %d comes from a snapshot of %d bytes", snapshot.end_offset, len(data))

@@ -1,4 +1,4 @@
-"""Partitions for /metrics: how many there are in which condition, and the log of each, under the names of jmx_exporter."""
+"""Partition metrics for /metrics: counts by condition and the log of each partition, under jmx_exporter's names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.observe.text_format import LINES_AT_ONCE, family, labels
 from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
 
-PARTITIONS_MAX = 20_000  # told one by one; the totals count all
+PARTITIONS_MAX = 20_000  # partitions with series per scrape; the totals count all partitions
 
 _GAUGES = {
     "kafka_log_log_size": "Bytes of the log.",
@@ -34,7 +34,7 @@ _TOTALS = {
 
 
 class PartitionMetrics:
-    """A page of /metrics, gathered in slices."""
+    """A section of /metrics, collected in slices."""
 
     def __init__(self, replicas: Replicas, image: Callable[[], Image]) -> None:
         self._replicas = replicas
@@ -49,7 +49,7 @@ class PartitionMetrics:
                 topic, index = partition.name
                 rows.append((labels(topic=topic, partition=index), values))
             if number % LINES_AT_ONCE == 0:
-                yield b""  # others have their turn
+                yield b""  # let other tasks run
         totals["kafka_server_replicamanager_offlinereplicacount"] = len(self._replicas.offline())
         for name, help in _TOTALS.items():
             yield from family(name, help, "gauge", [("", totals[name])])
@@ -58,7 +58,7 @@ class PartitionMetrics:
             yield from family(name, help, "gauge", samples)
 
     def _values(self, partition: Partition, totals: dict[str, int]) -> tuple[float | None, ...]:
-        """Return the values in the order of `_GAUGES`, None for those that only a leader has; add to the totals."""
+        """Return the values in the order of `_GAUGES`, with None for those that only a leader has, and add to `totals`."""
         log = partition.log
         totals["kafka_server_replicamanager_partitioncount"] += 1
         of_log = (log.size, log.log_start, log.log_end, len(log.segments))

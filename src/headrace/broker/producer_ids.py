@@ -1,4 +1,4 @@
-"""Producer ids of this broker: a block at a time from the controller, the next block asked for before the last id is gone."""
+"""Allocates producer ids from the controller's blocks, fetching the next block before the current one runs out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ProducerIds:
         self._broker_epoch = broker_epoch
         self._next = 0
         self._end = 0
-        self._following: tuple[int, int] | None = None  # the block after this one
+        self._following: tuple[int, int] | None = None  # the next block: first id, and the id after its last
         self._asking: asyncio.Task[None] | None = None
 
     async def allocate(self) -> int:
@@ -40,7 +40,7 @@ class ProducerIds:
             self._asking = asyncio.create_task(self._fetch_block())
             self._asking.add_done_callback(
                 lambda task: task.cancelled() or task.exception()
-            )  # allocate() meets it again
+            )  # a prefetch may fail: allocate() requests a block again and then raises
         return self._asking
 
     async def _fetch_block(self) -> None:

@@ -1,4 +1,4 @@
-"""The broker's life with the controller: register an incarnation, wait for its metadata, ask to be unfenced, heartbeat, leave."""
+"""A broker's registration: register an incarnation, wait to be unfenced, send heartbeats, request a controlled shutdown."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ CONTROLLED_SHUTDOWN_S_MAX = 30.0
 
 
 class Registration:
+    """Registers this broker and sends its heartbeats.
+
+    `give_up` is called if a failed directory could not be reported to the controller for `failure_timeout_s`.
+    """
+
     def __init__(
         self,
         channel: ControllerChannel,
@@ -37,7 +42,6 @@ class Registration:
         failure_timeout_s: float,
         give_up: Callable[[StorageFailed], None],
     ) -> None:
-        """`give_up` is called when the controller could not be told for so long that a directory has failed."""
         self._channel = channel
         self._node_id = node_id
         self._cluster_id = cluster_id
@@ -57,7 +61,10 @@ class Registration:
         self.fenced = True
 
     async def register(self, previous_broker_epoch: int) -> None:
-        """`previous_broker_epoch` proves that the last stop was clean; -1 says that it was not."""
+        """Register with the controller and store the broker epoch. Raise KafkaError if the controller refuses.
+
+        `previous_broker_epoch` proves that the last shutdown was clean; -1 means that it was not.
+        """
         answer: BrokerRegistrationResponse = await self._channel.request(
             BrokerRegistrationRequest(
                 broker_id=self._node_id,
@@ -87,14 +94,14 @@ class Registration:
         self.fenced = True
 
     async def become_active(self) -> None:
-        """Returns when the controller has unfenced this broker."""
+        """Send heartbeats until the controller has unfenced this broker."""
         while self.fenced:
             await self._heartbeat()
             if self.fenced:
                 await asyncio.sleep(RETRY_S)
 
     async def run(self) -> None:
-        """Heartbeats for ever; a broker that the controller forgot or fenced registers again."""
+        """Send heartbeats until cancelled, and register again whenever the controller refuses one."""
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._urgent.wait(), self._heartbeat_s)
@@ -109,7 +116,10 @@ class Registration:
             self._check_told()
 
     def _check_told(self) -> None:
-        """As long as the controller takes a failed directory for a good one, nobody else is asked to lead what lies there."""
+        """Give up if a failed directory has been unreported for longer than the failure timeout.
+
+        Until the controller knows of the failure, it elects no other leader for the partitions in that directory.
+        """
         now_s = asyncio.get_running_loop().time()
         if self._told_offline.issuperset(self._directories.offline_ids()):
             self._untold_since_s = None
@@ -123,7 +133,7 @@ class Registration:
             )
 
     def hurry(self) -> None:
-        """There is something to tell: the next heartbeat goes out now."""
+        """Send the next heartbeat now, because there is something to report."""
         self._urgent.set()
 
     async def _again(self) -> None:
@@ -134,7 +144,10 @@ class Registration:
             log.warning("registering again failed, next try with the next heartbeat: %s", error)
 
     async def leave(self) -> None:
-        """Controlled shutdown: the controller moves leadership away, then lets us go."""
+        """Request a controlled shutdown and wait until the controller has moved leadership away.
+
+        Return after `CONTROLLED_SHUTDOWN_S_MAX` even if the controller has not agreed.
+        """
         deadline = asyncio.get_running_loop().time() + CONTROLLED_SHUTDOWN_S_MAX
         while asyncio.get_running_loop().time() < deadline:
             answer = await self._heartbeat(want_shut_down=True)

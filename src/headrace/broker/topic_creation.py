@@ -1,4 +1,4 @@
-"""Creates topics on demand: those that clients ask for (auto.create.topics.enable), and the internal ones of coordinators."""
+"""Creates topics on demand: those that clients request (auto.create.topics.enable) and the coordinators' internal topics."""
 
 from __future__ import annotations
 
@@ -17,10 +17,16 @@ log = logging.getLogger(__name__)
 
 CREATE_VERSION = 7
 _EXISTS = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
-SEEN_WITHIN_S = 5.0  # how long an answer waits for our own image to show what the controller committed
+SEEN_WITHIN_S = 5.0  # how long a response waits for this broker's image to include what the controller committed
 
 
 class TopicCreation:
+    """Creates topics and waits until this broker can serve them.
+
+    `settle` returns when this broker has opened the partitions that its image assigns to it. `internal_topics` maps names to topics as the
+    coordinators need them, no matter which client causes their creation.
+    """
+
     def __init__(
         self,
         channel: ControllerChannel,
@@ -29,25 +35,26 @@ class TopicCreation:
         settle: Callable[[], Awaitable[None]],
         internal_topics: Mapping[str, CreateTopicsRequest.CreatableTopic],
     ) -> None:
-        """`settle` returns when this broker has opened the partitions that its image gives it; `internal_topics`: by name, as
-        coordinators need them, whoever is the first to ask for one."""
         self._channel = channel
         self._forwarding = forwarding
         self._image = image
         self._settle = settle
         self._internal_topics = internal_topics
         self._waiting: list[asyncio.Future[None]] = []
-        self._creating: dict[str, asyncio.Task[None]] = {}  # requests for internal topics under way
+        self._creating: dict[str, asyncio.Task[None]] = {}  # pending requests for internal topics, by name
 
     def publish(self, old: Image, new: Image, changes: object) -> None:
-        """A metadata publisher: whoever waits for a topic looks again."""
+        """Wake the waiters of `wait_until` so that they check the new image."""
         waiting, self._waiting = self._waiting, []
         for future in waiting:
             if not future.done():
                 future.set_result(None)
 
     async def create(self, names: Sequence[str], peer: Peer, client_id: str | None) -> dict[str, ErrorCode]:
-        """Create topics in the name of a client, with the cluster's default counts. Names that exist by now are no error."""
+        """Create topics on behalf of a client, with the cluster's default counts, and return the errors by name.
+
+        Topics that already exist are not an error.
+        """
         topics = [
             self._internal_topics.get(name)
             or CreateTopicsRequest.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
@@ -64,8 +71,10 @@ class TopicCreation:
         return {name: code for name, code in errors.items() if name not in made}
 
     async def create_internal(self, name: str) -> None:
-        """Create a topic of a coordinator. The broker sends the request as itself: whichever client needs the coordinator, it needs
-        no right to create topics. Requests for the same topic share one."""
+        """Create a coordinator's topic; concurrent calls for the same topic share one request.
+
+        The broker sends the request as itself, so that a client that needs a coordinator needs no permission to create topics.
+        """
         task = self._creating.get(name)
         if task is None:
             task = self._creating[name] = asyncio.create_task(self._create_internal(self._internal_topics[name]))
@@ -86,7 +95,10 @@ class TopicCreation:
         await self.wait_until(lambda image: topic.name in image.topics)
 
     async def wait_until(self, seen: Callable[[Image], bool]) -> bool:
-        """Until our image shows it and our partitions are open, but not long: Kafka promises nothing here, and a client retries."""
+        """Wait until `seen` is true of the image and this broker's partitions are open; return whether `seen` is true.
+
+        The wait is limited to `SEEN_WITHIN_S`: Kafka guarantees nothing here, and clients retry.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SEEN_WITHIN_S
         try:

@@ -1,4 +1,4 @@
-"""BrokerTopicMetrics for /metrics: what producers and consumers did, of all topics and of each, under the names of jmx_exporter."""
+"""BrokerTopicMetrics for /metrics: producer and consumer traffic in total and per topic, under jmx_exporter's names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COUNTERS = (
 
 
 class TopicMetrics:
-    """A page of /metrics."""
+    """A section of /metrics."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic

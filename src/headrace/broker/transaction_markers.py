@@ -1,7 +1,7 @@
-"""Tells every partition of a decided transaction how it ended, and its coordinator when all of them know.
+"""Writes the markers of a decided transaction to all of its partitions, then reports completion to its coordinator.
 
-A decision is on disk before it comes here, so it is carried out whatever happens: a leader that does not answer is asked again until
-it does, and a coordinator that takes over begins anew with what it finds undone. Markers that come twice do no harm.
+The decision is on disk before it arrives here, so it is always carried out: requests are retried until the leader responds, and a
+coordinator that takes over restarts whatever is unfinished. Duplicate markers are harmless.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 PAUSE_S = 0.02
 PAUSE_S_MAX = 1.0
 NOBODY = -1
-# Somebody else coordinates this transaction by now, or has ended it: there is nothing left to do here.
+# Errors which mean that another coordinator has taken over the transaction or has ended it.
 OVERTAKEN = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 
 
 class Overtaken(Exception):
-    """Another coordinator has it."""
+    """Another coordinator, or a later term of this one, is responsible for the transaction."""
 
 
 class MarkerSender:
@@ -37,13 +37,13 @@ class MarkerSender:
         self._image = image
         self._brokers = brokers
         self._loop = loop
-        self._tasks: dict[asyncio.Task[None], str] = {}  # and whose transaction it is
-        self._under_way: dict[str, asyncio.Task[None]] = {}  # the last one of each
+        self._tasks: dict[asyncio.Task[None], str] = {}  # running deliveries, with their transactional ids
+        self._under_way: dict[str, asyncio.Task[None]] = {}  # the latest delivery by transactional id
         self._ready: asyncio.Future[None] = loop.create_future()
-        self.coordination: Coordination[TransactionShard] | None = None  # whoever decides; it is made with `send`
+        self.coordination: Coordination[TransactionShard] | None = None  # set later: it is built with `send`
 
     def start(self) -> None:
-        """The image has every topic that there is: one that it does not know is deleted."""
+        """Start delivering. Call once the image is complete: a topic that it lacks counts as deleted."""
         if not self._ready.done():
             self._ready.set_result(None)
 
@@ -57,8 +57,10 @@ class MarkerSender:
         task.add_done_callback(self._ended)
 
     async def ended(self, transactional_id: str, patience_s: float) -> None:
-        """Returns when no markers of that id are on their way from here any more, or when patience is at its end. Where another
-        broker sends them, nobody here can tell."""
+        """Wait until this broker has delivered the latest markers of the id, for at most `patience_s`.
+
+        If this broker is delivering none, another one may be: then wait for the whole `patience_s`.
+        """
         task = self._under_way.get(transactional_id)
         if task is None:
             await asyncio.sleep(patience_s)
@@ -87,7 +89,7 @@ class MarkerSender:
         self, coordination: Coordination[TransactionShard], markers: Markers, epoch: int, term: object
     ) -> None:
         await self._ready
-        await asyncio.sleep(0)  # the producer's answer goes first: it leaves in this turn
+        await asyncio.sleep(0)  # the response to the producer is sent first, in this iteration of the event loop
         left = set(markers.partitions)
         pause_s = PAUSE_S
         try:
@@ -103,7 +105,7 @@ class MarkerSender:
             log.info("markers of %s, producer %d: %s", markers.transactional_id, markers.producer_id, reason)
 
     async def _tell(self, markers: Markers, epoch: int, partitions: set[TopicPartition]) -> set[TopicPartition]:
-        """Those that have to be told again."""
+        """Send the markers to all leaders and return the partitions that have to be retried."""
         by_leader = self._by_leader(partitions)
         if len(by_leader) == 1:
             ((leader, asked),) = by_leader.items()
@@ -114,7 +116,7 @@ class MarkerSender:
         return set().union(*answers)
 
     def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
-        """Without those that are deleted: what lay there is gone."""
+        """Group partitions by leader, leaving out deleted ones, which need no marker."""
         topics = self._image().topics
         found: dict[int, list[TopicPartition]] = {}
         for partition in sorted(partitions):
@@ -154,7 +156,10 @@ class MarkerSender:
 
     @staticmethod
     def _check(coordination: Coordination[TransactionShard], markers: Markers, term: object) -> None:
-        """AFTER each pause: before version 2, a marker that comes too late would end the producer's next transaction."""
+        """Raise Overtaken if this broker no longer coordinates the transaction in the same term.
+
+        Must be called AFTER each pause: before transaction version 2, a late marker would end the producer's next transaction.
+        """
         if coordination.term_of(markers.transactional_id) != term:
             raise Overtaken("its coordinator is another, or another term")
 

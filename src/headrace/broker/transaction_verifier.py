@@ -1,4 +1,7 @@
-"""Asks the coordinator of a transaction whether a partition belongs to it, or adds it (KIP-890): a leader does so before it opens one."""
+"""Verifies with a transaction's coordinator that a partition belongs to it, or adds the partition (KIP-890).
+
+A leader does this before it opens a transaction in a partition.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,12 @@ NOBODY = -1
 
 
 class CoordinatorVerifier:
+    """Sends AddPartitionsToTxn to the coordinator, and retries while the previous transaction is still ending.
+
+    `patience_s` returns the pause between two attempts and the total time to keep trying. `ended` returns after such a pause, or earlier
+    once the transaction is known to have ended.
+    """
+
     def __init__(
         self,
         image: Callable[[], Image],
@@ -24,8 +33,6 @@ class CoordinatorVerifier:
         patience_s: Callable[[], tuple[float, float]],
         ended: Callable[[str, float], Awaitable[None]],
     ) -> None:
-        """`patience_s`: the pause before a transaction that is still ending is asked again, and how long that is done. `ended` returns
-        after such a pause, or before if it hears that the transaction has ended."""
         self._image = image
         self._brokers = brokers
         self._loop = loop
@@ -62,7 +69,7 @@ class CoordinatorVerifier:
             is_ending = add and ErrorCode.CONCURRENT_TRANSACTIONS in codes.values()
             if not is_ending or self._loop.time() + pause_s > deadline:
                 return codes
-            # The transaction before this one is about to be over: asking again here is cheaper than letting the client do it.
+            # The previous transaction is about to end: retrying here is cheaper than making the client retry.
             await self._ended(transactional_id, pause_s)
 
     async def _ask(

@@ -1,4 +1,4 @@
-"""ACLs: created one by one, each with its own error; deleted by filters, which say what they matched."""
+"""CreateAcls and DeleteAcls: each creation has a separate error; deletions are by filter and return what matched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.security.acls import Acl, AclFilter, check_acl
 from headrace.security.authorizer import StandardAuthorizer
 from headrace.statemachine.undo import Table
 
-# Of one request, so that its records stay one batch of the metadata log.
+# Limits that keep a request's records in one batch of the metadata log.
 CHANGES_PER_REQUEST_MAX = 10_000
 CHARACTERS_PER_REQUEST_MAX = 1 << 20
 
@@ -76,7 +76,10 @@ def create(context: ControllerContext, request: CreateAclsRequest, now_ms: int, 
 
 
 def delete(context: ControllerContext, request: DeleteAclsRequest, now_ms: int, tx: Tx) -> None:
-    """Every filter sees what was there before the request: an ACL that two of them match stands in both answers."""
+    """Delete the ACLs that match the filters.
+
+    Every filter is applied to the ACLs before the request, so an ACL that two filters match is in both results.
+    """
     known = [(acl_id, acl_of(record)) for acl_id, record in context.state.acls.items()]
     gone: dict[Uuid, None] = {}
     results: list[Filtered] = []
@@ -114,15 +117,15 @@ def _describe(acl: Acl) -> DeleteAclsResponse.DeleteAclsMatchingAcl:
 
 
 class AclFollower:
-    """Tells the controller's own authorizer of ACLs, but only of those that are committed."""
+    """Keeps the controller's authorizer up to date with the committed ACLs."""
 
     def __init__(self, context: ControllerContext, authorizer: StandardAuthorizer) -> None:
         self._context = context
         self._authorizer = authorizer
-        self._touched: list[tuple[int, Uuid]] = []  # with the offset of the record that touched it
+        self._touched: list[tuple[int, Uuid]] = []  # offset of an uncommitted record, and the ACL that it changes
 
     def load(self) -> None:
-        """All that is known, when the controller has read its log."""
+        """Load all ACLs; call this once the controller has read its log."""
         for acl_id in committed_acls(self._context):
             self._tell(acl_id)
 
@@ -149,7 +152,7 @@ class AclFollower:
 
 
 def committed_acls(context: ControllerContext) -> dict[Uuid, AccessControlEntryRecord]:
-    """In the order of their ids."""
+    """Return the committed ACLs, sorted by id."""
     table = context.state.acls
     assert isinstance(table, Table)
     return dict(sorted(table.committed_items()))

@@ -1,8 +1,8 @@
 """Brokers: registration, heartbeats and sessions.
 
-A broker registers an incarnation and starts fenced; it is let in when its metadata has reached its own registration and it asks.
-Silence for a session, or its own wish, fences it again, and leadership moves away in the same decision. When it was last heard
-of is volatile: after a change of leader everybody gets a fresh session.
+A broker registers an incarnation and starts fenced. A heartbeat unfences it once its metadata includes its registration. It is fenced
+again if its session times out or if it requests so, and leadership moves away in the same decision. The times of the last heartbeats
+are volatile: a new leader of the quorum starts a fresh session for every broker.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def heartbeat(context: ControllerContext, request: BrokerHeartbeatRequest, now_m
         if not broker.in_controlled_shutdown:
             tx.emit(_change(broker, in_controlled_shutdown=1))
             _move_away(context, broker.id, tx)
-        # The broker may go when it has seen itself lose its partitions.
+        # True only from the next heartbeat on, so that the broker has seen itself lose its partitions.
         should_shut_down = broker.in_controlled_shutdown
     elif request.want_fence:
         _fence(context, broker, tx)
@@ -114,7 +114,7 @@ def heartbeat(context: ControllerContext, request: BrokerHeartbeatRequest, now_m
 
 
 def _directories(context: ControllerContext, broker: Broker, request: BrokerHeartbeatRequest, tx: Tx) -> None:
-    """Directories that failed cost the broker its replicas there; those that are cordoned take no new ones."""
+    """Record failed and cordoned directories: replicas in failed ones are moved away, cordoned ones get no new replicas."""
     offline = set(request.offline_log_dirs) & set(broker.log_dirs)
     if offline and context.metadata_version >= DIRECTORIES_LEVEL:
         change = _change(broker)
@@ -140,14 +140,20 @@ def session_ended(context: ControllerContext, timer: Hashable, now_ms: int, tx: 
 
 
 def fresh_sessions(context: ControllerContext, now_ms: int, tx: Tx) -> None:
-    """A new controller gives everybody the time to be heard, but has heard of nobody: the next incarnation may come at once."""
+    """Start a session for every unfenced broker when this controller becomes active.
+
+    `last_heard_ms` stays empty, so that a new incarnation of a broker can register at once.
+    """
     for broker_id, broker in context.brokers():
         if not broker.fenced:
             tx.arm((SESSION, broker_id), now_ms + context.session_timeout_ms)
 
 
 def unregister(context: ControllerContext, request: UnregisterBrokerRequest, now_ms: int, tx: Tx) -> None:
-    """It may come back, as a new one; what it led or held in sync is moved away as if it were fenced."""
+    """Remove a broker's registration, moving leadership and ISR membership away as if it were fenced.
+
+    The broker may register again, as a new one.
+    """
     broker = context.state.brokers.get(request.broker_id)
     if broker is None:
         raise KafkaError(
@@ -174,13 +180,13 @@ def election_rules(
 
 
 def has_directory(context: ControllerContext, partition: Partition, broker_id: int) -> bool:
-    """Whether the directory of that replica is one that its broker has; where nobody knows it, it is taken to be there."""
+    """Return whether the replica's directory is one of its broker's; an unknown directory counts as present."""
     broker = context.state.brokers.get(broker_id)
     return broker is None or broker.serves(partition.directory(broker_id))
 
 
 def usable(context: ControllerContext) -> list[int]:
-    """Where new replicas may go."""
+    """Return the brokers that may get new replicas."""
     return [
         broker_id
         for broker_id, _ in sorted(context.brokers())
@@ -189,7 +195,7 @@ def usable(context: ControllerContext) -> list[int]:
 
 
 def is_cordoned(context: ControllerContext, broker_id: int) -> bool:
-    """Whether all directories of a broker are closed to new replicas (KIP-1066)."""
+    """Return whether all directories of a broker are cordoned, so that it gets no new replicas (KIP-1066)."""
     broker = context.state.brokers.get(broker_id)
     return broker is not None and bool(broker.log_dirs) and set(broker.log_dirs) <= set(broker.cordoned_log_dirs)
 
@@ -222,7 +228,7 @@ def _change(broker: Broker, *, fenced: int = 0, in_controlled_shutdown: int = 0)
 
 
 def _move_away(context: ControllerContext, broker_id: int, tx: Tx, directories: set[Uuid] | None = None) -> None:
-    """Of all that it has in sync, or of what lies in these directories."""
+    """Remove a broker from leadership and ISR of all its partitions, or only of those in `directories`."""
     for (topic_id, index), partition in context.partitions():
         if broker_id in partition.isr or partition.leader == broker_id:
             if directories is not None and partition.directory(broker_id) not in directories:

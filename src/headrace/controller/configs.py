@@ -1,7 +1,7 @@
 """Options of topics, brokers, groups and client-metrics subscriptions: each resource changes as a whole or not at all.
 
-With ELR the cluster's min.insync.replicas is a fact of the log (KIP-966): no broker has its own, nobody removes it, and whoever
-changes it forgets which replicas outside the ISR were eligible.
+With ELR (KIP-966) the metadata log always has the cluster's min.insync.replicas: it cannot be set per broker or removed, and changing it
+clears the eligible leader replicas.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from headrace.protocol.messages.stored.metadata_cluster import ConfigRecord
 from headrace.protocol.messages.stored.metadata_topics import ClearElrRecord
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
-CHANGES_PER_REQUEST_MAX = 10_000  # so that its records stay one batch of the metadata log
-VALUE_MAX = 32_767  # characters: what an older version of the protocol can still say
+CHANGES_PER_REQUEST_MAX = 10_000  # keeps a request's records in one batch of the metadata log
+VALUE_MAX = 32_767  # characters: the longest string in older versions of the protocol
 MIN_ISR = "min.insync.replicas"
 CORDONED_DIRS = "cordoned.log.dirs"
 _VERBS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 
-# Options of brokers that give topics their defaults: the controller itself reads those.
+# Broker options that give topics their defaults, which the controller reads as well.
 _GIVES_TOPICS = {
     broker: replace(TOPIC_OPTIONS[name], name=broker)
     for name, behind in BROKER_DEFAULTS.items()
@@ -56,7 +56,7 @@ def alter_incrementally(
 
 
 def alter(context: ControllerContext, request: AlterConfigsRequest, now_ms: int, tx: Tx) -> None:
-    """What the request does not name is removed."""
+    """Replace all options of the resources: those that the request does not name are removed."""
     outcome = _alter_all(context, request, tx, _replacing)
     answer = AlterConfigsResponse.AlterConfigsResourceResponse
     tx.reply(tx.ticket, AlterConfigsResponse(responses=[answer(**one) for one in outcome]))
@@ -117,7 +117,7 @@ def _incremental(context: ControllerContext, resource: IncrementalAlterConfigsRe
                     f"Can't {_VERBS[operation]} to key {config.name} because its type is not LIST.",
                 )
             new = _with_parts(_parts(context, kind, config.name, old), operation, config.value)
-        # A broker's option is written even if it stays the same: that makes the broker look again (KAFKA-14136).
+        # A broker's option is written even if it is unchanged, so that the broker evaluates it again (KAFKA-14136).
         if new != old or kind == BROKER_CONFIG:
             changes[config.name] = new
     return changes
@@ -150,7 +150,7 @@ def _is_list(context: ControllerContext, kind: int, name: str) -> bool:
 
 
 def _parts(context: ControllerContext, kind: int, name: str, old: str | None) -> list[str]:
-    """What is set, else what a topic gets without it, so that an append adds to that."""
+    """Return the items of a list option's value, or of its default if it is not set, so that an append adds to those."""
     if old is None:
         old = context.default_text(kind, name)
     return [part for part in (part.strip() for part in (old or "").split(",")) if part]
@@ -166,7 +166,10 @@ def _with_parts(parts: list[str], operation: int, text: str) -> str:
 
 
 def _check(context: ControllerContext, kind: int, name: str, changes: Changes) -> None:
-    """In Kafka's order: what nobody may do, what the values say together, whether there is such a resource."""
+    """Raise KafkaError if the changes are not allowed, the resulting values are invalid or the resource does not exist.
+
+    The order of the checks is Kafka's.
+    """
     if kind == BROKER_CONFIG and MIN_ISR in changes and context.elr_enabled:
         if name:
             raise KafkaError(
@@ -210,7 +213,7 @@ def _check(context: ControllerContext, kind: int, name: str, changes: Changes) -
 
 
 def _check_broker(context: ControllerContext, name: str) -> None:
-    """Most values were checked by the broker that they are for; the controller knows who there is."""
+    """Raise KafkaError if the broker does not exist; the broker itself has already checked most values."""
     if not name:
         return
     if not name.lstrip("+-").isdigit() or len(name) > 11:

@@ -1,4 +1,4 @@
-"""What every decision of the controller can see: the newest state, the volatile sessions, its settings, and injected chance."""
+"""The inputs of the controller's decisions: the latest state, the volatile sessions, settings, a source of randomness."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ ELR_FEATURE = "eligible.leader.replicas.version"
 class ControllerContext:
     cluster_id: str
     chance: Random
-    static: Mapping[str, str] = field(default_factory=dict)  # what this node's own settings say, as texts
-    settings: Mapping[str, Value] = field(default_factory=dict)  # all of them, with defaults
-    list_options: Mapping[str, str] = field(default_factory=dict)  # a broker's options that are lists -> their defaults
+    static: Mapping[str, str] = field(default_factory=dict)  # the options set on this node, as texts
+    settings: Mapping[str, Value] = field(default_factory=dict)  # all options of this node, with defaults
+    list_options: Mapping[str, str] = field(default_factory=dict)  # broker options that are lists -> their defaults
     supported_features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     node_id: int = -1
     kraft_version: int = 0
@@ -75,7 +75,7 @@ class ControllerContext:
         return ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
 
     def committed_state(self) -> ClusterState:
-        """A copy of everything that can no longer be lost; nobody changes it."""
+        """Return a copy of the committed state; later changes do not affect it."""
         copy = ClusterState(dict)
         for name, cells in vars(self.state).items():
             assert isinstance(cells, Table)
@@ -91,7 +91,7 @@ class ControllerContext:
         return (self.state.features.get(ELR_FEATURE) or 0) >= 1
 
     def layers(self) -> BrokerLayers:
-        """What topics get by default, as far as this controller can know it."""
+        """Return the broker options that give topics their defaults, as far as this controller knows them."""
         return BrokerLayers(
             self.state.config(BROKER_CONFIG, str(self.node_id)), self.state.config(BROKER_CONFIG, ""), self.static, {}
         )
@@ -110,7 +110,7 @@ class ControllerContext:
         return (self.topic_option(topic_id, "unclean.leader.election.enable") or "").strip().lower() == "true"
 
     def default_text(self, resource_type: int, name: str) -> str | None:
-        """What an option is if nobody ever set it."""
+        """Return the default of a topic option or of a broker's list option, or None."""
         if resource_type == BROKER_CONFIG:
             return self.list_options.get(name)
         option = TOPIC_OPTIONS.get(name) if resource_type == TOPIC_CONFIG else None

@@ -1,4 +1,4 @@
-"""The controller as a machine: each request type has one decision, each record one effect (metadata.state)."""
+"""The controller as a state machine: each request type has one decision, each record one effect (metadata.state)."""
 
 from __future__ import annotations
 
@@ -62,14 +62,18 @@ DECISIONS: dict[type[Any], Callable[[ControllerContext, Any, int, Tx], None]] = 
 
 
 class Controller:
+    """The controller's state machine.
+
+    `bootstrap` are the records from `format` (features, configs, users) that the first leader of a new cluster writes before all others.
+    """
+
     def __init__(self, context: ControllerContext, bootstrap: Sequence[Any]) -> None:
-        """`bootstrap`: what the first leader of a new cluster writes before anything else (features, from `format`)."""
         self.context = context
         self.undo = context.undo
         self._bootstrap = bootstrap
         self._bootstrapped = False
-        self._transaction = TransactionBuffer()  # only a log that Kafka wrote has any
-        self.on_applied: Callable[[Any, int], None] | None = None  # for whoever follows what will be committed
+        self._transaction = TransactionBuffer()  # metadata transactions occur only in logs that Kafka wrote
+        self.on_applied: Callable[[Any, int], None] | None = None  # called with each record before it is committed
 
     def decide(self, request: Any, now_ms: int, tx: Tx) -> None:
         decision = DECISIONS.get(type(request))

@@ -1,4 +1,4 @@
-"""SCRAM credentials of users: set or removed, each user once in a request. Only keys derived from the password are written."""
+"""AlterUserScramCredentials: each user at most once per request; only keys derived from the password are written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.protocol.messages.stored.metadata_security import (
 )
 from headrace.security.credentials import check_iterations, check_user, credential_from_salted
 
-BYTES_PER_REQUEST_MAX = 1 << 20  # of names and salts, so that the records stay one batch of the metadata log
+BYTES_PER_REQUEST_MAX = 1 << 20  # size of names and salts; keeps the records in one batch of the metadata log
 
 Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
 Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion

@@ -1,4 +1,4 @@
-"""In which directory of its broker a replica lies (KIP-858): brokers say so, and an election asks whether the directory is there."""
+"""AssignReplicasToDirs (KIP-858): brokers report the directory of each replica; elections check that it is online."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from headrace.protocol.messages.stored.metadata_topics import PartitionChangeRec
 
 
 def assign(context: ControllerContext, request: AssignReplicasToDirsRequest, now_ms: int, tx: Tx) -> None:
-    """Every replica stands or falls alone; one in a directory that has failed loses what it led."""
+    """Assign each replica to its directory, with a separate error for each.
+
+    A replica in a failed directory loses leadership and leaves the ISR. A partition without a leader may get one.
+    """
     if context.metadata_version < DIRECTORIES_LEVEL:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION, f"directories need metadata.version {DIRECTORIES_LEVEL}, it is lower"

@@ -1,8 +1,8 @@
-"""Who leads a partition: when brokers come and go, and when somebody asks for an election.
+"""Leader elections of partitions, when brokers become active or inactive and on request.
 
-With ELR (KIP-966) a replica that left the ISR while it shrank below min.insync.replicas stays eligible: the high watermark stood
-still from then on, so it holds everything that was acknowledged. If even that set is empty, the last known leader is asked.
-Without it the last member of the ISR stays in it, whether it is there or not. An unclean election takes whoever is there.
+With ELR (KIP-966) a replica that leaves the ISR while the ISR shrinks below min.insync.replicas stays eligible: the high watermark does
+not advance from then on, so the replica has every acknowledged record. If that set is empty too, the last known leader is elected.
+Without ELR the last member of the ISR stays in it, active or not. An unclean election takes any active replica.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from headrace.protocol.messages.stored.metadata_topics import PartitionChangeRec
 
 
 class Rules(Struct, frozen=True):
-    """What holds for one partition."""
+    """The rules for elections of one partition."""
 
     min_isr: int
     elr: bool  # whether the cluster has eligible leader replicas
-    unclean: bool  # whether this topic would rather lose records than wait
+    unclean: bool  # whether this topic prefers losing records to being unavailable
     is_active: Callable[[int], bool]
 
 
 def without_broker(
     topic_id: Uuid, index: int, old: Partition, broker: int, rules: Rules
 ) -> PartitionChangeRecord | None:
-    """The change when a broker is fenced or shuts down; None if it does not touch this partition."""
+    """Return the change for a broker that is fenced or shuts down, or None if the partition is not affected."""
     if broker not in old.isr and old.leader != broker:
         return None
     isr = [replica for replica in old.isr if replica != broker]
@@ -53,24 +53,24 @@ def without_broker(
 
 
 def with_broker(topic_id: Uuid, index: int, old: Partition, rules: Rules) -> PartitionChangeRecord | None:
-    """The change when a broker becomes active; only a partition without a leader wants one."""
+    """Return the change after a broker became active, or None if there is a leader already or still none."""
     if old.has_leader:
         return None
     return _elect(PartitionChangeRecord(partition_id=index, topic_id=topic_id), old, rules)
 
 
 def preferred(topic_id: Uuid, index: int, old: Partition, rules: Rules) -> PartitionChangeRecord | None:
-    """Gives the lead to the first replica; None if it is not fit."""
+    """Return the change that makes the first replica the leader, or None if it is not eligible or not active."""
     leader = old.replicas[0]
     if leader not in (*old.isr, *old.elr) or not rules.is_active(leader):
-        # A partition without any leader takes the next best.
+        # A partition without a leader takes the next best replica.
         return with_broker(topic_id, index, old, rules)
     change = PartitionChangeRecord(partition_id=index, topic_id=topic_id, leader=leader)
     return _joined(change, old, leader, rules)
 
 
 def unclean(topic_id: Uuid, index: int, old: Partition, rules: Rules) -> PartitionChangeRecord | None:
-    """A leader whatever it holds; None if none of the replicas is there."""
+    """Return the change that elects any active replica, preferring eligible ones, or None if no replica is active."""
     return _elect(
         PartitionChangeRecord(partition_id=index, topic_id=topic_id),
         old,
@@ -106,7 +106,7 @@ def _joined(change: PartitionChangeRecord, old: Partition, leader: int, rules: R
 
 
 def _unclean(change: PartitionChangeRecord, old: Partition, leader: int) -> PartitionChangeRecord:
-    """The others may hold what the new leader lacks: nobody but it is in sync, and it says that it has to recover."""
+    """Make `leader` the only in-sync replica and mark it as recovering, because the others may have records that it lacks."""
     change.leader = leader
     change.isr = [leader]
     if old.elr:
@@ -119,7 +119,7 @@ def _unclean(change: PartitionChangeRecord, old: Partition, leader: int) -> Part
 
 
 def _first(replicas: tuple[int, ...], is_active: Callable[[int], bool], *candidates: Sequence[int]) -> int | None:
-    """The first active replica, in the order of preference, from the first set that has one."""
+    """Return the first active replica, in the order of `replicas`, from the first set of candidates that has one."""
     for allowed in candidates:
         for replica in replicas:
             if replica in allowed and is_active(replica):

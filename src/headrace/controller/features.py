@@ -1,4 +1,4 @@
-"""UpdateFeatures: levels go up if everybody supports them, and down only where no metadata would be lost. All together or none."""
+"""UpdateFeatures, all or nothing: the controller and all brokers must support a level; downgrades must not lose metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.protocol.messages.stored.metadata_cluster import ConfigRecord, Fea
 from headrace.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
-# Levels of metadata.version that brought something into the records which a lower level would lose.
+# Levels of metadata.version that added something to the records which a lower level would lose.
 _CHANGING_LEVELS = (7, 8, 11, 13, 14, 15, 17, 23, 30)
 _MIN_ISR = "min.insync.replicas"
 
@@ -95,7 +95,7 @@ def _check_metadata_downgrade(current: int, level: int, *, unsafe: bool) -> None
 
 
 def make_elr_safe(context: ControllerContext, tx: Tx) -> None:
-    """All controllers must agree on min.insync.replicas: it becomes the cluster's, and no broker keeps its own (KIP-966)."""
+    """Set min.insync.replicas for the cluster and remove it from each broker, so that all controllers agree (KIP-966)."""
     if _MIN_ISR not in context.state.config(BROKER_CONFIG, ""):
         text = context.static.get(_MIN_ISR, "1")
         tx.emit(ConfigRecord(resource_type=BROKER_CONFIG, resource_name="", name=_MIN_ISR, value=text))

@@ -1,4 +1,4 @@
-"""The controller's view of the cluster for /metrics: KafkaController under the names of jmx_exporter."""
+"""The controller's view of the cluster for /metrics: KafkaController, under jmx_exporter's names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HELP = {
 
 
 class ControllerMetrics:
-    """A page of /metrics. A controller that does not lead reports 0 for everything, so that sums over a cluster are right."""
+    """A section of /metrics. A controller that does not lead reports only zeros, so that sums over a cluster are right."""
 
     def __init__(self, context: ControllerContext, is_active: Callable[[], bool]) -> None:
         self._context = context
@@ -42,6 +42,6 @@ class ControllerMetrics:
                 values["offlinepartitionscount"] += not partition.has_leader
                 values["preferredreplicaimbalancecount"] += partition.leader != partition.replicas[0]
                 if number % LINES_AT_ONCE == 0:
-                    yield b""  # others have their turn
+                    yield b""  # let other tasks run
         for name, help in _HELP.items():
             yield from family(_PREFIX + name, help, "gauge", [("", values[name])])

@@ -1,4 +1,4 @@
-"""Partitions: more of them for a topic, elections that somebody asks for, and reassignments (which need more than one broker)."""
+"""CreatePartitions, ElectLeaders and ListPartitionReassignments."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def create(context: ControllerContext, request: CreatePartitionsRequest, now_ms:
 def _assign(
     context: ControllerContext, topic: CreatePartitionsRequest.CreatePartitionsTopic, room: int
 ) -> tuple[Uuid, list[list[int]], int]:
-    """The topic, the replicas of its new partitions, and the index of the first of them."""
+    """Return the topic id, the replicas of the new partitions, and the index of the first of them."""
     topic_id = context.state.topic_ids.get(topic.name)
     if topic_id is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -91,7 +91,10 @@ def _assign(
 
 
 def elect_leaders(context: ControllerContext, request: ElectLeadersRequest, now_ms: int, tx: Tx) -> None:
-    """Partitions that are asked for by name say so if they need none; of all partitions only those that did are listed."""
+    """Elect leaders for the named partitions, or for all partitions.
+
+    A named partition that needs no election gets an error; a request for all partitions leaves it out of the response.
+    """
     everything = request.topic_partitions is None
     wanted = (
         [(name, [*range(_count(context, name))]) for name in context.topic_names()]

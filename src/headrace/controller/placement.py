@@ -1,4 +1,4 @@
-"""Where the replicas of new partitions go: round the live brokers from a random start, shifted for each partition."""
+"""Placement of the replicas of new partitions: round-robin over the live brokers from a random start, with a shift."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def place(partitions: int, replication_factor: int, brokers: list[int], chance: Random) -> list[list[int]]:
-    """Replicas of each partition, the preferred leader first; leaders are spread evenly."""
+    """Return the replicas of each partition, the preferred leader first, with leaders spread evenly."""
     if replication_factor < 1 or replication_factor > len(brokers):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,

@@ -1,4 +1,4 @@
-"""Producer ids leave in blocks, each written to the log BEFORE it is handed out: an id is never given twice."""
+"""AllocateProducerIds: a block is written to the log BEFORE it is returned, so that no id is allocated twice."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""AlterPartitionReassignments: a change of the order of replicas is done at once; replicas that would have to be copied need a
-cluster of several brokers, which this version does not have."""
+"""AlterPartitionReassignments: reordering replicas takes effect at once.
+
+Other changes would have to copy replicas between brokers, which this version does not support.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics: creation with counts or by hand, with options; deletion by name or id. Each topic stands or falls alone."""
+"""CreateTopics and DeleteTopics; each topic of a request succeeds or fails independently."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from headrace.protocol.messages.stored.metadata_cluster import ConfigRecord
 from headrace.protocol.messages.stored.metadata_topics import PartitionRecord, RemoveTopicRecord, TopicRecord
 
 TOPIC_NAME_MAX = 249
-PARTITIONS_PER_REQUEST_MAX = 10_000  # of one request, so that its records stay one batch of the metadata log
+PARTITIONS_PER_REQUEST_MAX = 10_000  # keeps a request's records in one batch of the metadata log
 _NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 Result = CreateTopicsResponse.CreatableTopicResult
 
 
 def is_valid_name(name: str) -> bool:
-    """Names become directories, so nothing that a path could mean is let through."""
+    """Return whether a topic may have this name; names become directories, so none may have a meaning in a path."""
     return 0 < len(name) <= TOPIC_NAME_MAX and name not in (".", "..") and _NAME.match(name) is not None
 
 
@@ -76,7 +76,7 @@ def _check_new(context: ControllerContext, name: str) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     if name in context.state.topic_ids:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    # Metric names turn dots into underscores; two topics that differ only in that could not be told apart.
+    # Metric names replace dots by underscores, so topics that differ only in that would be indistinguishable.
     if "." in name or "_" in name:
         flat = name.replace(".", "_")
         for other in context.topic_names():
@@ -126,7 +126,7 @@ def _check_assignment(context: ControllerContext, topic: CreateTopicsRequest.Cre
 
 
 def check_replicas(context: ControllerContext, replicas: list[int], factor: int | None) -> None:
-    """Replicas chosen by hand, as many as those of the other partitions."""
+    """Raise KafkaError if manually assigned replicas are invalid or their number is not `factor` (None: any number)."""
     said = "The manual partition assignment includes"
     if not replicas:
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{said} an empty replica list.")
@@ -182,7 +182,7 @@ def _create_one(
 
 
 def active_of(context: ControllerContext, replicas: list[int], index: int, *, by_hand: bool) -> list[int]:
-    """Those that can be in sync from the start."""
+    """Return the replicas that can be in sync from the start. Raise KafkaError if there are none."""
     isr = [replica for replica in replicas if brokers.is_active(context, replica)]
     if not isr and by_hand:
         raise KafkaError(
@@ -217,7 +217,7 @@ def new_partition(
 
 
 def _directory(context: ControllerContext, broker_id: int) -> Uuid:
-    """The log dir of a broker that has only one; otherwise the broker chooses."""
+    """Return the directory of a broker that has only one; otherwise UNASSIGNED, so that the broker chooses."""
     broker = context.state.brokers.get(broker_id)
     if broker is not None and len(broker.log_dirs) == 1:
         return broker.log_dirs[0]
@@ -245,7 +245,7 @@ def _describe_options(
 
 
 def delete(context: ControllerContext, request: DeleteTopicsRequest, now_ms: int, tx: Tx) -> None:
-    """By name or by id (v6); each once, or it is refused as a whole."""
+    """Delete topics by name or by id (v6). A topic that the request names more than once is refused."""
     wanted = request.topics or [DeleteTopicsRequest.DeleteTopicState(name=name) for name in request.topic_names]
     names = Counter(topic.name for topic in wanted if topic.name is not None)
     ids = Counter(Uuid(topic.topic_id) for topic in wanted if topic.name is None)

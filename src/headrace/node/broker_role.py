@@ -1,4 +1,4 @@
-"""The broker of this node: partitions, metadata, sessions, APIs, and its life with the controller."""
+"""The broker role of a node: partitions, metadata, sessions, APIs, and the registration with the controller."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ from headrace.storage.log_dirs import LogDir
 log = logging.getLogger(__name__)
 
 CATCH_UP_POLL_S = 0.002
-# What every client asks first, in the versions that today's clients use.
+# The first requests of every client, in the versions that current clients use.
 WARM = {ApiKey.API_VERSIONS: 4, ApiKey.METADATA: 13, ApiKey.PRODUCE: 13, ApiKey.FETCH: 18}
 
 BROKER_RECOVERS, BROKER_RUNS = 2, 3
@@ -135,7 +135,6 @@ class BrokerRole:
         self._single_produce = SingleProduce(self.replicas, clock, loop, metrics)
         self._client_series = ClientSeries()
         self._telemetry = ClientTelemetry(self._client_series, settings.number("telemetry.max.bytes"), chance)
-        # Options BEFORE the replicas that are opened with them.
         self._coordinators = Coordinators(
             settings,
             self._options,
@@ -152,6 +151,7 @@ class BrokerRole:
         self._loader = MetadataLoader(
             [
                 *acls,
+                # BEFORE the replicas, which are opened with these options.
                 self._options,
                 self.replicas,
                 self._creation,
@@ -308,7 +308,7 @@ class BrokerRole:
         return Dispatcher(table, versions.unsupported, self._metrics, self._loop, self._single_produce.handle)
 
     def _take_over(self, values: Mapping[str, Value]) -> None:
-        """Dynamic options that somebody keeps a copy of."""
+        """Apply dynamic options to the components that keep a copy of them."""
         self.replicas.expire_producers_after(self._options.number(PRODUCER_EXPIRY))
         cordoned = values["cordoned.log.dirs"]
         if isinstance(cordoned, list) and self.replicas.directories.cordon(cordoned):
@@ -334,7 +334,7 @@ class BrokerRole:
         return {listener.settings.name: listener.port for listener in self._listeners}
 
     async def start(self, previous_broker_epoch: int) -> None:
-        """Returns when clients are served and every partition that this broker leads is open."""
+        """Start, and return when clients are served and every partition that this broker leads is open."""
         self._listeners = await open_listeners(
             self._settings, self._settings.broker_listeners, self.dispatcher, self._metrics, self._security
         )
@@ -359,14 +359,14 @@ class BrokerRole:
             await listener.serve()
 
     async def _caught_up(self) -> None:
-        """Our image has what was committed when we asked: the registration, or the leadership that followed it."""
+        """Wait until the image includes this broker's registration, its unfencing, and all that was committed so far."""
         while self.image.offset < max(self.registration.broker_epoch, self._observer.high_watermark - 1) or (
             not self.registration.fenced and self.image.brokers[self._settings.node_id].fenced
         ):
             await asyncio.sleep(CATCH_UP_POLL_S)
 
     async def stop(self) -> list[LogDir]:
-        """The directories that were left clean."""
+        """Shut down cleanly and return the directories that were closed without errors."""
         for listener in self._listeners:
             listener.stop_accepting()
         try:

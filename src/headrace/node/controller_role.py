@@ -1,4 +1,4 @@
-"""The controller of this node: raft on the metadata log, the machine on raft, and the door by which brokers come."""
+"""The controller role of a node: raft on the metadata log, the controller's state machine on raft, and its listeners."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class ControllerRole:
         metrics.texts.append(ControllerMetrics(context, lambda: self.driver.is_leader).expose)
 
     def _wire(self, cluster_id: str) -> None:
-        # The API subscribes to commits BEFORE the journal does: observers are sent a change before its author is answered.
+        # QuorumApi subscribes to commits BEFORE the journal does: observers are sent a change before its author gets a response.
         context = self._machine.context
         quorum = QuorumApi(
             self.driver,
@@ -144,7 +144,7 @@ class ControllerRole:
         self._journal = QuorumJournal(self.driver, lambda: context.metadata_version)
         self.runtime: Runtime[Any, Any] = Runtime(self._machine, self._journal)
         if self._authorizer is not None:
-            # AFTER the journal: a change is committed in the tables BEFORE the authorizer is told.
+            # AFTER the journal: the tables commit a change BEFORE the authorizer reads it.
             self._acls = AclFollower(context, self._authorizer)
             self._machine.on_applied = self._acls.applied
             self._journal.on_committed(self._acls.committed)
@@ -173,7 +173,10 @@ class ControllerRole:
         return {listener.settings.name: listener.port for listener in self._listeners}
 
     async def start(self) -> None:
-        """Returns when this node leads the quorum, knows all of the log, and has written what a new cluster begins with."""
+        """Start, and return when this node leads the quorum, has loaded the log, and listens.
+
+        In a new cluster, the bootstrap records have been written by then.
+        """
         await self.driver.lead()
         await self._load()
         if self._authorizer is not None:
@@ -187,7 +190,7 @@ class ControllerRole:
             await listener.serve()
 
     async def _load(self) -> None:
-        """The newest snapshot, and what the log has behind it."""
+        """Load the newest snapshot and the log after it, in slices."""
         slice_end = self._loop.time() + LOAD_SLICE_S
         for _ in self._everything():
             if self._loop.time() > slice_end:
@@ -204,7 +207,7 @@ class ControllerRole:
         yield from self.runtime.load(self._journal.read(stored.first_offset))
 
     def _endpoints(self) -> Endpoints:
-        """How controllers are reached, as far as this node has doors for them."""
+        """Return the addresses of this node's controller listeners, by listener name."""
         ports = self.bound_ports
         return {
             listener.name: (listener.host or self._settings.host_name, ports.get(listener.name, listener.port))

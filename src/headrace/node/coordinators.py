@@ -1,4 +1,4 @@
-"""The coordinators of this broker: of groups and of transactions, and what goes between them and the partitions."""
+"""Builds this broker's group and transaction coordinators and connects them to the partitions."""
 
 from __future__ import annotations
 
@@ -28,11 +28,16 @@ from headrace.node.settings import Settings
 from headrace.replication.replicas import Replicas
 from headrace.server.frames import MessageHandler
 
-SETTLE_S_MAX = 1.0  # so long a start waits for them: whoever comes back to a small shard is not sent away
+SETTLE_S_MAX = 1.0  # how long a start waits for loading, so that clients of small shards are not refused
 TRANSACTION_VERSION = "transaction.version"
 
 
 class Coordinators:
+    """The coordinators of one broker.
+
+    `dispatcher` returns this broker's: coordinators and partition leaders communicate by requests, even on the same broker.
+    """
+
     def __init__(
         self,
         settings: Settings,
@@ -45,7 +50,6 @@ class Coordinators:
         loop: asyncio.AbstractEventLoop,
         metrics: Metrics,
     ) -> None:
-        """`dispatcher` is this broker's: coordinators and leaders speak in requests, on whichever broker they are."""
         self._options = options
         brokers = OwnBroker(settings.node_id, dispatcher)
         self.groups = Coordination(
@@ -89,7 +93,10 @@ class Coordinators:
         return bool(self._options.values["transaction.partition.verification.enable"])
 
     async def start(self) -> None:
-        """Metadata is known and partitions are open; large shards are loaded while everything else is served."""
+        """Start sending markers and wait for shards to load, at most `SETTLE_S_MAX`; larger shards continue in the background.
+
+        Call this once the metadata is known and the partitions are open.
+        """
         self._markers.start()
         settling = [asyncio.ensure_future(one.settle()) for one in (self.groups, self.transactions)]
         await asyncio.wait(settling, timeout=SETTLE_S_MAX)

@@ -1,6 +1,7 @@
-"""The features of a new cluster, by Kafka release: which levels `format` writes down for the first controller.
+"""Feature levels of a new cluster by Kafka release, which `format` writes for the first controller.
 
-A release decides the level of metadata.version, and that the levels of all other features; each of them can be chosen by itself.
+A release determines the level of metadata.version, which determines the default levels of all other features. Each feature can also be
+chosen separately.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from headrace.metadata.records import ELR_LEVEL, METADATA_VERSION_MAX, METADATA_
 METADATA, ELR, GROUP = "metadata.version", "eligible.leader.replicas.version", "group.version"
 KRAFT, SHARE, STREAMS, TRANSACTION = "kraft.version", "share.version", "streams.version", "transaction.version"
 
-# The ranges that this version can live with. Share and streams groups are not served yet, but a directory that Kafka wrote has their
-# levels: they are kept, and say nothing about what is served.
+# Supported levels. Share and streams groups are not implemented yet, but a directory written by Kafka has their levels: these are kept
+# without effect.
 SUPPORTED_FEATURES = {
     METADATA: (METADATA_VERSION_MIN, METADATA_VERSION_MAX),
     ELR: (0, 1),
@@ -33,7 +34,7 @@ _RELEASES = (
 RELEASE_LEVELS = {name: level for level, name in enumerate(_RELEASES, METADATA_VERSION_MIN)}
 assert RELEASE_LEVELS[_RELEASES[-1]] == METADATA_VERSION_MAX
 SCRAM_LEVEL = RELEASE_LEVELS["3.5-IV2"]
-# Since which level of metadata.version a new cluster has which level of a feature.
+# Feature -> pairs of a metadata.version level and the feature's default level from there on.
 _DEFAULTS = {
     ELR: ((RELEASE_LEVELS["4.1-IV0"], 1),),
     GROUP: ((RELEASE_LEVELS["4.0-IV0"], 1),),
@@ -47,7 +48,10 @@ _NOT_SERVED = {
 
 
 def release_level(text: str) -> int:
-    """Return the level of metadata.version for a release, "4.3" or "4.3.1" for the newest of 4.3, "4.0-IV2" for exactly that."""
+    """Return the level of metadata.version for a release. Raise ConfigError if the release is unknown.
+
+    "4.3" and "4.3.1" mean the newest level of 4.3, "4.0-IV2" exactly that level.
+    """
     release = re.fullmatch(r"(\d+\.\d+)(\.\d+)?", text)
     names = [name for name in RELEASE_LEVELS if name == text or (release and name.startswith(f"{release[1]}-"))]
     if not names:
@@ -60,7 +64,10 @@ def release_name(level: int) -> str:
 
 
 def feature_levels(release: str | None = None, chosen: Sequence[str] = ()) -> dict[str, int]:
-    """Return the levels above 0 of a new cluster. `chosen` are features by themselves, as NAME=LEVEL; ConfigError if one cannot be."""
+    """Return the levels above 0 of a new cluster. Raise ConfigError if a choice is invalid.
+
+    `chosen` are individual features as NAME=LEVEL.
+    """
     given = dict(_feature(text) for text in chosen)
     if release is not None and METADATA in given:
         raise ConfigError(f"--feature {METADATA}: --release-version chooses its level; give only one of them")

@@ -1,4 +1,4 @@
-"""Making data directories: who they belong to, and what the first controller of a new cluster will write (bootstrap.checkpoint)."""
+"""Formats data directories: meta.properties, and the first records of a new cluster (bootstrap.checkpoint)."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ def format_log_dirs(
     chance: Random,
     records: Sequence[Any] | None = None,
 ) -> None:
-    """Make directories that belong to nobody yet this node's; leave the others alone. `records` are what the first controller of a
-    new cluster writes, by default those of the newest levels of all features."""
+    """Format the directories that are not formatted yet. Raise ConfigError if one of them contains logs.
+
+    `records` are written by the first controller of a new cluster; by default, they set the newest levels of all features.
+    """
     for log_dir in log_dirs:
         if log_dir.meta is None:
             if log_dir.contents().partitions:
@@ -51,7 +53,7 @@ def format_log_dirs(
 
 
 def bootstrap_records(levels: Mapping[str, int] | None = None, users: Sequence[ScramUser] = ()) -> list[Any]:
-    """Return the first records of a new cluster with these feature levels, and with `users` from the beginning."""
+    """Return the first records of a new cluster with these feature levels and users."""
     levels = feature_levels() if levels is None else levels
     if users and levels[METADATA] < SCRAM_LEVEL:
         raise ConfigError(
@@ -59,7 +61,7 @@ def bootstrap_records(levels: Mapping[str, int] | None = None, users: Sequence[S
         )
     records: list[Any] = [FeatureLevelRecord(name=name, feature_level=level) for name, level in levels.items()]
     if levels.get(ELR):
-        # With ELR the cluster-wide value must be written down, so that no two controllers disagree about it (KIP-966).
+        # With ELR the metadata log must have the cluster-wide value, so that all controllers agree on it (KIP-966).
         records.append(
             ConfigRecord(resource_type=BROKER_CONFIG, resource_name="", name="min.insync.replicas", value="1")
         )
@@ -78,12 +80,12 @@ def _scram_record(user: ScramUser) -> UserScramCredentialRecord:
 
 
 def encode_bootstrap(records: Sequence[Any], now_ms: int) -> bytes:
-    """A snapshot of an empty log."""
+    """Encode the records as a snapshot of an empty log."""
     return b"".join(snapshot_batches(records, 0, now_ms, last_timestamp=0))
 
 
 def read_bootstrap(files: Files, metadata_dir: str) -> list[Any]:
-    """What `format` (ours or Kafka's) left for the first controller; our own defaults where it left nothing."""
+    """Return the records that `format` (Headrace's or Kafka's) wrote for the first controller, or else the defaults."""
     path = f"{metadata_dir}/{BOOTSTRAP_FILE}"
     if not files.exists(path):
         return bootstrap_records()

@@ -1,4 +1,4 @@
-"""Names that Kafka had once and has no more: files live longer than versions. Each is answered with what to write today."""
+"""Options that Kafka has removed, each with its replacement, because settings files outlive Kafka versions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ZOOKEEPER = ("zookeeper.", "password.encoder.")
 
 
 def what_instead(name: str) -> str | None:
-    """None for a name that Kafka never had."""
+    """Return what to do instead of setting a removed option, or None for a name that Kafka never had."""
     if name.startswith(_ZOOKEEPER):
         return _KRAFT
     return FORMER_OPTIONS.get(name)

@@ -1,4 +1,4 @@
-"""`listeners` and what belongs to it: addresses (IPv6 too), the protocol of each name, who may be told which address."""
+"""Parses `listeners` and related options: addresses (also IPv6), security protocols, advertised addresses."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _ADDRESS = re.compile(
 
 class ListenerAddress(Struct, frozen=True):
     name: str
-    host: str  # empty: all interfaces
-    port: int  # 0: any free one
+    host: str  # empty for all interfaces
+    port: int  # 0 for any free port
 
 
 def host_and_port(host: str, port: int) -> str:
-    """As it is written down: an IPv6 address stands in brackets."""
+    """Format an address as host:port, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_addresses(option: str, texts: Sequence[str]) -> tuple[ListenerAddress, ...]:
-    """ConfigError if one is none, or if a name stands there twice."""
+    """Parse listener addresses. Raise ConfigError if one is invalid or a name appears twice."""
     found = tuple(_parse(option, text) for text in texts)
     names = [address.name for address in found]
     if len(set(names)) != len(names):
@@ -64,8 +64,11 @@ def check_advertised(advertised: Sequence[ListenerAddress], names: Sequence[str]
 def protocols_of(
     values: Mapping[str, Value], names: Sequence[str], controller_names: Sequence[str], *, explicit: bool
 ) -> dict[str, str]:
-    """Return the protocol of each listener. As in Kafka, a controller's listener without an entry is PLAINTEXT only if no map is set
-    and no listener is secured; otherwise a node that asks its clients for a login would have an open back door."""
+    """Return the security protocol of each listener. Raise ConfigError if one has none.
+
+    As in Kafka, a controller listener without an entry is PLAINTEXT only if no map is set and no listener is secured. Otherwise a node that
+    authenticates its clients could have an unprotected controller listener.
+    """
     given = values["listener.security.protocol.map"]
     assert isinstance(given, str)
     mapped: dict[str, str] = {}

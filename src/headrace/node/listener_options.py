@@ -1,4 +1,4 @@
-"""Options of one listener: `listener.name.<name>.<option>`, and for SASL `listener.name.<name>.<mechanism>.<option>`."""
+"""Options per listener: `listener.name.<name>.<option>`, and for SASL `listener.name.<name>.<mechanism>.<option>`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _SINGLE = ("connections.max.reauth.ms", "max.connections", "principal.builder.cl
 def parse_listener_options(
     given: Mapping[str, str], known: OptionTable, listeners: Sequence[str], unknown: Callable[[str], None]
 ) -> dict[str, Value]:
-    """By their full names; ConfigError for a bad value. `unknown` is told of what no listener would ask for."""
+    """Return the values of listener options by their full names. Raise ConfigError for an invalid value.
+
+    `unknown` is called with a message for each option whose listener or name is unknown.
+    """
     names = [name.lower() for name in listeners]
     values: dict[str, Value] = {}
     for full, text in given.items():
@@ -48,7 +51,7 @@ def parse_listener_options(
 
 
 def find_listener_option(values: Mapping[str, Value], listener: str, option: str, mechanism: str | None) -> Value:
-    """KeyError if the listener has none of its own: then that of the node counts."""
+    """Return a listener's value of an option. Raise KeyError if it has none, so that the node's value applies."""
     prefix = f"{PREFIX}{listener.lower()}."
     if mechanism is not None:
         specific = f"{prefix}{mechanism.lower()}.{option}"

@@ -1,4 +1,4 @@
-"""Listeners from settings."""
+"""Opens listeners according to the settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def open_listeners(
     metrics: Metrics,
     security: SecurityOfListeners,
 ) -> list[Listener]:
-    """Bound, but not served yet: clients are refused until `serve`. If one cannot be bound, none stays."""
+    """Bind the listeners without serving: clients are refused until `serve`. If one cannot be bound, close them all."""
     opened: list[Listener] = []
     try:
         for address in addresses:

@@ -1,4 +1,4 @@
-"""The composition root: the only place where things are constructed. A Node is started once and stopped once."""
+"""The composition root, the only place where a node is assembled. A Node is started once and stopped once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Ports(Struct):
-    """Everything that reaches a node from outside: the simulator passes its own."""
+    """The external dependencies of a node; the simulator passes simulated ones."""
 
     files: Files
     clock: Clock
@@ -47,13 +47,13 @@ class Node:
         self._previous_epoch = self._take_clean_shutdown()
         self.controller: ControllerRole
         self.broker: BrokerRole
-        self._roles: list[ControllerRole | BrokerRole] = []  # those that were made, in their order
+        self._roles: list[ControllerRole | BrokerRole] = []  # the roles constructed so far, in order
         self._http: HttpEndpoint | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
     async def start(cls, settings: Settings, ports: Ports) -> Node:
-        """Returns when clients are served. ConfigError and CorruptData say why a node cannot be."""
+        """Start a node and return it when it serves clients. Raise ConfigError or CorruptData if it cannot start."""
         check_security(settings)
         log_dirs, missing = open_living_dirs(
             ports.files, settings.log_dirs, settings.metadata_dir, node_id=settings.node_id
@@ -81,7 +81,7 @@ class Node:
         return node
 
     def _take_clean_shutdown(self) -> int:
-        """The broker epoch of the last run, if all directories say that it was closed; -1 if one does not."""
+        """Return the broker epoch of the last run if all directories were shut down cleanly, otherwise -1."""
         epochs: list[int | None] = []
         for log_dir in self._directories.all():
             try:
@@ -118,7 +118,7 @@ class Node:
             await self._http.start()
 
     async def _unless_failed(self, work: Coroutine[Any, Any, None]) -> None:
-        """Who waits for a controller that has given up would wait for ever."""
+        """Run `work`, but raise if the node fails meanwhile: without its controller, `work` would never finish."""
         loop = self._ports.loop
         working, failing = tasks = loop.create_task(work), loop.create_task(self.failed())
         try:
@@ -130,7 +130,7 @@ class Node:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def health(self) -> dict[str, Any]:
-        """Return what /health answers; `ok` is what an orchestrator looks at, `problems` say why it is not."""
+        """Return the body of /health: `ok` for orchestrators, `problems` with the reasons if it is false."""
         offline = [str(name) for name in self.broker.replicas.offline()]
         online = self._directories.online()
         full = [log_dir.path for log_dir in full_log_dirs(online, self.broker.replicas.all())]
@@ -154,7 +154,7 @@ class Node:
 
     @property
     def ports(self) -> dict[str, int]:
-        """Listener names and the ports they are bound to."""
+        """Return the bound ports by listener name."""
         return {**self.broker.bound_ports, **self.controller.bound_ports}
 
     @property
@@ -162,7 +162,7 @@ class Node:
         return None if self._http is None else self._http.port
 
     async def failed(self) -> None:
-        """Raises when this node can no longer keep its word and must stop."""
+        """Wait until this node can no longer keep its guarantees and must stop, then raise the reason."""
         reasons = [self.controller.driver.failed, self.broker.replicas.failed]
         await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
         for reason in reasons:
@@ -170,7 +170,7 @@ class Node:
                 reason.result()
 
     async def stop(self) -> None:
-        """Clean: leadership given up, logs closed and synced, and a marker that says so, written last."""
+        """Shut down cleanly: give up leadership, close and sync the logs, and write the clean-shutdown marker last."""
         if self._http is not None:
             await self._http.stop()
         epoch = self.broker.registration.broker_epoch
@@ -182,12 +182,12 @@ class Node:
             except OSError as error:
                 log.error("%s cannot be marked as closed: %s; the next start will check its logs", log_dir.path, error)
         if len(clean) < len(self._directories.all()):
-            # What a failed disk holds is unknown: the next start has to look.
+            # The contents of a failed disk are unknown: the next start has to check them.
             log.warning("not all of log.dirs could be closed: those are not marked as clean")
         close_log_dirs(self._directories.all())
 
     async def kill(self) -> None:
-        """As if the process had died: nothing is written, no one is told. For tests."""
+        """Stop as if the process had died, without writing or notifying anything; for tests and failed starts."""
         for role in reversed(self._roles):
             role.kill()
         if self._http is not None:

@@ -1,4 +1,4 @@
-"""Options that contradict each other or this version: some combinations cannot be, others only do not do what they seem to."""
+"""Combinations of options that are invalid, and combinations that are valid but have surprising effects."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from headrace.base.options import Value
 from headrace.broker.dynamic_options import cleaner_buffer_complaint
 
-# The strongest first: a weaker name counts only while no stronger one is set.
+# In order of precedence: a name has an effect only if none before it is set.
 SYNONYMS = (
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     ("log.roll.ms", "log.roll.hours"),
@@ -25,7 +25,7 @@ _OF_CONSUMER_GROUPS = ("session.timeout.ms", "heartbeat.interval.ms", "assignmen
 
 
 def conflicts(values: Mapping[str, Value], explicit: Collection[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield a line for each combination that cannot be, and the names of the options in it."""
+    """Yield a message for each invalid combination, and the names of its options."""
     for name in _RETENTION:
         if values[name] == 0:
             yield f"{name}=0 is not allowed: it must be -1 (for ever) or at least 1", (name,)
@@ -49,7 +49,7 @@ def conflicts(values: Mapping[str, Value], explicit: Collection[str]) -> Iterato
 
 
 def surprises(values: Mapping[str, Value], explicit: Collection[str]) -> Iterator[str]:
-    """What its operator should know, one line each."""
+    """Yield a warning for each valid combination that an operator may not expect."""
     for names in SYNONYMS:
         given = [name for name in names if name in explicit]
         for name in given[1:]:
@@ -66,7 +66,7 @@ def surprises(values: Mapping[str, Value], explicit: Collection[str]) -> Iterato
 
 
 def _bounds(values: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
-    """Pairs of names: what groups may ask for, and what they have if they do not."""
+    """Yield pairs of group options of which the first must not exceed the second: minimum, default and maximum."""
     for name in values:
         if name.startswith("group.") and ".min." in name and (most := name.replace(".min.", ".max.")) in values:
             yield name, most

@@ -1,6 +1,6 @@
-"""From settings to security: the authorizer, and for each listener its TLS, its SASL mechanisms and its users.
+"""Builds security from settings: the authorizer, and for each listener TLS, SASL mechanisms and users.
 
-What Kafka has and Headrace has not is refused here by name, with what to write instead, or, where it changes nothing, warned about.
+Kafka features that Headrace lacks are refused by name, with a replacement. If ignoring one is harmless, a warning is logged.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CredentialLookup = Callable[[ScramMechanism, str], ScramCredential | None]
 
 
 def check_security(settings: Settings) -> None:
-    """What can be said before anything is opened; ConfigError names the setting."""
+    """Check what can be checked before anything is opened. Raise ConfigError, which names the setting."""
     if not settings.text("authorizer.class.name"):
         for option in ("super.users", "allow.everyone.if.no.acl.found"):
             if option in settings.explicit:
@@ -82,12 +82,12 @@ def make_authorizer(settings: Settings) -> StandardAuthorizer | None:
 
 
 def authority_of(authorizer: StandardAuthorizer | None) -> Authority:
-    """Return who decides about clients: the authorizer, or, as in Kafka, nobody if none is configured."""
+    """Return the authority that decides about clients; as in Kafka, everything is allowed without an authorizer."""
     return ALLOW_ALL if authorizer is None else AclAuthority(authorizer)
 
 
 class SecurityOfListeners:
-    """Makes what each listener of one role needs."""
+    """Builds the TLS, SASL and authority of each listener of one role."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class SecurityOfListeners:
         return Security(tls, sasl, self._authority)
 
     def take_over(self, dynamic: Mapping[str, str]) -> None:
-        """Key stores and trust stores that were set on the running broker (listener.name.<listener>.ssl.…)."""
+        """Apply key stores and trust stores that were set dynamically (listener.name.<listener>.ssl.…)."""
         stores = {
             name: text for name, text in dynamic.items() if ".ssl.keystore." in name or ".ssl.truststore." in name
         }
@@ -204,7 +204,7 @@ def _check_store(settings: Settings, listener: str, store: str) -> None:
 
 
 def _client_auth(settings: Settings, listener: str) -> str:
-    """As in Kafka, clients that say who they are by SASL need a certificate only where the listener itself says so."""
+    """Return ssl.client.auth. As in Kafka, on a SASL_SSL listener it counts only if set for that listener."""
     value = _text(settings, listener, "ssl.client.auth") or "none"
     if settings.protocols[listener] == "SASL_SSL":
         own = f"listener.name.{listener.lower()}.ssl.client.auth"
@@ -216,7 +216,7 @@ def _client_auth(settings: Settings, listener: str) -> str:
 
 
 def _ciphers(settings: Settings, listener: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Protocols and suites: a version of TLS of which no suite is listed is not spoken."""
+    """Return the TLS versions and cipher suites. A version without a listed suite is not offered."""
     protocols = _texts(settings, listener, "ssl.enabled.protocols")
     suites = _texts(settings, listener, "ssl.cipher.suites")
     if suites:
@@ -246,7 +246,7 @@ def _plain_users(settings: Settings, listener: str) -> dict[str, str]:
 
 
 def _check_scram_login(settings: Settings, listener: str, mechanism: str) -> None:
-    """SCRAM users are in the metadata log; a login line may stand there all the same, as Kafka wants one."""
+    """Check the login line, which Kafka requires. It is optional here, because SCRAM users are in the metadata log."""
     login = _login(settings, listener, mechanism)
     if login is None:
         return

@@ -1,4 +1,4 @@
-"""What the values of a node's options mean together: its id, its directories, its listeners. No I/O."""
+"""Derives a node's id, directories and listeners from its options, and validates them. No I/O."""
 
 from __future__ import annotations
 
@@ -97,7 +97,10 @@ def check_voters(values: Mapping[str, Value], node_id: int) -> None:
 
 
 def _controller_names(values: Mapping[str, Value], names: Sequence[str]) -> list[str]:
-    """Those that are listeners here. Kafka wants at least one; a controller in the same process can do without a door."""
+    """Return the controller listeners that are among this node's listeners.
+
+    Kafka requires at least one; a controller in the same process needs none.
+    """
     wanted = [name.upper() for name in _list(values, "controller.listener.names")]
     for name in wanted if names else ():
         if name not in names:

@@ -1,4 +1,4 @@
-"""All problems of a node's settings, so that an operator sees them at once and not one for each attempt to start."""
+"""Collects all problems of a node's settings, so that an operator sees them together and not one per start."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ PROBLEMS_SHOWN_MAX = 50
 
 
 class SettingProblems:
+    """Problems of settings; `origins` has where each option was set: a file and line, a variable or a flag."""
+
     def __init__(self, origins: Mapping[str, str]) -> None:
-        """`origins`: where each option was set: a file and line, an environment variable or a flag."""
         self._origins = origins
         self._lines: list[str] = []
         self._names: set[str] = set()  # options with a problem
 
     def add(self, problem: str, *names: str) -> None:
-        """Add a problem of these options, unless one of them already has a problem, which may be the cause of this one."""
+        """Add a problem of these options, unless one of them already has a problem, which may have caused this one."""
         if not self._names.isdisjoint(names):
             return
         self._names.update(names)
@@ -31,7 +32,7 @@ class SettingProblems:
 
     @contextmanager
     def about(self, *names: str) -> Iterator[None]:
-        """Add a ConfigError that is raised inside as a problem of these options."""
+        """Catch a ConfigError in the block and add it as a problem of these options."""
         try:
             yield
         except ConfigError as error:

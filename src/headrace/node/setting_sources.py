@@ -1,6 +1,6 @@
-"""Where settings come from: flags over the environment over a file; the names are Kafka's everywhere.
+"""Sources of settings: flags override the environment, which overrides a file. The names are Kafka's in all of them.
 
-In the environment they look as in Kafka's container image, under our own prefix: HEADRACE_LOG_DIRS is log.dirs, `__` stands for an
+Environment variables are spelled as in Kafka's container image, with our prefix: HEADRACE_LOG_DIRS is log.dirs, `__` stands for an
 underscore and `___` for a hyphen.
 """
 
@@ -17,14 +17,14 @@ from headrace.base.options import parse_property_lines
 FILE_BYTES_MAX = 1 << 20
 ENVIRONMENT_PREFIX = "HEADRACE_"
 OWN_PREFIX = "headrace."
-# Not settings of a node: they steer our own tests and tools, and RUNTIME says where drivers of pipelines are looked for.
+# Not settings of a node: variables of our tests and tools; RUNTIME is where the drivers of pipelines are looked up.
 _TOOLING = frozenset({"KAFKA_LIBS", "SCHEMAS", "SEED", "ROUNDS", "OPERATIONS", "RUNTIME"})
 _UNDERSCORES = re.compile("_{1,3}")
 _MEANS = {"_": ".", "__": "_", "___": "-"}
 
 
 class Given(NamedTuple):
-    """Settings as texts, and for each name where it was set: a file and line, an environment variable or a flag."""
+    """Settings as texts, and where each was set: a file and line, an environment variable or a flag."""
 
     texts: dict[str, str]
     origins: dict[str, str]
@@ -32,9 +32,10 @@ class Given(NamedTuple):
 
 
 def gather(file: Path | None, environment: Mapping[str, str], flags: Sequence[str], own: Collection[str] = ()) -> Given:
-    """Collect settings; raise ConfigError for a file that cannot be read.
+    """Collect settings from all sources. Raise ConfigError if the file cannot be read.
 
-    `own` are the options that begin with `headrace.`: in the environment they need that word only once."""
+    `own` are the options that begin with `headrace.`; their environment variables do not repeat that word after the prefix.
+    """
     given = Given({}, {}, [])
     if file is not None:
         for name, (text, line) in _parse_file(file).items():
@@ -68,7 +69,7 @@ def _parse_file(file: Path) -> dict[str, tuple[str, int]]:
 
 
 def option_name(variable: str) -> str | None:
-    """None for a variable that is not about settings."""
+    """Return the option that an environment variable sets, or None if it is not a setting."""
     rest = variable.removeprefix(ENVIRONMENT_PREFIX)
     if rest == variable or not rest or rest in _TOOLING:
         return None
@@ -76,7 +77,7 @@ def option_name(variable: str) -> str | None:
 
 
 def variable_name(option: str) -> str:
-    """How an option is written in the environment."""
+    """Return the environment variable that sets an option."""
     option = option.removeprefix(OWN_PREFIX)
     for character, underscores in (("_", "__"), ("-", "___"), (".", "_")):
         option = option.replace(character, underscores)

@@ -1,7 +1,7 @@
-"""What a node is told: Kafka's property names, from a file, the environment and `-c name=value`, with defaults that make a single node.
+"""The settings of a node: Kafka's properties from a file, the environment and `-c name=value`.
 
-Bad values stop the start with a line for each, which says where it was set. An unknown name, and an option that nothing here depends on,
-is one warning each.
+Without a file, the defaults are those of a single node. Invalid values prevent the start; they are reported together, with where each
+was set. Each unknown name and each option without effect is logged as a warning.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OWN_OPTIONS = OptionTable(
 )
 ALL_OPTIONS = OptionTable(*NODE_OPTIONS.values(), *OWN_OPTIONS.values())
 
-# What `headrace serve` without a file means: one node that is broker and controller, for this machine only.
+# Defaults of `headrace serve` without a file: one node, broker and controller, reachable from this machine only.
 SINGLE_NODE = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -67,9 +67,9 @@ class Settings(Struct, frozen=True):
     broker_listeners: tuple[ListenerAddress, ...]
     controller_listeners: tuple[ListenerAddress, ...]
     advertised: tuple[ListenerAddress, ...]
-    protocols: Mapping[str, str]  # of each listener, by its name
+    protocols: Mapping[str, str]  # security protocol by listener name
     listener_values: Mapping[str, Value]
-    origins: Mapping[str, str] = field(default_factory=dict)  # for each name that was set, by whom
+    origins: Mapping[str, str] = field(default_factory=dict)  # where each option was set, by name
 
     def number(self, name: str) -> int:
         value = self.values[name]
@@ -85,27 +85,27 @@ class Settings(Struct, frozen=True):
         return value
 
     def texts(self, name: str) -> list[str]:
-        """Return the values of an option that is a list."""
+        """Return the items of a list option."""
         value = self.values[name]
         assert isinstance(value, list), f"{name} is {value!r}"
         return value
 
     def for_listener(self, listener: str, option: str, mechanism: str | None = None) -> Value:
-        """Its own value of an option, or the node's."""
+        """Return the listener's value of an option, or else the node's."""
         try:
             return find_listener_option(self.listener_values, listener, option, mechanism)
         except KeyError:
             return self.values[option]
 
     def has_listener_option(self, listener: str, option: str) -> bool:
-        """Whether the listener has a value of its own."""
+        """Return whether the option is set for this listener specifically."""
         return f"{LISTENER_PREFIX}{listener.lower()}.{option}" in self.listener_values
 
     def topic_defaults(self) -> dict[str, Value]:
         return topic_defaults(self.values)
 
     def static_texts(self) -> dict[str, str]:
-        """What somebody set, as Kafka would print it."""
+        """Return the options that were set, formatted as Kafka prints them."""
         found = {name: ALL_OPTIONS[name].text(self.values[name]) for name in sorted(self.explicit)}
         return {name: text for name, text in found.items() if text is not None}
 
@@ -114,7 +114,7 @@ class Settings(Struct, frozen=True):
         return _host_name()
 
     def endpoints(self, bound_ports: Mapping[str, int]) -> list[Endpoint]:
-        """What clients are told; port 0 means whatever port the listener got."""
+        """Return the endpoints that clients are sent, with port 0 replaced by the listener's bound port."""
         return [
             Endpoint(
                 address.name,
@@ -133,9 +133,10 @@ def read_settings(
     *,
     strict: bool = False,
 ) -> Settings:
-    """Raise ConfigError with all settings that cannot be used, where each was set and what is allowed.
+    """Read the settings. Raise ConfigError with all invalid ones, where each was set and what is allowed.
 
-    With `strict` an unknown name is such a problem too, not a warning."""
+    With `strict`, an unknown name is an error too, not a warning.
+    """
     given = gather(file, environment or {}, overrides, OWN_OPTIONS)
     problems = SettingProblems(given.origins)
     for flag in given.bad_flags:
@@ -184,7 +185,7 @@ def _make(
 def _single_node(given: Mapping[str, str]) -> dict[str, str]:
     defaults = dict(SINGLE_NODE)
     if "listeners" in given and "controller.listener.names" not in given:
-        # Somebody chose their own doors: the controller then needs none, it lives in the same process.
+        # With custom listeners the controller needs none, because it runs in the same process.
         del defaults["controller.listener.names"]
     if "broker.id" in given and "node.id" not in given:
         del defaults["node.id"]
@@ -211,7 +212,7 @@ def _warn_if_unused(settings: Settings, option: Option) -> None:
     if option.unused is None or value in (option.default, *option.anyway, "", []):
         return
     if option.name == "inter.broker.listener.name" and len(settings.broker_listeners) == 1:
-        return  # there is no other that it could be
+        return  # the only listener is the inter-broker listener anyway
     log.warning("%s has no effect: %s", option.name, option.unused)
 
 
@@ -223,7 +224,7 @@ def _resolve(
     origins: Mapping[str, str],
     problems: SettingProblems,
 ) -> Settings:
-    """Return what the values mean together; with problems, the result is not to be used."""
+    """Return the settings that the values result in. If this adds problems, the result must not be used."""
     node_id = NodeId(-1)
     dirs: tuple[str, ...] = ()
     metadata_dir = ""
@@ -257,7 +258,7 @@ def _resolve(
 
 
 def _host_name() -> str:
-    """A name under which this machine can be reached, as far as it knows: a name that does not resolve would help nobody."""
+    """Return this machine's fully qualified name, or "localhost" if that name does not resolve."""
     name = socket.getfqdn()
     try:
         socket.getaddrinfo(name, None)

@@ -1,4 +1,4 @@
-"""Consumer groups (classic and KIP-848), streams groups and their offsets."""
+"""Options of consumer groups (classic and KIP-848), streams groups and their offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics and their logs: what a topic gets by default, directories, segments, retention, flushing, compaction."""
+"""Options of topics and their logs: topic defaults, directories, segments, retention, flushing, compaction."""
 
 from __future__ import annotations
 

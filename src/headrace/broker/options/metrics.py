@@ -1,4 +1,4 @@
-"""Metrics, telemetry, and where values of options come from."""
+"""Options of metrics, telemetry and config providers."""
 
 from __future__ import annotations
 

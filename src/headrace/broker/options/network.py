@@ -1,11 +1,11 @@
-"""Who a node is, and its doors: roles, listeners, sockets, limits on connections."""
+"""Options of a node's identity and network: roles, listeners, sockets, connection limits."""
 
 from __future__ import annotations
 
 from headrace.base.options import INT_MAX, Kind, Option, OptionTable, unused
 from headrace.broker.options.reasons import ONE_LOOP, ONE_NODE, PLUGINS
 
-# Socket buffers are the system's choice unless they are set: Kafka's 102400 bytes would be all that is under way in a round trip.
+# Socket buffers default to the system's choice: Kafka's default would limit the data in flight to 102400 bytes per round trip.
 NETWORK_OPTIONS = OptionTable(
     Option(
         "process.roles",

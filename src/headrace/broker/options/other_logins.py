@@ -1,4 +1,4 @@
-"""Logins that this version does not have: Kerberos, OAUTHBEARER, and logging in to others."""
+"""Options of logins that this version does not support: Kerberos, OAUTHBEARER, and this node's logins to other servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controllers: quorum, metadata log, snapshots, life of brokers."""
+"""Options of the controllers: quorum, metadata log, snapshots, broker registrations."""
 
 from __future__ import annotations
 

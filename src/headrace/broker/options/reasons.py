@@ -1,4 +1,4 @@
-"""Why options of Kafka have no effect in this version."""
+"""Reasons why some of Kafka's options have no effect in this version."""
 
 ONE_NODE = "this version runs one node"
 ONE_LOOP = "one event loop does all the work of a node"

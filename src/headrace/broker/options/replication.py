@@ -1,4 +1,4 @@
-"""Fetching, leadership, and copying between brokers."""
+"""Options of fetching, leadership, and replication between brokers."""
 
 from __future__ import annotations
 

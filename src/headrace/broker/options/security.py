@@ -1,4 +1,4 @@
-"""Who may come in and what they may do: authorizer, TLS, SASL. docs/security.md explains them."""
+"""Options of authentication and authorization: authorizer, TLS, SASL. docs/security.md explains them."""
 
 from __future__ import annotations
 

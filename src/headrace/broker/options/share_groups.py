@@ -1,4 +1,4 @@
-"""Share groups (KIP-932) and the state they keep."""
+"""Options of share groups (KIP-932) and their state."""
 
 from __future__ import annotations
 

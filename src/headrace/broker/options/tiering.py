@@ -1,4 +1,4 @@
-"""Tiered storage: segments in remote storage."""
+"""Options of tiered storage: segments in remote storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions and client quotas."""
+"""Options of transactions and client quotas."""
 
 from __future__ import annotations
 
