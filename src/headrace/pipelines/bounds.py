@@ -73,7 +73,7 @@ def partition_values(name: str, text: str, low: int) -> PartitionValues:
 
 
 def check_order(starting: Bound, ending: Bound) -> None:
-    """Raise ConfigError if the options alone show that a batch read would end before it begins."""
+    """Raise ConfigError if the bounds of a batch read contradict each other, as far as the options show."""
     if starting.kind is BoundKind.LATEST:
         raise ConfigError("startingOffsets=latest is not allowed for a batch read: it would begin at its end")
     if ending.kind is BoundKind.EARLIEST:

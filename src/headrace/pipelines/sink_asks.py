@@ -11,7 +11,7 @@ from msgspec import Struct
 from headrace.base.errors import HeadraceError
 
 ONGOING = "Ongoing"
-UNTOLD = ""  # state that brokers before Kafka 3.0 report for every transaction
+UNTOLD = ""  # placeholder: brokers before Kafka 3.0 cannot describe transactions
 
 
 class SinkError(HeadraceError):
@@ -147,14 +147,14 @@ class Settle(NamedTuple):
 
 
 class End(NamedTuple):
-    """list[Ended]."""
+    """list[Ended]: the outcome for each transaction."""
 
     transactions: tuple[TaskTransaction, ...]
     commit: bool
 
 
 class MarkFinished(NamedTuple):
-    """None."""
+    """None: the decision is recorded as carried out."""
 
     decision: Decision
 
@@ -166,7 +166,7 @@ class Fence(NamedTuple):
 
 
 class Warn(NamedTuple):
-    """None."""
+    """None: the text is logged."""
 
     text: str
 

@@ -11,7 +11,7 @@ transactions make up the batch, and ends them. The decision is written in a tran
     open transactions it found; only THEN are those fenced. So a slow driver that fences late cannot fence a decided transaction.
  4. A decided transaction may still be lost: the coordinator aborts a transaction that exceeds its timeout. If nothing of the batch is
     visible, the other transactions are aborted too, and the batch is decided again when it is replayed. If some of it is visible, the
-    batch is torn, and the write fails with TornBatch.
+    batch is torn, and TornBatch is raised unless the option onTornBatch says otherwise.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Executes the commands of the commit state machine (`sink_commits`) with requests that every Kafka version supports."""
+"""Executes the commands of the commit state machine (`sink_commits`) with requests of Kafka's protocol, none of them ours."""
 
 from __future__ import annotations
 

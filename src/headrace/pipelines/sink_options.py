@@ -27,7 +27,7 @@ TRANSACTION_TIMEOUT_MS = 900_000  # the maximum that brokers allow by default (t
 ID_CHARS_MAX = 128
 
 _LOG = logging.getLogger("headrace.spark")
-# Neither may contain the character that separates them in a transactional id, or that separates the sink from the rest.
+# A transactional id is prefix:sink.rest, so neither may contain a colon, and the sink no dot.
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]+\Z")
 _SINK = re.compile(r"[A-Za-z0-9_-]+\Z")
 

@@ -76,7 +76,10 @@ class Tracker:
         return found
 
     async def ranges(self, before: StreamOffset, end: StreamOffset) -> list[Range]:
-        """Return the ranges of a batch; the result depends only on the offsets, so that a batch can be read again."""
+        """Return the ranges of a batch, the same on every call, so that it can be read again.
+
+        Partitions of topics that are new in this batch start at the current start of their log.
+        """
         then = Layout(frozenset(end.offsets), end.ids)
         progress = go_on(before, then)
         start = progress.start | await self._brokers.earliest(progress.unknown)

@@ -72,7 +72,7 @@ class Frames:
     """DataFrames by name; each is built on first use, together with everything upstream."""
 
     def __init__(self, pipeline: Pipeline, spark: SparkSession, put_aside_elsewhere: Collection[str] = ()) -> None:
-        """Skip bad records of the sources in `put_aside_elsewhere`: another query sends them to their dead letter topic."""
+        """Create frames that skip bad records of sources in `put_aside_elsewhere`, which another query handles."""
         self._pipeline = pipeline
         self._put_aside_elsewhere = put_aside_elsewhere
         self._spark = spark

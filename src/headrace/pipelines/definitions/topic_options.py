@@ -111,7 +111,7 @@ def sink_problem(pipeline: Pipeline, sink: Sink) -> str | None:
 
 
 def _schema_problem(source: Source) -> str | None:
-    """Return what is wrong with an inline schema; a registry is queried only when the pipeline is built."""
+    """Return what is wrong with an inline DDL schema; a registry is queried only when the pipeline is built."""
     if source.value != "json" or source.schema is None or source.schema.lstrip().startswith("{"):
         return None
     from headrace.pipelines.schemas.columns import BadSchema

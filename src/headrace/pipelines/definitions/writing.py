@@ -51,7 +51,7 @@ def _write_updates(options: dict[str, str]) -> Callable[[DataFrame, int], None]:
 
 
 def write_once(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> None:
-    """Write a batch, which is not a stream, and return when all of it is written."""
+    """Write a frame that is not a stream; return when all of it is written."""
     with said_at(sink.where, f"sink {sink.name}"):
         shaped = _shaped(frame, sink)
         if sink.kind is SinkKind.CONSOLE:

@@ -210,7 +210,7 @@ def _tag(title: str) -> str:
 
 
 def settings_of(pipelines: Sequence[Pipeline]) -> tuple[str, dict[str, str]]:
-    """Return the master and the options of the session that all pipelines share; raise ConfigError if they differ."""
+    """Return the master and the options of the session that all pipelines share; raise ConfigError if they conflict."""
     found: dict[str, tuple[str, str]] = {}  # value, and the first pipeline that set it
     for one in pipelines:
         for name, value in {"spark.master": one.spark.master, **one.spark.conf}.items():

@@ -28,7 +28,7 @@ class Query:
         self.watched = Watched(is_bounded=pipeline.is_bounded(sink))
         self.meter = Meter()
         self.handle: Handle | None = None
-        # What was last told to stop: a handle, or the title of a batch or of a query not started yet
+        # What the last stop was for: a handle, or the title of a batch or of a query not started yet
         self.stop_told: Handle | str = ""
 
     @property

@@ -8,8 +8,8 @@
     StopAsked: waiting ──▶ stopped; starting, running ──▶ stopping ──Ended, Done, Failed──▶ stopped
 
 The wait before a restart doubles with each failure in a row; a completed batch resets it. For external causes (brokers, a topic that does
-not exist yet, a full disk), restarts continue indefinitely, unless the run is to end by itself; for errors that may lie in the query,
-there are only a few.
+not exist yet, a full disk), restarts continue indefinitely, unless the run is to end by itself; for errors that the query may have
+caused, there are only a few.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Watched:
     due_ms: int = 0  # time of the next start, in state WAITING
     starts: int = 0
     failures: int = 0  # number in a row, without progress
-    doubts: int = 0  # those among them that may lie in the query
+    doubts: int = 0  # failures among them that the query may have caused
     error: str = ""  # the latest failure; cleared by progress
 
     @property
