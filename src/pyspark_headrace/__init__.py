@@ -1,4 +1,4 @@
-"""Spark imports whatever is named pyspark_… and registers its DefaultSource: so format("headrace") works without a line of code."""
+"""Spark imports every package named pyspark_… and registers its DefaultSource, so format("headrace") works without any code."""
 
 from headrace.pipelines.data_source import HeadraceDataSource as DefaultSource
 

@@ -1,1 +1,1 @@
-"""Topics as tables and streams of Apache Spark, through PySpark. Needs the extra `spark`; nothing else in Headrace imports it."""
+"""The Apache Spark source, sink and pipelines of Headrace. Needs the extra `spark`; nothing else in Headrace imports this package."""

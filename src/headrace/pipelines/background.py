@@ -1,6 +1,6 @@
-"""The event loop of a process of Spark's, and the clusters that it speaks to: workers are synchronous and used many times.
+"""The event loop thread of a Spark process, and its cluster connections.
 
-A worker that has read from a cluster keeps its connections for the next task.
+Spark's Python workers are synchronous and are reused for many tasks, so a worker keeps its connections for the next task.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.loop_thread import LoopThread, OneForEachProcess
 from headrace.client.opening import open_cluster
 
-CLUSTERS_MAX = 8  # in one process; the one that was used least recently is closed for another
+CLUSTERS_MAX = 8  # per process; the least recently used one is closed to make way for another
 
 
 class Background(LoopThread):
@@ -21,16 +21,16 @@ class Background(LoopThread):
         self._clusters: dict[str, Cluster] = {}
 
     async def cluster(self, values: Mapping[str, Value]) -> Cluster:
-        """Made when first asked for; on the loop's own thread."""
+        """Return the open cluster for these client options, opening it if needed; runs on the loop's thread."""
         key = repr(sorted(values.items(), key=lambda item: item[0]))
         cluster = self._clusters.pop(key, None) or open_cluster(values)
-        self._clusters[key] = cluster  # the last one of the dictionary was used last
+        self._clusters[key] = cluster  # dictionaries keep insertion order, so the last entry is the most recently used
         if len(self._clusters) > CLUSTERS_MAX:
             await self._clusters.pop(next(iter(self._clusters))).close()
         return cluster
 
     async def close_clusters(self) -> None:
-        """Close all connections; the next task opens its own."""
+        """Close all connections; the next task opens new ones."""
         while self._clusters:
             await self._clusters.popitem()[1].close()
 

@@ -1,4 +1,4 @@
-"""What a batch read reads: its bounds as offsets, less what the query's conditions leave out."""
+"""Plans a batch read: resolves its bounds to offsets and narrows them by the pushed filters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def plan_batch(brokers: Brokers, options: SourceOptions, pushed: Pushed) -
 async def _within(
     brokers: Brokers, options: SourceOptions, layout: Layout, start: Offsets, end: Offsets
 ) -> tuple[Offsets, Offsets]:
-    """Offsets that were given as such may lie where nothing is."""
+    """Clamp bounds that were given as offsets to the offsets that the logs hold, and report what is lost."""
     losses: list[Loss] = []
     if options.starting.kind is BoundKind.OFFSETS:
         earliest = await brokers.earliest(layout.partitions)

@@ -1,4 +1,4 @@
-"""Where a read begins and ends, as the options say it: not yet as offsets, for which brokers must be asked."""
+"""The bounds of a read as the options give them, before brokers resolve them to offsets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.base.errors import ConfigError
 from headrace.base.ids import TopicPartition
 from headrace.base.options import LONG_MAX, Value
 
-LATEST, EARLIEST = -1, -2  # in the place of an offset
+LATEST, EARLIEST = -1, -2  # special values in place of an offset
 
 PartitionValues = dict[TopicPartition, int]
 
@@ -27,14 +27,17 @@ class BoundKind(Enum):
 
 class Bound(Struct, frozen=True):
     kind: BoundKind
-    option: str  # the one that said so
+    option: str  # the option that set this bound
     values: PartitionValues = {}
     timestamp: int = 0
-    latest_if_none: bool = True  # what a partition without records at or after the time means: its end, or an error
+    latest_if_none: bool = True  # without records at or after the timestamp: use the partition's end, else fail
 
 
 def named_bound(values: Mapping[str, Value], side: str, default: str) -> Bound:
-    """`side` is starting or ending. One time for all goes before times, and those before offsets."""
+    """Return the bound for a `side`, which is "starting" or "ending".
+
+    A single timestamp takes precedence over timestamps per partition, and those over offsets.
+    """
     latest_if_none = side == "ending" or values["startingOffsetsByTimestampStrategy"] == "latest"
     timestamp = values[name := f"{side}Timestamp"]
     if isinstance(timestamp, int):
@@ -49,7 +52,7 @@ def named_bound(values: Mapping[str, Value], side: str, default: str) -> Bound:
 
 
 def partition_values(name: str, text: str, low: int) -> PartitionValues:
-    """Of JSON like {"topic": {"0": 23}}."""
+    """Parse JSON of the form {"topic": {"0": 23}}; raise ConfigError if it is malformed or a value is below `low`."""
     words = "earliest, latest or " if low < 0 else ""
     wrong = ConfigError(f'{name}={text!r} is not allowed: it must be {words}JSON of the form {{"topic": {{"0": 23}}}}')
     try:
@@ -70,7 +73,7 @@ def partition_values(name: str, text: str, low: int) -> PartitionValues:
 
 
 def check_order(starting: Bound, ending: Bound) -> None:
-    """Of a batch read, as far as the options tell."""
+    """Raise ConfigError if the bounds of a batch read contradict each other, as far as the options show."""
     if starting.kind is BoundKind.LATEST:
         raise ConfigError("startingOffsets=latest is not allowed for a batch read: it would begin at its end")
     if ending.kind is BoundKind.EARLIEST:

@@ -1,6 +1,6 @@
-"""What a source asks brokers: which partitions there are, where they begin and end, how large they are, and whether anything new came.
+"""A source's requests to brokers: which partitions exist, where they begin and end, how large they are, and whether records have arrived.
 
-What may pass is tried again until kafka.default.api.timeout.ms; an address at which nobody ever answered is given up sooner.
+Transient errors are retried until kafka.default.api.timeout.ms; an address that has never responded is given up sooner.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from headrace.protocol.messages.metadata import MetadataResponse
 
 T = TypeVar("T")
 
-FIRST_CONTACT_S_MAX = 5.0  # a broker that is just starting may be waited for, an address that is wrong not for long
-DOUBT_S_MAX = 2.0  # a new leader may for a moment not know how far the old one had come, a broker not of all topics
+FIRST_CONTACT_S_MAX = 5.0  # long enough for a broker that is starting, short enough to report a wrong address soon
+DOUBT_S_MAX = 2.0  # a new leader may briefly not know the old one's high watermark, or a broker not all topics
 DOUBT_PAUSE_S = 0.1
 GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 
 class Brokers:
-    """For the driver, where questions come one after the other."""
+    """Broker requests of the driver, which makes them one at a time."""
 
     def __init__(self, cluster: Cluster, options: SourceOptions) -> None:
         self._cluster = cluster
@@ -53,11 +53,11 @@ class Brokers:
         return cls(await background().cluster(options.client), options)
 
     async def layout(self) -> Layout:
-        """Topics that are not there are left out."""
+        """Return the subscribed partitions that exist; missing topics are left out."""
         return await self._try(self._layout)
 
     async def named_layout(self, but: Container[str] = ()) -> Layout:
-        """SourceError if anything that was asked for by name is not there, but for these topics."""
+        """Return the layout; raise SourceError if a topic or partition requested by name is missing, except for topics in `but`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DOUBT_S_MAX
         while True:
@@ -76,11 +76,11 @@ class Brokers:
         return await self._listed(dict.fromkeys(partitions, LATEST))
 
     async def since(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> Offsets:
-        """The first record at or after the time; the end where there is none."""
+        """Return the offset of each partition's first record at or after the timestamp, or its end if there is none."""
         return await self._by_time(dict.fromkeys(partitions, timestamp_ms), None)
 
     async def resolve(self, bound: Bound, layout: Layout) -> Offsets:
-        """SourceError if the option does not fit what is there."""
+        """Return the bound as offsets; raise SourceError if it does not match the partitions that exist."""
         if bound.kind is BoundKind.EARLIEST:
             return await self.earliest(layout.partitions)
         if bound.kind is BoundKind.LATEST:
@@ -95,13 +95,13 @@ class Brokers:
         return named | await self._listed({one: word for one, word in bound.values.items() if word < 0})
 
     async def record_sizes(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
-        """Bytes on disk of a record of each partition, on the mean over what it holds."""
+        """Return the mean size on disk, in bytes, of the records of each partition."""
         begins = await self.earliest(ends)
         sizes = await self._try(lambda: self._log_sizes(ends))
         return {one: sizes[one] / max(1, ends[one] - begins[one]) for one in sizes}
 
     async def wait_for_more(self, positions: Mapping[TopicPartition, int], wait_ms: int) -> None:
-        """Returns when any partition has something at its position, or the time is up: the brokers wait, not we."""
+        """Return when any partition has data at its position or after `wait_ms`; the brokers do the waiting (long polling)."""
         settings = FetchSettings(max_wait_ms=wait_ms, max_bytes=1, partition_max_bytes=1, isolation=self.isolation)
         by_leader: dict[int, list[FetchTarget]] = defaultdict(list)
         for partition, offset in positions.items():
@@ -118,7 +118,7 @@ class Brokers:
             while pause in waiting:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for one in done - {pause}:
-                    # Whatever went wrong is told better by the next request that is not for waiting.
+                    # Errors are ignored here: the next request that is not a long poll reports them better.
                     if one.exception() is None and any(len(answer.data) for answer in one.result()):
                         return
         finally:
@@ -218,7 +218,7 @@ def _partitions(
 
 
 def _missing(topics: Topics, layout: Layout, but: Container[str]) -> list[str]:
-    """What was asked for by name and is not there, but for these topics."""
+    """Describe the topics and partitions requested by name that do not exist, except for topics in `but`."""
     there = layout.topics
     lost = [f"topic {name}" for name in topics.names if name not in there and name not in but]
     for name, indexes in topics.assigned:

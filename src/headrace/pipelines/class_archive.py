@@ -1,7 +1,7 @@
-"""Classes that Spark loads, kept in the form that Java uses in memory: the second start of a session takes half as long as the first.
+"""Archives of Spark's classes in Java's in-memory format, which halve the start-up time of every session after the first.
 
-The virtual machine of a first session writes the archive when it ends, under a name of its own; a later session that finds it written (its
-writer has ended) gives it the name by which it is used from then on. One for each version of Spark and Java, and each place where Spark is.
+The virtual machine of the first session writes the archive, under a temporary name, when it exits. A later session that finds its writer
+gone renames the archive to its final name. There is one archive per Spark version, Java version and Spark installation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from time import time
 
 from headrace.pipelines.java import Java, mark_of, write_whole
 
-AOT_VERSION_MIN = 25  # of Java: JEP 514 makes a cache in one step, and needs no base archive
+AOT_VERSION_MIN = 25  # Java version: JEP 514 creates a cache in one step, without a base archive
 ARCHIVE_BYTES_MIN = 1 << 20
 WRITER = ".writer"
 MARK_CHARACTERS = 8
@@ -31,7 +31,7 @@ class ClassArchive:
         self._writing: Path | None = None
 
     def java_options(self) -> list[str]:
-        """To use it, or to make it; nothing if neither can be."""
+        """Return the Java options that use the archive or create it; empty if neither is possible."""
         if not self.is_possible or not self._can_be_written():
             return []
         self._adopt()
@@ -47,7 +47,7 @@ class ClassArchive:
         return [f"-XX:{flag}={self._writing}", *quiet, "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
 
     def written_by(self, process_id: int) -> None:
-        """The virtual machine runs: when it has ended, the archive is whole."""
+        """Note the process that writes the archive: the archive is complete once that process has exited."""
         if self._writing is not None:
             write_whole(self._writing.with_name(self._writing.name + WRITER), str(process_id))
 
@@ -55,7 +55,7 @@ class ClassArchive:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError:
-            return False  # a home without room or rights is no reason not to start
+            return False  # an unwritable or full home directory must not prevent a start
         return os.access(self._folder, os.W_OK)
 
     def _notes(self) -> list[Path]:
@@ -71,10 +71,10 @@ class ClassArchive:
                     os.replace(written, self.path)
                 written.unlink(missing_ok=True)
             except OSError:
-                pass  # another session was quicker, or its writer was killed before it wrote anything
+                pass  # another session was faster, or the writer was killed before it wrote anything
             note.unlink(missing_ok=True)
         for stray in self._folder.glob(f"{self.path.name}.{'[0-9a-f]' * MARK_CHARACTERS}"):
-            # Its session ended before it could say who writes.
+            # Its session ended before it could note the writing process.
             with suppress(OSError):
                 if not stray.with_name(stray.name + WRITER).exists() and time() > stray.stat().st_mtime + STRAY_S_MIN:
                     stray.unlink()
@@ -84,7 +84,7 @@ class ClassArchive:
 
 
 def _installation(spark_home: Path) -> str:
-    """Java does not use an archive of jars that lie elsewhere or have changed, and does not say so."""
+    """Return a mark of the installation: Java silently ignores an archive if the jars have moved or changed."""
     jars = spark_home / "jars"
     changed = jars.stat().st_mtime_ns if jars.is_dir() else 0
     return mark_of(f"{spark_home.resolve()} {changed}")

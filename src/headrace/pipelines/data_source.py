@@ -1,4 +1,4 @@
-"""format("headrace"): what Spark finds when it looks for a Python data source of that name."""
+"""The Python data source that Spark uses for format("headrace")."""
 
 from __future__ import annotations
 

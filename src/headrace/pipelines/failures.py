@@ -1,4 +1,4 @@
-"""What goes wrong in a pipeline, said in one line instead of a traceback within a stack of Java's."""
+"""Errors of pipelines, reported in one line instead of a Python traceback inside a Java stack trace."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 
 class SourceError(HeadraceError):
-    """A read that cannot go on; the text says why, and what to do."""
+    """A read that cannot continue; the text says why and what to do."""
 
 
 class DataLoss(SourceError):
-    """Records that were to be read are not there any more, and failOnDataLoss is true."""
+    """Records that should have been read no longer exist, and failOnDataLoss is true."""
 
 
 @contextmanager
 def told_plainly() -> Iterator[None]:
-    """For whatever Spark calls in a Python worker: our own errors are told as they are, all others with their traceback.
+    """Report Headrace's errors without a traceback, and all others with one; wraps everything that Spark calls in a worker.
 
-    Spark's worker looks at the variable when it reports what was raised, and ends afterwards: nobody else will miss a traceback.
+    Spark's worker reads the environment variable when it reports an exception, and exits afterwards, so no later error loses its traceback.
     """
     try:
         yield

@@ -1,6 +1,6 @@
-"""Offsets of streams as committed offsets of groups, so that tools which show lag see them: of every batch that is done, also the last.
+"""Commits the offsets of streams to consumer groups after each batch, including the last, so that tools can show the lag.
 
-Spark tells a listener how far each source of a query is; whose brokers and which group that is, stands in the options of the query's plan.
+Spark reports the position of each source of a query to a listener; the brokers and the group are in the options of the query's plan.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LOG = logging.getLogger("headrace.spark")
 
 
 class Source:
-    """One of a run of a query."""
+    """One Headrace source in one run of a query."""
 
     def __init__(self, group_id: str, options: SourceOptions) -> None:
         self.group_id = group_id
@@ -51,9 +51,10 @@ class Source:
 
 
 def group_of(options: SourceOptions, query_id: str, query_name: str | None) -> str:
-    """Return `kafka.group.id`, or a group of the query's own, which shows the query's name if it has one.
+    """Return `kafka.group.id`, or else a group id for this query, which contains the query's name if it has one.
 
-    The name of a pipeline's query is `<pipeline>.<sink>`; the beginning of its id keeps those of two checkpoints apart."""
+    A pipeline's query is named `<pipeline>.<sink>`; the first characters of the query id distinguish queries with different checkpoints.
+    """
     if options.group_id:
         return options.group_id
     if query_name:
@@ -62,13 +63,13 @@ def group_of(options: SourceOptions, query_id: str, query_name: str | None) -> s
 
 
 class GroupCommits(ProgressListener):
-    """Commits in the background, at most one at a time for each source; what a later batch has passed meanwhile is left out."""
+    """Commits in the background, at most one commit at a time per source; offsets that a later batch has superseded are skipped."""
 
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark)
         self.is_ended_at_exit = False
-        # By run: a query that is started again may be so before its last run is told to have ended. In the order of progress; None is
-        # not ours.
+        # Keyed by run id, because a restarted query may start before the listener learns that its last run has ended. Sources are in the
+        # order in which Spark reports progress; None stands for a source of another format.
         self._sources: dict[str, list[Source | None]] = {}
         self._lock = threading.Lock()
         self._next: dict[Source, StreamOffset] = {}
@@ -77,7 +78,7 @@ class GroupCommits(ProgressListener):
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         try:
             self._sources[str(event.runId)] = self._find(event)
-        except Exception as error:  # a listener that raises is no help to anybody
+        except Exception as error:  # a listener must not raise
             _LOG.warning("the offsets of query %s will not be committed to a group: %s", event.id, error)
 
     def told(self, progress: Any) -> None:
@@ -95,7 +96,7 @@ class GroupCommits(ProgressListener):
         self._sources.pop(str(event.runId), None)
 
     def flush(self) -> None:
-        """Until all that was told is committed, but not for ever."""
+        """Wait until all reported offsets are committed, for at most FLUSH_S_MAX seconds."""
         with self._lock:
             under_way = list(self._under_way.values())
         wait(under_way, FLUSH_S_MAX)
@@ -131,7 +132,7 @@ class GroupCommits(ProgressListener):
 
 
 async def _commit(source: Source, offset: StreamOffset) -> None:
-    """Tried until it is done or refused; whoever calls sets the limit."""
+    """Commit the offset, retrying until it succeeds or is refused; the caller sets the time limit."""
     cluster = await background().cluster(source.options.client)
     while offset.offsets:
         try:
@@ -152,11 +153,14 @@ def _read(text: str | None) -> StreamOffset | None:
     try:
         return read_offset(json.loads(text or "null"))
     except (ValueError, ConfigError):
-        return None  # Spark has told nothing yet
+        return None  # Spark has not reported an offset yet
 
 
 def _options_of_sources(plan: Any) -> Iterator[Mapping[str, str] | None]:
-    """Of all streams in a plan in the order in which Spark reports them: that of the leaves, each once. None for other formats."""
+    """Yield the options of a plan's streaming sources, or None for a source of another format.
+
+    The order is the one in which Spark reports them: that of the plan's leaves, each once.
+    """
     leaves = plan.collectLeaves()
     seen: list[Any] = []
     for index in range(leaves.size()):
@@ -172,7 +176,7 @@ _ATTRIBUTE = "_headrace_group_commits"
 
 
 def commit_groups(spark: SparkSession) -> GroupCommits:
-    """Once for a session, however often it is called; `make_session` does it."""
+    """Start committing the offsets of a session's queries; repeated calls have no effect. `make_session` calls this."""
     found = getattr(spark, _ATTRIBUTE, None)
     if isinstance(found, GroupCommits):
         return found

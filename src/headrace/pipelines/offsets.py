@@ -1,10 +1,10 @@
-"""How far a stream has come, as it stands in Spark's checkpoint.
+"""The position of a stream, in the form in which Spark's checkpoint stores it.
 
     {"orders": {"0": 120, "1": 90}, "#ids": {"orders": "jK0…"}, "#lost": {"orders": {"1": 30}}}
 
-Topics and partitions are as Spark's own Kafka source writes them, whose checkpoints can so be taken over. What has a # before it (no name
-of a topic has) is ours: ids, by which a topic that was made anew is told, and how many offsets were passed over as their records were gone.
-Spark compares offsets as text, so the order is always the same.
+Topics and partitions are written as Spark's own Kafka source writes them, so its checkpoints can be taken over. Keys that start with #,
+which no topic name can, are Headrace's: topic ids, which reveal that a topic was deleted and recreated, and the number of offsets that
+were skipped because their records were gone. Spark compares offsets as text, so the order of the keys is fixed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ JsonOffset = dict[str, Any]
 
 
 class StreamOffset(Struct, frozen=True):
-    offsets: dict[TopicPartition, int]  # of the next record to read
-    ids: dict[str, str] = {}  # of the topics, where the cluster has any
+    offsets: dict[TopicPartition, int]  # offset of the next record to read
+    ids: dict[str, str] = {}  # topic ids, where the cluster has them
     lost: dict[TopicPartition, int] = {}
 
     def to_json(self) -> JsonOffset:
@@ -45,7 +45,7 @@ class StreamOffset(Struct, frozen=True):
 
 
 def read_offset(found: Mapping[str, Any]) -> StreamOffset:
-    """ConfigError if it is not one of ours, nor of Spark's Kafka source."""
+    """Parse an offset from a checkpoint; raise ConfigError if neither Headrace nor Spark's Kafka source wrote it."""
     try:
         offsets = _flat({topic: some for topic, some in found.items() if not topic.startswith("#")})
         ids = {str(topic): str(topic_id) for topic, topic_id in found.get(IDS, {}).items()}

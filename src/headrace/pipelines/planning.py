@@ -1,4 +1,4 @@
-"""What the next batch reads and how it is cut into tasks. Pure: brokers have been asked before."""
+"""Decides what the next batch reads and how it is split into tasks. Does no I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Offsets = dict[TopicPartition, int]
 
 
 class Range(NamedTuple):
-    """Offsets from `start` to before `end`; of transactions and compaction they may have fewer records."""
+    """Offsets from `start` up to but excluding `end`; transactions and compaction may leave fewer records than offsets."""
 
     partition: TopicPartition
     start: int
@@ -25,10 +25,10 @@ class Range(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What is there of the topics that are read."""
+    """The partitions that exist of the topics that are read."""
 
     partitions: frozenset[TopicPartition]
-    ids: dict[str, str]  # without those of a cluster that gives none
+    ids: dict[str, str]  # topic ids; empty for a cluster without them
 
     @property
     def topics(self) -> set[str]:
@@ -36,7 +36,7 @@ class Layout(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Why records that were to be read cannot be, and how many offsets are passed over if that can be told."""
+    """Why records that should be read cannot be, and the number of offsets skipped if it is known."""
 
     what: str
     partition: TopicPartition | None = None
@@ -44,15 +44,18 @@ class Loss(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The offsets from which a batch goes on, after a look at what the topics are now."""
+    """The offsets at which a batch starts, given the topics that exist now."""
 
     start: Offsets
-    unknown: frozenset[TopicPartition]  # new to us and perhaps not new: they begin wherever their log does
+    unknown: frozenset[TopicPartition]  # those of topics not seen before: they start at the start of their log
     losses: list[Loss]
 
 
 def go_on(before: StreamOffset, layout: Layout) -> Progress:
-    """Partitions that are gone are left out, topics made anew begin again, partitions that were added begin at their first record."""
+    """Return where the next batch starts.
+
+    Missing partitions are left out, recreated topics start again, and added partitions start at offset 0.
+    """
     losses: list[Loss] = []
     start: Offsets = {}
     anew = {
@@ -87,9 +90,9 @@ def go_on(before: StreamOffset, layout: Layout) -> Progress:
 
 
 def gaps(start: Mapping[TopicPartition, int], earliest: Mapping[TopicPartition, int]) -> list[Loss]:
-    """Where the log begins later than what is to be read next.
+    """Return a loss for each partition whose log starts after the offset to be read next.
 
-    Offsets that are missing within a log are no loss: compaction and transactions leave such gaps.
+    Missing offsets inside a log are not a loss: compaction and transactions leave such gaps.
     """
     return [
         Loss(
@@ -103,14 +106,17 @@ def gaps(start: Mapping[TopicPartition, int], earliest: Mapping[TopicPartition, 
 
 
 def retreats(start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-    """Where the log ends before what was read already."""
+    """Return the partitions whose log ends before the offset already read."""
     return [
         partition for partition, offset in sorted(start.items()) if partition in latest and latest[partition] < offset
     ]
 
 
 def limit_offsets(start: Mapping[TopicPartition, int], latest: Offsets, limit: int) -> Offsets:
-    """`limit` shared out in proportion to what each partition has; who has anything gets at least one, as with Spark's Kafka source."""
+    """Divide `limit` among the partitions in proportion to their available offsets.
+
+    As in Spark's Kafka source, every partition with new offsets gets at least one.
+    """
     sizes = {partition: latest[partition] - start[partition] for partition in latest}
     total = sum(size for size in sizes.values() if size > 0)
     if total <= limit:
@@ -128,7 +134,10 @@ def limit_offsets(start: Mapping[TopicPartition, int], latest: Offsets, limit: i
 def limit_bytes(
     start: Mapping[TopicPartition, int], latest: Offsets, limit: int, sizes: Mapping[TopicPartition, float]
 ) -> Offsets:
-    """As far as `limit` bytes go in all, by the mean size of a record of each partition; at least one offset where there are any."""
+    """Limit the batch to about `limit` bytes in total, using each partition's mean record size.
+
+    Every partition with new offsets gets at least one.
+    """
     total = sum((latest[one] - start[one]) * sizes.get(one, 0.0) for one in latest if latest[one] > start[one])
     if total <= limit:
         return dict(latest)
@@ -154,7 +163,7 @@ def ranges_between(start: Mapping[TopicPartition, int], end: Mapping[TopicPartit
 
 
 def split_ranges(ranges: Sequence[Range], min_partitions: int | None, max_records: int | None) -> list[Range]:
-    """One task for each range, unless more are asked for: the rows of a partition then stay in their order."""
+    """Split ranges into tasks: one per range, which keeps the rows of a partition in order, unless the options require more."""
     if max_records is not None:
         ranges = [piece for one in ranges for piece in _pieces(one, ceil(one.size / max_records))]
     if min_partitions is None or len(ranges) >= min_partitions:
@@ -172,11 +181,11 @@ def split_ranges(ranges: Sequence[Range], min_partitions: int | None, max_record
 
 
 def _share(size: int, total: int, tasks: int) -> int:
-    return max(floor(size / total * tasks + 0.5), 1)  # Java's round, not Python's
+    return max(floor(size / total * tasks + 0.5), 1)  # rounds half up, like Java's Math.round
 
 
 def _pieces(one: Range, count: int) -> Iterable[Range]:
-    """As equal as can be, none of them empty."""
+    """Split a range into pieces of nearly equal size, none of them empty."""
     count = min(count, one.size)
     start, left = one.start, one.size
     for index in range(count):

@@ -1,7 +1,7 @@
-"""Conditions on topic, partition, offset and time that are met by reading less. Pure.
+"""Pushed-down filters on topic, partition, offset and timestamp, which reduce what is read. Does no I/O.
 
-All but those on time are met entirely. Times of records need not ascend: what lies before the first record of a time can be left out, but
-nothing can be said of what comes after it; so Spark looks at those again.
+All except those on timestamps are fully handled here. Timestamps of records need not ascend: records before the first one with the
+timestamp can be skipped, but later ones may still be older, so Spark must evaluate timestamp filters again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.base.ids import TopicPartition
 from headrace.pipelines.planning import Range
 
 OFFSET_MAX = 2**63 - 1
-# What is added to the value, and whether it then is the end (else the beginning).
+# Filter name: what to add to the value, and whether the result is the exclusive upper bound (else the lower bound).
 _OFFSETS = {
     "GreaterThan": (1, False),
     "GreaterThanOrEqual": (0, False),
@@ -28,12 +28,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Pushed(Struct, frozen=True):
-    """Only rows that fit all of it are wanted."""
+    """Restrictions of a read; a row must meet all of them."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
-    low: int = 0  # the first offset
-    high: int = OFFSET_MAX  # and the one after the last
+    low: int = 0  # first offset
+    high: int = OFFSET_MAX  # offset after the last
     since_ms: int | None = None
 
     def wants(self, partition: TopicPartition) -> bool:
@@ -46,7 +46,7 @@ class Pushed(Struct, frozen=True):
 
 
 def push(pushed: Pushed, kind: str, column: str, value: Any) -> tuple[Pushed, bool]:
-    """With one condition more, of the names of pyspark.sql.datasource; and whether it needs no second look."""
+    """Add a filter, named as in pyspark.sql.datasource; return the result and whether the filter is fully handled."""
     if kind == "IsNotNull":
         return pushed, column in ("topic", "partition", "offset", "timestamp")
     if kind in ("EqualTo", "EqualNullSafe"):
@@ -89,6 +89,6 @@ def _since(pushed: Pushed, kind: str, value: Any) -> Pushed:
 
 
 def _floor_ms(value: datetime) -> int:
-    # Without a zone it may be of any: nowhere is it more than a day later than there.
+    # A datetime without a time zone may be in any zone; no zone is more than a day ahead of UTC.
     at = value.replace(tzinfo=UTC) - timedelta(days=1) if value.tzinfo is None else value
     return (at - _EPOCH) // timedelta(milliseconds=1)

@@ -1,4 +1,4 @@
-"""What a task of Spark's reads: a range of offsets of one partition, fetched and decoded in the background while Spark takes the rows."""
+"""Reads the offset range of one Spark task, fetching and decoding in the background while Spark consumes the rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class TaskRange(Struct, frozen=True):
 
 
 def read_task(task: TaskRange, options: SourceOptions, columns: tuple[str, ...], unit: str) -> Iterator[pa.RecordBatch]:
-    """Record batches with these columns. DataLoss if the records are gone and that is an error; else what is there of them."""
+    """Yield record batches with these columns.
+
+    If records are gone, raise DataLoss if options.fail_on_data_loss is true, else yield what is left.
+    """
     position = task.start
     while position < task.end:
         try:
@@ -60,7 +63,7 @@ def read_task(task: TaskRange, options: SourceOptions, columns: tuple[str, ...],
 
 
 class _Pump:
-    """Iterates in this thread over what a coroutine brings in the background's; at most so many batches wait between the two."""
+    """Iterates, in the calling thread, over batches that a coroutine produces on the background loop; BATCHES_AHEAD limits the queue."""
 
     def __init__(
         self,
@@ -121,7 +124,7 @@ class _Pump:
 
 
 def _fetch_bytes(options: SourceOptions) -> int:
-    """As asked for; else more than Kafka's default, which is for consumers that read many partitions at once."""
+    """Return the configured fetch size, by default more than Kafka's, which suits consumers of many partitions."""
     limits = [
         value
         for name in ("max.partition.fetch.bytes", "fetch.max.bytes")

@@ -1,4 +1,4 @@
-"""A SparkSession that has what pipelines need: Java, the right Python in its workers, memory, and groups that see how far streams are.
+"""Creates SparkSessions with everything that pipelines need: Java, the right Python for the workers, memory, and group commits.
 
 spark = make_session("orders")
 spark.readStream.format("headrace").option("kafka.bootstrap.servers", "localhost:9092").option("subscribe", "orders").load()
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource
 
 LOOPBACK = "127.0.0.1"
-DRIVER_MEMORY_SHARE = 4  # a fourth of the machine's
+DRIVER_MEMORY_SHARE = 4  # divisor: a quarter of the machine's memory
 DRIVER_MEMORY_MB = (1024, 4096)
 _LOCAL = re.compile(r"local(?:\[\s*([0-9]+|\*)\s*(?:,\s*[0-9]+\s*)?\])?\Z")
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -42,9 +42,10 @@ def make_session(
     class_archive: bool = True,
     began: Callable[[int], None] | None = None,
 ) -> SparkSession:
-    """`conf` goes before everything that is set here. One virtual machine serves all sessions of a process: the first makes it.
+    """Create a session; `conf` overrides everything that is set here.
 
-    `began` is told its process as soon as it runs, before Spark does in it.
+    All sessions of a process share one virtual machine, which the first session starts. `began` is called with the id of its process as
+    soon as it runs, before Spark starts in it.
     """
     try:
         import pyspark
@@ -75,11 +76,11 @@ def make_session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("headrace")` known to a session that `make_session` did not make.
+    """Register `format("headrace")` with a session that `make_session` did not create.
 
     Spark looks for formats with the Python that PYSPARK_PYTHON or spark.pyspark.python names, else with the first python3 on PATH.
-    If that one does not have Headrace, the format is unknown. Where nothing names a Python and all workers run on this machine,
-    they get this interpreter; on a cluster, set spark.pyspark.python to one that has Headrace on every machine.
+    If Headrace is not installed in that Python, the format is unknown. If neither is set and all workers run on this machine,
+    they use this interpreter; on a cluster, set spark.pyspark.python to a Python that has Headrace on every machine.
     """
     from headrace.pipelines.data_source import HeadraceDataSource
 
@@ -92,7 +93,7 @@ def register(spark: SparkSession) -> None:
 
 
 def java_process_id() -> int:
-    """Of the virtual machine of this process's sessions."""
+    """Return the process id of the virtual machine that runs this process's sessions."""
     from pyspark import SparkContext
 
     java: Any = SparkContext._jvm
@@ -100,14 +101,14 @@ def java_process_id() -> int:
 
 
 def _register(spark: SparkSession, source: type[DataSource]) -> None:
-    """It registers itself; but Spark looks for such sources once, and is left without if that process of Python is killed."""
+    """Register the source unless Spark found it: Spark looks only once, and finds none if that Python process is killed."""
     known = spark._jsparkSession.sessionState().dataSourceManager()  # type: ignore[attr-defined]
     if not known.dataSourceExists(source.name()):
         spark.dataSource.register(source)
 
 
 def session_conf(master: str) -> dict[str, str]:
-    """What is set unless the caller sets it."""
+    """Return the settings used unless the caller overrides them."""
     conf = {
         "spark.master": master,
         "spark.ui.enabled": "false",
@@ -143,9 +144,9 @@ def _prepare_java(
 
 
 def _prepare_python(given: dict[str, str], worker_python: str) -> None:
-    """Workers run whatever python3 is, and find what that one finds, unless they are told.
+    """Set the Python and the module path of the workers, which would otherwise run the first python3 on PATH.
 
-    Those of a source that registered itself, as ours does, run the driver's; the driver itself is running already.
+    Workers of a source that Spark finds itself, such as this one, run PYSPARK_DRIVER_PYTHON. The driver, already running, is unaffected.
     """
     os.environ.setdefault("PYSPARK_PYTHON", worker_python)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", worker_python)
@@ -173,7 +174,7 @@ def _watch(spark: SparkSession) -> None:
     commits = commit_groups(spark)
 
     def end() -> None:
-        # Progress of the last batches may still be on its way to the listener: stopping Spark hands it over.
+        # Progress of the last batches may not have reached the listener yet: stopping Spark delivers it.
         with suppress(Exception):
             spark.stop()
         commits.flush()

@@ -1,6 +1,6 @@
-"""Writers of format("headrace"): what Spark calls in tasks (`write`) and in a process of its own beside the driver (`commit`, `abort`).
+"""Writers of format("headrace"), called by Spark in tasks (`write`) and in a separate process on the driver (`commit`, `abort`).
 
-A writer is pickled to the tasks; for a stream, the one that commits is made anew. Only messages go from one to the other.
+A writer is pickled and sent to the tasks; for a stream, a new writer does the commit. Only messages pass from tasks to the commit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-QUERY_ID = "sql.streaming.queryId"  # local properties that Spark gives to tasks of a stream
+QUERY_ID = "sql.streaming.queryId"  # local properties that Spark sets for the tasks of a stream
 BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
 
@@ -47,7 +47,7 @@ class TaskMessage(WriterCommitMessage):
 
 @contextmanager
 def _told_plainly() -> Iterator[None]:
-    """Our own errors without a traceback, of which Spark would make several lines for each of its own."""
+    """Report Headrace's errors without a traceback, which Spark would multiply in its own stack traces."""
     try:
         yield
     except HeadraceError:
@@ -63,7 +63,10 @@ def make_writer(schema: StructType, options: Mapping[str, str], overwrite: bool)
 
 
 def make_stream_writer(schema: StructType, options: Mapping[str, str], overwrite: bool) -> DataSourceStreamArrowWriter:
-    """`overwrite` is what Spark makes of output mode complete: each batch then has all rows, which are added like any others."""
+    """Return the writer of a stream.
+
+    Spark sets `overwrite` for output mode complete, in which each batch has all rows; they are appended like any others.
+    """
     with _told_plainly():
         parsed = _checked(schema, options)
         if parsed.write_id is not None:

@@ -1,4 +1,4 @@
-"""What the driver of a write knows, what it asks of whoever has hands, and how it fails."""
+"""State and commands of the sink's commit state machine, and its errors."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from msgspec import Struct
 from headrace.base.errors import HeadraceError
 
 ONGOING = "Ongoing"
-UNTOLD = ""  # the state in which brokers before Kafka 3.0 have every transaction
+UNTOLD = ""  # placeholder: brokers before Kafka 3.0 cannot describe transactions
 
 
 class SinkError(HeadraceError):
-    """A write that cannot go on; the text says why, and what to do."""
+    """A write that cannot continue; the text says why and what to do."""
 
 
 class BatchNotDecided(SinkError):
-    """Nothing of it is visible; replayed, it has another chance."""
+    """No row of the batch is visible; replaying it may succeed."""
 
 
 class TakenOver(SinkError):
-    """Another run of the same query writes now."""
+    """Another run of the same query is writing now."""
 
 
 class OlderBatch(SinkError):
-    """The checkpoint was set back."""
+    """The checkpoint was reset to an earlier batch."""
 
 
 class TornBatch(SinkError):
-    """Some of a batch is visible, and some was lost."""
+    """Part of a batch is visible and part is lost."""
 
 
 class OnTorn(Enum):
     FAIL = "fail"
-    REPLAY = "replay"  # what is visible of it will be there twice
-    SKIP = "skip"  # what was lost of it stays lost
+    REPLAY = "replay"  # visible rows of the batch will be duplicated
+    SKIP = "skip"  # lost rows of the batch stay lost
 
 
 class TaskTransaction(NamedTuple):
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    partition: int  # Spark's
+    partition: int  # partition number of Spark's task
     rows: int
-    started_ms: int = -1  # by its coordinator, as it was when the batch was decided
+    started_ms: int = -1  # start time according to the coordinator when the batch was decided
 
     def __str__(self) -> str:
         return f"{self.transactional_id} (task {self.partition}, {self.rows} rows)"
@@ -55,17 +55,17 @@ class TaskTransaction(NamedTuple):
 class Decision(Struct, frozen=True):
     batch: int
     run: str
-    token: str  # of this very decision
+    token: str  # unique id of this decision
     transactions: tuple[TaskTransaction, ...]
     rows: int
     decided_ms: int
-    closed: tuple[str, ...] = ()  # runs, the latest last
-    prefix: str = ""  # of the transactional ids: whoever has another one fences nobody
+    closed: tuple[str, ...] = ()  # runs that may no longer decide anything, latest last
+    prefix: str = ""  # prefix of the transactional ids; a run with another prefix could not fence this one
 
 
 class Progress(NamedTuple):
     decision: Decision | None = None
-    finished: str | None = None  # the token of the latest decision that is known to be carried out
+    finished: str | None = None  # token of the latest decision known to be carried out
 
     @property
     def unfinished(self) -> Decision | None:
@@ -74,7 +74,7 @@ class Progress(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What a coordinator says of a transactional id."""
+    """A coordinator's description of a transactional id."""
 
     state: str
     producer_id: int
@@ -89,19 +89,19 @@ class Driver(NamedTuple):
 
 
 class Ended(Enum):
-    DONE = "done"  # now or before
-    REFUSED = "refused"  # it was ended the other way
-    FENCED = "fenced"  # it is not the latest of its transactional id any more
+    DONE = "done"  # ended this way, now or earlier
+    REFUSED = "refused"  # ended the other way
+    FENCED = "fenced"  # superseded by a later transaction of the same transactional id
 
 
 class Batch(NamedTuple):
-    """One batch as one run has written it."""
+    """One batch as written by one run."""
 
     number: int
     run: str
     transactions: tuple[TaskTransaction, ...]
-    driver: Driver | None = None  # given if the only task wrote in the driver's own transaction, which is still open
-    prefix: str = ""  # of the transactional ids of all tasks of this sink: the run comes next, up to a dot
+    driver: Driver | None = None  # set if the only task wrote in the driver's own transaction, which is still open
+    prefix: str = ""  # prefix of the transactional ids of all tasks of this sink; the run follows, up to a dot
 
     def run_of(self, transactional_id: str) -> str:
         return transactional_id.removeprefix(self.prefix).partition(".")[0]
@@ -112,29 +112,29 @@ class Choices(NamedTuple):
     skip_older: bool = False
 
 
-# --- what is asked of the shell, each with its answer
+# --- commands to the shell; each docstring starts with the type of the result
 
 
 class TakeOver(NamedTuple):
-    """Driver: initialized anew."""
+    """Driver: the driver's producer, newly initialized."""
 
 
 class ReadProgress(NamedTuple):
-    """Progress: all that is committed."""
+    """Progress: everything committed so far."""
 
 
 class ListOpen(NamedTuple):
-    """list[str]: transactional ids of tasks of this sink, of whatever run, that have something open."""
+    """list[str]: transactional ids of this sink's tasks, of any run, that have an open transaction."""
 
 
 class Describe(NamedTuple):
-    """(now_ms, list[Known | None]): None for an id that is not known."""
+    """(now_ms, list[Known | None]): None for an unknown id."""
 
     transactions: tuple[TaskTransaction, ...]
 
 
 class Record(NamedTuple):
-    """None: the decision is written, in the driver's transaction."""
+    """None: the decision is written in the driver's transaction."""
 
     driver: Driver
     decision: Decision
@@ -147,26 +147,26 @@ class Settle(NamedTuple):
 
 
 class End(NamedTuple):
-    """list[Ended]."""
+    """list[Ended]: the outcome for each transaction."""
 
     transactions: tuple[TaskTransaction, ...]
     commit: bool
 
 
 class MarkFinished(NamedTuple):
-    """None."""
+    """None: the decision is recorded as carried out."""
 
     decision: Decision
 
 
 class Fence(NamedTuple):
-    """None: what these have open is aborted. What cannot be reached is left to its timeout."""
+    """None: the open transactions of these ids are aborted; those whose coordinator cannot be reached are left to time out."""
 
     transactional_ids: tuple[str, ...]
 
 
 class Warn(NamedTuple):
-    """None."""
+    """None: the text is logged."""
 
     text: str
 

@@ -1,16 +1,17 @@
-"""Exactly once over many transactions: what the driver of a write does, as a conversation with whoever has hands.
+"""The commit state machine of a write: exactly-once over many transactions, as generators that yield commands to a shell.
 
-Every task writes in a transaction of its own and leaves it open. The driver then says in one record, the decision, that exactly these
-make up the batch, and ends them. The decision is made in a transaction of the driver's own transactional id:
+Every task writes in its own transaction and leaves it open. The driver then writes one record, the decision, which says that exactly these
+transactions make up the batch, and ends them. The decision is written in a transaction of the driver's transactional id:
 
- 1. To take that id over fences whoever had it, and ends what it had open. What is read of the decisions AFTER that stays true until
-    somebody takes over again, and then nothing can be decided here any more. So decisions stand in one line.
- 2. A batch that is decided is finished, by whoever comes next, until each of its transactions has ended; to end one twice is no harm.
-    A batch that is not decided never becomes visible: nobody commits a transaction that no decision names.
- 3. A run (one start of a query) that another has closed decides nothing. A decision closes the run before it and all whose open
-    transactions it found; only THEN are those fenced. So what a slow driver fences late cannot be in anybody's decision.
- 4. What a decision names may still be lost: the coordinator aborts a transaction that takes longer than its timeout. If none of the
-    batch is visible, the others are aborted too and the batch is decided anew when it is replayed. If some is, it is torn, and said so.
+ 1. Taking over that id fences its previous owner and ends the owner's open transaction. Decisions read AFTER that stay current until
+    another driver takes over, and then this driver can decide nothing more. So decisions are totally ordered.
+ 2. A decided batch is finished by the next driver, until each of its transactions has ended; ending one twice is harmless.
+    An undecided batch never becomes visible: no driver commits a transaction that no decision names.
+ 3. A run (one start of a query) that another run has closed decides nothing. A decision closes the run before it and all runs whose
+    open transactions it found; only THEN are those fenced. So a slow driver that fences late cannot fence a decided transaction.
+ 4. A decided transaction may still be lost: the coordinator aborts a transaction that exceeds its timeout. If nothing of the batch is
+    visible, the other transactions are aborted too, and the batch is decided again when it is replayed. If some of it is visible, the
+    batch is torn, and TornBatch is raised unless the option onTornBatch says otherwise.
 """
 
 from __future__ import annotations
@@ -47,18 +48,18 @@ from headrace.pipelines.sink_asks import (
     Warn,
 )
 
-RUNS_CLOSED_MAX = 200  # remembered: an older one has no transaction left that has not timed out
-MARGIN_MS_MAX = 30_000  # a transaction must have so much of its timeout left when it is decided, or a fifth of it
+RUNS_CLOSED_MAX = 200  # number remembered; transactions of an older run have timed out
+MARGIN_MS_MAX = 30_000  # time a transaction must have left when it is decided, or a fifth of its timeout if less
 MARGIN_SHARE = 5
 _COMMITTED = ("PrepareCommit", "CompleteCommit")
 _ABORTED = ("PrepareAbort", "CompleteAbort", "PrepareEpochFence")
 
 
-# --- the batch of a stream, or of a write with a name
+# --- a batch of a stream, or of a write with a name
 
 
 def commit(batch: Batch, choices: Choices, now_ms: int) -> Conversation[bool]:
-    """False if the batch was there already. SinkError if it is not, as a whole, for certain."""
+    """Return False if the batch was already written; raise SinkError unless the whole batch is certain to be written."""
     driver = batch.driver
     if driver is None:
         driver = yield TakeOver()
@@ -82,7 +83,8 @@ def commit(batch: Batch, choices: Choices, now_ms: int) -> Conversation[bool]:
         batch=batch.number,
         run=batch.run,
         token=f"{driver.producer_id}-{driver.producer_epoch}",
-        transactions=() if batch.driver is not None else transactions,  # those end together with the decision
+        # The transaction of a single writer ends together with the decision.
+        transactions=() if batch.driver is not None else transactions,
         rows=sum(one.rows for one in batch.transactions),
         decided_ms=now_ms,
         closed=closed,
@@ -102,13 +104,12 @@ def commit(batch: Batch, choices: Choices, now_ms: int) -> Conversation[bool]:
 
 
 def abort(batch: Batch, *, may_be_decided: bool) -> Conversation[None]:
-    """After a commit that failed, or instead of one. A batch that is decided all the same is finished."""
+    """Clean up after a failed commit or instead of one; a batch that was decided nevertheless is finished."""
     decision: Decision | None = None
-    may_be_decided &= (
-        batch.driver is None
-    )  # a single writer's transaction has the decision in it, and is aborted or not with it
+    # A single writer's transaction contains the decision, and both are aborted or neither is.
+    may_be_decided &= batch.driver is None
     if may_be_decided:
-        yield TakeOver()  # or a decision that is still under way could come after we have looked
+        yield TakeOver()  # otherwise a decision in progress could be written after we have read
         progress: Progress = yield ReadProgress()
         decision = progress.decision
         unfinished = progress.unfinished
@@ -125,7 +126,7 @@ def abort(batch: Batch, *, may_be_decided: bool) -> Conversation[None]:
 
 
 def _look_back(batch: Batch, progress: Progress, choices: Choices) -> Conversation[bool]:
-    """Finishes what was decided before; whether this batch is still to be decided."""
+    """Finish the last decision; return whether this batch remains to be decided."""
     last = progress.decision
     if last is None:
         return True
@@ -160,7 +161,7 @@ def _look_back(batch: Batch, progress: Progress, choices: Choices) -> Conversati
 
 
 def _abort_own(batch: Batch, last: Decision | None) -> Conversation[None]:
-    """Those that are decided are not ours to abort."""
+    """Abort the batch's transactions, except those that a decision names."""
     named = set() if last is None else {_identity(one) for one in last.transactions}
     own = tuple(one for one in batch.transactions if _identity(one) not in named)
     if own:
@@ -168,7 +169,7 @@ def _abort_own(batch: Batch, last: Decision | None) -> Conversation[None]:
 
 
 def _all_ongoing(batch: Batch) -> Conversation[tuple[TaskTransaction, ...]]:
-    """With the times at which they began."""
+    """Return the batch's transactions with start times; raise BatchNotDecided if one is not open or close to its timeout."""
     if not batch.transactions:
         return ()
     now_ms, found = yield Describe(batch.transactions)
@@ -191,7 +192,7 @@ def _all_ongoing(batch: Batch) -> Conversation[tuple[TaskTransaction, ...]]:
 
 
 def _closed(batch: Batch, last: Decision | None, open_ids: Sequence[str]) -> tuple[str, ...]:
-    """A run that decided before, or has something open, is not the one that may decide from now on."""
+    """Return the closed runs: those closed before, plus all other runs that have decided or have an open transaction."""
     runs = list(last.closed) if last is not None else []
     for run in (*([last.run] if last is not None else []), *map(batch.run_of, open_ids)):
         if run != batch.run and run not in runs:
@@ -214,8 +215,11 @@ _BY_ABORT = {Ended.DONE: Fate.LOST, Ended.REFUSED: Fate.COMMITTED, Ended.FENCED:
 
 
 def fate_of(transaction: TaskTransaction, known: Known | None) -> Fate:
-    """An id that went on to another transaction tells nothing of this one, unless it is at the next epoch, which a timeout takes it to
-    (and a commit too, KIP-890), and began when this one did."""
+    """Return what became of the transaction, given its coordinator's description of the transactional id.
+
+    An id that has moved on to another transaction says nothing about this one, unless it is at the next epoch, to which a timeout (and
+    with KIP-890 also a commit) takes it, and has the same start time.
+    """
     if known is None or known.producer_id != transaction.producer_id:
         return Fate.UNKNOWN
     ahead = known.producer_epoch - transaction.producer_epoch
@@ -230,15 +234,16 @@ def fate_of(transaction: TaskTransaction, known: Known | None) -> Fate:
 
 
 def _finish(decision: Decision) -> Conversation[bool]:
-    """False if nothing of it is or will be visible. TornBatch if some is, or it is not known.
+    """Carry out a decision; return False if none of it is or will be visible, raise TornBatch if part is or that is unknown.
 
-    Also when all were open a moment ago: a driver that was stopped meanwhile may find the oldest of them timed out, and none visible yet.
+    The fates are checked even if all transactions were open a moment ago: if the driver was suspended meanwhile, the oldest may have timed
+    out while none is visible yet.
     """
     _, found = yield Describe(decision.transactions)
     fates = {one: fate_of(one, known) for one, known in zip(decision.transactions, found, strict=True)}
     untold = any(known is not None and known.state == UNTOLD for known in found)
     if not untold and Fate.LOST in fates.values() and Fate.COMMITTED not in fates.values():
-        # Nothing is visible yet, as far as is known. Those that are not open any more can be asked without harm.
+        # As far as is known, nothing is visible yet. Committing those that are no longer open is harmless.
         fates.update((yield from _end(_with(fates, Fate.UNKNOWN), commit=True)))
         if not {Fate.COMMITTED, Fate.UNKNOWN} & set(fates.values()):
             fates.update((yield from _end(_with(fates, Fate.ONGOING), commit=False)))
@@ -266,9 +271,8 @@ def _conclude(decision: Decision, fates: dict[TaskTransaction, Fate]) -> Convers
         _, found = yield Describe(unknown)
         fates |= {one: fate_of(one, known) for one, known in zip(unknown, found, strict=True)}
     present = set(fates.values())
-    if (
-        Fate.UNKNOWN in present
-    ):  # whoever else has finished it says so BEFORE it goes on with the same transactional ids
+    if Fate.UNKNOWN in present:
+        # Another driver that has finished this decision records that BEFORE it reuses the transactional ids.
         progress: Progress = yield ReadProgress()
         if progress.finished == decision.token:
             return True
@@ -294,7 +298,7 @@ def _identity(transaction: TaskTransaction) -> tuple[str, int, int]:
     return transaction[:3]
 
 
-# --- a write without a name: nobody could ever look for its decision
+# --- a write without a name: no later driver could look for its decision
 
 
 def commit_nameless(batch: Batch) -> Conversation[bool]:

@@ -1,4 +1,4 @@
-"""The hands of the driver: what `sink_commits` asks for, in requests that any Kafka understands."""
+"""Executes the commands of the commit state machine (`sink_commits`) with requests of Kafka's protocol, none of them ours."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from headrace.records.compression import Codec
 
 T = TypeVar("T")
 
-DRIVER_TIMEOUT_MS = 60_000  # of the driver's own transaction, which is two requests long
-TRIES = 3  # of a commit, when somebody else takes the sink over in the middle of it
+DRIVER_TIMEOUT_MS = 60_000  # timeout of the driver's own transaction, which takes two requests
+TRIES = 3  # attempts at a commit if another driver takes over the sink meanwhile
 PRODUCE_BY_ID_VERSION_MIN, PRODUCE_EXPLICIT_VERSION_MAX = 13, 11
 COMPRESSED_BYTES_MIN = 4096
-# Of a batch in the driver's transaction: it is not the driver any more, or the transaction was ended by its timeout.
+# Errors of a batch in the driver's transaction: another driver has taken over, or the transaction has timed out.
 _NOT_THE_DRIVER = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -56,11 +56,14 @@ _LOG = logging.getLogger("headrace.spark")
 
 
 class DriverFenced(SinkError):
-    """Somebody else has taken the sink over since; what was to be decided is decided or not."""
+    """Another driver has taken over the sink; whether the batch was decided is unknown."""
 
 
 class Hands:
-    """Of one sink. Errors of brokers and connections are raised as they are: then it is not known whether the thing was done."""
+    """Executes commands for one sink.
+
+    Errors of brokers and connections propagate unchanged; the caller must then assume that the outcome is unknown.
+    """
 
     def __init__(self, cluster: Cluster, options: SinkOptions, sink: str) -> None:
         self._cluster = cluster
@@ -156,7 +159,10 @@ class Hands:
             raise DriverFenced(f"whether the batch was decided is for its successor to see: {error}") from error
 
     async def _append(self, key: str, value: bytes, identity: TransactionIdentity | None) -> None:
-        """In a transaction it is the first and only batch of its epoch here, so that a repeated request is known as such."""
+        """Append one record to the progress topic.
+
+        In a transaction it is the first and only batch of its epoch here, so brokers recognize a repeated request.
+        """
         records = BatchBuilder()
         records.append(_now_ms(), key.encode(), value)
         batch = bytes(
@@ -206,7 +212,10 @@ async def hands_of(options: SinkOptions, sink: str) -> Hands:
 
 
 async def commit_batch(options: SinkOptions, sink: str, batch: Batch) -> bool:
-    """False if it was there already. SinkError, or what brokers and connections said, if it is not there for certain."""
+    """Return False if the batch was already written.
+
+    Raise SinkError, or the error of the broker or connection, if it is not certain to be written.
+    """
     hands = await hands_of(options, sink)
     for left in reversed(range(TRIES)):
         try:

@@ -1,6 +1,6 @@
-"""Options of the sink: those of Spark's own Kafka sink, and what exactly-once needs.
+"""Options of the sink: those of Spark's own Kafka sink, and those of exactly-once.
 
-Names come in any case; `kafka.…` goes to our producer.
+Names are case-insensitive; `kafka.…` options go to the producer.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ CLIENT_ID = "spark-headrace-sink"
 PREFIX = "headrace-sink"
 PROGRESS_TOPIC = "headrace-sink-progress"
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
-TRANSACTION_TIMEOUT_MS = 900_000  # as much as brokers allow unless they are told otherwise (transaction.max.timeout.ms)
+TRANSACTION_TIMEOUT_MS = 900_000  # the maximum that brokers allow by default (transaction.max.timeout.ms)
 ID_CHARS_MAX = 128
 
 _LOG = logging.getLogger("headrace.spark")
-# Neither may have what stands between them, and between the sink and the rest, in a transactional id.
+# A transactional id is prefix:sink.rest, so neither may contain a colon, and the sink no dot.
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]+\Z")
 _SINK = re.compile(r"[A-Za-z0-9_-]+\Z")
 
@@ -75,12 +75,12 @@ class SinkOptions(Struct, frozen=True):
     two_phase: bool
     progress_topic: str
     progress_replication: int
-    producer: dict[str, str]  # as given
-    client: dict[str, Value]  # by PRODUCER_OPTIONS
+    producer: dict[str, str]  # the producer's options as given
+    client: dict[str, Value]  # parsed by PRODUCER_OPTIONS
 
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """ConfigError names the option that is wrong, unknown (with the nearest) or missing."""
+    """Parse the options; raise ConfigError that names the option if one is wrong, unknown (with the closest match) or missing."""
     read, producer = _split(options)
     exactly_once = read["deliveryGuarantee"] == EXACTLY_ONCE
     for name, pattern, others in (("transactionalIdPrefix", _PREFIX, "- _ and dots"), ("writeId", _SINK, "- and _")):
@@ -132,9 +132,8 @@ def _client(producer: Mapping[str, str], exactly_once: bool, two_phase: bool) ->
     if two_phase:
         given["transaction.two.phase.commit.enable"] = "true"
     try:
-        producer_settings(
-            client_values(given, PRODUCER_OPTIONS, lambda text: None), given
-        )  # contradictions are told here
+        # Raises if options contradict each other.
+        producer_settings(client_values(given, PRODUCER_OPTIONS, lambda text: None), given)
         return client_values(producer, PRODUCER_OPTIONS, lambda text: _LOG.warning("%s%s", KAFKA, text))
     except ConfigError as error:
         raise ConfigError(f"{KAFKA}{error}") from error

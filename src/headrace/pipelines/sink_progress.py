@@ -1,8 +1,9 @@
-"""Which batches are decided: records of a compacted topic, one partition for all sinks, read to its end before anything is decided.
+"""The progress of sinks: which batches are decided.
 
-`{sink}` has the latest decision, `{sink}/finished` the token of the one that was carried out. Decisions are written in transactions. To
-read only what is stable would mean to wait for whatever others have open here, so everything is read, and the markers with it: after a
-driver has taken its sink over, none of its own transactions is open.
+Progress is kept in a compacted topic with one partition for all sinks, which is read to its end before anything is decided. The key
+`{sink}` holds the latest decision, `{sink}/finished` the token of the last one carried out. Decisions are written in transactions.
+Reading only stable records would mean waiting for the open transactions of other sinks, so all records are read, including the markers:
+once a driver has taken over its sink, none of the sink's own transactions is open.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ FETCH_WAIT_MS = 100
 READ_S_MAX = 60.0
 CREATE_S_MAX = 30.0
 FINISHED = "/finished"
-# Small segments: only what is not the active one is compacted, and all of it is read when a driver starts.
+# Only inactive segments are compacted, and a driver reads the whole topic when it starts; so segments are small.
 TOPIC_CONFIGS = {
     "cleanup.policy": "compact",
     "segment.bytes": "16777216",
@@ -39,7 +40,7 @@ TOPIC_CONFIGS = {
 }
 
 
-# --- what records say
+# --- record values
 
 
 def decision_value(decision: Decision) -> bytes:
@@ -59,7 +60,7 @@ def decision_value(decision: Decision) -> bytes:
 
 
 def read_decision(value: bytes) -> Decision:
-    """SinkError for what we do not understand: to go on would be to forget it."""
+    """Parse a decision; raise SinkError if it is not understood, because continuing would ignore it."""
     try:
         found: dict[str, Any] = json.loads(value)
         if found["version"] != 1:
@@ -90,18 +91,19 @@ def _read_finished(value: bytes) -> str | None:
     try:
         return str(json.loads(value)["decision"])
     except (ValueError, KeyError, TypeError):
-        return None  # then it is finished once more
+        return None  # the decision is then finished once more
 
 
 class ProgressFold:
-    """All keys as they are after the records so far. What a transaction has written counts from its marker on."""
+    """The latest value of each key after the records read so far; values written in a transaction count from its commit marker on."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes | None] = {}
-        self._open: defaultdict[int, dict[bytes, tuple[int, bytes | None]]] = defaultdict(dict)  # with their offsets
+        # Values of open transactions with their offsets, by producer id and key.
+        self._open: defaultdict[int, dict[bytes, tuple[int, bytes | None]]] = defaultdict(dict)
 
     def feed(self, data: Buffer, position: int) -> int:
-        """Whole batches, of which the first may begin before the position; the position after them."""
+        """Apply whole batches, the first of which may begin before `position`; return the position after them."""
         view = memoryview(data)
         for start, header in iterate_batches(view):
             if header.last_offset < position:
@@ -124,12 +126,15 @@ class ProgressFold:
         return position
 
     def is_in_doubt(self, sink: str) -> bool:
-        """Whether something of it has no marker."""
+        """Return whether a decision of the sink was read without its marker."""
         return any(sink.encode() in some for some in self._open.values())
 
     def progress(self, sink: str, stable_offset: int = 0) -> Progress:
-        """What is below the last stable offset and has no marker was committed: compaction removes what was aborted before it removes
-        a marker. What is above it is open."""
+        """Return the sink's progress; raise BatchNotDecided if a transaction of the sink is still open.
+
+        A value without a marker below the last stable offset was committed, because compaction removes aborted records before their
+        marker. Above the last stable offset, its transaction is open.
+        """
         key = sink.encode()
         value = self._values.get(key)
         for some in self._open.values():
@@ -147,7 +152,7 @@ class ProgressFold:
 
 
 class ProgressLog:
-    """Remembers how far it has read: a driver's process lives longer than a batch."""
+    """The progress topic. Remembers its position, because a driver process outlives a batch."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._cluster = cluster
@@ -208,7 +213,7 @@ class ProgressLog:
             self._position = self._fold.feed(fetched.data, self._position)
 
     async def make(self, replication: int) -> None:
-        """If it is not there."""
+        """Create the topic if it does not exist."""
         topic = self.partition.topic
         try:
             await self._cluster.partitions(topic)
@@ -254,7 +259,7 @@ _logs: WeakKeyDictionary[Cluster, dict[str, ProgressLog]] = WeakKeyDictionary()
 
 
 def progress_log(cluster: Cluster, topic: str) -> ProgressLog:
-    """The one of this process."""
+    """Return this process's log for the cluster and topic."""
     logs = _logs.setdefault(cluster, {})
     if topic not in logs:
         logs[topic] = ProgressLog(cluster, topic)

@@ -1,4 +1,7 @@
-"""Rows as Spark's own Kafka sink takes them (key, value, topic, partition, headers), and timestamp: into Arrow rows for each topic."""
+"""Splits rows into Arrow batches by topic.
+
+The columns are those of Spark's own Kafka sink (key, value, topic, partition, headers), and timestamp.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
-COLUMNS = ("key", "value", "headers", "timestamp", "partition")  # what goes to the producer; others are not looked at
+COLUMNS = ("key", "value", "headers", "timestamp", "partition")  # columns passed to the producer; others are ignored
 TOPIC = "topic"
 HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 _TYPES = {
@@ -26,7 +29,7 @@ _TYPES = {
 
 
 def check_schema(schema: StructType, topic: str | None) -> None:
-    """ConfigError names the column that is missing or of another type."""
+    """Raise ConfigError that names the column if one is missing, duplicated or of the wrong type."""
     found = {field.name: field.dataType for field in schema.fields}
     if len(found) < len(schema.fields):
         names = [field.name for field in schema.fields]
@@ -47,7 +50,7 @@ def _name(kind: DataType) -> str:
 
 
 def rows_by_topic(rows: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """In their order within each topic. SinkError for a row that cannot be written, naming it."""
+    """Yield the rows of each topic, in order; raise SinkError that names the row if one cannot be written."""
     import pyarrow.compute as pc
 
     records = _records(rows)

@@ -1,4 +1,4 @@
-"""What one task writes: its rows, in a transaction of its own that stays open for the driver to end; or at least once, without one."""
+"""Writes the rows of one task: in a transaction that stays open for the driver to end, or, at least once, without a transaction."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 RUN_CHARS = 8
 SLOTS = 16  # see task_id
-DELIVERIES_MAX = 1000  # batches of rows that are under way, before the first of them is waited for
+DELIVERIES_MAX = 1000  # batches of rows in flight before the first of them is awaited
 GIVE_UP_S_MAX = 10.0
 
 
 class Task(NamedTuple):
-    """Who writes, and for what."""
+    """The task attempt that writes, and the batch that it writes."""
 
-    sink: str | None  # None: nobody will ask for this write again
+    sink: str | None  # None: the write has no name, so no later driver looks for it
     run: str
     batch: int
     partition: int
@@ -41,10 +41,11 @@ def driver_id(prefix: str, sink: str) -> str:
 
 
 def task_id(prefix: str, task: Task) -> str:
-    """A transactional id for each attempt, so that attempts of one task neither fence one another nor share sequences.
+    """Return the transactional id of a task attempt.
 
-    Brokers remember ids for a week, so there is not one for each batch: an attempt that comes alive again many batches later shares its id
-    with another one in 1 of SLOTS cases. Both then fail or are fenced, which is seen.
+    Each attempt has its own, so that attempts of one task neither fence each other nor share sequence numbers. Brokers
+    remember ids for a week, so batches share ids: an attempt that resumes many batches later has the same id as another one in 1 of SLOTS
+    cases. Both then fail or are fenced, which is noticed.
     """
     slot = crc32(f"{task.batch}.{task.attempt_id}".encode()) % SLOTS
     return f"{driver_id(prefix, task.sink or task.run)}.{task.run}.{task.partition}.{task.attempt}.{slot}"
@@ -52,11 +53,14 @@ def task_id(prefix: str, task: Task) -> str:
 
 class Written(NamedTuple):
     rows: int
-    transaction: TaskTransaction | None  # None: there was nothing to write
+    transaction: TaskTransaction | None  # None: there was nothing to write, or the write is at least once
 
 
 def write_task(rows: Iterable[pa.RecordBatch], options: SinkOptions, task: Task) -> Written:
-    """All rows are with the brokers when it returns; if it raises, none of them will ever be visible (unless at least once will do)."""
+    """Write all rows and wait until the brokers have them.
+
+    If this raises, none of the rows will ever be visible, unless the write is at least once.
+    """
     writer: TaskWriter | None = None
     work = background()
     try:
@@ -109,7 +113,7 @@ class TaskWriter:
         return writer
 
     async def send(self, topic: str, rows: pa.RecordBatch) -> None:
-        """Waits for room in the buffer, and for the oldest rows if very many are under way."""
+        """Send rows, waiting for buffer space and, if DELIVERIES_MAX batches are in flight, for the oldest of them."""
         self._deliveries.append(await self._producer.send_batch(topic, rows))
         if len(self._deliveries) >= DELIVERIES_MAX:
             await self._deliveries.pop(0)
@@ -125,10 +129,10 @@ class TaskWriter:
         return TaskTransaction(*identity, self._task.partition, rows) if self._transactional else None
 
     async def give_up(self) -> None:
-        """Aborts what is open. What cannot be aborted now is, by its timeout or by the next batch."""
+        """Abort the open transaction; if that fails, its timeout or the next batch aborts it."""
         for delivery in self._deliveries:
             if delivery.done() and not delivery.cancelled():
-                delivery.exception()  # it was told already, or follows from what was
+                delivery.exception()  # mark the error as retrieved: it has been reported, or follows from one that has
             delivery.cancel()
         async with asyncio.timeout(GIVE_UP_S_MAX):
             await self._producer.close(GIVE_UP_S_MAX)

@@ -1,4 +1,4 @@
-"""The transactions of tasks, as a driver sees them from outside: described, ended and fenced, many at once."""
+"""Describes, ends and fences the transactions of tasks on behalf of the driver, many at once."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 
 T = TypeVar("T")
 
-AT_ONCE_MAX = 32  # requests
+AT_ONCE_MAX = 32  # concurrent requests
 FENCE_S_MAX = 10.0
-FENCED_TIMEOUT_MS = 60_000  # of a producer that nobody is
+FENCED_TIMEOUT_MS = 60_000  # transaction timeout given to a producer that exists only to fence
 _COORDINATOR_PASSING = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -46,7 +46,7 @@ _LOG = logging.getLogger("headrace.spark")
 
 
 class TaskTransactions:
-    """Of one sink: those whose transactional ids have this prefix."""
+    """The transactions of one sink: those whose transactional ids have this prefix."""
 
     def __init__(self, cluster: Cluster, prefix: str) -> None:
         self._cluster = cluster
@@ -85,7 +85,7 @@ class TaskTransactions:
                 if error.code is not ErrorCode.UNSUPPORTED_VERSION:
                     raise
             except UnexpectedAnswer:
-                break  # before Kafka 3.0: what dead attempts have left open ends by its timeout
+                break  # before Kafka 3.0: transactions that failed attempts left open end by their timeout
         return []
 
     async def describe(self, names: Sequence[str]) -> dict[str, Known | None]:
@@ -153,7 +153,7 @@ class TaskTransactions:
         await _gather(find(name) for name in missing)
 
     async def fence(self, names: Iterable[str]) -> None:
-        """The batch is there whatever becomes of these."""
+        """Fence the ids; failures are only logged, because the batch is already written."""
 
         async def fence_one(name: str) -> None:
             request = InitProducerIdRequest(
@@ -168,7 +168,7 @@ class TaskTransactions:
 
 
 class _FoundCoordinator(Coordinator):
-    """Starts at the one that was found for it together with those of others."""
+    """A coordinator that starts at the node found for it in a lookup of many ids."""
 
     def __init__(self, cluster: Cluster, name: str, found: dict[str, int]) -> None:
         super().__init__(cluster, name)
@@ -176,7 +176,7 @@ class _FoundCoordinator(Coordinator):
 
 
 async def _gather(work: Iterable[Awaitable[T]]) -> list[T]:
-    """All of it is done, or given up, when this returns; at most so many at once."""
+    """Await everything, at most AT_ONCE_MAX at a time; all of it has finished or failed when this returns or raises."""
     some = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def one(awaitable: Awaitable[T]) -> T:
@@ -193,7 +193,7 @@ async def _gather(work: Iterable[Awaitable[T]]) -> list[T]:
 async def try_until_timeout(
     cluster: Cluster, attempt: Callable[[], Awaitable[T]], before_another: Callable[[], object] = lambda: None
 ) -> T:
-    """Again for what passes, within the cluster's timeout."""
+    """Retry transient errors within the cluster's timeout."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + cluster.timeout_s
     while True:

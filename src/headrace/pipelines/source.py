@@ -1,4 +1,4 @@
-"""Batch reads of format("headrace"), and what batch and stream have in common."""
+"""Batch reads of format("headrace"), and the parts that batch and streaming reads share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ReadPartition(InputPartition):
-    """What one task reads."""
+    """The offset range that one task reads."""
 
     def __init__(self, task: TaskRange) -> None:
         super().__init__(task)
@@ -51,17 +51,17 @@ def tasks_of(ranges: Iterable[Range], ids: Mapping[str, str]) -> list[InputParti
 
 
 class RowReader(Struct, frozen=True):
-    """What goes to the tasks: it must be pickled."""
+    """Reads the rows of a task. It is pickled and sent to the tasks."""
 
     options: SourceOptions
-    schema: Any  # a StructType, which msgspec does not know
+    schema: Any  # a StructType; msgspec does not know that type
     decoding: Decoding | None = None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with told_plainly():
             put_aside()
             if not isinstance(partition, ReadPartition):
-                return  # Spark's stand-in when there is nothing to read
+                return  # Spark's placeholder when there is nothing to read
             task = partition.task
             if self.decoding is not None:
                 from headrace.pipelines.schemas.decoded_rows import DecodedRows
@@ -92,12 +92,12 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._rows = row_reader(options, schema, Mode.BATCH)
         self._pushed = Pushed()
-        # In a session without spark.sql.python.filterPushdown.enabled Spark refuses a reader that has a pushFilters of its own, by
-        # comparing what the bound method binds. Only a session that has it enabled calls it, so it may always be there.
+        # Without spark.sql.python.filterPushdown.enabled, Spark refuses a reader that overrides pushFilters, which it detects by comparing
+        # __func__ of the bound method. Spark calls it only if the option is enabled, so it can always be defined.
         self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
     def push(self, filters: Sequence[Filter]) -> list[Filter]:
-        """Gives back what Spark must look at itself."""
+        """Push the filters down; return those that Spark must evaluate itself."""
         left = []
         for one in filters:
             column: tuple[str, ...] = getattr(one, "attribute", ())
@@ -124,7 +124,7 @@ class BatchReader(DataSourceReader):
 class _PushFilters:
     def __init__(self, reader: BatchReader) -> None:
         self._reader = reader
-        self.__func__ = DataSourceReader.pushFilters  # of the instance: as an attribute of the class it would be bound
+        self.__func__ = DataSourceReader.pushFilters  # set on the instance: as a class attribute it would be bound
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
         return self._reader.push(filters)

@@ -1,6 +1,6 @@
-"""Options of the source, in the names of Spark's own Kafka source: a job changes its format and keeps the rest.
+"""Options of the source, named like those of Spark's own Kafka source: a job only changes its format.
 
-Names come in any case. `kafka.…` goes to our client, but for what Spark's source refuses, for the same reasons.
+Names are case-insensitive. `kafka.…` options go to the client, except those that Spark's source refuses, for the same reasons.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ _REFUSED = {
 
 
 class Mode(Enum):
-    ANY = "any"  # when only the schema is asked for, nobody says yet what it will be
+    ANY = "any"  # when Spark requests only the schema, the mode is not known yet
     BATCH = "batch"
     STREAM = "stream"
 
 
 class Topics(Struct, frozen=True):
-    """Which partitions: exactly one of the three."""
+    """The subscribed partitions; exactly one field is set."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -106,7 +106,7 @@ class SourceOptions(Struct, frozen=True):
     starting: Bound
     ending: Bound
     columns: tuple[str, ...]
-    columns_chosen: bool  # by the user
+    columns_chosen: bool  # whether the user chose the columns
     fail_on_data_loss: bool
     max_offsets: int | None
     min_offsets: int | None
@@ -118,13 +118,13 @@ class SourceOptions(Struct, frozen=True):
     group_id_prefix: str
     idle_wait_ms: int
     stall_s_max: float
-    client: dict[str, Value]  # by CONSUMER_OPTIONS
-    given: frozenset[str]  # the names of the client's options that were given
+    client: dict[str, Value]  # parsed by CONSUMER_OPTIONS
+    given: frozenset[str]  # names of the client options that were given
     decoding: DecodingOptions | None = None  # None: keys and values stay bytes
 
 
 def parse_options(options: Mapping[str, str], mode: Mode = Mode.ANY) -> SourceOptions:
-    """ConfigError names the option that is wrong, unknown (with the nearest) or missing."""
+    """Parse the options; raise ConfigError that names the option if one is wrong, unknown (with the closest match) or missing."""
     values, client_given = _split(options)
     client = _client(client_given)
     given = {name for name in SOURCE_OPTIONS if name.lower() in {key.lower() for key in options}}
@@ -163,7 +163,7 @@ def parse_options(options: Mapping[str, str], mode: Mode = Mode.ANY) -> SourceOp
 
 
 def _split(options: Mapping[str, str]) -> tuple[dict[str, Value], dict[str, str]]:
-    """Ours with their values, and those of the client as they were given."""
+    """Return the source's options, parsed, and the client's options as given."""
     known = {name.lower(): option for name, option in SOURCE_OPTIONS.items()}
     lower = OptionTable(*(Option(name.lower(), Kind.STRING, None, "") for name in (*SOURCE_OPTIONS, *KAFKA_NAMES)))
     values: dict[str, Value] = {name: option.default for name, option in SOURCE_OPTIONS.items()}
@@ -254,7 +254,7 @@ def _assigned(text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 def columns_of(values: Mapping[str, Value], *, others: bool = False) -> tuple[str, ...]:
-    """The names of the schema; `others` may come of decoding, and are looked at when the schema is known."""
+    """Return the names of the columns; `others` allows columns from decoding, which are checked once the schema is known."""
     wanted = values["columns"]
     assert isinstance(wanted, list)
     there = {name.lower(): name for name in (*COLUMNS, HEADERS)}

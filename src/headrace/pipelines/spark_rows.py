@@ -1,4 +1,4 @@
-"""The columns of the source, as Spark's own Kafka source has them, and record batches with exactly the Arrow schema that Spark expects."""
+"""The columns of the source, as in Spark's own Kafka source, and record batches with exactly the Arrow schema that Spark expects."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def schema_of(columns: Sequence[str]) -> StructType:
 
 
 def check_schema(schema: StructType) -> None:
-    """Of a schema that a user gave: it may leave columns out, in any order, but not make other ones of them."""
+    """Raise ConfigError unless a user's schema is a selection of the source's columns, in any order, with their types."""
     for field in schema.fields:
         if field.name not in _TYPES:
             raise ConfigError(f"schema: there is no column {field.name!r}; there are {', '.join(_TYPES)}")
@@ -56,12 +56,12 @@ def check_schema(schema: StructType) -> None:
 
 
 def client_columns(schema: StructType) -> tuple[str, ...]:
-    """What `read_range` is to give, in the order of the schema."""
+    """Return the columns to request from `read_range`, in the order of the schema."""
     return tuple(_CLIENT_NAMES.get(name, name) for name in schema.fieldNames())
 
 
 def row_maker(schema: StructType) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """From what `read_range` gives to what Spark takes; nothing but headers is copied."""
+    """Return a function that converts batches of `read_range` to Spark's schema; only headers are copied."""
     arrow = pa.schema([pa.field(field.name, _TYPES[field.name][1], field.nullable) for field in schema.fields])
     headers = arrow.get_field_index(HEADERS)
 
@@ -75,7 +75,7 @@ def row_maker(schema: StructType) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
 
 
 def _null_if_none(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A record without headers has null, as with Spark's own source."""
+    """Replace empty header lists with null, as Spark's own source does."""
     count = len(column)
     if not count or column.offsets[0].as_py() == column.offsets[count].as_py():
         return pa.nulls(count, kind)

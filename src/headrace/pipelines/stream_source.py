@@ -1,4 +1,4 @@
-"""Streaming reads of format("headrace"). Spark asks for offsets in one long-lived process per query, and reads in its workers."""
+"""Streaming reads of format("headrace"). Spark requests offsets in one long-lived process per query and reads in its workers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_idle = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """A task needs nothing of what the driver has open."""
+        """Omit what the driver has open; a task does not need it."""
         return {"_rows": self._rows, "_tracker": None, "_is_idle": False}
 
     def initialOffset(self) -> JsonOffset:
@@ -44,7 +44,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return background().do(self._initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """One stands for all limits, as Spark has none that joins two: `latestOffset` looks at the options."""
+        """Return one of the limits; Spark cannot combine two, so `latestOffset` reads them from the options."""
         options = self._rows.options
         if options.max_offsets is not None:
             return ReadMaxRows(options.max_offsets)
@@ -56,8 +56,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: JsonOffset, limit: ReadLimit) -> JsonOffset:
         with told_plainly():
-            # Waiting is for a query that has nothing else to do. When it has several sources, an idle one must not hold up the others:
-            # a batch that any of them started is committed to all.
+            # Wait only if the query has nothing else to do. If it has several sources, an idle one must not delay the others: `commit`
+            # is called on all sources, whichever of them started the batch.
             wait_ms = self._rows.options.idle_wait_ms if self._is_idle else 0
             found = background().do(self._next(start, not isinstance(limit, ReadAllAvailable), wait_ms))
             self._is_idle = found is None
@@ -83,7 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._rows.read(partition)
 
     def commit(self, end: JsonOffset) -> None:
-        """A batch is done. Groups are told by a listener: this is not called for the last batch of a query."""
+        """Note that a batch is done; a listener commits to groups, because this is not called for the last batch of a query."""
         self._is_idle = False
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""How a stream of records goes on: from the offsets of one batch to those of the next, through all that topics may do meanwhile."""
+"""Determines the offsets of each batch of a stream from those of the previous one, whatever has happened to the topics meanwhile."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from headrace.pipelines.planning import (
 )
 from headrace.pipelines.source_options import SourceOptions
 
-SIZES_S_MAX = 30.0  # how old the mean size of records may be
+SIZES_S_MAX = 30.0  # maximum age of the mean record sizes
 
 _LOG = logging.getLogger("headrace.spark")
 
 
 class Tracker:
-    """One for each query, on the driver. Nothing of it must survive: a restarted query has its offsets from the checkpoint."""
+    """Tracks one query's source on the driver. No state need survive: a restarted query takes its offsets from the checkpoint."""
 
     def __init__(self, options: SourceOptions, brokers: Brokers, now: Callable[[], float] = monotonic) -> None:
         self._options = options
         self._brokers = brokers
         self._now = now
-        self._target: Offsets | None = None  # beyond which nothing is read, when a query is to end
+        self._target: Offsets | None = None  # where reading ends with Trigger.AvailableNow; None: never
         self._batch_at: float | None = None
         self._sizes: tuple[float, dict[TopicPartition, float]] | None = None
-        self.latest: StreamOffset | None = None  # what the brokers had at the last look
+        self.latest: StreamOffset | None = None  # end offsets of the logs when last read
 
     async def initial(self) -> StreamOffset:
         layout = await self._brokers.named_layout()
@@ -60,12 +60,12 @@ class Tracker:
         return StreamOffset(offsets, layout.ids)
 
     async def freeze(self) -> None:
-        """From now on there is nothing but what is there now."""
+        """Limit the stream to the records that exist now."""
         layout = await self._brokers.named_layout()
         self._target = await self._brokers.latest(layout.partitions)
 
     async def next(self, before: StreamOffset, *, limited: bool, wait_ms: int = 0) -> StreamOffset | None:
-        """Where the next batch ends; None if there is none. With nothing to read it waits at the brokers for up to `wait_ms`."""
+        """Return where the next batch ends, or None if there is nothing to read even after waiting up to `wait_ms`."""
         found = await self._look(before, limited)
         if found is None and wait_ms > 0 and self._target is None:
             positions = {one: offset for one, offset in before.offsets.items() if self._is_read_up(one, offset)}
@@ -76,7 +76,10 @@ class Tracker:
         return found
 
     async def ranges(self, before: StreamOffset, end: StreamOffset) -> list[Range]:
-        """What lies between; the same whenever it is asked for, so that a batch can be read again."""
+        """Return the ranges of a batch, the same on every call, so that it can be read again.
+
+        Partitions of topics that are new in this batch start at the current start of their log.
+        """
         then = Layout(frozenset(end.offsets), end.ids)
         progress = go_on(before, then)
         start = progress.start | await self._brokers.earliest(progress.unknown)
@@ -99,7 +102,7 @@ class Tracker:
             if loss.partition is not None and loss.offsets:
                 lost[loss.partition] = lost.get(loss.partition, 0) + loss.offsets
                 start[loss.partition] += loss.offsets
-        # A log may begin after what was its end a moment ago.
+        # A log may now start after what was its end a moment ago.
         latest = {one: max(offset, start[one]) if one in new else offset for one, offset in latest.items()}
         if limited and not losses:
             if self._is_too_little(start, latest):
@@ -135,7 +138,7 @@ class Tracker:
         return count_between(start, latest) < minimum and self._now() < self._batch_at + self._options.max_delay_s
 
     def _is_read_up(self, one: TopicPartition, offset: int) -> bool:
-        """Whatever has records that are left for later would end a wait at once."""
+        """Return whether all known records were read; a partition with records left over would end the wait at once."""
         return self.latest is not None and self.latest.offsets.get(one) == offset
 
     async def _limit(self, start: Offsets, latest: Offsets) -> Offsets:
@@ -153,7 +156,7 @@ class Tracker:
 
 
 def tell(losses: list[Loss], fail: bool) -> None:
-    """Never silently: DataLoss, or a warning each."""
+    """Report losses, never silently: raise DataLoss, or log a warning for each."""
     if losses and fail:
         what = "; ".join(loss.what for loss in losses)
         raise DataLoss(f"{what} (with failOnDataLoss=false it goes on with what is there)")

@@ -1,4 +1,4 @@
-"""Definitions of pipelines: read from YAML or Python, checked, built for a SparkSession, and shown as text."""
+"""Pipeline definitions: loaded from YAML or Python, checked, built for a SparkSession, and shown as text."""
 
 from __future__ import annotations
 

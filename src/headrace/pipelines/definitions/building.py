@@ -1,4 +1,4 @@
-"""A pipeline becomes queries of a SparkSession, one for each sink, ready to be started, and started again."""
+"""Builds the queries of a pipeline for a SparkSession, one per sink, ready to be started and restarted."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Built:
     sink_name: str
     query_name: str
     checkpoint: str
-    is_batch: bool  # nothing in it is a stream
+    is_batch: bool  # whether no source is a stream
     where: Place
-    # Gives back the query that it started; of a batch None, when all is written. Each call but the first reads tables anew.
+    # Returns the started query, or None for a batch once all is written. Each call after the first rereads tables.
     start: Callable[[], StreamingQuery | None]
 
 
 def build(pipeline: Pipeline, spark: SparkSession) -> list[Built]:
-    """DefinitionError has what is wrong with every sink: each is looked at, even if another cannot be made."""
+    """Build all sinks; raise DefinitionError with the problems of every sink, not only of the first."""
     frames = SinkFrames(pipeline, spark)
     made: list[Built] = []
     problems: list[Problem] = []
@@ -64,7 +64,7 @@ class _Stream:
 
 
 class _Batch:
-    """In a session of its own: it may take long, and the settings of the common one are not ours for so long."""
+    """Runs in a separate session: it may take long, and the shared session's settings cannot be changed for that long."""
 
     def __init__(self, pipeline: Pipeline, sink: Sink, spark: SparkSession) -> None:
         self._pipeline, self._sink, self._spark = pipeline, sink, spark

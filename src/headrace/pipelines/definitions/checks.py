@@ -1,4 +1,4 @@
-"""What can be said of pipelines before Spark is asked: names that lead nowhere, circles, clashes, options, state that never ends."""
+"""Checks of pipelines that need no Spark: unknown names, cycles, conflicts between pipelines, options, state that is never dropped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.pipelines.definitions.topic_options import sink_problem, source_pr
 
 
 def check(pipelines: Sequence[Pipeline]) -> list[str]:
-    """DefinitionError with all that is wrong, also between them; gives back warnings, each with its place."""
+    """Raise DefinitionError with all problems, including conflicts between pipelines; return warnings, each with its place."""
     problems = problems_of(pipelines)
     if problems:
         raise DefinitionError(problems)
@@ -56,7 +56,7 @@ def _problems(pipeline: Pipeline) -> Iterator[Problem]:
 def _mode_problem(pipeline: Pipeline, sink: Sink) -> str | None:
     steps = [pipeline.steps[one] for one in pipeline.upstream(sink.source) if one in pipeline.steps]
     if sink.source not in (*pipeline.sources, *pipeline.steps) or any(one.kind is StepKind.PYTHON for one in steps):
-        return None  # functions may make streams of what is none
+        return None  # functions may turn tables into streams
     if not pipeline.is_stream(sink.source):
         wrong = sink.mode not in ("append", "overwrite")
         return f"nothing that it writes is a stream: mode: append or overwrite, not {sink.mode}" if wrong else None
@@ -68,7 +68,7 @@ def _mode_problem(pipeline: Pipeline, sink: Sink) -> str | None:
 
 
 def _twice(pipeline: Pipeline) -> Iterator[Problem]:
-    """SQL does not tell names apart by case."""
+    """Yield names that are defined twice; SQL names are case-insensitive."""
     seen: dict[str, Source | Step] = {}
     parts: list[Source | Step] = [*pipeline.sources.values(), *pipeline.steps.values()]
     for part in parts:
@@ -94,7 +94,7 @@ def _unknown(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _place_of(step: Step, name: str) -> Place:
-    """The line of a query in which a name stands."""
+    """Return the line of a step's query that contains the name."""
     if step.sql_where is None:
         return step.where
     lines = (one.line for one in scan(step.sql).references if one.name.lower() == name.lower())
@@ -102,7 +102,7 @@ def _place_of(step: Step, name: str) -> Place:
 
 
 def _circles(pipeline: Pipeline) -> Iterator[Problem]:
-    """Takes away steps whose inputs are all there, until none is left or none can be taken."""
+    """Remove steps whose inputs are all resolved until none is left; steps that remain form a cycle."""
     left = {name: {one for one in step.inputs if one in pipeline.steps} for name, step in pipeline.steps.items()}
     while ready := [name for name, inputs in left.items() if not inputs]:
         for name in ready:
@@ -118,7 +118,7 @@ def _circles(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _has_watermark(pipeline: Pipeline, name: str) -> bool:
-    """Also if that cannot be told: functions may set one, and so may SQL."""
+    """Return whether there is a watermark, or may be: functions and SQL can set one."""
     for one in pipeline.upstream(name):
         if one in pipeline.sources and pipeline.sources[one].watermark is not None:
             return True

@@ -1,6 +1,6 @@
-"""What a pipeline is, wherever it was written: sources, steps and sinks by name, each with the place where it stands.
+"""The definition of a pipeline, whether written in YAML or Python: named sources, steps and sinks, each with its place in a file.
 
-Paths are complete already, and texts are as they were given: nothing here looks at files, brokers or Spark.
+Paths are already resolved, and texts are as given: nothing here reads files or talks to brokers or Spark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BOOTSTRAP_SERVERS = "kafka.bootstrap.servers"
 @dataclass(frozen=True)
 class Place:
     file: Path
-    line: int = 0  # from 1; 0: the file as a whole
+    line: int = 0  # line number, from 1; 0: the file as a whole
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" if self.line else str(self.file)
@@ -35,7 +35,7 @@ class Problem:
 
 
 class DefinitionError(HeadraceError):
-    """Pipelines that cannot be run as they are written: all that is wrong, a line for each, `file:line: what`."""
+    """Pipelines that cannot be run as written: lists all problems, one per line, as `file:line: what`."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         assert problems
@@ -45,7 +45,7 @@ class DefinitionError(HeadraceError):
 
 @dataclass(frozen=True)
 class Watermark:
-    """Events that come later than `delay` after the newest one may be left out."""
+    """Events that arrive more than `delay` after the newest one may be dropped."""
 
     column: str
     delay: str
@@ -53,7 +53,7 @@ class Watermark:
 
 @dataclass(frozen=True)
 class BadRecords:
-    """What becomes of records that cannot be decoded: the option onBadRecord, and the topic where they go with `deadletter`."""
+    """The handling of records that cannot be decoded: the option onBadRecord, and the dead letter topic for `deadletter`."""
 
     action: str = "fail"
     dead_letter: str | None = None
@@ -61,9 +61,9 @@ class BadRecords:
 
 class SourceKind(Enum):
     TOPIC = "topic"
-    FILES = "files"  # a folder whose new files are a stream
+    FILES = "files"  # a folder whose new files form a stream
     TABLE = "table"  # files as they are at the start, or a table of Spark's catalog
-    FORMAT = "format"  # any other source that Spark knows
+    FORMAT = "format"  # any other format that Spark supports
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,20 +71,18 @@ class Source:
     name: str
     where: Place
     kind: SourceKind
-    target: str  # topics with commas between, a pattern of topics, a path or the name of a table; "" for a format
+    target: str  # comma-separated topics, a topic pattern, a path or a table name; "" for a format
     is_stream: bool
     is_pattern: bool = False
-    format: str | None = None  # of files, or of what Spark knows; None for a topic and for a table of the catalog
+    format: str | None = None  # format of files, or Spark's; None for a topic or a catalog table
     key: str = "raw"
     value: str = "raw"
-    schema: str | None = None  # as text: Spark's DDL, or whatever the format of the value takes
+    schema: str | None = None  # schema as text: Spark's DDL, or what the value's format uses
     schema_file: str | None = None
-    metadata: tuple[str, ...] | None = (
-        None  # columns of the record that are wanted besides its value's; None: the usual ones
-    )
+    metadata: tuple[str, ...] | None = None  # columns of the record to read besides the value's; None: the defaults
     bad_records: BadRecords = BadRecords()
     watermark: Watermark | None = None
-    options: Mapping[str, str] = field(default_factory=dict)  # as given for this source alone
+    options: Mapping[str, str] = field(default_factory=dict)  # options given for this source only
 
 
 class StepKind(Enum):
@@ -98,13 +96,13 @@ class Step:
     name: str
     where: Place
     kind: StepKind
-    inputs: tuple[str, ...]  # of Python in the order of its parameters; of SQL the names it reads from
+    inputs: tuple[str, ...]  # parameters of a Python function in order, or the tables that SQL reads
     sql: str = ""
-    sql_where: Place | None = None  # of the first line of `sql`
+    sql_where: Place | None = None  # place of the first line of `sql`
     python_file: Path | None = None
     python_name: str = ""
-    function: Callable[..., Any] | None = None  # if the pipeline is written in Python
-    keys: tuple[str, ...] = ()  # of deduplicate
+    function: Callable[..., Any] | None = None  # set if the pipeline is written in Python
+    keys: tuple[str, ...] = ()  # key columns of deduplicate
     watermark: Watermark | None = None
 
 
@@ -116,7 +114,7 @@ class TriggerKind(Enum):
 @dataclass(frozen=True)
 class Trigger:
     kind: TriggerKind = TriggerKind.INTERVAL
-    interval: str = "0 seconds"  # none: the next batch begins when the last one is done
+    interval: str = "0 seconds"  # by default, each batch starts as soon as the last one ends
 
     def __str__(self) -> str:
         return self.interval if self.kind is TriggerKind.INTERVAL else self.kind.value
@@ -134,17 +132,17 @@ class Sink:
     name: str
     where: Place
     kind: SinkKind
-    source: str  # what it writes: the name of a step or of a source
-    target: str = ""  # a topic ("" if topic_expression has it) or a path
-    format: str | None = None  # of files, or of what Spark knows
+    source: str  # name of the step or source that it writes
+    target: str = ""  # a topic ("" if topic_expression is set) or a path
+    format: str | None = None  # format of files, or Spark's
     mode: str = "append"
-    key: str | None = None  # an expression of SQL, as the others here
-    value: str = "json"  # json, raw or an expression
+    key: str | None = None  # SQL expression, as are topic_expression, timestamp and the values of headers
+    value: str = "json"  # json, raw or a SQL expression
     topic_expression: str | None = None
     timestamp: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     partition_by: tuple[str, ...] = ()
-    trigger: Trigger | None = None  # instead of the pipeline's
+    trigger: Trigger | None = None  # overrides the pipeline's trigger
     options: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -158,10 +156,10 @@ class SparkSettings:
 class Pipeline:
     name: str
     where: Place
-    origin: Path  # the file
-    settings: Mapping[str, str]  # of all topics: options of sources and sinks
+    origin: Path  # the file that defines it
+    settings: Mapping[str, str]  # options for the sources and sinks of all topics
     spark: SparkSettings
-    checkpoint: str  # a folder of folders, one for each sink
+    checkpoint: str  # path of the folder that has one folder per sink
     sources: Mapping[str, Source]
     steps: Mapping[str, Step]
     sinks: Mapping[str, Sink]
@@ -171,7 +169,7 @@ class Pipeline:
         return f"{self.checkpoint.rstrip('/')}/{sink.name}"
 
     def query_of(self, sink: Sink) -> str:
-        """The name of its query in Spark, and wherever people see it."""
+        """Return the name of the sink's query, in Spark and in all output."""
         return f"{self.name}.{sink.name}"
 
     def trigger_of(self, sink: Sink) -> Trigger:
@@ -182,7 +180,7 @@ class Pipeline:
         return () if step is None else step.inputs
 
     def upstream(self, name: str) -> Iterator[str]:
-        """A source or step and all that it is made of, each once, nearest first; names that are not there are passed over."""
+        """Yield a source or step and everything upstream of it, nearest first and each once; unknown names are skipped."""
         seen: set[str] = set()
         waiting = [name]
         while waiting:
@@ -194,15 +192,15 @@ class Pipeline:
             waiting += self.inputs_of(one)
 
     def is_stream(self, name: str) -> bool:
-        """As far as it can be told from here: a function may do as it likes."""
+        """Return whether a source or step is a stream, as far as the definition shows: functions may return either."""
         return any(self.sources[one].is_stream for one in self.upstream(name) if one in self.sources)
 
     def is_bounded(self, sink: Sink) -> bool:
-        """Whether its query ends by itself."""
+        """Return whether the sink's query ends by itself."""
         return self.trigger_of(sink).kind is TriggerKind.AVAILABLE_NOW or not self.is_stream(sink.source)
 
     def put_aside_elsewhere(self, sink: Sink) -> frozenset[str]:
-        """Sources whose bad records go to a topic, and are sent there by the query of another sink: the first that reads them."""
+        """Return the sources whose dead letters the query of another sink sends: the first sink that reads them."""
         read: set[str] = set()
         for one in self.sinks.values():
             if one.name == sink.name:

@@ -1,4 +1,4 @@
-"""Spans of time as Spark takes them (`10 seconds`), and as people write them (`10s`)."""
+"""Durations as Spark writes them (`10 seconds`) and as people write them (`10s`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXPECTED = "a span of time such as 10 seconds, 500 milliseconds or 1 hour 30 min
 
 
 def duration(text: str) -> str | None:
-    """In Spark's words; None if it is none."""
+    """Return the duration in Spark's format, or None if the text is not a duration."""
     parts: list[str] = []
     at = 0
     text = text.strip()

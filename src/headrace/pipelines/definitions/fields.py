@@ -1,4 +1,4 @@
-"""Reading mappings by their keys: what is unknown, missing or of another kind becomes a problem with its place, and reading goes on."""
+"""Reads mappings by key. Unknown or missing keys and values of the wrong kind become problems with their place, and reading continues."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headrace.pipelines.definitions.durations import EXPECTED, duration
 from headrace.pipelines.definitions.tree import Entries, Items, Node, Text
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-SHOWN_CHARACTERS_MAX = 80  # of a wrong text
+SHOWN_CHARACTERS_MAX = 80  # limit for a wrong text in a message
 
 
 class Problems:
-    """Collects them; `environment` is what `${NAME}` in a text stands for."""
+    """Collects problems; `environment` supplies the values for `${NAME}` in texts."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.found: list[Problem] = []
@@ -47,7 +47,7 @@ def shown(text: str) -> str:
 
 
 class Fields:
-    """One mapping. `what` it is stands in the problems: "a source", "a sink to a topic"."""
+    """One mapping. `what` describes it in problems: "a source", "a sink to a topic"."""
 
     def __init__(self, node: Node, problems: Problems, what: str) -> None:
         self.where = node.where
@@ -105,7 +105,10 @@ class Fields:
         return self.text(name)
 
     def kind(self, keys: Mapping[str, Collection[str]], qualifier: str = "") -> str | None:
-        """Which of `keys` says what this is; each comes with all keys that go with it. A `qualifier` is one only if it stands alone."""
+        """Return which of `keys` the mapping has, after checking that it has only the keys allowed with that one.
+
+        `qualifier` is a key that determines the kind only if no other one does.
+        """
         given = [key for key in keys if key in self and key != qualifier] or [key for key in [qualifier] if key in self]
         if len(given) == 1:
             self.only(keys[given[0]])
@@ -133,7 +136,7 @@ class Fields:
         return text is not None and text.lower() == "true"
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list, or a single one."""
+        """Return the texts of a list, or a single text."""
         node = self.node(name)
         if not isinstance(node, Items):
             text = self.text(name)
@@ -144,7 +147,7 @@ class Fields:
         return tuple(self.problems.filled(one.value, one.where) for one in found)
 
     def mapping(self, name: str) -> dict[str, str]:
-        """Of names to texts."""
+        """Return a mapping of names to texts."""
         node = self.node(name)
         if node is None:
             return {}
@@ -153,7 +156,7 @@ class Fields:
         for key, entry in inner._entries.items():
             one = entry.node
             if isinstance(one, Text) and not one.is_null:
-                found[key] = self.problems.filled(one.value, entry.where)  # which may be empty, if somebody says so
+                found[key] = self.problems.filled(one.value, entry.where)  # may be empty if given explicitly
             else:
                 inner.wrong(key, "has no value" if isinstance(one, Text) else f"a text is expected, not {one.what}")
         return found
@@ -166,7 +169,7 @@ class Fields:
         return found
 
     def named(self, name: str) -> dict[str, Fields]:
-        """A mapping of names to mappings: sources, steps, sinks."""
+        """Return a mapping of names to mappings: sources, steps or sinks."""
         node = self.node(name)
         if node is None:
             return {}

@@ -1,4 +1,4 @@
-"""Sources and steps as DataFrames of a session; what Spark or a user's function has against them is a DefinitionError with its place."""
+"""Builds sources and steps as DataFrames of a session; errors of Spark or of a user's function become DefinitionErrors with their place."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 FORMAT = "headrace"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-# State on disk instead of in the heap, and times that mean the same on every machine.
+# State is kept on disk instead of on the heap, and times mean the same on every machine.
 CONF_DEFAULTS = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB, "spark.sql.session.timeZone": "UTC"}
 
-_SESSION = threading.RLock()  # names of views and settings are those of a whole session
+_SESSION = threading.RLock()  # view names and settings belong to the whole session
 
 
 @contextmanager
 def settings_of(pipeline: Pipeline, spark: SparkSession) -> Iterator[None]:
-    """What of its conf can be set at any time is set while this lasts: queries that are started meanwhile keep it."""
+    """Apply the parts of the pipeline's conf that can change at run time; queries started inside keep them."""
     with _SESSION:
         make_active(spark)
         before: dict[str, str | None] = {}
@@ -58,7 +58,7 @@ def settings_of(pipeline: Pipeline, spark: SparkSession) -> Iterator[None]:
 
 
 def make_active(spark: SparkSession) -> None:
-    """In this thread: where a write begins, Spark looks sources of Python up in the active session, and new threads have none."""
+    """Make the session active in this thread: Spark looks up Python sources of a write there, and new threads have none."""
     session: Any = spark
     session._jvm.org.apache.spark.sql.SparkSession.setActiveSession(session._jsparkSession)
 
@@ -69,10 +69,10 @@ def run_time_conf(pipeline: Pipeline, spark: SparkSession) -> dict[str, str]:
 
 
 class Frames:
-    """Each is made when it is first asked for, with all that it is made of."""
+    """DataFrames by name; each is built on first use, together with everything upstream."""
 
     def __init__(self, pipeline: Pipeline, spark: SparkSession, put_aside_elsewhere: Collection[str] = ()) -> None:
-        """Bad records of these sources are passed over: another query sends them to their topic."""
+        """Create frames that skip bad records of sources in `put_aside_elsewhere`, which another query handles."""
         self._pipeline = pipeline
         self._put_aside_elsewhere = put_aside_elsewhere
         self._spark = spark
@@ -112,7 +112,7 @@ class Frames:
             with said_at(step.where, f"step {step.name}"):
                 keys = list(step.keys)
                 (frame,) = inputs
-                # Only streams have watermarks; a table is all there already.
+                # Only streams have watermarks; a table is already complete.
                 frame = frame.dropDuplicatesWithinWatermark(keys) if frame.isStreaming else frame.dropDuplicates(keys)
         with said_at(step.where, f"step {step.name}"):
             return _with_watermark(frame, step.watermark)
@@ -123,7 +123,7 @@ class Frames:
             try:
                 for name, frame in zip(step.inputs, inputs, strict=True):
                     frame.createOrReplaceTempView(name)
-                return self._spark.sql(step.sql)  # analysed here and now: the names are not needed afterwards
+                return self._spark.sql(step.sql)  # analysed eagerly: the views are not needed afterwards
             finally:
                 for name in step.inputs:
                     self._spark.catalog.dropTempView(name)
@@ -160,7 +160,7 @@ class Frames:
 
 
 class SinkFrames:
-    """What each sink writes. Those that pass over the same bad records, mostly none, have their sources and steps in common."""
+    """DataFrames by sink. Sinks that skip the bad records of the same sources, usually of none, share sources and steps."""
 
     def __init__(self, pipeline: Pipeline, spark: SparkSession) -> None:
         self._pipeline = pipeline
@@ -175,7 +175,7 @@ class SinkFrames:
 
 
 def _with_fields(frame: DataFrame, source: Source) -> DataFrame:
-    """A value's fields under their own names, then the columns of the record."""
+    """Return the fields of the value under their own names, followed by the columns of the record."""
     from pyspark.sql.functions import col
 
     if not has_fields(source):
@@ -210,7 +210,7 @@ def _is_sparks(error: Exception) -> bool:
 
 @contextmanager
 def said_at(where: Place, what: str, *, in_query: bool = False) -> Iterator[None]:
-    """Whatever Spark says inside is a problem of this place."""
+    """Raise errors of Spark and the file system inside as problems of this place."""
     try:
         yield
     except DefinitionError:

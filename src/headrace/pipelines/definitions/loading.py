@@ -1,4 +1,4 @@
-"""Files and folders become pipelines; everything that is wrong in any of them is said at once."""
+"""Loads pipelines from files and folders, and reports the problems of all files at once."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _NOT_DECLARATIVE = (
 
 
 def load(path: Path | str, overrides: Mapping[str, str] = MappingProxyType({})) -> list[Pipeline]:
-    """Of a file, or of all files of a folder. DefinitionError has all problems, also those that the pipelines have with each other.
+    """Load a file, or all files of a folder; raise DefinitionError with all problems, including conflicts between pipelines.
 
-    `overrides` go before what is written: settings of topics by their names, `spark.…`, `trigger`, `checkpoint`.
+    `overrides` take precedence over the files: topic settings by name, `spark.…`, `trigger`, `checkpoint`.
     """
     problems = Problems(os.environ)
     pipelines: list[Pipeline] = []
@@ -68,7 +68,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _in_folder(folder: Path) -> Iterator[Path]:
-    """And in the folders in it, but no deeper: there, data may lie."""
+    """Yield the definition files in the folder and its subfolders, but not deeper, where data may be stored."""
     for file in (*folder.glob("*.*"), *folder.glob("[!.]*/*.*")):
         if file.name.startswith((".", "test_", "conftest")) or not file.is_file():
             continue

@@ -1,4 +1,4 @@
-"""A tree becomes a pipeline: its keys, its defaults, and what a command line or a test sets instead."""
+"""Reads a pipeline from a tree: its keys, its defaults, and the overrides of a command line or test."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ T = TypeVar("T", Source, Step, Sink | None)
 
 
 def read_pipeline(node: Node, file: Path, problems: Problems, made: Mapping[str, Step] | None = None) -> Pipeline:
-    """What is wrong goes to `problems`: with any of them, the pipeline is incomplete. `made` are steps that exist already."""
+    """Read a pipeline; problems are added to `problems`, and the pipeline is then incomplete.
+
+    `made` are steps that exist already.
+    """
     fields = Fields(node, problems, "a pipeline")
     fields.only(KEYS)
     folder = file.parent.absolute()
@@ -90,7 +93,7 @@ def _parts(fields: Fields, key: str, folder: Path, read: Callable[[str, Fields, 
 
 
 def _matched(steps: Mapping[str, Step], sources: Mapping[str, Source]) -> dict[str, Step]:
-    """SQL does not tell names apart by case: its inputs get the names that their definitions have."""
+    """Give inputs of SQL steps the spelling of their definitions, because SQL names are case-insensitive."""
     names = {name.lower(): name for name in (*sources, *steps)}
     return {
         name: replace(step, inputs=tuple(names.get(one.lower(), one) for one in step.inputs))
@@ -113,7 +116,7 @@ def _spark(fields: Fields) -> SparkSettings:
 
 
 def overridden(pipeline: Pipeline, overrides: Mapping[str, str], problems: Problems) -> Pipeline:
-    """`spark.…`, `trigger` (of all sinks) and `checkpoint` (from the working directory); all others are settings of topics."""
+    """Apply overrides: `spark.…`, `trigger` (all sinks), `checkpoint` (relative to the working directory) or topic settings."""
     settings, conf, master = dict(pipeline.settings), dict(pipeline.spark.conf), pipeline.spark.master
     for name, text in overrides.items():
         if name == "spark.master":

@@ -1,4 +1,4 @@
-"""Paths as they stand in a definition: relative ones begin at the folder of the file."""
+"""Paths in definitions: relative ones are relative to the folder of the file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # s3a://…, file:/…: another file system's
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # a URL, such as s3a://… or file:/…
 
 
 def complete(text: str, folder: Path) -> str:

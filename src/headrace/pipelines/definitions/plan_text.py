@@ -1,4 +1,4 @@
-"""A pipeline as text: what it reads, what is made of that, and where it goes; with Spark also columns and what is kept as state."""
+"""Describes a pipeline as text: what it reads, how it transforms it and where it writes; with Spark, also columns and state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _JOIN = "Join"
 
 
 def plan(pipeline: Pipeline, spark: SparkSession | None = None) -> str:
-    """With a session, DefinitionError if Spark cannot analyse it."""
+    """Return the description; with a session, raise DefinitionError if Spark cannot analyse the pipeline."""
     lines = [
         f"pipeline {pipeline.name}  ({pipeline.origin})",
         f"  spark       {pipeline.spark.master}",
@@ -79,7 +79,7 @@ def _part(what: str, name: str, said: Sequence[str], frame: DataFrame | None) ->
 
 
 def _in_order(pipeline: Pipeline) -> list[Step]:
-    """Each after all that it reads."""
+    """Return the steps in topological order, each after its inputs."""
     done: dict[str, Step] = {}
 
     def add(name: str) -> None:
@@ -153,7 +153,7 @@ def _trigger_text(trigger: Trigger) -> str:
 
 
 def _state_of(frames: Sequence[DataFrame]) -> Counter[str]:
-    """What streams keep, by the nodes of their plans."""
+    """Count the stateful operators in the streaming plans of the frames."""
     found: Counter[str] = Counter()
     waiting: list[Any] = [frame._jdf.queryExecution().analyzed() for frame in frames]
     while waiting:

@@ -1,4 +1,4 @@
-"""Pipelines written in Python, with the keys that YAML has.
+"""Pipelines written in Python, with the same keys as in YAML.
 
 shop = pipeline("shop", settings={"kafka.bootstrap.servers": "localhost:9092"})
 shop.source("orders", topic="orders", value="json", schema="id bigint, amount double")
@@ -35,7 +35,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Draft:
-    """A pipeline while it is being written; `definition` is what it has become."""
+    """A pipeline under construction; `definition` returns the result."""
 
     def __init__(self, name: str, keys: Mapping[str, Any], where: Place) -> None:
         self._where = where
@@ -61,13 +61,13 @@ class Draft:
     @overload
     def step(self, *, name: str | None = None, **keys: Any) -> Callable[[F], F]: ...
     def step(self, function: Callable[..., Any] | None = None, *, name: str | None = None, **keys: Any) -> Any:
-        """Of a function from DataFrames to a DataFrame, whose parameters have the names of its inputs."""
+        """Add a function from DataFrames to a DataFrame as a step; its parameters are named after its inputs."""
         if function is None:
             return lambda given: self._add_function(given, name, keys)
         return self._add_function(function, name, keys)
 
     def definition(self, overrides: Mapping[str, str] | None = None) -> Pipeline:
-        """DefinitionError with all that is wrong."""
+        """Return the pipeline; raise DefinitionError with all problems."""
         problems = Problems(os.environ)
         found = self.read(problems, overrides or {})
         wrong = [*problems.found, *problems_of([found])]
@@ -131,7 +131,7 @@ def _caller(depth: int) -> Place:
 
 
 def defines_pipelines(path: Path) -> bool:
-    """Whether it imports `pipeline`: other files of Python may lie in a folder too."""
+    """Return whether the file imports `pipeline`; a folder may contain other Python files too."""
     try:
         tree = parsed(path)
     except Unreadable:
@@ -143,7 +143,7 @@ def defines_pipelines(path: Path) -> bool:
 
 
 def read_python(path: Path, problems: Problems, overrides: Mapping[str, str]) -> list[Pipeline]:
-    """Runs the file: what it raises is a problem, at the line of the file that it came from."""
+    """Run the file and read its pipelines; an exception becomes a problem at the line that raised it."""
     drafts: list[Draft] = []
     token = _DRAFTS.set(drafts)
     try:
@@ -159,7 +159,7 @@ def read_python(path: Path, problems: Problems, overrides: Mapping[str, str]) ->
 
 
 def raised_in(path: Path, error: BaseException) -> tuple[Place, str]:
-    """The last line of a user's file (or of one beside it) that an exception passed through, and what it says, in one line."""
+    """Return the last line in the user's file or folder that the exception passed through, and its message in one line."""
     if isinstance(error, OSError) and error.filename == str(path) and error.__traceback__ is not None:
         return Place(path), f"cannot be read: {error.strerror}"
     if isinstance(error, SyntaxError) and error.filename is not None:

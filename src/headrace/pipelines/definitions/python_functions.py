@@ -1,4 +1,4 @@
-"""Functions of a Python file and their parameters, read without running it."""
+"""Finds the functions of a Python file and their parameters without running it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ FILE_BYTES_MAX = 1024 * 1024
 
 
 class Unreadable(HeadraceError):
-    """A file that is not there or is no Python; the text says where and why."""
+    """A file that is missing or is not valid Python; the text says where and why."""
 
 
 @dataclass(frozen=True)
 class Parameters:
-    names: tuple[str, ...]  # those that must be given
+    names: tuple[str, ...]  # required parameters
     optional: int = 0
     any_number: bool = False
 
@@ -35,7 +35,7 @@ class Parameters:
 
 
 def functions_of(path: Path) -> dict[str, Parameters | None]:
-    """All names that are defined at the top of the file; None if parameters cannot be told without running it."""
+    """Return all names defined at the top level; None for those whose parameters are unknown without running the file."""
     found: dict[str, Parameters | None] = {}
     for node in parsed(path).body:
         if isinstance(node, ast.FunctionDef) and not node.decorator_list:
@@ -48,7 +48,7 @@ def functions_of(path: Path) -> dict[str, Parameters | None]:
 
 
 def _names(node: ast.stmt) -> Iterator[str]:
-    """Of an assignment, an import, or of those within `if` and `try`; rather too many than too few."""
+    """Yield the names bound by a statement, including those within `if` and `try`; may yield too many, never too few."""
     for one in ast.walk(node):
         if isinstance(one, ast.FunctionDef | ast.ClassDef):
             yield one.name

@@ -1,7 +1,6 @@
-"""Files of users as modules: they run once, may import what lies beside them, and leave no trace among the modules of this process.
+"""Runs user files as modules: each runs once, may import modules from its folder, and is not left in sys.modules.
 
-That they are not among them is why Spark sends their functions and classes to its workers whole, instead of by names that mean
-nothing there.
+Because the modules are not in sys.modules, Spark pickles their functions and classes by value; workers could not import them by name.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-_LOCK = threading.RLock()  # what imports see is one for the whole process
+_LOCK = threading.RLock()  # sys.path and sys.modules belong to the whole process
 
 
 def run_file(path: Path) -> ModuleType:
-    """Raises whatever the file raises."""
+    """Run the file as a module; exceptions of the file propagate."""
     module = ModuleType(path.stem)
     module.__file__ = str(path)
     code = compile(path.read_bytes(), str(path), "exec")
@@ -29,7 +28,7 @@ def run_file(path: Path) -> ModuleType:
 
 @contextmanager
 def _neighbours(folder: Path) -> Iterator[None]:
-    """While it lasts, modules of the folder are found by their names, and none of the same name from elsewhere is in the way."""
+    """Make modules of the folder importable inside, hiding modules of the same names from elsewhere."""
     names = {one.stem for one in folder.glob("*.py")} | {one.parent.name for one in folder.glob("*/__init__.py")}
     with _LOCK:
         hidden = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in names}

@@ -1,4 +1,4 @@
-"""A sink as it is written: topic, files (Parquet and others), console or format, and the keys that each of them takes."""
+"""Reads a sink from its definition: topic, files (Parquet and others), console or format, each with its keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source as it is written: topic, files, table or format, and the keys that each of them takes."""
+"""Reads a source from its definition: topic, files, table or format, each with its keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEYS = {
 
 
 def read_source(name: str, fields: Fields, folder: Path) -> Source:
-    """With whatever can be read of it: what refers to it is right even if it is not."""
+    """Read as much of the source as possible, so that references to it are not reported too."""
     kind = fields.kind(_KEYS, qualifier="format")
     if kind is None:
         return Source(name=name, where=fields.where, kind=SourceKind.FORMAT, target="", is_stream=True)
@@ -57,7 +57,7 @@ def _topic(name: str, fields: Fields, folder: Path, *, is_pattern: bool) -> Sour
     schema, schema_file = _schema(fields, folder)
     value = fields.choice("value", VALUE_FORMATS, "")
     if not value and "value" in fields:
-        schema = schema_file = None  # of something, but nobody knows of what
+        schema = schema_file = None  # a schema, but of an unknown format
     value = value or "raw"
     if (schema or schema_file) and value in ("raw", "string"):
         fields.wrong("schema", f"has no use with value: {value}; say what values are, for instance value: json")
@@ -86,7 +86,7 @@ def _topic(name: str, fields: Fields, folder: Path, *, is_pattern: bool) -> Sour
 
 
 def _table(name: str, fields: Fields, folder: Path) -> Source:
-    """Files in a folder if there is a format; else a table that Spark's catalog knows."""
+    """Read a table: files in a folder if there is a format, else a table of Spark's catalog."""
     target = fields.text("table") or ""
     format = fields.choice("format", FILE_FORMATS, "") if "format" in fields else None
     schema, schema_file = _schema(fields, folder)
@@ -106,7 +106,7 @@ def _table(name: str, fields: Fields, folder: Path) -> Source:
 
 
 def _schema(fields: Fields, folder: Path) -> tuple[str | None, str | None]:
-    """Either as text or as the path of a file."""
+    """Return the schema as text, or the path of its file."""
     node = fields.node("schema")
     if not isinstance(node, Entries):
         return fields.text("schema"), None
@@ -117,7 +117,7 @@ def _schema(fields: Fields, folder: Path) -> tuple[str | None, str | None]:
 
 
 def _bad_records(fields: Fields) -> BadRecords:
-    """`null` is what YAML makes of it, too."""
+    """Read bad_records; YAML's `null` value counts as the text "null"."""
     node = fields.node("bad_records")
     if isinstance(node, Entries):
         inner = Fields(node, fields.problems, "bad_records")

@@ -1,4 +1,4 @@
-"""What Spark says of a query that it cannot analyse, in one line, and the line of the query that it means."""
+"""Reduces Spark's analysis errors to one line, and finds the line of the query that they refer to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXT_CHARACTERS_MAX = 400
 
 
 def told(error: Exception) -> str:
-    """Without the plan, the code for machines and the stacks of two languages."""
+    """Return the message without the plan, the SQLSTATE and the stack traces of two languages."""
     text = str(error)
     own = _OUR_OWN.findall(text)
     if own:
@@ -26,7 +26,7 @@ def told(error: Exception) -> str:
 
 
 def place_in_query(error: Exception, first_line: Place) -> Place:
-    """Spark counts lines of the query from 1."""
+    """Return the place in the file; Spark numbers the lines of the query from 1."""
     from headrace.pipelines.definitions.definition import Place
 
     found = _AT.search(str(error))

@@ -1,9 +1,8 @@
-"""Which tables a query reads from, and which words stand in it: enough to draw the graph and to find a typo before Spark starts.
+"""Finds the tables that a query reads and the words in it: enough to draw the graph and to find a typo before Spark starts.
 
-This is no parser. The query is cut into words; a table is named after FROM and JOIN, and after the commas of a FROM; each pair of
-parentheses is a world of its own.
-Names that the query itself defines (WITH), functions of tables and names with dots (tables of a catalog) are not ours. Whatever this
-reading gets wrong, Spark's own analysis has the last word when the pipeline is built.
+This is not a parser. The query is split into words; a table name follows FROM, JOIN or a comma in a FROM list; each pair of parentheses
+is a separate scope. Names that the query itself defines (WITH), table functions and names with dots (catalog tables) are not references.
+Spark's own analysis when the pipeline is built is authoritative, whatever this scan gets wrong.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ _TOKEN = re.compile(
       | (?P<other>.)""",
     re.VERBOSE | re.DOTALL,
 )
-# Words that end the list of tables after FROM. (ON and USING do not: a comma after them goes on with the list.)
+# Words that end the list of tables after FROM. (ON and USING do not: a comma after them continues the list.)
 _ENDS_FROM = frozenset(
     ["where", "group", "having", "order", "limit", "window", "select", "union", "intersect", "except", "minus", "sort"]
 )
 _NO_TABLE = frozenset(("select", "values", "with", "from", "lateral", "table"))
-QUERIES = ("select", "with", "from", "values", "table")  # how one begins
+QUERIES = ("select", "with", "from", "values", "table")  # first words of a query
 
 
 @dataclass(frozen=True)
 class Reference:
     name: str
-    line: int  # of the query, from 0
+    line: int  # line within the query, from 0
 
 
 @dataclass(frozen=True)
 class SqlNames:
     references: tuple[Reference, ...]
-    words: frozenset[str]  # in lower case, without what is quoted
+    words: frozenset[str]  # in lower case, without quoted text
     first_word: str
 
     @property
@@ -48,7 +47,7 @@ class SqlNames:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Each once, without regard to case, as Spark compares them."""
+        """Return each name once, ignoring case, as Spark does."""
         return tuple({one.name.lower(): one.name for one in reversed(self.references)}.values())[::-1]
 
 
@@ -69,14 +68,14 @@ class _Token:
 
 @dataclass
 class _Scope:
-    """Between two parentheses."""
+    """The text between two parentheses."""
 
     in_from: bool = False
-    expects: bool = False  # a table comes next
+    expects: bool = False  # whether a table comes next
     has_select: bool = False
     in_with: bool = False
-    names_next: bool = False  # a name of WITH comes next
-    pending: str = ""  # one whose query is being read: there, its name still means what it meant before
+    names_next: bool = False  # whether a name of WITH comes next
+    pending: str = ""  # the name of WITH whose query is being read, in which it still has its previous meaning
     defined: set[str] = field(default_factory=set)
 
     def define(self) -> None:
@@ -121,10 +120,10 @@ def scan(sql: str) -> SqlNames:
 
 
 def _take(tokens: list[_Token], at: int, scopes: list[_Scope], references: list[Reference]) -> int:
-    """A table's name begins at a token; returns the last token of it."""
+    """Take the table name that begins at a token; return the index of its last token."""
     first, end = tokens[at], at
     if first.word == "stream" and (tokens[at + 1].is_name or tokens[at + 1].text == "("):
-        return at  # FROM STREAM orders: the name is still to come
+        return at  # FROM STREAM orders: the name follows
     while tokens[end + 1].text == "." and tokens[end + 2].is_name:
         end += 2
     scopes[-1].expects = False
@@ -138,7 +137,7 @@ def _take(tokens: list[_Token], at: int, scopes: list[_Scope], references: list[
 def _follow(token: _Token, before: _Token | None, after: _Token, scope: _Scope, *, is_outermost: bool) -> None:
     word = token.word
     if word == "from":
-        # Not that of EXTRACT(day FROM x), TRIM(…) and the like, nor that of IS DISTINCT FROM.
+        # Ignore the FROM of EXTRACT(day FROM x), TRIM(…) and the like, and of IS DISTINCT FROM.
         is_clause = scope.has_select or scope.in_with or is_outermost or before is None or before.text in ("(", "|>")
         if is_clause and (before is None or before.word != "distinct"):
             scope.in_from = scope.expects = True

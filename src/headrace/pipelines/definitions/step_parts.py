@@ -1,4 +1,4 @@
-"""A step as it is written: SQL, a function in Python, or deduplicate."""
+"""Reads a step from its definition: SQL, a Python function, or deduplicate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEYS = {
 
 
 def read_step(name: str, fields: Fields, folder: Path) -> Step:
-    """With whatever can be read of it: what refers to it is right even if it is not."""
+    """Read as much of the step as possible, so that references to it are not reported too."""
     kind = fields.kind(_KEYS)
     if kind is None:
         return Step(name=name, where=fields.where, kind=StepKind.PYTHON, inputs=())
@@ -42,7 +42,7 @@ def read_step(name: str, fields: Fields, folder: Path) -> Step:
 
 
 def _sql(name: str, fields: Fields) -> Step:
-    sql = fields.text("sql", fill=False) or ""  # ${…} is Spark's own here
+    sql = fields.text("sql", fill=False) or ""  # Spark itself substitutes ${…} here
     node = fields.node("sql")
     names = scan(sql)
     if sql and names.first_word not in QUERIES:
@@ -86,7 +86,7 @@ def _python(name: str, fields: Fields, folder: Path) -> Step:
 
 
 def function_step(name: str, fields: Fields, function: Callable[..., Any]) -> Step:
-    """Of a pipeline that is written in Python: the function is at hand."""
+    """Return a step for a function of a pipeline that is written in Python."""
     fields.only(("inputs", "watermark"))
     inputs = fields.texts("inputs") if "inputs" in fields else None
     return Step(
@@ -103,7 +103,7 @@ def function_step(name: str, fields: Fields, function: Callable[..., Any]) -> St
 def _inputs(
     fields: Fields, inputs: tuple[str, ...] | None, parameters: Parameters | None, function: str
 ) -> tuple[str, ...]:
-    """Those that are given, or the names of the parameters."""
+    """Return the given inputs, or else the names of the parameters."""
     if parameters is None:
         if inputs is None:
             fields.problems.add(fields.where, f"{fields.what} needs inputs: what {function} is called with")

@@ -1,6 +1,6 @@
-"""The options with which Spark reads and writes topics for a pipeline: its settings, what its keys mean, and what one source or sink has.
+"""The options for reading and writing topics: the pipeline's settings, those implied by keys, and those of the source or sink.
 
-Settings are for sources and sinks alike; each takes those that it knows: a registry, which only sources have, does not disturb a sink.
+Settings apply to sources and sinks alike; each uses those that it supports. For example, a sink ignores a schema registry.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from headrace.pipelines.source_options import COLUMNS, SOURCE_OPTIONS, Mode, par
 
 KAFKA = "kafka."
 REGISTRY = "schema.registry."
-FLAT_PREFIX = (
-    "__"  # of a value's fields until they get their own names: a field may be called as a column of the record is
-)
+# Temporary prefix of a value's fields, because a field may have the name of a column of the record.
+FLAT_PREFIX = "__"
 _HAS_FIELDS = ("json", "avro", "protobuf")
 _OWN_CHOICE = frozenset({"columns", "value.columns", "value.prefix"})
 
 _SOURCE_NAMES = {name.lower(): name for name in (*SOURCE_OPTIONS, *(KAFKA + one for one in CONSUMER_OPTIONS))}
 _SINK_NAMES = {name.lower(): name for name in (*SINK_OPTIONS, *(KAFKA + one for one in PRODUCER_OPTIONS))}
 
-# What a pipeline wants unless it says otherwise: all there is, and of transactions only what was committed.
+# Defaults of a pipeline: read from the beginning, and of transactions only committed records.
 STREAM_DEFAULTS = {"startingOffsets": "earliest"}
 SOURCE_DEFAULTS = {"kafka.isolation.level": "read_committed"}
 _STARTING = ("startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp")
@@ -41,12 +40,12 @@ def unknown_setting(name: str) -> str | None:
 
 
 def has_fields(source: Source) -> bool:
-    """Whether the fields of the value become columns; whoever chooses columns by options gets what the options say."""
+    """Return whether the fields of the value become columns; options that choose columns take precedence."""
     return source.value in _HAS_FIELDS and _OWN_CHOICE.isdisjoint(name.lower() for name in source.options)
 
 
 def record_columns(source: Source) -> tuple[str, ...]:
-    """Columns of the record that are wanted besides the value's."""
+    """Return the columns of the record to read in addition to the value's."""
     if source.metadata is not None:
         return source.metadata
     if source.value in _HAS_FIELDS:
@@ -55,11 +54,11 @@ def record_columns(source: Source) -> tuple[str, ...]:
 
 
 def source_options(pipeline: Pipeline, source: Source, bad_records: BadRecords | None = None) -> dict[str, str]:
-    """`bad_records` instead of the source's own."""
+    """Return the options of a topic source; `bad_records` overrides the source's own."""
     bad_records = bad_records or source.bad_records
     options = {**SOURCE_DEFAULTS, **_known(pipeline.settings, _SOURCE_NAMES)}
     if source.schema is not None or source.schema_file is not None:
-        # With a registry at hand, values would be expected to begin with the id of one of its schemas.
+        # With a registry, values would be expected to start with a schema id.
         options = {name: text for name, text in options.items() if not name.startswith(REGISTRY)}
     given = {name.lower() for name in (*options, *source.options)}
     if source.is_stream and given.isdisjoint(_STARTING):
@@ -112,7 +111,7 @@ def sink_problem(pipeline: Pipeline, sink: Sink) -> str | None:
 
 
 def _schema_problem(source: Source) -> str | None:
-    """Of a schema that can be read here and now; a registry is asked when the pipeline is built."""
+    """Return what is wrong with an inline DDL schema; a registry is queried only when the pipeline is built."""
     if source.value != "json" or source.schema is None or source.schema.lstrip().startswith("{"):
         return None
     from headrace.pipelines.schemas.columns import BadSchema
@@ -130,6 +129,6 @@ def _known(settings: Mapping[str, str], names: Mapping[str, str]) -> dict[str, s
 
 
 def _without(options: Mapping[str, str], instead: Mapping[str, str]) -> dict[str, str]:
-    """Names of options come in any case."""
+    """Return the options without those overridden by `instead`; option names are case-insensitive."""
     lower = {name.lower() for name in instead}
     return {name: text for name, text in options.items() if name.lower() not in lower}

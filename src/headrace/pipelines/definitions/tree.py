@@ -1,4 +1,4 @@
-"""What was written, before anybody asks what it means: texts, lists and mappings, each with its place. YAML and Python both become this."""
+"""Definitions as written, before interpretation: texts, lists and mappings, each with its place. Common to YAML and Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Text:
     where: Place
     value: str
     is_null: bool = False
-    first_line: Place | None = None  # where the text itself begins, if that is on another line (block scalars)
+    first_line: Place | None = None  # where the text itself starts, if on another line (block scalars)
 
     what = "a text"
 
@@ -29,7 +29,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Entry:
-    where: Place  # of the key
+    where: Place  # place of the key
     node: Node
 
 
@@ -45,7 +45,7 @@ Node = Text | Items | Entries
 
 
 def from_python(value: Any, where: Place) -> Node:
-    """Of keyword arguments: numbers and booleans as YAML would write them."""
+    """Convert keyword arguments; numbers and booleans become text as in YAML."""
     if isinstance(value, Mapping):
         return Entries(where, {str(key): Entry(where, from_python(one, where)) for key, one in value.items()})
     if isinstance(value, list | tuple):

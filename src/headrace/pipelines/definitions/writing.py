@@ -1,4 +1,4 @@
-"""What a sink makes of a DataFrame: the records of a topic, and the query that writes them."""
+"""Writes DataFrames to sinks: converts them to the records of a topic, and starts the query."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 RECORD_COLUMNS = ("key", "value", "topic", "partition", "headers", "timestamp")
-QUERY_ID = "sql.streaming.queryId"  # a local property of the thread that runs a batch
+QUERY_ID = "sql.streaming.queryId"  # local property of the thread that runs a batch
 _TEXT = ("string", "binary")
 
 
@@ -36,7 +36,10 @@ def start_query(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> StreamingQu
 
 
 def _write_updates(options: dict[str, str]) -> Callable[[DataFrame, int], None]:
-    """Spark gives updates to no sink that is written in Python. Batches under the query's id and their number are there once, too."""
+    """Return a foreachBatch function, because Spark does not support update mode for sinks written in Python.
+
+    Batches are written exactly once too, with the query's id and the batch number.
+    """
 
     def write(batch: DataFrame, number: int) -> None:
         query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
@@ -48,7 +51,7 @@ def _write_updates(options: dict[str, str]) -> Callable[[DataFrame, int], None]:
 
 
 def write_once(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> None:
-    """What is no stream: until all is written."""
+    """Write a frame that is not a stream; return when all of it is written."""
     with said_at(sink.where, f"sink {sink.name}"):
         shaped = _shaped(frame, sink)
         if sink.kind is SinkKind.CONSOLE:
@@ -76,7 +79,7 @@ def _shaped(frame: DataFrame, sink: Sink) -> DataFrame:
 
 
 def records(frame: DataFrame, sink: Sink) -> DataFrame:
-    """Columns that the sink of topics knows."""
+    """Return the frame with the columns that the topic sink expects."""
     from pyspark.sql.functions import array, col, expr, lit, struct, to_json
 
     columns: dict[str, Column] = {}
@@ -107,7 +110,7 @@ def records(frame: DataFrame, sink: Sink) -> DataFrame:
 
 
 def _as_text(frame: DataFrame) -> DataFrame:
-    """Keys and values are text or bytes: numbers and times are written out."""
+    """Cast keys and values other than text and bytes, such as numbers and times, to text."""
     changed: dict[str, Any] = {
         field.name: frame[field.name].cast("string")
         for field in frame.schema.fields

@@ -1,4 +1,4 @@
-"""YAML as a tree with places: every key knows its line, none may come twice, and aliases cannot make a small file large."""
+"""Reads YAML as a tree with places. Every key has its line, duplicate keys are problems, and the expansion of aliases is limited."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headrace.pipelines.definitions.definition import DefinitionError, Place, Pr
 from headrace.pipelines.definitions.tree import Entries, Entry, Items, Node, Text
 
 FILE_BYTES_MAX = 1024 * 1024
-NODES_MAX = 20_000  # with every alias written out
+NODES_MAX = 20_000  # limit with all aliases expanded
 DEPTH_MAX = 20
 _NULL = "tag:yaml.org,2002:null"
 _MERGE = "tag:yaml.org,2002:merge"
 
 
 def read_yaml(path: Path) -> list[Node]:
-    """The documents of a file; DefinitionError with all problems that are YAML's own."""
+    """Return the documents of a file; raise DefinitionError with all problems of the YAML itself."""
     try:
         with path.open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
@@ -33,7 +33,7 @@ def parse_yaml(data: bytes | str, path: Path) -> list[Node]:
         documents = [one for one in yaml.compose_all(data, Loader=yaml.SafeLoader) if one is not None]
     except yaml.MarkedYAMLError as error:
         raise DefinitionError([_yaml_problem(error, path)]) from None
-    except (yaml.YAMLError, ValueError) as error:  # bytes that are no text
+    except (yaml.YAMLError, ValueError) as error:  # the bytes are not text
         text = " ".join(str(error).split())
         raise DefinitionError([Problem(Place(path), f"is no YAML: {text}")]) from None
     except RecursionError:
@@ -93,7 +93,7 @@ class _Tree:
         return {**merged, **entries}
 
     def _merged(self, node: yaml.Node, where: Place, depth: int) -> dict[str, Entry]:
-        """Of `<<: *common`: what comes first goes before what comes later."""
+        """Return the entries of `<<: *common`; earlier mappings take precedence over later ones."""
         found: dict[str, Entry] = {}
         for one in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             converted = self.convert(one, depth + 1)

@@ -1,4 +1,4 @@
-"""Runs pipelines: one long-lived driver that starts queries, supervises them and tells how they stand."""
+"""Runs pipelines: a long-lived driver that starts queries, supervises them and reports their status."""
 
 from __future__ import annotations
 

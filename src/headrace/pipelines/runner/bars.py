@@ -1,4 +1,4 @@
-"""How far a run is, for whoever looks on: a bar for each query on a terminal if the run ends by itself, a line now and then elsewhere."""
+"""Shows the progress of a run: a bar per query on a terminal if the run ends by itself, otherwise periodic log lines."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Watch = Callable[[Sequence[QueryStatus]], None]
 
 
 def how_far(status: QueryStatus) -> tuple[int, int | None]:
-    """Rows that are done, of how many; None as long as nobody knows."""
+    """Return the rows processed and the total, or None for the total if it is unknown."""
     if status.state == State.DONE.value:
         return status.rows, status.rows
     return status.rows, None if status.lag_records is None else status.rows + status.lag_records
 
 
 def line_of(status: QueryStatus) -> str:
-    """`shop.counts: running, 12,000 of 30,000 rows, 3,400 rows/s`."""
+    """Return a line such as `shop.counts: running, 12,000 of 30,000 rows, 3,400 rows/s`."""
     return f"{status.title}: {told_of(status)}"
 
 
@@ -49,7 +49,7 @@ def told_of(status: QueryStatus) -> str:
 
 @contextmanager
 def watching(is_bounded: bool, *, is_terminal: bool | None = None) -> Iterator[Watch]:
-    """Bars on standard error, lines into the log."""
+    """Return what shows the statuses: bars on standard error, or lines in the log."""
     is_terminal = sys.stderr.isatty() if is_terminal is None else is_terminal
     if not (is_terminal and is_bounded):
         yield Lines(LINES_EVERY_S if is_bounded else LINES_EVERY_S_UNBOUNDED)
@@ -79,7 +79,7 @@ class Lines:
         self._rows = 0
 
     def __call__(self, statuses: Sequence[QueryStatus]) -> None:
-        """Nothing while nothing comes."""
+        """Log a line per query at most every `every_s` seconds, and only if rows have been read."""
         rows = sum(one.rows for one in statuses)
         if self._now() < self._next or rows == self._rows:
             return

@@ -1,8 +1,8 @@
-"""How Spark writes checkpoints that lie in folders of this machine: without a process for every question about a file.
+"""Chooses how Spark writes checkpoints in local folders, to avoid a subprocess for every file operation.
 
-Its first choice looks at files through Hadoop's FileContext, which starts `readlink` for each: more than a hundred processes a second for
-three queries, and a tenth of a second twice in every batch. The other one renames files as well. It does not notice two writers at once;
-that a checkpoint has one driver is seen to by its lock (`runs`).
+By default Spark accesses files through Hadoop's FileContext, which runs `readlink` for each: more than a hundred processes a second for
+three queries, and a tenth of a second twice in every batch. The alternative also renames files. It does not detect concurrent writers, but
+the lock on the checkpoint (`runs`) ensures that there is only one driver.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ BY_FILE_SYSTEM = "org.apache.spark.sql.execution.streaming.checkpointing.FileSys
 
 
 def checkpoint_conf(pipelines: Sequence[Pipeline]) -> dict[str, str]:
-    """Options of the session that all of them share; none if a checkpoint is elsewhere."""
+    """Return the session options that all pipelines share; empty if a checkpoint is not local."""
     if any(local_folder(one.checkpoint) is None for one in pipelines):
         return {}
     return local_checkpoint_conf()
 
 
 def local_checkpoint_conf() -> dict[str, str]:
-    """None if this Spark has no such class, or has it by another name."""
+    """Return the options for local checkpoints; empty if this Spark version has no class of that name."""
     from pyspark.find_spark_home import _find_spark_home
 
     with suppress(OSError, zipfile.BadZipFile):

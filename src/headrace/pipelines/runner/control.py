@@ -1,6 +1,6 @@
-"""A driver can be asked: HTTP on loopback, for whoever can read the token in its file under the runtime folder.
+"""The control interface of a driver: HTTP on loopback, for users who can read the token in its file in the runtime folder.
 
-GET /status (JSON), GET /metrics (Prometheus; without the token, as it says nothing that may not be known), POST /stop?pipeline=NAME.
+GET /status (JSON), GET /metrics (Prometheus; needs no token, as it exposes nothing confidential), POST /stop?pipeline=NAME.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _JSON = "application/json"
 
 
 class Control:
-    """Answers one after the other, in a thread of its own."""
+    """Serves requests one at a time, in a separate thread."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Control:
         token: str,
         port: int = 0,
     ) -> None:
-        """ConfigError if the port is taken; 0 is any that is free."""
+        """Start the server; port 0 chooses a free port. Raise ConfigError if the port is in use."""
 
         class Handler(_Handler):
             control = self
@@ -111,14 +111,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody wants to read who asked."""
+        """Do nothing: requests are not logged."""
 
 
-# --- whoever asks
+# --- client
 
 
 class NoAnswer(HeadraceError):
-    """The driver does not answer; the text says why."""
+    """The driver does not respond or refuses the request; the text says why."""
 
 
 def ask_status(run: Run) -> list[QueryStatus]:
@@ -130,7 +130,7 @@ def ask_status(run: Run) -> list[QueryStatus]:
 
 
 def ask_to_stop(run: Run) -> None:
-    """It has begun to stop when this returns; it is stopped when its file is gone."""
+    """Request a stop; the driver has begun to stop when this returns, and has stopped when its file is gone."""
     _ask(run, "POST", f"/stop?pipeline={quote(run.pipeline, safe='')}")
 
 

@@ -1,4 +1,4 @@
-"""How many records the queries of a driver have put aside, by the ends of their dead-letter topics: workers tell a driver nothing."""
+"""Counts the dead letters of a driver's queries by the end offsets of their topics, because workers report nothing to the driver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOG = logging.getLogger("headrace.pipelines")
 
 
 def dead_letter_topics(pipeline: Pipeline, sink: Sink) -> dict[str, str]:
-    """Return the topics into which the query of this sink puts bad records, by source."""
+    """Return the topics to which the query of this sink sends dead letters, by source."""
     elsewhere = pipeline.put_aside_elsewhere(sink)
     sources = [pipeline.sources[name] for name in pipeline.upstream(sink.source) if name in pipeline.sources]
     return {
@@ -37,9 +37,10 @@ def dead_letter_topics(pipeline: Pipeline, sink: Sink) -> dict[str, str]:
 
 
 def count_records(pipeline: Pipeline, sink: Sink) -> int:
-    """Return how many records were ever written to the dead-letter topics of this sink's query.
+    """Return the number of records ever written to the dead-letter topics of this sink's query.
 
-    HeadraceError or TimeoutError: the brokers cannot be asked now."""
+    Raise HeadraceError or TimeoutError if the brokers cannot be reached.
+    """
     found = 0
     counted: set[str] = set()
     for name, topic in dead_letter_topics(pipeline, sink).items():
@@ -59,16 +60,16 @@ async def _end_of(client: Mapping[str, Value], topic: str) -> int:
         ends = await list_offsets(cluster, dict.fromkeys(places, LATEST), timeout_s=COUNT_S_MAX)
     except KafkaError as error:
         if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return 0  # it is created with the first bad record
+            return 0  # the first bad record creates it
         raise
     return sum(one.offset for one in ends.values())
 
 
 class DeadLetterCounter:
-    """Counts again and again in a thread, from `start` to `close`. What was there when it was started does not count."""
+    """Counts repeatedly in a thread, from `start` to `close`. Records that existed before are not counted."""
 
     def __init__(self, queries: Mapping[str, Callable[[], int]]) -> None:
-        """`queries`: by title, how its records are counted; only those that have dead-letter topics."""
+        """Take a function per query title that counts its dead letters; only for queries with dead-letter topics."""
         self._queries = dict(queries)
         self._before: dict[str, int] = {}
         self._now: dict[str, int] = {}
@@ -80,13 +81,13 @@ class DeadLetterCounter:
             self._thread.start()
 
     def close(self) -> None:
-        """Count once more, and end."""
+        """Count once more and end the thread."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join(LAST_COUNT_S_MAX)
 
     def of(self, title: str) -> int | None:
-        """Return how many records the query put aside since the start; None for a query without dead-letter topics."""
+        """Return the number of dead letters since the start, or None for a query without dead-letter topics."""
         if title not in self._queries:
             return None
         return max(0, self._now.get(title, 0) - self._before.get(title, 0))

@@ -1,7 +1,7 @@
-"""One driver for many queries: starts them, hears of their progress, starts those again that fail, and stops all when it is told to.
+"""Runs the queries of pipelines: starts them, follows their progress, restarts those that fail, and stops all on request.
 
-Everything that happens is put into one queue and looked at by one thread, the one that called `run`; what may take its time (starting and
-stopping queries) is done by others. `supervision` decides.
+All events go through one queue and are handled by one thread, the one that called `run`; other threads do what may take long (starting
+and stopping queries). `supervision` makes the decisions.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 
     from headrace.pipelines.definitions.definition import Pipeline
 
-LOOK_S = 0.5  # how often queries are asked whether they still run
+LOOK_S = 0.5  # interval at which queries are polled for whether they still run
 STOP_S_MAX = 60.0
-EVENTS_MAX = 10_000  # that wait to be looked at; progress beyond it is not counted
+EVENTS_MAX = 10_000  # limit of the queue; progress beyond it is dropped
 RUNTIME = Path(".headrace")
 SPARK_LOG = "spark.log"
 
@@ -61,7 +61,7 @@ _LOG = logging.getLogger("headrace.pipelines")
 
 
 class SparkLost(HeadraceError):
-    """The virtual machine has ended, and all queries with it."""
+    """Spark's virtual machine has exited, and all queries with it."""
 
 
 class Driver:
@@ -77,8 +77,11 @@ class Driver:
         ticks_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
         watch: Callable[[Sequence[QueryStatus]], None] | None = None,
     ) -> None:
-        """For one `run`. A session that is given is used and stays open; `port` is for status and metrics; `watch` is shown all
-        statuses now and then. Waits are measured in ticks, as a clock may jump."""
+        """Create a driver for one `run`.
+
+        A given session is used and stays open. `port` serves status and metrics; `watch` is called with all statuses from time to time.
+        Waits are measured in ticks, because a clock may jump.
+        """
         if not pipelines:
             raise ConfigError("there is no pipeline to run")
         self._pipelines = list(pipelines)
@@ -102,11 +105,11 @@ class Driver:
         self._events: SimpleQueue[Happening] = SimpleQueue()
         self._lock = threading.Lock()
         self._stop_deadline: float | None = None
-        self._claims: dict[str, ExitStack] = {}  # of pipelines, until they are let go
+        self._claims: dict[str, ExitStack] = {}  # the claims of pipelines until they are released
         self._unwanted: set[str] = set()
 
     def status(self) -> list[QueryStatus]:
-        """From any thread."""
+        """Return the status of all queries; callable from any thread."""
         now_ms, ticks_ms = self._clock.now_ms(), self._ticks_ms()
         with self._lock:
             return [
@@ -118,11 +121,11 @@ class Driver:
             ]
 
     def stop(self, pipelines: Collection[str] | None = None) -> None:
-        """All of them, or these. From any thread, and from handlers of signals; `run` returns when all queries have ended."""
+        """Stop all pipelines, or these; callable from any thread or signal handler. `run` returns when all queries have ended."""
         self._events.put(StopWanted(None if pipelines is None else frozenset(pipelines)))
 
     def run(self) -> list[QueryStatus]:
-        """Until all queries are done, stopped or given up. AlreadyRunning if another driver has one of the pipelines."""
+        """Run until all queries are done, stopped or failed; raise AlreadyRunning if another driver runs one of the pipelines."""
         with ExitStack() as stack:
             stack.enter_context(interrupted_by_signals())
             token = secrets.token_urlsafe()
@@ -130,13 +133,13 @@ class Driver:
             stack.callback(control.close)
             runs = self._claim(stack, control.port, token)
             stack.callback(self._engine.close)
-            self._letters.start()  # before Spark is: what is counted first was there before
+            self._letters.start()  # before Spark, so that the first count has only earlier records
             stack.callback(self._letters.close)
             _LOG.info("%s: Spark is starting", ", ".join(run.pipeline for run in runs))
             self._engine.open(self._tell, lambda spark: self._runs.update([replace(run, spark=spark) for run in runs]))
             stack.enter_context(stopped_by_signals(self.stop))
             self._loop()
-            self._engine.flush()  # the last batches are told after their query has ended
+            self._engine.flush()  # the last batches are reported after their query has ended
             self._take_what_is_there()
             self._letters.close()
             self._show()
@@ -183,7 +186,7 @@ class Driver:
             self._watch(self.status())
 
     def _take_events(self) -> None:
-        """Waits for the first, but not longer than until something is due."""
+        """Handle all queued events, waiting for the first one until an action is due."""
         now_ms = self._ticks_ms()
         wait_s = LOOK_S
         for query in self._queries.values():
@@ -230,7 +233,7 @@ class Driver:
         title = current or told.title
         query = self._queries.get(title)
         if query is None:
-            return  # of somebody else who has the same Spark
+            return  # a query of another user of the same session
         if told.progress is not None:
             batch = read_progress(told.progress)
             with self._lock:
@@ -239,7 +242,7 @@ class Driver:
             self._happened(title, Progressed())
 
     def _look_at_queries(self) -> None:
-        """Asked, not heard of: Spark may drop what it tells listeners when it has much to do."""
+        """Check which queries have ended, by polling: Spark may drop listener events under load."""
         process = self._engine.process
         if process is not None and not is_alive(process):
             raise SparkLost(
@@ -253,7 +256,7 @@ class Driver:
                 if query.handle.is_active():
                     continue
                 causes = query.handle.causes()
-            except Exception as error:  # Spark cannot be asked, and is about to end perhaps
+            except Exception as error:  # Spark cannot be reached, perhaps because it is about to exit
                 causes = causes_of(error)
             query.handle = None
             if causes:
@@ -273,7 +276,7 @@ class Driver:
                     _in_thread(f"stop {title}", lambda whom=query.stop_told: self._stop(whom))  # type: ignore[misc]
 
     def _let_go(self) -> None:
-        """Pipelines that were stopped may be run by another driver, while this one goes on with others."""
+        """Release stopped pipelines, so that another driver can run them while this one continues with the others."""
         for name in [name for name in self._unwanted if name in self._claims]:
             if all(query.watched.is_over for query in self._queries.values() if query.pipeline.name == name):
                 self._claims.pop(name).close()
@@ -311,7 +314,7 @@ class Driver:
                 self._engine.cancel(whom)
             else:
                 whom.stop()
-        except Exception:  # whether it has ended is seen by asking it
+        except Exception:  # polling shows whether it has ended
             _LOG.debug("it could not be stopped", exc_info=True)
 
     def _tell(self, run_id: str, title: str, progress: Mapping[str, Any] | None) -> None:
@@ -320,5 +323,5 @@ class Driver:
 
 
 def _in_thread(name: str, work: Callable[[], None]) -> None:
-    """One that nobody waits for: what hangs in it must not hold up the end of the process."""
+    """Run the work in a daemon thread: if it hangs, it must not prevent the process from exiting."""
     threading.Thread(target=work, name=name, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Spark as the driver sees it: a session, queries that are started and stopped, and what they tell of themselves."""
+"""The driver's interface to Spark: a session, starting and stopping queries, and their progress."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from headrace.pipelines.definitions.definition import Pipeline, Sink
 
 CAUSES_MAX = 8
-FLUSH_MS_MAX = 30_000  # other listeners may hold it up for ten seconds
-PER_QUERY = "spark.sql."  # options that building sets for each query; others are the session's
+FLUSH_MS_MAX = 30_000  # other listeners may delay it by ten seconds
+PER_QUERY = "spark.sql."  # options that are set per query when it is built; others belong to the session
 SESSION_NAME_CHARACTERS_MAX = 100
-LOG_BYTES_MAX = 10 << 20  # then it is put aside, and the next one begins
+LOG_BYTES_MAX = 10 << 20  # size at which the log is renamed and a new one begun
 
 _LOG = logging.getLogger("headrace.pipelines")
 
 
 class NoSpark(HeadraceError):
-    """It could not be started; the text says why, and where more is to be read."""
+    """Spark could not be started; the text says why and where to find details."""
 
 
 class Handle(Protocol):
@@ -47,38 +47,40 @@ class Handle(Protocol):
     def is_active(self) -> bool: ...
 
     def causes(self) -> list[Cause]:
-        """Why it ended; empty if nothing was wrong."""
+        """Return why the query ended; empty if it ended without an error."""
 
     def stop(self) -> None:
-        """May take as long as a batch does, or brokers to be given up."""
+        """Stop the query; may take as long as a batch, or as timing out on brokers."""
 
 
-Tell = Callable[
-    [str, str, Mapping[str, Any] | None], None
-]  # run id, query's title or "", progress (None: there was nothing to do)
-Began = Callable[[Process], None]  # the virtual machine is there, long before it can do anything
+# Called with the run id, the query's title or "", and the progress (None: there was nothing to do).
+Tell = Callable[[str, str, Mapping[str, Any] | None], None]
+Began = Callable[[Process], None]  # called when the virtual machine runs, long before Spark is ready
 
 
 class Engine(Protocol):
-    """What a driver needs; tests have one without Spark."""
+    """What a driver needs of Spark; tests have a fake."""
 
     def open(self, tell: Tell, began: Began) -> None: ...
 
     @property
     def process(self) -> Process | None:
-        """Its virtual machine. Once that has ended, nothing can be done any more."""
+        """The process of Spark's virtual machine; once it has exited, the engine is unusable."""
 
     def start(self, pipeline: Pipeline, sink: str) -> Handle | None:
-        """None: it was no stream, and is done. Raises whatever is wrong. Called from several threads."""
+        """Start a query and return its handle, or None if it was a batch, which is then done.
+
+        Raise any error of building or starting it. Called from several threads.
+        """
 
     def cancel(self, title: str) -> None:
-        """What `start` is doing for this query, if it is no stream."""
+        """Cancel the batch query that `start` is running, if any."""
 
     def dead_letters(self, pipeline: Pipeline, sink: Sink) -> int:
-        """Return how many records the dead-letter topics of this sink's query hold; HeadraceError if brokers cannot be asked."""
+        """Return the number of dead letters of this sink's query; raise HeadraceError if brokers cannot be reached."""
 
     def flush(self) -> None:
-        """Returns when all that was to be told is told."""
+        """Return when all progress has been reported."""
 
     def close(self) -> None: ...
 
@@ -107,8 +109,10 @@ class SparkEngine:
     def __init__(
         self, pipelines: Sequence[Pipeline], spark: SparkSession | None = None, log_file: Path | None = None
     ) -> None:
-        """ConfigError if the pipelines want different Sparks. A session that is given stays open; what one of our own complains of
-        goes to `log_file`."""
+        """Raise ConfigError if the pipelines need different Spark settings.
+
+        A given session stays open. Standard error of a session created here goes to `log_file`.
+        """
         self._given = spark
         self._spark: SparkSession | None = None
         self._master, self._conf = settings_of(pipelines) if spark is None else ("", {})
@@ -116,7 +120,7 @@ class SparkEngine:
         self._name = ", ".join(one.name for one in pipelines)[:SESSION_NAME_CHARACTERS_MAX]
         self._log_file = log_file
         self._listener: Any = None
-        self._built: dict[str, dict[str, Built]] = {}  # by pipeline and sink
+        self._built: dict[str, dict[str, Built]] = {}  # by pipeline, then by sink
         self._building = threading.Lock()
         self.process: Process | None = None
 
@@ -161,7 +165,7 @@ class SparkEngine:
             assert query is not None
             return SparkHandle(query)
         context = self._spark.sparkContext
-        context.addJobTag(_tag(built.query_name))  # of this thread
+        context.addJobTag(_tag(built.query_name))  # tags apply to jobs of this thread
         try:
             built.start()
         finally:
@@ -169,7 +173,7 @@ class SparkEngine:
         return None
 
     def _build(self, pipeline: Pipeline) -> dict[str, Built]:
-        """Once, for all queries of a pipeline; again if it could not be done."""
+        """Build all queries of a pipeline once; again if the build failed."""
         from headrace.pipelines.definitions.building import build
 
         assert self._spark is not None
@@ -186,7 +190,7 @@ class SparkEngine:
         return count_records(pipeline, sink)
 
     def flush(self) -> None:
-        with suppress(Exception):  # not told in time, or by another Spark than we know
+        with suppress(Exception):  # timed out, or another Spark version
             context: Any = self._spark.sparkContext._jsc.sc()  # type: ignore[union-attr]
             context.listenerBus().waitUntilEmpty(FLUSH_MS_MAX)
 
@@ -194,7 +198,7 @@ class SparkEngine:
         spark, self._spark = self._spark, None
         if spark is None:
             return
-        with suppress(Exception):  # it may have ended already
+        with suppress(Exception):  # Spark may have exited already
             spark.streams.removeListener(self._listener)
         if self._given is None:
             with suppress(Exception):
@@ -202,12 +206,12 @@ class SparkEngine:
 
 
 def _tag(title: str) -> str:
-    return title.replace(",", ";")  # Spark's tags have none
+    return title.replace(",", ";")  # Spark does not allow commas in tags
 
 
 def settings_of(pipelines: Sequence[Pipeline]) -> tuple[str, dict[str, str]]:
-    """The master and the options of the one Spark that all share."""
-    found: dict[str, tuple[str, str]] = {}  # with the pipeline that said it first
+    """Return the master and the options of the session that all pipelines share; raise ConfigError if they conflict."""
+    found: dict[str, tuple[str, str]] = {}  # value, and the first pipeline that set it
     for one in pipelines:
         for name, value in {"spark.master": one.spark.master, **one.spark.conf}.items():
             before, owner = found.setdefault(name, (value, one.name))
@@ -221,11 +225,11 @@ def settings_of(pipelines: Sequence[Pipeline]) -> tuple[str, dict[str, str]]:
 
 
 def causes_of(error: BaseException) -> list[Cause]:
-    """The chain of an error, whether it comes from Java or not."""
+    """Return an error and its chain of causes, in Java or Python."""
     found: list[Cause] = []
     one: Any = error
     while one is not None and len(found) < CAUSES_MAX:
-        text = getattr(one, "_desc", None)  # without Java's stack, which str() may add
+        text = getattr(one, "_desc", None)  # without Java's stack trace, which str() may include
         found.append(Cause(type(one).__name__, str(one) if text is None else str(text)))
         one = getattr(one, "_cause", None) or one.__cause__
     return found
@@ -233,7 +237,10 @@ def causes_of(error: BaseException) -> list[Cause]:
 
 @contextmanager
 def spark_log(path: Path | None) -> Iterator[None]:
-    """What is started meanwhile writes its standard error there: Java's stacks, warnings of workers. What it prints stays on the screen."""
+    """Redirect the standard error of processes started inside to the file.
+
+    It has Java's stack traces and warnings of workers. Their standard output is not redirected.
+    """
     if path is None:
         yield
         return
@@ -253,7 +260,7 @@ def spark_log(path: Path | None) -> Iterator[None]:
 
 
 def as_json(text: str) -> Mapping[str, Any]:
-    """Spark's progress; nothing if it is none."""
+    """Parse Spark's progress; return an empty mapping if it is not a JSON object."""
     try:
         found = json.loads(text)
     except ValueError:

@@ -1,6 +1,6 @@
-"""What an error of Spark means for whoever runs a pipeline: a line or two without Java's stack, and whether another start can help.
+"""Explains Spark's errors to users: a line or two without Java's stack trace, and whether a restart can help.
 
-Spark wraps errors in errors and hands them on as text, so text is what is looked at: our own errors by the names of their classes, those
+Spark wraps errors in errors and passes them on as text, so the text is analysed: Headrace's errors by the names of their classes, those
 of Python code by their traceback, Spark's own by their SQLSTATE.
 """
 
@@ -14,14 +14,14 @@ from headrace.base.errors import RETRIABLE, ErrorCode
 from headrace.pipelines.runner.supervision import Mending
 
 TEXT_CHARACTERS_MAX = 600
-LINES_MAX = 2  # but for definitions, which have a line for each problem
+LINES_MAX = 2  # except for definitions, which have a line per problem
 
 
 @dataclass(frozen=True)
 class Cause:
-    """One of a chain of errors, the outermost first."""
+    """One error of a chain, outermost first."""
 
-    kind: str  # the name of its class
+    kind: str  # name of its class
     text: str
 
 
@@ -34,7 +34,7 @@ class Explained:
 FULL_DISK = ("No space left on device", "Disk quota exceeded")
 DEFINITION_ERROR = "DefinitionError"
 
-# Our own errors. What is not named may lie in the query or not.
+# Headrace's errors. Those not listed may or may not be caused by the query.
 _BY_CLASS = {
     "DataLoss": Mending.FINAL,
     "TornBatch": Mending.FINAL,
@@ -52,14 +52,14 @@ _BY_TEXT = (
     (re.compile(r"kafka\.bootstrap\.servers: "), Mending.PASSING),
     (re.compile(r".*onBadRecord says"), Mending.FINAL),
 )
-# A definition that is well: only what it reads is not there.
+# Problems of a valid definition whose inputs are not available yet.
 _PASSING_PROBLEM = re.compile(
     r"\bthere is no topic |\bkafka\.bootstrap\.servers: cannot connect|\bschema registry gave no answer"
 )
 _PASSING_CODES = frozenset(code.name for code in RETRIABLE)
 _CODE = re.compile(r"([A-Z][A-Z0-9_]+)(?::|\Z)")
 
-# By the first two characters of SQLSTATE: what the data or the query has in it comes again with the same batch.
+# First two characters of SQLSTATE: an error in the data or the query recurs with the same batch.
 _FINAL_STATES = frozenset({"0A", "21", "22", "42"})
 _FINAL_KINDS = frozenset(
     {"AnalysisException", "ParseException", "IllegalArgumentException", "UnsupportedOperationException"}
@@ -92,7 +92,7 @@ _NOT_THE_USERS = re.compile(r"[/\\](?:site-packages|pyspark|lib[/\\]python3[^/\\
 
 
 def explain(causes: Sequence[Cause], checkpoint: str = "") -> Explained:
-    """`checkpoint` is where the query keeps its own, for what the disk has to do with."""
+    """Explain a chain of errors; `checkpoint` is the query's, to be named if the disk is full."""
     everything = "\n".join(cause.text for cause in causes)
     full = next((words for words in FULL_DISK if words in everything), None)
     if full is not None:
@@ -120,7 +120,7 @@ def _ours(cause: Cause) -> Explained | None:
     if mending is None:
         mending = next((one for pattern, one in _BY_TEXT if pattern.match(text)), None)
     if mending is None and _CREATION.search(cause.text):
-        mending = Mending.FINAL  # options, which stay what they are
+        mending = Mending.FINAL  # wrong options, which a restart does not change
     code = _CODE.match(text)
     if mending is None and code is not None and code[1] in ErrorCode.__members__:
         mending = Mending.PASSING if code[1] in _PASSING_CODES else Mending.UNCLEAR
@@ -128,7 +128,7 @@ def _ours(cause: Cause) -> Explained | None:
 
 
 def _of_python(text: str) -> Explained | None:
-    """Where in the user's own files it happened, and what."""
+    """Return where in the user's own files the error occurred, and its message."""
     _, found, rest = text.rpartition(_TRACEBACK)
     if not found:
         return None
@@ -150,13 +150,13 @@ def _of_spark(causes: Sequence[Cause], everything: str) -> Explained:
     )
     if "OutOfMemoryError" in everything:
         hint = _MORE_MEMORY
-    told = [text for cause in causes if (text := _plain(cause.text))]  # the innermost says it best
+    told = [text for cause in causes if (text := _plain(cause.text))]  # the innermost message is the most specific
     text = told[-1] if told else "it ended with an error that says nothing"
     return Explained(f"{text}\n{hint}" if hint else text, Mending.FINAL if is_final else Mending.UNCLEAR)
 
 
 def _plain(text: str) -> str:
-    """The message alone, and the piece of SQL that it speaks of."""
+    """Return only the message and the SQL that it refers to."""
     text = text.strip()
     while (wrapper := _WRAPPERS.match(text)) is not None:
         text = text[wrapper.end() :].lstrip()

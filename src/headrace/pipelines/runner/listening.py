@@ -1,4 +1,4 @@
-"""Spark tells a listener what its queries do, in a thread of its own: it is handed on, and looked at elsewhere."""
+"""A listener that passes the progress of queries from Spark's listener thread to the driver."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Listener(ProgressListener):
         self._tell(progress.runId().toString(), progress.name() or "", as_json(progress.json()))
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Whoever started it knows."""
+        """Do nothing: the driver started the query."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         self._tell(str(event.runId), "", None)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """The driver asks the query itself, which knows why."""
+        """Do nothing: the driver polls the query itself, which has the cause."""

@@ -1,4 +1,4 @@
-"""Whether a process is still the one that it was: its number alone may have been given to another."""
+"""Identifies processes by pid and start time, because a pid may be reused."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 PS_S_MAX = 5.0
-_START_TIME_FIELD = 19  # of /proc/<pid>/stat, counted after the name in brackets
+_START_TIME_FIELD = 19  # index in /proc/<pid>/stat, counted after the name in parentheses
 
 
 class Process(NamedTuple):
     pid: int
-    started: str  # as the system tells it; only good to be compared
+    started: str  # start time as the system formats it; only for comparison
 
 
 def process_of(pid: int) -> Process | None:
-    """None if there is none by this number, or it is only waiting to be noticed dead."""
+    """Return the process with this pid, or None if there is none or it is a zombie."""
     if pid <= 0:
         return None
     stat = Path(f"/proc/{pid}/stat")
@@ -32,7 +32,7 @@ def process_of(pid: int) -> Process | None:
 
 
 def _by_ps(pid: int) -> Process | None:
-    """Where there is no /proc."""
+    """Return the process on systems without /proc."""
     try:
         told = subprocess.run(
             ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, timeout=PS_S_MAX, check=False

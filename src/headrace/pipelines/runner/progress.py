@@ -1,7 +1,7 @@
-"""What Spark tells after each batch, and what people want to know of it: rows a second, how far behind, how large the state is.
+"""Metrics from Spark's progress reports: rows per second, lag, and the size of the state.
 
-How far behind in time: Spark says where a topic ended when a batch began. From those ends over time follows when the first record that is
-not yet read came in; of what was there before the first batch only the least age is known.
+Lag in time: Spark reports the end of a topic at the start of each batch. From these ends over time follows when the first unread record
+arrived; for records from before the first batch, only a lower bound of their age is known.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEADS_MAX = 240
 @dataclass(frozen=True)
 class SourceProgress:
     topics: tuple[str, ...]
-    read: int  # the sum of offsets over partitions: up to where it was read, and where the topics ended
+    read: int  # sum of the offsets read, over all partitions
     head: int
 
     @property
@@ -35,15 +35,15 @@ class Batch:
     began_ms: int
     duration_ms: int
     rows: int
-    rows_out: int | None  # None: the sink does not say
-    sources: tuple[SourceProgress | None, ...]  # None: no topics
+    rows_out: int | None  # None: the sink does not report it
+    sources: tuple[SourceProgress | None, ...]  # None: the source does not read topics
     state_rows: int
     state_bytes: int
     watermark_ms: int | None
 
 
 def read_progress(told: Mapping[str, Any]) -> Batch:
-    """Of Spark's JSON. What is missing or odd there is nothing here: a listener must not fail."""
+    """Parse Spark's JSON; missing or malformed values become defaults, because a listener must not fail."""
     durations, events = _mapping(told.get("durationMs")), _mapping(told.get("eventTime"))
     out = _number(_mapping(told.get("sink")).get("numOutputRows"), -1)
     state_rows = state_bytes = 0
@@ -70,13 +70,13 @@ def _source(told: Mapping[str, Any]) -> SourceProgress | None:
     if not read:
         return None
     head = {one: max(offset, read.get(one, 0)) for one, offset in head.items()} or read
-    # A partition that is gone is not behind; one that is new is, from its beginning.
+    # A deleted partition does not lag; a new one does, from its beginning.
     there = sum(offset for one, offset in read.items() if one in head)
     return SourceProgress(tuple(sorted({topic for topic, _ in read})), there, sum(head.values()))
 
 
 def _offsets(told: Any) -> dict[tuple[str, str], int]:
-    """As JSON or as text of it: {"topic": {"0": 12}}; names with # before them are not topics."""
+    """Parse {"topic": {"0": 12}}, given as JSON or as text of it; names that start with # are not topics."""
     if isinstance(told, str):
         try:
             told = json.loads(told)
@@ -112,22 +112,22 @@ def _list(value: Any) -> Sequence[Any]:
 
 
 class Heads:
-    """Where a source ended at which time. When there are many, each second one is left out: the older, the coarser."""
+    """The end offsets of a source over time. When there are too many, every second one is dropped: older ones are sparser."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[int, int]] = []
 
     def add(self, at_ms: int, head: int) -> None:
         if self._seen and (head < self._seen[-1][1] or at_ms < self._seen[-1][0]):
-            self._seen.clear()  # another topic by the same name, or the clock was set back
+            self._seen.clear()  # the topic was recreated, or the clock was set back
         if len(self._seen) >= 2 and head == self._seen[-1][1] == self._seen[-2][1]:
-            self._seen.pop()  # nothing came: only since when and until when counts
+            self._seen.pop()  # no new records: keep only the first and last time with this end
         self._seen.append((at_ms, head))
         if len(self._seen) > HEADS_MAX:
             self._seen = [*self._seen[:-1:2], self._seen[-1]]
 
     def behind_ms(self, read: int, now_ms: int) -> int:
-        """The age of the first record after `read`; 0 if there is none."""
+        """Return the age of the first record after `read`, or 0 if there is none."""
         before: tuple[int, int] | None = None
         for at_ms, head in self._seen:
             if head > read:
@@ -143,14 +143,14 @@ def _between(earlier: tuple[int, int], later: tuple[int, int], read: int) -> int
 
 @dataclass
 class Meter:
-    """Of one query, over all its starts."""
+    """Measures one query across restarts."""
 
     batches: int = 0
     rows: int = 0
     rows_out: int | None = None
     last: Batch | None = None
-    _recent: deque[tuple[int, Batch]] = field(default_factory=deque)  # with the time at which it was told
-    _heads: list[Heads] = field(default_factory=list)  # of each source
+    _recent: deque[tuple[int, Batch]] = field(default_factory=deque)  # with the time of the report
+    _heads: list[Heads] = field(default_factory=list)  # one for each source
 
     def add(self, batch: Batch, now_ms: int) -> None:
         self.batches += 1
@@ -176,12 +176,12 @@ class Meter:
 
     @property
     def lag_records(self) -> int | None:
-        """None as long as nothing is known, or if it reads no topics."""
+        """Return the unread records of all topics; None if unknown yet, or if the query reads no topics."""
         lags = [source.lag for source in self.last.sources if source is not None] if self.last is not None else []
         return sum(lags) if lags else None
 
     def lag_ms(self, now_ms: int) -> int | None:
-        """Of the source that is farthest behind."""
+        """Return the lag of the source that is furthest behind."""
         if self.last is None:
             return None
         sources = zip(self._heads, self.last.sources, strict=False)
@@ -189,7 +189,7 @@ class Meter:
         return max(lags, default=None)
 
     def _per_s(self, now_ms: int, rows: int) -> float:
-        """Falls while nothing happens: a query that hangs has no rate."""
+        """Return rows per second up to now, so that the rate of a query that hangs falls."""
         if not self._recent or not rows:
             return 0.0
         told_ms, oldest = self._recent[0]

@@ -1,4 +1,4 @@
-"""The queries of a driver, as its threads see them; what is put into its queue; what is said of them."""
+"""The queries of a driver, the events in its queue, and the log messages about state changes."""
 
 from __future__ import annotations
 
@@ -15,33 +15,34 @@ from headrace.pipelines.runner.supervision import BACK_OFF_MS_MAX, State, Watche
 if TYPE_CHECKING:
     from headrace.pipelines.definitions.definition import Pipeline, Sink
 
-TOLD_AGAIN_EVERY = 10  # failures, once the back-off is at its longest
+TOLD_AGAIN_EVERY = 10  # failures between repeated log messages, once the back-off is at its maximum
 
 _LOG = logging.getLogger("headrace.pipelines")
 
 
 class Query:
-    """Shared by the threads; only the one of `run` changes it, under the driver's lock."""
+    """A query, shared by the driver's threads; only the thread of `run` changes it, under the driver's lock."""
 
     def __init__(self, pipeline: Pipeline, sink: Sink) -> None:
         self.pipeline, self.sink = pipeline, sink
         self.watched = Watched(is_bounded=pipeline.is_bounded(sink))
         self.meter = Meter()
         self.handle: Handle | None = None
-        self.stop_told: Handle | str = ""  # whom, last; a title for what is no stream, or not started yet
+        # What the last stop was for: a handle, or the title of a batch or of a query not started yet
+        self.stop_told: Handle | str = ""
 
     @property
     def run_id(self) -> str | None:
         return None if self.handle is None else self.handle.run_id
 
 
-# --- what the queue holds
+# --- events in the queue
 
 
 @dataclass(frozen=True)
 class Began:
     title: str
-    handle: Handle | None  # None: it was no stream, and is done
+    handle: Handle | None  # None: it was a batch, and is done
 
 
 @dataclass(frozen=True)
@@ -59,17 +60,17 @@ class Told:
 
 @dataclass(frozen=True)
 class StopWanted:
-    pipelines: frozenset[str] | None  # None: all
+    pipelines: frozenset[str] | None  # None: all of them
 
 
 Happening = Began | Broke | Told | StopWanted
 
 
-# --- what is said
+# --- log messages
 
 
 def say(title: str, before: Watched, now: Watched) -> None:
-    """Only what changes, and not each of many tries."""
+    """Log state changes, but not every one of many retries."""
     if now.is_over and not before.is_over:
         if now.state is State.FAILED:
             _LOG.error("%s: given up: %s", title, now.error)

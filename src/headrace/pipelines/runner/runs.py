@@ -1,9 +1,9 @@
-"""Which drivers run: a file for each pipeline that says where its driver can be asked, and locks on checkpoints.
+"""Registers running drivers: a file per pipeline with the address of its driver, and locks on checkpoints.
 
-A driver that was killed leaves its file behind; it is known to be gone by its process, and the next run takes its place as soon as its
-Spark has ended, too: that goes on for a moment after the driver is dead, and must not write beside the next. Most end by themselves; one
-that was killed while it started may hang in its own end for ever, and is ended here. Checkpoints are locked as well, as the second driver
-may have been started in another folder or under another name.
+A driver that was killed leaves its file behind. Its process shows that it is gone, and the next run replaces it once its Spark has exited
+too: Spark runs on briefly after its driver dies, and must not write concurrently with the next run. Most exit by themselves; one whose
+driver was killed during start-up may hang on exit, and is killed here. Checkpoints are locked as well, because a second driver may be
+started in another folder or under another name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FOLDER = "runs"
 ENDING = ".json"
 FILE_BYTES_MAX = 65_536
 CHECKPOINT_LOCK = ".headrace-driver"
-SPARK_ENDS_S_MAX = 20.0  # by itself
+SPARK_ENDS_S_MAX = 20.0  # time for Spark to exit by itself
 SPARK_DIES_S_MAX = 10.0
 _PAUSE_S = 0.2
 _OWNER_ONLY = 0o600
@@ -37,17 +37,17 @@ _LOG = logging.getLogger("headrace.pipelines")
 
 
 class AlreadyRunning(HeadraceError):
-    """Another driver has the pipeline, or its checkpoint."""
+    """Another driver runs the pipeline or uses its checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One pipeline of a driver."""
+    """One running pipeline of a driver."""
 
     pipeline: str
     driver: Process
-    spark: Process | None = None  # its virtual machine; None until it is started
-    port: int = 0  # on loopback
+    spark: Process | None = None  # Spark's virtual machine; None until it is started
+    port: int = 0  # port on loopback
     token: str = ""
     started_ms: int = 0
     origin: str = ""
@@ -64,7 +64,7 @@ class Runs:
         self._folder = runtime / FOLDER
 
     def all(self) -> list[Run]:
-        """By name, also those that are left of drivers which are gone. What cannot be read is nobody's."""
+        """Return all runs by name, including those of drivers that are gone; unreadable files are skipped."""
         if not self._folder.is_dir():
             return []
         found = [self._read(path) for path in sorted(self._folder.glob(f"*{ENDING}"))]
@@ -74,7 +74,10 @@ class Runs:
         return self._read(self._path(pipeline))
 
     def claim(self, run: Run, wait: Callable[[float], None] = time.sleep) -> None:
-        """AlreadyRunning if another driver has it. Waits for the Spark of one that was killed, and kills that if it does not end."""
+        """Register the run; raise AlreadyRunning if another driver runs the pipeline.
+
+        Waits for the Spark of a killed driver, and kills it if it does not exit.
+        """
         with self._alone():
             before = self.find(run.pipeline)
             if before is not None and before.is_alive:
@@ -92,7 +95,7 @@ class Runs:
                 self._write(run)
 
     def release(self, run: Run) -> None:
-        """What somebody else has taken meanwhile is left to him."""
+        """Remove the run's file unless another driver has registered meanwhile."""
         if not self._folder.is_dir():
             return
         with self._alone():
@@ -101,7 +104,7 @@ class Runs:
                 self._path(run.pipeline).unlink(missing_ok=True)
 
     def forget(self, run: Run) -> None:
-        """If its driver is gone."""
+        """Remove the run's file if its driver is gone."""
         if not run.is_alive:
             self.release(run)
 
@@ -110,7 +113,7 @@ class Runs:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Among all that claim in this folder."""
+        """Hold the lock of this folder."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with (self._folder / ".lock").open("w") as lock:
@@ -120,7 +123,7 @@ class Runs:
             raise ConfigError(f"the folder {self._folder} cannot be used: {error.strerror or error}") from error
 
     def _write(self, run: Run) -> None:
-        """BEFORE it is complete nobody sees it."""
+        """Write the file atomically."""
         path = self._path(run.pipeline)
         fresh = path.with_suffix(".new")
         fresh.unlink(missing_ok=True)
@@ -184,7 +187,7 @@ def _has_ended(process: Process, seconds: float, wait: Callable[[float], None]) 
 
 @contextmanager
 def locked(pipeline: str, checkpoint: str, driver: Process) -> Iterator[None]:
-    """Until the end of the context, or of the process. AlreadyRunning if another driver has it."""
+    """Lock the checkpoint until the context or the process ends; raise AlreadyRunning if another driver uses it."""
     folder = local_folder(checkpoint)
     if folder is None:
         yield
@@ -197,7 +200,7 @@ def locked(pipeline: str, checkpoint: str, driver: Process) -> Iterator[None]:
 
 
 def local_folder(checkpoint: str) -> Path | None:
-    """None for a checkpoint that is somewhere else, such as hdfs://…: nothing there can be locked."""
+    """Return the folder, or None for a checkpoint that is not local, such as hdfs://…, which cannot be locked."""
     parts = urlsplit(checkpoint)
     if parts.scheme == "file":
         return Path(unquote(parts.path))

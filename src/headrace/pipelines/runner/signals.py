@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT while a driver runs: whoever asks once gets a clean end, whoever asks twice does not want to wait."""
+"""SIGTERM and SIGINT while a driver runs: the first signal stops it cleanly, the second one exits at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @contextmanager
 def _handled(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Where they can be: in the main thread."""
+    """Install the handler, if called in the main thread; other threads cannot set handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -26,7 +26,7 @@ def _handled(handler: Callable[[int, Any], None]) -> Iterator[None]:
 
 @contextmanager
 def interrupted_by_signals() -> Iterator[None]:
-    """As long as Spark is not started there is nothing to be stopped: whatever is being done ends at once."""
+    """Raise KeyboardInterrupt on a signal: before Spark has started, there is nothing to stop cleanly."""
 
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
@@ -37,7 +37,7 @@ def interrupted_by_signals() -> Iterator[None]:
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """AFTER Spark is started, as it sets a handler of its own."""
+    """Call `stop` on the first signal and exit on the second. Use AFTER Spark has started, which sets its own handler."""
     asked = False
 
     def handle(number: int, frame: Any) -> None:

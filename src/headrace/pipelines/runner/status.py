@@ -1,4 +1,4 @@
-"""How a query stands, in the words in which it is shown: as JSON, as a row of a table, and for Prometheus."""
+"""The status of a query, as shown to users: as JSON, as a table row, and as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from headrace.base.metrics import Metrics
 from headrace.pipelines.runner.progress import Meter
 from headrace.pipelines.runner.supervision import State, Watched
 
-GONE = "gone"  # of a driver that was killed: its file is there, and it is not
+GONE = "gone"  # state of a pipeline whose driver was killed: its file exists, its process does not
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueryStatus:
-    name: str  # of the sink
+    name: str  # name of the sink
     pipeline: str
-    state: str  # of supervision, or GONE
+    state: str  # a state of supervision, or GONE
     is_bounded: bool = False
     rows_per_s: float = 0.0
-    rows_out_per_s: float | None = None  # None here and below: it does not say, or not yet
+    rows_out_per_s: float | None = None  # None here and below: not reported, or not yet
     lag_records: int | None = None
     lag_ms: int | None = None
     state_rows: int = 0
     state_bytes: int = 0
-    batches: int = 0  # these three since the driver was started
+    batches: int = 0  # batches, rows and rows_out count from the start of the driver
     rows: int = 0
     rows_out: int | None = None
-    dead_letters: int | None = None  # records put aside since then; None if no source has a topic for them
-    batch_ms: int | None = None  # how long the last one took
+    dead_letters: int | None = None  # records since then; None if no source has a dead-letter topic
+    batch_ms: int | None = None  # duration of the last batch
     watermark_ms: int | None = None
     restarts: int = 0
-    next_start_in_ms: int | None = None  # while it waits after a failure
-    error: str = ""  # the latest failure, until it makes progress again
+    next_start_in_ms: int | None = None  # set while it waits after a failure
+    error: str = ""  # the latest failure; cleared by progress
 
     @property
     def title(self) -> str:
@@ -41,7 +41,7 @@ class QueryStatus:
 
 
 def status_of(name: str, pipeline: str, query: Watched, meter: Meter, now_ms: int, ticks_ms: int) -> QueryStatus:
-    """`now_ms` is the time of day, as Spark tells it; `ticks_ms` that of supervision."""
+    """Return the status; `now_ms` is the wall-clock time, as in Spark's reports, `ticks_ms` the time of supervision."""
     last = meter.last
     is_waiting = query.state is State.WAITING and query.failures > 0
     return QueryStatus(
@@ -75,7 +75,7 @@ def to_json(status: QueryStatus) -> dict[str, Any]:
 
 
 def from_json(found: Mapping[str, Any]) -> QueryStatus:
-    """Of a driver that may be older or newer than we are: what it does not say is as if there were none."""
+    """Parse the status from a driver that may be older or newer; missing fields get their defaults."""
     known = {one.name for one in fields(QueryStatus)}
     given = {name: value for name, value in found.items() if name in known}
     return QueryStatus(**{"name": "", "pipeline": "", "state": GONE, **given})

@@ -1,15 +1,15 @@
-"""When a query is started, started again, and given up: a machine for each, without clock and without hands.
+"""Decides when a query is started, restarted and given up: a state machine per query, without clock or I/O.
 
     waiting ──Starting──▶ starting ──Started──▶ running ──Ended──▶ done
        ▲                      │                    │
-       └───── back-off ───────┴────── Failed ──────┴── what no restart can mend, or too often in a row ──▶ failed
+       └───── back-off ───────┴────── Failed ──────┴── final error, or too many in a row ──▶ failed
 
-    Done (what is no stream): starting ──▶ done
+    Done (a batch): starting ──▶ done
     StopAsked: waiting ──▶ stopped; starting, running ──▶ stopping ──Ended, Done, Failed──▶ stopped
 
-A start that follows a failure waits twice as long as the one before; a batch that is done makes the wait short again. What lies outside
-(brokers, a topic that is not there yet, a full disk) is waited for as long as it takes, unless the run is to end by itself; what may lie
-in the query is tried a few times.
+The wait before a restart doubles with each failure in a row; a completed batch resets it. For external causes (brokers, a topic that does
+not exist yet, a full disk), restarts continue indefinitely, unless the run is to end by itself; for errors that the query may have
+caused, there are only a few.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from enum import Enum
 
 BACK_OFF_MS = 1_000
 BACK_OFF_MS_MAX = 60_000
-UNCLEAR_FAILURES_MAX = 5  # in a row without progress: about half a minute
-BOUNDED_FAILURES_MAX = 8  # of whatever lies outside, for a run that is to end by itself: about two minutes
+UNCLEAR_FAILURES_MAX = 5  # without progress in between: 15 s of back-off
+BOUNDED_FAILURES_MAX = 8  # failures of any kind, for a run that is to end by itself: about two minutes
 
 
 class State(Enum):
@@ -28,7 +28,7 @@ class State(Enum):
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
-    DONE = "done"  # a bounded query that has read all there was
+    DONE = "done"  # a bounded query that has read everything
     STOPPED = "stopped"
     FAILED = "failed"  # given up
 
@@ -37,19 +37,19 @@ OVER = frozenset({State.DONE, State.STOPPED, State.FAILED})
 
 
 class Mending(Enum):
-    """What may be expected of another start."""
+    """Whether another start can help."""
 
-    FINAL = "final"  # nothing
+    FINAL = "final"  # no
     UNCLEAR = "unclear"
-    PASSING = "passing"  # it goes on when what lies outside is well again
+    PASSING = "passing"  # yes, once the external cause is gone
 
 
-# --- what happens
+# --- events
 
 
 @dataclass(frozen=True)
 class Starting:
-    """Whoever has hands begins to start it."""
+    """The shell has begun to start the query."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ class Failed:
 
 @dataclass(frozen=True)
 class Ended:
-    """A stream, without an error."""
+    """A stream has ended without an error."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """What is no stream."""
+    """A batch query is done."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class StopAsked:
 Event = Starting | Started | Progressed | Failed | Ended | Done | StopAsked
 
 
-# --- what is to be done
+# --- actions
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Wait:
-    until_ms: int | None  # None: for something to happen
+    until_ms: int | None  # None: until an event
 
 
 @dataclass(frozen=True)
@@ -119,15 +119,15 @@ Act = Start | Wait | Stop | GiveUp | Over
 
 @dataclass(frozen=True)
 class Watched:
-    """One query."""
+    """The state of one query."""
 
     is_bounded: bool
     state: State = State.WAITING
-    due_ms: int = 0  # of its next start, while it waits
+    due_ms: int = 0  # time of the next start, in state WAITING
     starts: int = 0
-    failures: int = 0  # in a row
-    doubts: int = 0  # of them those that may lie in the query
-    error: str = ""  # the latest failure; none once it makes progress again
+    failures: int = 0  # number in a row, without progress
+    doubts: int = 0  # failures among them that the query may have caused
+    error: str = ""  # the latest failure; cleared by progress
 
     @property
     def restarts(self) -> int:
@@ -153,7 +153,7 @@ def act_of(query: Watched, now_ms: int) -> Act:
 
 
 def after(query: Watched, event: Event, now_ms: int) -> Watched:
-    """What comes too late, or twice, changes nothing: Spark tells of progress and of ends in threads of its own."""
+    """Return the state after an event; late or repeated events change nothing, because Spark reports from other threads."""
     match query.state, event:
         case State.WAITING, Starting():
             return replace(query, state=State.STARTING, starts=query.starts + 1)
@@ -179,7 +179,7 @@ def after(query: Watched, event: Event, now_ms: int) -> Watched:
 
 
 def back_off_ms(failures: int) -> int:
-    """Before the start that follows so many failures in a row."""
+    """Return the wait before the next start after this many failures in a row."""
     doublings = min(failures - 1, BACK_OFF_MS_MAX.bit_length())
     return min(BACK_OFF_MS_MAX, BACK_OFF_MS << doublings)
 

@@ -1,7 +1,7 @@
-"""Avro schemas: as types of Spark (in the way Spark's own Avro source maps them), and fit to be decoded by.
+"""Avro schemas: converted to Spark's types as in Spark's own Avro source, and checked to be safe to decode with.
 
-A schema that refers to itself, or has arrays of things that take no bytes, is refused: with the first fastavro's decoder can be led to
-the end of its stack, with the second a record of ten bytes can hold 2^60 items.
+Recursive schemas, and arrays of items that take no bytes, are refused: the former can exhaust the stack of fastavro's decoder, the
+latter let a record of ten bytes hold 2^60 items.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PLAIN: dict[str, DataType] = {
     "bytes": BinaryType(),
     "string": StringType(),
 }
-# Type, and the unit that numbers have.
+# Spark's type, and the Arrow type with the unit of the numbers.
 _LOGICAL: dict[tuple[str, str], tuple[DataType, pa.DataType]] = {
     ("int", "date"): (DateType(), pa.date32()),
     ("long", "timestamp-millis"): (TimestampType(), pa.timestamp("ms", "UTC")),
@@ -75,16 +75,16 @@ _PYTHON: dict[str, tuple[type, ...]] = {
 
 class Shape(NamedTuple):
     spark: DataType
-    storage: pa.DataType  # what fastavro's values are put into, to be cast to Spark's
-    fix: Fix | None = None  # of those that Arrow does not take as they are
+    storage: pa.DataType  # Arrow type of fastavro's values, which are then cast to Spark's
+    fix: Fix | None = None  # converts values that Arrow does not accept as they are
 
 
 class Branch(NamedTuple):
-    """Of a union of several."""
+    """One branch of a union with several."""
 
     name: str
-    types: tuple[type, ...]  # that its values have
-    fields: frozenset[str] | None  # of a record
+    types: tuple[type, ...]  # Python types of its values
+    fields: frozenset[str] | None  # field names of a record
     fix: Fix | None
 
     def fits(self, value: Any) -> bool:
@@ -92,13 +92,13 @@ class Branch(NamedTuple):
 
 
 class AvroSchema(NamedTuple):
-    decoding: Any  # without logical types but decimals: numbers stay numbers
-    shape: Shape | None  # None: of a writer
-    has_choices: bool  # a union of several: values come with the names of their types
+    decoding: Any  # the schema without logical types except decimals, so that numbers stay numbers
+    shape: Shape | None  # None for a writer's schema
+    has_choices: bool  # whether it has a union of several types, whose values come with type names
 
 
 def read_avro_schema(text: str, references: Sequence[str] = (), *, with_shape: bool) -> AvroSchema:
-    """BadSchema says what is wrong with it."""
+    """Parse an Avro schema; raise BadSchema that says what is wrong with it."""
     raw = [parse_json_text(one) for one in (*references, text)]
     plain, named = _parsed([_without_logical(one, 0) for one in raw])
     walker = _Walker(named)
@@ -122,7 +122,7 @@ def _parsed(schemas: list[Any]) -> tuple[Any, Named]:
             parsed = fastavro.parse_schema(one, named_schemas=named)
     except RecursionError:
         raise BadSchema("Avro: too many types within one another") from None
-    except Exception as error:  # fastavro has errors of its own and lets Python's through
+    except Exception as error:  # fastavro raises its own errors and lets Python's through
         raise BadSchema(f"Avro: {type(error).__name__}: {shortened(error)}") from None
     return parsed, named
 
@@ -149,7 +149,7 @@ class _Walker:
         self.has_choices = False
 
     def _enter(self, schema: Any, inside: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
-        """The definition behind a name, and which ones we are in."""
+        """Resolve a named type; return it and the names of the types around it."""
         self._nodes += 1
         if self._nodes > NODES_MAX or len(inside) > DEPTH_MAX:
             raise BadSchema(f"Avro: more than {NODES_MAX} types, or {DEPTH_MAX} within one another")
@@ -165,7 +165,7 @@ class _Walker:
         return schema, inside
 
     def check(self, schema: Any, inside: tuple[str, ...]) -> bool:
-        """Gives whether a value can take no bytes at all."""
+        """Check a type; return whether its values can take no bytes at all."""
         schema, inside = self._enter(schema, inside)
         if isinstance(schema, list):
             for one in schema:
@@ -261,7 +261,7 @@ def _leaf(kind: DataType) -> Shape:
 
 
 def _name(schema: Any) -> str:
-    """Of a branch of a union: by it values are told apart."""
+    """Return the name of a union's branch, by which values are matched."""
     while isinstance(schema, dict):
         if schema["type"] in _NAMED:
             return str(schema["name"])
@@ -286,7 +286,7 @@ def _fix_fields(fixes: list[tuple[str, Fix]]) -> Fix | None:
     def fix(record: Any) -> Any:
         if record is None:
             return None
-        fixed = dict(record)  # it may have to be fixed again, if one of its neighbours turns out to be bad
+        fixed = dict(record)  # a copy: fixing is repeated if another record of the column is bad
         for name, one in fixes:
             fixed[name] = one(record[name])
         return fixed
@@ -295,7 +295,7 @@ def _fix_fields(fixes: list[tuple[str, Fix]]) -> Fix | None:
 
 
 def _fix_named(fix: Fix | None) -> Fix:
-    """When there are choices anywhere, fastavro names each named type of a union."""
+    """Drop the type name from values; if there are choices anywhere, fastavro adds it to every named type of a union."""
 
     def unnamed(value: Any) -> Any:
         if type(value) is tuple:
@@ -315,7 +315,7 @@ def _fix_choice(branches: list[Branch]) -> Fix:
         if type(value) is tuple:
             name, value = value
             fitting = [index_of[name]] if name in index_of else []
-        else:  # it is of a type without a name, or was not written as a union
+        else:  # a type without a name, or not written as a union
             fitting = [index for index, branch in enumerate(branches) if branch.fits(value)]
             if len(fitting) > 1 and type(value) is not dict:
                 fitting = [index for index in fitting if branches[index].name in _PYTHON]
@@ -328,7 +328,7 @@ def _fix_choice(branches: list[Branch]) -> Fix:
 
 
 def _set_defaults(named: Named) -> None:
-    """Defaults of bytes stand in a schema as text, which fastavro would hand out as it is."""
+    """Convert defaults of bytes, which are text in a schema; fastavro would return them unchanged."""
     for one in named.values():
         for field in one.get("fields", ()):
             if "default" in field:

@@ -1,4 +1,4 @@
-"""Avro values as columns: read by the schema that they were written with, resolved to the one that is wanted."""
+"""Decodes Avro values to columns: reads them with the schema they were written with, resolved to the requested one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headrace.pipelines.schemas.framing import HEADER_BYTES, schema_id
 from headrace.pipelines.schemas.registry_client import RegistryClient
 from headrace.pipelines.schemas.spark_types import arrow_type
 
-WRITERS_MAX = 1000  # that are kept
+WRITERS_MAX = 1000  # number of cached writer schemas
 
 
 class AvroDecoder:
     def __init__(self, text: str, references: Sequence[str] = (), registry: RegistryClient | None = None) -> None:
-        """With a registry each value names the schema that it was written with; without, it is this one."""
+        """Decode with this schema; with a registry, each value names the schema that it was written with."""
         schema = read_avro_schema(text, references, with_shape=True)
         assert schema.shape is not None
         self._text = text
@@ -72,7 +72,7 @@ class AvroDecoder:
             found = fastavro.schemaless_reader(source, writer, reader, return_named_type=self._schema.has_choices)
         except EOFError:
             raise BadRecord("it ends too early") from None
-        except Exception as error:  # whatever hostile bytes lead fastavro to
+        except Exception as error:  # malformed bytes can cause any error in fastavro
             raise BadRecord(f"{type(error).__name__}: {shortened(error)}") from None
         left = size - source.tell()
         if left:
@@ -87,7 +87,7 @@ class AvroDecoder:
 
 
 class _Whole(io.BytesIO):
-    """fastavro does not look whether there is what it passes over, which it does with fields that nobody wants."""
+    """A stream that raises at its end: fastavro does not check for it when it skips fields."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         data = super().read(size)

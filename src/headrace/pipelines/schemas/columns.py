@@ -1,4 +1,4 @@
-"""What a decoder gives: a column with null where a record did not fit, and why it did not."""
+"""The result of a decoder: a column with null for each bad record, and the reasons."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pyspark.sql.types import DataType
 from headrace.base.errors import ConfigError, HeadraceError
 
 WHY_CHARACTERS_MAX = 300
-NODES_MAX = 10_000  # of a schema with all its names written out: they can double at each level
+NODES_MAX = 10_000  # limit for a schema with all names expanded, which can double at each level
 SCHEMA_BYTES_MAX = 4 * 1024 * 1024
 
 
 class BadSchema(ConfigError):
-    """A schema that cannot be read, or that has no columns of Spark's."""
+    """A schema that cannot be parsed, or has no equivalent in Spark."""
 
 
 class BadRecord(HeadraceError):
-    """Why one record does not fit."""
+    """Why a record cannot be decoded."""
 
 
 class Decoded(NamedTuple):
     column: pa.Array
-    bad: dict[int, str]  # by row
+    bad: dict[int, str]  # reasons by row
 
 
 class ValueDecoder(Protocol):
@@ -33,7 +33,7 @@ class ValueDecoder(Protocol):
     def spark_type(self) -> DataType: ...
 
     def decode(self, column: pa.Array) -> Decoded:
-        """Of binary values; a null stays null."""
+        """Decode a column of binary values; nulls stay null."""
 
 
 def shortened(why: object) -> str:
@@ -42,7 +42,7 @@ def shortened(why: object) -> str:
 
 
 def decode_rows(column: pa.Array, read: Callable[[bytes], Any], make: Callable[[Sequence[Any]], pa.Array]) -> Decoded:
-    """Reads each value (BadRecord if it cannot be), then makes a column of them all."""
+    """Read each value, where `read` may raise BadRecord, then make a column of all of them."""
     items: list[Any] = []
     places: list[int | None] = []
     bad: dict[int, str] = {}
@@ -66,7 +66,7 @@ def spread(
     make: Callable[[Sequence[Any]], pa.Array],
     bad: Mapping[int, str],
 ) -> Decoded:
-    """A column with an item for each row that has a place, and null for the others."""
+    """Return a column with an item for each row that has a place, and null for the others."""
     made, unfit = _make_all(items, make)
     found = dict(bad)
     if unfit:
@@ -77,7 +77,7 @@ def spread(
 
 
 def _make_all(items: Sequence[Any], make: Callable[[Sequence[Any]], pa.Array]) -> tuple[pa.Array, dict[int, str]]:
-    """Whatever makes the whole fail is found by halving, so that all others are made together, and in the same way."""
+    """Make an array of all items; bad items are found by bisection, so that the others are still made together."""
     pieces: list[pa.Array] = []
     bad: dict[int, str] = {}
     kind = make(items[:0]).type

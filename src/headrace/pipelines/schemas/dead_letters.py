@@ -1,4 +1,4 @@
-"""Records that could not be decoded go to a topic of their own, as they were, with what was wrong and where they came from in headers."""
+"""Sends records that could not be decoded to a dead-letter topic, unchanged, with the error and their origin in headers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ERROR, TOPIC, PARTITION, OFFSET, TIMESTAMP = (
     f"headrace.deadletter.{name}" for name in ("error", "topic", "partition", "offset", "timestamp")
 )
 CLIENT_ID = "spark-headrace-deadletter"
-RECORD_BYTES_MAX = 100 * 1024 * 1024  # more than brokers take: they are to say so
+RECORD_BYTES_MAX = 100 * 1024 * 1024  # more than brokers accept, so that they report the error
 UNDER_WAY_MAX = 1000
 CLOSE_S_MAX = 10.0
 
@@ -35,7 +35,7 @@ class BadRow(Struct, frozen=True):
 
 
 class DeadLetters:
-    """Of one task. The producer is opened when there is something to send."""
+    """The dead letters of one task. The producer is opened when the first is sent."""
 
     def __init__(self, client: dict[str, Value], target: str, topic: str, partition: int) -> None:
         self._client = client
@@ -45,7 +45,7 @@ class DeadLetters:
         self._producer: AsyncProducer | None = None
 
     def send(self, rows: Sequence[BadRow]) -> None:
-        """All are with the brokers when it returns: only then may Spark have the rows around them."""
+        """Send the rows and wait until the brokers have them; only then may Spark receive the rows around them."""
         try:
             background().do(self._send(rows))
         except HeadraceError as error:

@@ -1,4 +1,4 @@
-"""The rows of a task whose keys or values are decoded: from what the client reads to what Spark takes, bad records dealt with."""
+"""Decodes the rows of a task, from the client's columns to Spark's, and handles bad records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.pipelines.schemas.spark_types import arrow_type
 from headrace.pipelines.spark_rows import client_columns, row_maker
 
 _LOG = logging.getLogger("headrace.spark")
-# `runner.failures` knows it by its beginning: the next try would find the same record.
+# `runner.failures` matches the first words: a retry would fail on the same record.
 WHAT_ELSE = (
     "onBadRecord says what else can become of it (in the file of a pipeline, `bad_records:` of the source: skip, null or"
     " {dead_letter: TOPIC})"
@@ -28,14 +28,14 @@ _OF_DEAD_LETTERS = ("offset", "timestamp", "key", "value", "headers")
 
 
 class DecodedRows:
-    """`columns` are what the client is to read. Use it as a context: dead letters take a connection."""
+    """Decodes batches. `columns` are the ones to read. Use it as a context manager: dead letters take a connection."""
 
     def __init__(self, decoding: Decoding, schema: StructType, task: TaskRange, client: dict[str, Value]) -> None:
         self._task = task
         self._on_bad = decoding.on_bad
         self._arrow = pa.schema([pa.field(field.name, arrow_type(field.dataType), field.nullable) for field in schema])
         self._sides: list[tuple[SideDecoding, ValueDecoder]] = []
-        made: dict[str, str] = {}  # which side a column comes from
+        made: dict[str, str] = {}  # the side that each column comes from
         wants_errors = ERROR_COLUMN in schema.names
         for side in decoding.sides:
             decoder = side.decoder()
@@ -120,7 +120,7 @@ class DecodedRows:
 
 
 def _as_wanted(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Fields that a user's schema left out are left out."""
+    """Return the column as `kind`, without fields of structs that a user's schema leaves out."""
     if column.type.equals(kind):
         return column
     if pa.types.is_struct(kind):

@@ -1,4 +1,4 @@
-"""What is decoded, and by what: settled once on the driver (files read, registry asked), and sent to the tasks with all they need."""
+"""The decoding of a source: resolved once on the driver, from files and the registry, and sent to the tasks complete."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from headrace.pipelines.spark_rows import schema_of
 
 
 class SideDecoding(Struct, frozen=True):
-    """Of keys or of values: the schema is here as text or descriptors."""
+    """How to decode keys or values; contains the schema as text or descriptors."""
 
     side: str
     format: Format
@@ -43,10 +43,10 @@ class SideDecoding(Struct, frozen=True):
     message: str | None = None
     flat: bool = False
     prefix: str = ""
-    registry: RegistrySettings | None = None  # if ids of its schemas stand before the data
+    registry: RegistrySettings | None = None  # set if the data starts with a schema id
 
     def decoder(self) -> ValueDecoder:
-        """BadSchema says which option led to it."""
+        """Return the decoder; raise ConfigError that names the option if the schema is bad."""
         try:
             return self._decoder(None if self.registry is None else registry(self.registry))
         except BadSchema as error:
@@ -87,7 +87,7 @@ class StringDecoder:
 
 
 class Unframed:
-    """For data that need no look at the schema they were written with."""
+    """Strips the schema id for decoders that do not need the writer's schema."""
 
     def __init__(self, inner: ValueDecoder) -> None:
         self._inner = inner
@@ -130,7 +130,7 @@ def _json_types(text: str, references: Sequence[tuple[str, str]]) -> DataType:
 
 
 def settle(options: DecodingOptions) -> Decoding:
-    """Reads files and asks the registry for what is to be decoded into."""
+    """Resolve the options: read schema files and fetch schemas from the registry."""
     sides = tuple(_settle(side, options.registry) for side in options.sides)
     return Decoding(sides, options.on_bad, options.dead_letter_topic)
 
@@ -187,7 +187,7 @@ def _registered(side: SideOptions, subject: str, ids: RegistryClient) -> tuple[b
 
 
 def available_columns(decoding: Decoding) -> dict[str, list[StructField]]:
-    """What there is, by the name that `columns` has for it: flat ones have one for all, and one for each."""
+    """Return the available columns by their name in `columns`; flat columns have a name for all and one for each."""
     there = {field.name: [field] for field in schema_of((*COLUMNS, HEADERS)).fields}
     flat: dict[str, list[StructField]] = {}
     for side in decoding.sides:
@@ -213,7 +213,7 @@ def available_columns(decoding: Decoding) -> dict[str, list[StructField]]:
 
 
 def decoded_schema(decoding: Decoding, columns: Sequence[str], *, chosen: bool) -> StructType:
-    """`chosen` by the user; else what there is besides is added."""
+    """Return the schema of the source; unless the user has `chosen` the columns, the error column is added."""
     there = available_columns(decoding)
     names = {name.lower(): name for name in there}
     fields: list[StructField] = []
@@ -229,7 +229,7 @@ def decoded_schema(decoding: Decoding, columns: Sequence[str], *, chosen: bool) 
 
 
 def check_decoded(decoding: Decoding, schema: StructType) -> None:
-    """Of a schema that a user gave (or that was right a moment ago): it may leave out columns, and fields of structs."""
+    """Raise ConfigError unless a schema, perhaps a user's, is a part of the available columns and fields of structs."""
     there = {field.name: field for fields in available_columns(decoding).values() for field in fields}
     for field in schema.fields:
         if field.name not in there:

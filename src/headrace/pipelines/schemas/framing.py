@@ -1,4 +1,4 @@
-"""What stands before the data when a registry is used: a zero, the id of the schema in four bytes, and for protobuf which message it is."""
+"""The header of data that uses a registry: a zero byte, the schema id in four bytes, and for Protobuf the indexes of the message."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from headrace.pipelines.schemas.columns import BadRecord
 
 MAGIC = 0
 HEADER_BYTES = 5
-INDEXES_MAX = 64  # messages within one another
+INDEXES_MAX = 64  # nested messages
 VARINT_BYTES_MAX = 10
 
 
@@ -19,7 +19,7 @@ def schema_id(data: bytes) -> int:
 
 
 def message_indexes(data: bytes) -> tuple[tuple[int, ...], int]:
-    """Which message of the schema's file it is, by its place and those within it; and where the message begins."""
+    """Return the message's index path in the schema's file, and the offset at which the message begins."""
     count, at = _zigzag(data, HEADER_BYTES)
     if count == 0:
         return (0,), at

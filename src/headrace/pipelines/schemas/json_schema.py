@@ -1,4 +1,4 @@
-"""JSON Schema as types of Spark: what it says of shapes. Its other conditions are not looked at; a field that is missing is null."""
+"""Converts the structure of a JSON Schema to Spark's types. Other constraints are ignored; a missing field is null."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CHOICES = ("oneOf", "anyOf")
 
 
 def types_from_json_schema(schema: Any, documents: Mapping[str, Any] | None = None) -> DataType:
-    """`documents` are others that it may refer to, by name."""
+    """Convert a schema; `documents` are others that it may refer to, by name."""
     return _Reader(schema, documents or {}).read(schema, schema, "$", 0)
 
 
@@ -65,7 +65,7 @@ class _Reader:
         return _PLAIN[kind]
 
     def _kind(self, schema: dict[str, Any], path: str) -> str | None:
-        """The one type besides null."""
+        """Return the only type other than null; None if no type is given."""
         named = schema.get("type")
         kinds = [one for one in (named if isinstance(named, list) else [named]) if one not in (None, "null")]
         if not kinds:

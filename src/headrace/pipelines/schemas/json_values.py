@@ -1,6 +1,6 @@
-"""JSON values as structs: a whole column is parsed at once by Arrow. Schemas with maps or binaries, which it cannot read, go the long way.
+"""Decodes JSON values to structs. Arrow parses a whole column at once; it cannot read maps and binaries, so those take a slower path.
 
-Arrow's reader is not made for enemies (a `null` on a line of its own ends the process), so each value is first seen to be one object.
+Arrow's reader is unsafe for untrusted input (a line with only `null` crashes the process), so each value is first checked to be one object.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Coerce = Callable[[Any], Any]
 
 
 class _AnyObject(msgspec.Struct):
-    """Takes any fields and keeps none."""
+    """Accepts any fields and keeps none."""
 
 
 class JsonDecoder:
@@ -80,7 +80,7 @@ class JsonDecoder:
 
 def _checker(column: pa.Array, decoder: Any) -> Callable[[bytes], tuple[bytes, Any]]:
     try:
-        column.cast(pa.utf8())  # all of them at once; neither parser looks at it
+        column.cast(pa.utf8())  # checks all values at once; neither parser checks UTF-8
         is_text = True
     except pa.ArrowInvalid:
         is_text = False
@@ -107,7 +107,7 @@ def _is_vectorised(kind: DataType) -> bool:
 
 
 def _storage(kind: DataType) -> pa.DataType:
-    """What Arrow's reader can read, to be cast: it has no dates, and does not look whether a decimal has too many digits."""
+    """Return a type that Arrow's reader supports, to be cast: it cannot read dates, and does not check the digits of decimals."""
     if isinstance(kind, StructType):
         return pa.struct([pa.field(field.name, _storage(field.dataType)) for field in kind.fields])
     if isinstance(kind, ArrayType):
@@ -120,7 +120,7 @@ def _storage(kind: DataType) -> pa.DataType:
 
 
 def _coercion(kind: DataType, path: str) -> Coerce:
-    """From what JSON has to what Arrow takes, as strict as Arrow's own reader; BadRecord names the field."""
+    """Return a conversion from JSON to Arrow, as strict as Arrow's own reader; it raises BadRecord that names the field."""
     if isinstance(kind, StructType):
         fields = [(field.name, _coercion(field.dataType, f"{path}.{field.name}")) for field in kind.fields]
         return _checked(dict, path, lambda found: {name: coerce(found.get(name)) for name, coerce in fields})

@@ -1,4 +1,4 @@
-"""Options that say what keys and values hold: `value.format` and its kin, the registry, and what becomes of records that do not fit."""
+"""Options for decoding keys and values: `value.format` and related options, the registry, and the handling of bad records."""
 
 from __future__ import annotations
 
@@ -97,14 +97,17 @@ class SideOptions(Struct, frozen=True):
 
 
 class DecodingOptions(Struct, frozen=True):
-    sides: tuple[SideOptions, ...]  # those that are decoded
+    sides: tuple[SideOptions, ...]  # the sides that are decoded
     registry: RegistrySettings | None
     on_bad: OnBadRecord
     dead_letter_topic: str | None
 
 
 def parse_decoding(values: Mapping[str, Value], topics: tuple[str, ...]) -> DecodingOptions | None:
-    """None if all is raw. `topics` are those that are known by name: they say what the subjects at the registry are."""
+    """Parse the options; return None if keys and values are raw.
+
+    `topics` are those known by name, from which the default subjects at the registry are derived.
+    """
     registry = _registry(values)
     sides = tuple(
         side

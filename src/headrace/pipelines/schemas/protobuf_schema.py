@@ -1,4 +1,4 @@
-"""Descriptors of Protobuf: from a file, from a registry, or from a .proto where a compiler is installed; and as types of Spark."""
+"""Protobuf descriptors from a file, from a registry, or from a .proto if a compiler is installed; and their conversion to Spark's types."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ _TYPES: dict[int, DataType] = {
 
 
 def descriptors_of_file(data: bytes, name: str) -> bytes:
-    """A FileDescriptorSet, of itself or of a .proto."""
+    """Return the FileDescriptorSet of a file, which is one or a .proto."""
     if not name.endswith(".proto"):
         return data
     return _compiled({Path(name).name: data}, Path(name).name)
 
 
 def descriptors_of_registered(text: str, references: Sequence[tuple[str, str]]) -> bytes:
-    """A FileDescriptorSet of what a registry gave: serialized descriptors if it can, else the text of a .proto."""
+    """Return the FileDescriptorSet of a registered schema: serialized descriptors if the registry supports it, else a .proto."""
     files = []
     for name, one in (*references, ("schema.proto", text)):
         try:
@@ -93,7 +93,7 @@ def descriptors_of_registered(text: str, references: Sequence[tuple[str, str]]) 
             sources = {name: found.encode() for name, found in references}
             return _compiled({**sources, "schema.proto": text.encode()}, "schema.proto")
         if name != "schema.proto":
-            file.name = name  # others import it by this name, whatever it was called when it was registered
+            file.name = name  # other files import it by this name, whatever its name was when registered
         files.append(file)
     return bytes(descriptor_pb2.FileDescriptorSet(file=files).SerializeToString())
 
@@ -120,7 +120,7 @@ def _compiled(sources: dict[str, bytes], main: str) -> bytes:
 
 
 def message_class(descriptors: bytes, name: str | None) -> type[message.Message]:
-    """Of the message of that name, or the first one of the last file."""
+    """Return the class of the named message, or of the first message of the last file."""
     try:
         files = list(descriptor_pb2.FileDescriptorSet.FromString(descriptors).file)
     except message.DecodeError:
@@ -145,7 +145,7 @@ def message_class(descriptors: bytes, name: str | None) -> type[message.Message]
         return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
     except KeyError:
         raise BadSchema(f"Protobuf: the descriptors have no message {name}") from None
-    except TypeError as error:  # what the pool says of files that do not fit together
+    except TypeError as error:  # how the pool reports inconsistent files
         raise BadSchema(f"Protobuf: {shortened(error)}") from None
 
 
@@ -194,9 +194,12 @@ _PROTO_TOKEN = re.compile(
 
 
 def message_name(text: str, indexes: Sequence[int]) -> str:
-    """The full name of the message at that place of a .proto, or BadSchema. Only braces are understood, which takes no compiler."""
+    """Return the full name of the message at an index path; raise BadSchema if there is none.
+
+    Only the braces of the .proto are parsed, so that no compiler is needed.
+    """
     root: dict[str, Any] = {}
-    open_messages: list[dict[str, Any] | None] = [root]  # None: something else in braces
+    open_messages: list[dict[str, Any] | None] = [root]  # None: other braces than a message's
     package = ""
     words: list[str] = []
     for found in _PROTO_TOKEN.finditer(text):

@@ -1,4 +1,4 @@
-"""Protobuf values as columns, made field by field: a list for each field of all messages, never a dictionary for each message."""
+"""Decodes Protobuf values to columns field by field: a list per field over all messages, never a dictionary per message."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from headrace.pipelines.schemas.protobuf_schema import (
 from headrace.pipelines.schemas.registry_client import RegistryClient
 from headrace.pipelines.schemas.spark_types import arrow_type
 
-NAMES_MAX = 1000  # that are kept
+NAMES_MAX = 1000  # number of cached names
 Make = Callable[[Sequence[Any]], pa.Array]
 
 
 class ProtobufDecoder:
     def __init__(self, descriptors: bytes, name: str | None, registry: RegistryClient | None = None) -> None:
-        """With a registry each value says which message it is; one that is not the wanted one does not fit."""
+        """Decode messages of this name; with a registry, each value says which message it is, and others are bad records."""
         self._class = message_class(descriptors, name)
         descriptor = self._class.DESCRIPTOR
         self._name = descriptor.full_name
@@ -74,7 +74,7 @@ class ProtobufDecoder:
 
 
 def _message_maker(descriptor: Descriptor, kind: pa.DataType) -> Make:
-    """Of messages, some of which may be None."""
+    """Return a function that makes an array of messages, some of which may be None."""
     if descriptor.full_name in (TIMESTAMP, DURATION):
         return _moment_maker(kind)
     fields = [(_field_maker(field, kind.field(index).type)) for index, field in enumerate(descriptor.fields)]

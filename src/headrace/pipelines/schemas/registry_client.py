@@ -1,6 +1,6 @@
-"""A client of Confluent-compatible schema registries: schemas by id and by subject, kept once known, within limits of time and size.
+"""A client of Confluent-compatible schema registries: gets schemas by id and by subject, and caches them.
 
-What an answer costs is bounded; an unknown id is the record's fault (`UnknownSchema`), all else is the registry's (`RegistryError`).
+Time and size of a response are limited. An unknown id is the record's fault (`UnknownSchema`), all else the registry's (`RegistryError`).
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from headrace.pipelines.failures import SourceError
 from headrace.pipelines.schemas.columns import SCHEMA_BYTES_MAX, BadRecord, shortened
 from headrace.pipelines.schemas.options import RegistrySettings
 
-ANSWER_BYTES_MAX = 2 * SCHEMA_BYTES_MAX  # text in JSON is longer
+ANSWER_BYTES_MAX = 2 * SCHEMA_BYTES_MAX  # JSON makes the text longer
 CHUNK_BYTES = 64 * 1024
-SCHEMAS_MAX = 1000  # that are kept
+SCHEMAS_MAX = 1000  # number of cached schemas
 CLIENTS_MAX = 8
-REFERENCES_MAX = 200  # of a schema, and theirs
-UNKNOWN_S = 30.0  # so long an id that was not there is not asked for again
+REFERENCES_MAX = 200  # references of a schema, including indirect ones
+UNKNOWN_S = 30.0  # time for which an unknown id is not requested again
 PAUSE_S, PAUSE_S_MAX = 0.1, 1.0
 _TRANSIENT = (429, 500, 502, 503, 504)
 _ACCEPTED = "application/vnd.schemaregistry.v1+json, application/json"
 
 
 class RegistryError(SourceError):
-    """The registry cannot be asked, or its answer cannot be used."""
+    """The registry cannot be reached, or its response cannot be used."""
 
 
 class UnknownSchema(BadRecord):
@@ -52,11 +52,9 @@ class UnknownSchema(BadRecord):
 
 
 class Registered(Struct, frozen=True):
-    kind: str  # AVRO, JSON, PROTOBUF
+    kind: str  # AVRO, JSON or PROTOBUF
     text: str
-    references: tuple[
-        tuple[str, str], ...
-    ] = ()  # name and text of all that it needs, each AFTER those that it needs itself
+    references: tuple[tuple[str, str], ...] = ()  # name and text of all dependencies, each AFTER its own dependencies
 
 
 class RegistryClient:
@@ -71,7 +69,7 @@ class RegistryClient:
             self._headers["Authorization"] = "Basic " + b64encode(settings.user_info.encode()).decode()
 
     def by_id(self, schema_id: int) -> Registered:
-        """UnknownSchema if there is none."""
+        """Return the schema with this id; raise UnknownSchema if there is none."""
         found = self._known.get(schema_id)
         if found is None:
             if self._now() < self._unknown.get(schema_id, 0.0):
@@ -85,7 +83,7 @@ class RegistryClient:
         return found
 
     def latest(self, subject: str, *, serialized: bool = False) -> Registered:
-        """`serialized`: of protobuf, as descriptors in base64, by a registry that can."""
+        """Return the latest schema of a subject; `serialized` requests Protobuf as base64 descriptors, if supported."""
         path = f"/subjects/{quote(subject, safe='')}/versions/latest"
         try:
             return self._registered(path, f"subject {subject}", "?format=serialized" if serialized else "")
@@ -124,7 +122,7 @@ class RegistryClient:
             into[name] = _text(found, further)
 
     def _get(self, path: str, what: str) -> dict[str, Any]:
-        """Tries all addresses, again and again within the time that there is."""
+        """Request from each URL in turn, repeatedly until the timeout."""
         deadline = self._now() + self._settings.timeout_s
         pause = PAUSE_S
         while True:
@@ -182,7 +180,7 @@ class _Transient(Exception):
 
 
 def _opener(ca_location: str | None) -> OpenerDirector:
-    """Speaks HTTP and nothing else, and follows nobody elsewhere with a password in its hands."""
+    """Return an opener for HTTP only, without redirects, so that the password goes to no other host."""
     try:
         context = ssl.create_default_context(cafile=ca_location)
     except OSError as error:
@@ -218,5 +216,5 @@ def _kind(answer: dict[str, Any]) -> str:
 
 @lru_cache(maxsize=CLIENTS_MAX)
 def registry(settings: RegistrySettings) -> RegistryClient:
-    """One for the process, so that tasks that come after one another ask once."""
+    """Return this process's client, so that successive tasks share its cache."""
     return RegistryClient(settings)

@@ -1,6 +1,6 @@
-"""Spark's types in its DDL (`id bigint, tags array<string>`) or its JSON, without a virtual machine to ask; and as types of Arrow.
+"""Spark's types: parsed from DDL (`id bigint, tags array<string>`) or JSON without a virtual machine, and converted to Arrow's.
 
-All that is decoded may be null, as in Spark's own sources of files: what a schema says of others' records is a hope.
+All decoded fields are nullable, as in Spark's own file sources: a schema does not guarantee what others have written.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _PLAIN: dict[str, DataType] = {
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
-    """Exactly the one that Spark expects of a source."""
+    """Return exactly the Arrow type that Spark expects from a source."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     return to_arrow_type(kind, timezone="UTC")
@@ -90,12 +90,12 @@ def struct_type(fields: list[tuple[str, DataType]], path: str) -> StructType:
 
 
 def types_from_json(found: Any) -> DataType:
-    """What `StructType.json()` writes."""
+    """Parse what `StructType.json()` writes."""
     try:
         return nullable(StructType.fromJson(found))
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError, RecursionError) as error:
         raise BadSchema(f"it is no struct of Spark's: {error!r}") from None
-    except Exception as error:  # PySpark's own errors have no base in common with others
+    except Exception as error:  # PySpark's errors share no base class with those above
         raise BadSchema(f"it is no struct of Spark's: {error}") from None
 
 
@@ -123,7 +123,7 @@ class _Ddl:
             assert found is not None
             if found[5] is not None:
                 raise BadSchema(f"DDL: {found[5]!r} was not expected, at character {found.start(5) + 1}")
-            # Arrays may end like shifts, in >>; each is a token of its own but for the empty struct<>.
+            # Nested types may end in >>, so each > is a separate token; only the <> of an empty struct is one.
             self._tokens.append(found[0].strip())
             at = found.end()
         self._tokens.append("")
