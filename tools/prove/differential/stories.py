@@ -6,6 +6,7 @@ a story gives them names (`Side.call`), by which they are compared.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,8 @@ from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.list_groups import ListGroupsResponse
 from tools.prove.differential.wire import Target
 
-POLLS_MAX = 2000
+UNTIL_S_MAX = 30.0
+UNTIL_PAUSE_S = 0.005
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 # Not there yet, or not ready: the question is asked again. COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR,
 # CONCURRENT_TRANSACTIONS.
@@ -45,11 +47,16 @@ class Side:
         return value
 
     def ask(self, step: Step) -> Any:
-        for _ in range(POLLS_MAX):
+        deadline = time.monotonic() + UNTIL_S_MAX
+        while True:
             answer = self.target.ask(step.message, step.version)
             if step.until is None or step.until(answer):
                 return answer
-        raise AssertionError(f"{self.target.name}: {step.name} has no end, the last answer is {answer!r}")
+            if time.monotonic() > deadline:
+                raise AssertionError(
+                    f"{self.target.name}: {step.name} has no end in {UNTIL_S_MAX:.0f} s, the last answer is {answer!r}"
+                )
+            time.sleep(UNTIL_PAUSE_S)
 
 
 Playing = Generator[Step, Any, None]
