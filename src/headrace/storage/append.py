@@ -25,7 +25,7 @@ _CRC = Struct(">I")
 
 
 class UnexpectedBatch(HeadraceError):
-    """A leader sent batches that do not continue our log: a lower offset, or a leader epoch that goes back."""
+    """A leader sent batches that do not continue this log: the offset or the leader epoch goes back."""
 
 
 class AppendInfo(NamedTuple):
