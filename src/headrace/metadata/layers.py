@@ -64,7 +64,7 @@ class BrokerLayers(NamedTuple):
         return found
 
     def of_topic(self, name: str) -> list[Layer]:
-        """Return the broker values behind a topic option, the effective one first."""
+        """Return the broker values that give a topic option its default, the effective one first."""
         behind = BROKER_DEFAULTS.get(name)
         return [] if behind is None else self.of(behind[0][0])
 

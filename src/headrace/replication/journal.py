@@ -144,7 +144,7 @@ class PartitionJournal(Generic[Record]):
     # --- following the partition
 
     def _woken(self) -> None:
-        """Schedule `_look` for the next turn: callbacks must find the append or leader change that woke us complete."""
+        """Schedule `_look` for the next turn, when the append or leader change that caused the call is complete."""
         self._loop.call_soon(self._look)
 
     def _look(self) -> None:

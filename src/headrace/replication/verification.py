@@ -73,7 +73,7 @@ class Guard:
 
 
 OPEN = Guard(-1, -1, -1, adds=False)  # a transaction of this epoch is open here: no verification is needed
-UNGUARDED = Guard(-1, -1, -1, adds=False)  # verification is disabled, whether a transaction is open or not
+UNGUARDED = Guard(-1, -1, -1, adds=False)  # verification is disabled: no batch is checked
 
 
 class Guards:

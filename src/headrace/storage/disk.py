@@ -30,7 +30,10 @@ _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 def open_files_bound() -> int:
-    """Return how many log files may be open: all but a quarter of the process limit, or but the reserve if larger."""
+    """Return how many log files may be open.
+
+    A quarter of the process limit, at least the reserve, is left for everything else.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         soft = 1 << 20

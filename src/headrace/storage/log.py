@@ -138,7 +138,8 @@ class Log:
 
         `max_timestamp` is the largest timestamp of the records, if it was computed. `check_producer` is false for batches of a
         coordinator or the quorum, which have no sequences. `marker` is the content of a control batch that was built here.
-        Raise KafkaError if an idempotent or transactional producer broke the rules. An OSError leaves the log unchanged.
+        Raise KafkaError if the batch is too large, or does not fit the producer's epoch, sequence or transaction. An OSError
+        leaves the log unchanged.
         """
         size = header.batch_length + LENGTH_OVERHEAD_BYTES
         if size > self.config.segment_bytes:
@@ -206,8 +207,8 @@ class Log:
     def append_as_follower(self, buffer: Buffer, now_ms: int) -> AppendInfo | None:
         """Append a leader's batches with their offsets and epochs; return None if there is no whole batch.
 
-        Raise CorruptBatch or UnexpectedBatch if nothing was written. After an OSError some batches may have been written, and
-        the log ends after them.
+        Raise CorruptBatch or UnexpectedBatch, before anything is written, if a check fails. After an OSError some batches may
+        have been written, and the log ends after them.
         """
         headers, size = analyze_follower(buffer, self.log_end, self._epoch)
         if not headers:

@@ -37,7 +37,7 @@ OFFSET_CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, LOG_
 
 
 class DirContents(NamedTuple):
-    """The paths in a data directory, sorted by Kafka's naming rules."""
+    """The paths in a data directory, classified by Kafka's naming rules."""
 
     partitions: dict[TopicPartition, str]  # log directories; without the metadata log, which the quorum opens
     deleted: list[str]  # log directories that were renamed for removal
@@ -187,7 +187,7 @@ def open_living_dirs(
             raise ConfigError(why) from error
         failed[path] = error
 
-    # A missing directory may be an unmounted disk, so a formatted node does not create it; an operator who adds one must.
+    # A missing directory may be an unmounted disk, so a formatted node does not create it. An operator can create a new one.
     known = any(files.exists(f"{path}/{META_PROPERTIES}") for path in paths)
     missing = [path for path in paths if known and not files.exists(path)]
     for path in missing:
