@@ -1,4 +1,4 @@
-"""ACLs between the metadata log, which gives each an id, and the authorizer, which asks only what they say."""
+"""Conversion of ACLs between the metadata log, where each has an id, and the authorizer, which does not need ids."""
 
 from __future__ import annotations
 

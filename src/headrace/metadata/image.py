@@ -1,4 +1,4 @@
-"""The cluster as data: immutable values, and the image of all of them at one offset of the metadata log."""
+"""The cluster metadata as immutable values, and the image of all of it at one offset of the metadata log."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from headrace.base.ids import NO_NODE, ZERO_UUID, Uuid
 from headrace.protocol.messages.stored.metadata_brokers import RegisterControllerRecord
 from headrace.protocol.messages.stored.metadata_security import AccessControlEntryRecord, UserScramCredentialRecord
 
-# Config resource types, as the wire and ConfigRecord spell them.
+# Config resource types, as in the protocol and in ConfigRecord.
 TOPIC_CONFIG = 2
 BROKER_CONFIG = 4
 LOGGER_CONFIG = 8
 METRICS_CONFIG = 16
 GROUP_CONFIG = 32
 
-QuotaEntity = tuple[
-    tuple[str, str | None], ...
-]  # (type, name) in the order of types; no name: the default of that type
+# (type, name) pairs, sorted by type; None as name stands for the default of that type.
+QuotaEntity = tuple[tuple[str, str | None], ...]
 
-# Directory ids with a meaning of their own (KIP-858). The first two leave the place to the broker; LOST is one that failed.
+# Reserved directory ids (KIP-858). The first two leave the choice to the broker; LOST is a directory that has failed.
 MIGRATING, UNASSIGNED, LOST = ZERO_UUID, Uuid(bytes(15) + b"\x01"), Uuid(bytes(15) + b"\x02")
 
 RECOVERED = 0
@@ -52,7 +51,7 @@ class Broker(Struct, frozen=True):
         return next((endpoint for endpoint in self.endpoints if endpoint.name == listener), None)
 
     def serves(self, directory: Uuid | None) -> bool:
-        """Whether a replica in this directory can be reached; brokers of old told of no directories."""
+        """Return whether a replica in this directory is online; old brokers register no directories."""
         if directory in (None, MIGRATING, UNASSIGNED) or not self.log_dirs:
             return directory != LOST
         return directory in self.log_dirs
@@ -61,7 +60,7 @@ class Broker(Struct, frozen=True):
 class Partition(Struct, frozen=True):
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
-    leader: int  # NO_NODE while there is none
+    leader: int  # NO_NODE if there is none
     leader_epoch: int
     partition_epoch: int
     directories: tuple[Uuid, ...] = ()
@@ -76,13 +75,13 @@ class Partition(Struct, frozen=True):
         return self.leader != NO_NODE
 
     def directory(self, broker_id: int) -> Uuid | None:
-        """Where that broker keeps its replica, as far as the cluster was told."""
+        """Return the directory of a broker's replica, or None if it is unknown."""
         if broker_id not in self.replicas or len(self.directories) != len(self.replicas):
             return None
         return self.directories[self.replicas.index(broker_id)]
 
     def offline_replicas(self, live: Mapping[int, Broker]) -> list[int]:
-        """Those on brokers that are not there, or on a disk of theirs that failed."""
+        """Return the replicas on brokers that are not in `live`, or in a directory that the broker does not serve."""
         return [
             replica
             for replica in self.replicas
@@ -100,9 +99,9 @@ NO_CONFIG: Mapping[str, str] = MappingProxyType({})
 
 
 class Image(Struct, frozen=True):
-    """Everything that a broker knows of the cluster at one moment; never changed, only replaced."""
+    """Everything that a broker knows of the cluster at one moment. It is never changed, only replaced."""
 
-    offset: int = -1  # of the last record in it
+    offset: int = -1  # offset of the last record that is included
     epoch: int = 0
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     topics: Mapping[str, Topic] = field(default_factory=dict)

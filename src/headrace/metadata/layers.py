@@ -1,6 +1,6 @@
-"""Where the value of an option comes from: topic, dynamic broker, dynamic default of all brokers, static, default, in this order.
+"""Sources of an option's value, in this order: topic, dynamic broker, dynamic default of all brokers, static, default.
 
-Some options of a broker have several names, the strongest first; a name that is described shows only what stands at or behind it.
+Some broker options have several names, strongest first. Describing a name shows its own value and the weaker ones after it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headrace.metadata.topic_options import BROKER_DEFAULTS, TOPIC_OPTIONS
 
 
 class Source(IntEnum):
-    """As the wire has it."""
+    """The source of a value, with its number in the protocol."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -44,7 +44,7 @@ LISTENER_PREFIX = "listener.name."
 
 
 class BrokerLayers(NamedTuple):
-    """The places that speak of a broker's options, as texts."""
+    """The sources of a broker's options, with values as text."""
 
     dynamic: Mapping[str, str]
     dynamic_default: Mapping[str, str]
@@ -52,7 +52,7 @@ class BrokerLayers(NamedTuple):
     defaults: Mapping[str, str]
 
     def of(self, name: str) -> list[Layer]:
-        """The first is in force; empty where only a weaker name has a value."""
+        """Return the values of an option, the effective one first; empty if only its other names have values."""
         found = [
             Layer(synonym, texts[synonym], source)
             for texts, source in zip(self, _SOURCES, strict=True)
@@ -64,12 +64,12 @@ class BrokerLayers(NamedTuple):
         return found
 
     def of_topic(self, name: str) -> list[Layer]:
-        """What a topic without the option gets, and from where."""
+        """Return the broker values that give a topic option its default, the effective one first."""
         behind = BROKER_DEFAULTS.get(name)
         return [] if behind is None else self.of(behind[0][0])
 
     def topic_default(self, name: str) -> Layer:
-        """What a topic without the option gets, in the topic's unit, whatever the name under which a broker was told."""
+        """Return the value for a topic that does not set the option, converted to the unit of the topic option."""
         for texts, source in zip(self[:3], _SOURCES, strict=False):
             for broker_name, factor in BROKER_DEFAULTS.get(name, ()):
                 if broker_name in texts:
@@ -90,5 +90,5 @@ def broker_synonyms(name: str) -> tuple[str, ...]:
 
 
 def without_listener(name: str) -> str:
-    """`ssl.keystore.type` of `listener.name.internal.ssl.keystore.type`; empty if there is nothing behind the listener."""
+    """Return `ssl.keystore.type` for `listener.name.internal.ssl.keystore.type`; empty if nothing is left."""
     return name.removeprefix(LISTENER_PREFIX).partition(".")[2]

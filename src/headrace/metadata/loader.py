@@ -1,4 +1,4 @@
-"""Follows the metadata log on a broker: committed records or a snapshot in, a new image and what changed out."""
+"""Follows the metadata log on a broker: turns committed records or a snapshot into a new image and its changes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headrace.metadata.transactions import TransactionBuffer
 K = TypeVar("K")
 V = TypeVar("V")
 
-# Cells that an image shows as they are; topics are put together from several.
+# Cells that an image contains unchanged; topics are assembled from several.
 _SHOWN = ("brokers", "topic_names", "configs", "features", "controllers", "client_quotas", "acls", "scram")
 
 
 class _Watched(dict[K, V]):
-    """A dict that remembers which keys were touched since the last image."""
+    """A dict that remembers which keys were set or deleted since the last image."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,9 +36,9 @@ class _Watched(dict[K, V]):
 
 
 class Changes(Struct, frozen=True):
-    """What differs between two images. A topic deleted and made again under its name stands in both lists."""
+    """The differences between two images. A topic that was deleted and recreated is in both lists."""
 
-    topics: tuple[str, ...]  # new, or with changed partitions
+    topics: tuple[str, ...]  # new topics and topics with changed partitions
     deleted_topics: tuple[tuple[str, Uuid], ...]
     brokers: tuple[int, ...]
     configs: tuple[tuple[int, str], ...]
@@ -50,7 +50,7 @@ class Changes(Struct, frozen=True):
 
 class Publisher(Protocol):
     def publish(self, old: Image, new: Image, changes: Changes) -> None:
-        """Called on the event loop, once per image, in order. Long work is started here, not done here."""
+        """Handle a new image: called on the event loop, once per image, in order. Start long work, don't do it here."""
 
 
 class MetadataLoader:
@@ -61,8 +61,10 @@ class MetadataLoader:
         self.image = Image()
 
     def apply(self, records: Sequence[Any], last_offset: int, epoch: int, *, more: bool = False) -> None:
-        """Takes committed records and shows the result to every publisher, in their order; with `more`, and in the middle of a
-        metadata transaction, later, with what follows."""
+        """Apply committed records and pass the new image to every publisher, in their order.
+
+        With `more`, or inside a metadata transaction, the image is published later, together with what follows.
+        """
         for record in records:
             for counted in self._transaction.admit(record):
                 replay(self._state, counted)
@@ -73,11 +75,11 @@ class MetadataLoader:
 
     @staticmethod
     def empty_state() -> ClusterState:
-        """To be filled from a snapshot, in slices, and then adopted."""
+        """Return an empty state, to be filled from a snapshot in slices and then adopted."""
         return ClusterState(_Watched)
 
     def adopt(self, state: ClusterState, last_offset: int, epoch: int, *, more: bool = False) -> None:
-        """A snapshot takes the place of all that was known; publishers are told what is different, with `more` later."""
+        """Replace the state with that of a snapshot and publish the differences; with `more`, publish them later."""
         old, self._state, self._transaction = self._state, state, TransactionBuffer()
         before = {name: cells for name, cells in vars(old).items() if isinstance(cells, _Watched)}
         touched = {name: _different(before[name], cells) for name, cells in self._cells().items()}
@@ -123,7 +125,7 @@ class MetadataLoader:
         return Image(offset=offset, epoch=epoch, topics=self._topics(_topic_ids(touched)), **shown)
 
     def _topics(self, ids: Sequence[Uuid]) -> Mapping[str, Topic]:
-        """Those with these ids are looked at again; all others are as they were."""
+        """Return all topics, with those of these ids taken from the state and the others from the last image."""
         state, old = self._state, self.image
         if not ids:
             return old.topics

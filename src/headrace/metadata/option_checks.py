@@ -1,4 +1,4 @@
-"""What a client may write into an option, and Kafka's words for why not. `base.options` speaks to operators; this is the wire."""
+"""Checks of option values that clients send, with Kafka's error messages; `base.options` has those for operators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DURATION = re.compile(r"by_duration:P(?=.)([0-9]+D)?(T(?=.)([0-9]+H)?([0-9]+M)?
 
 
 def check_value(option: Option, text: str) -> Value:
-    """KafkaError INVALID_CONFIG says what is wrong."""
+    """Parse the value of an option. Raise KafkaError INVALID_CONFIG if it is invalid."""
     text = text.strip()
     if option.kind is Kind.BOOLEAN:
         if text.lower() not in ("true", "false"):
@@ -83,7 +83,7 @@ def _wrong(option: Option, value: object, why: str) -> KafkaError:
 
 
 def check_topic(configs: Mapping[str, str]) -> None:
-    """All options of one topic together."""
+    """Check all options of one topic together. Raise KafkaError INVALID_CONFIG if one is invalid."""
     _check_names(configs, TOPIC_OPTIONS, "Unknown topic config name")
     values = {name: check_value(TOPIC_OPTIONS[name], text) for name, text in configs.items()}
     low, high = (
@@ -104,7 +104,10 @@ def check_topic(configs: Mapping[str, str]) -> None:
 
 
 def check_group(configs: Mapping[str, str], broker: Mapping[str, Value]) -> None:
-    """`broker`: its options, which bound those of a group and give their defaults."""
+    """Check all options of one group together. Raise KafkaError INVALID_CONFIG if one is invalid.
+
+    `broker` has the broker's options, which bound those of a group and give their defaults.
+    """
     _check_names(configs, GROUP_OPTIONS, "Unknown group config name")
     values = {name: check_value(GROUP_OPTIONS[name], text) for name, text in configs.items()}
     reset = values.get("share.auto.offset.reset", "latest")

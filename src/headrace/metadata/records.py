@@ -1,5 +1,4 @@
-"""Metadata records as values of the metadata log: which version of each a level of metadata.version writes, and what unknown
-ones become."""
+"""Encoding of metadata records: the record versions of each metadata.version level, and records of unknown types."""
 
 from __future__ import annotations
 
@@ -13,13 +12,13 @@ from headrace.protocol.messages.stored.metadata_brokers import BrokerRegistratio
 from headrace.protocol.messages.stored.metadata_topics import PartitionChangeRecord, PartitionRecord
 from headrace.protocol.stored import decode_framed, encode_framed
 
-# Levels of metadata.version at which something changes for the records that we write.
+# Levels of metadata.version that change the records we write.
 METADATA_VERSION_MIN, METADATA_VERSION_MAX = 7, 30  # 3.3-IV3, 4.3-IV0
 DIRECTORIES_LEVEL = 17  # 3.7-IV2: replicas have directories
 ELR_LEVEL = 23  # 4.0-IV1: eligible leader replicas
 CORDONED_LEVEL = 30  # 4.3-IV0: log dirs can be cordoned
 
-# Record -> (level from which on, version), the newest first; all other records have only version 0.
+# Record -> (lowest level, version), newest first; all other records have only version 0.
 _VERSIONS: dict[type[Any], tuple[tuple[int, int], ...]] = {
     RegisterBrokerRecord: ((CORDONED_LEVEL, 4), (DIRECTORIES_LEVEL, 3), (8, 2), (0, 1)),
     PartitionRecord: ((ELR_LEVEL, 2), (DIRECTORIES_LEVEL, 1), (0, 0)),
@@ -30,7 +29,7 @@ _ONLY_VERSION = ((0, 0),)
 
 
 class UnknownRecord(Struct, frozen=True):
-    """A record of a type that a later version brought: kept as the bytes that it is."""
+    """A record of a type that a later version introduced, kept as bytes."""
 
     value: bytes
 
@@ -43,7 +42,7 @@ def encode_record(record: Any, metadata_version: int = METADATA_VERSION_MAX) -> 
 
 
 def decode_record(value: bytes) -> Any:
-    """An UnknownRecord for a type that this version does not know."""
+    """Decode a record; return an UnknownRecord if this version does not know its type."""
     try:
         record = decode_framed(value)[0]
     except DecodeError as error:

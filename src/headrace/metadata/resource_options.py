@@ -1,4 +1,4 @@
-"""Options of groups and of client-metrics subscriptions, in Kafka's names and defaults."""
+"""Options of groups and of client-metrics subscriptions, with Kafka's names and defaults."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ GROUP_OPTIONS = OptionTable(
     Option("streams.assignment.interval.ms", Kind.INT, 1000, "least time between two assignments", at_least=0),
 )
 
-# Those that no option of the broker stands behind; for the others it is `group.` and the name.
+# Options without a default in the broker's options; for the others it is the broker option `group.<name>`.
 _ONLY_OF_GROUPS = frozenset({"share.auto.offset.reset", "share.isolation.level", "share.renew.acknowledge.enable"})
 
-# Option of a group -> options of the broker that bound it: (at least, at most).
+# Group option -> broker options that bound it: (minimum, maximum).
 GROUP_BOUNDS: Mapping[str, tuple[str | None, str | None]] = {
     "consumer.heartbeat.interval.ms": (
         "group.consumer.min.heartbeat.interval.ms",
@@ -92,5 +92,5 @@ METRICS_SELECTORS = frozenset(
 
 
 def group_default_name(name: str) -> str | None:
-    """The option of the broker that gives a group's option its default; None if there is none."""
+    """Return the broker option that gives a group option its default, or None."""
     return None if name in _ONLY_OF_GROUPS else f"group.{name}"

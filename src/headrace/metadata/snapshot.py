@@ -1,5 +1,7 @@
-"""A state as the records that make it again, in the order in which Kafka writes them into a snapshot: features first, because
-they say how the rest is to be read."""
+"""Converts a state into the records that recreate it, in the order of Kafka's snapshots.
+
+Features come first, because they determine how the rest is read.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from headrace.protocol.messages.stored.metadata_topics import PartitionRecord, T
 
 
 def snapshot_records(state: ClusterState) -> Iterator[Any]:
-    """Lazily, so that a shell can take turns; the state must not change meanwhile."""
+    """Yield the records of a snapshot lazily, so that a shell can pause; the state must not change meanwhile."""
     level = state.features.get(METADATA_VERSION) or METADATA_VERSION_MAX
     if METADATA_VERSION in state.features:
         yield FeatureLevelRecord(name=METADATA_VERSION, feature_level=level)

@@ -1,7 +1,7 @@
-"""The state behind the metadata log, and what each record does to it: written once, for controller and broker alike.
+"""The state behind the metadata log and the effect of each record on it, shared by controller and broker.
 
-The controller keeps it in tables that can be taken back, a broker in plain dicts. Records that nobody here reads yet (quotas,
-tokens, types of a later version) are kept as they are, so that a snapshot loses nothing (metadata.snapshot).
+The controller keeps it in tables that can be rolled back, a broker in plain dicts. Records that are not used yet (tokens,
+types of a later version) are kept unchanged, so that a snapshot loses nothing (metadata.snapshot).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ METADATA_VERSION = "metadata.version"
 
 
 class Cells(Protocol[K, V]):
-    """What a dict and a statemachine Table have in common."""
+    """The interface that a dict and a statemachine Table share."""
 
     def __contains__(self, key: object, /) -> bool: ...
     def __getitem__(self, key: K, /) -> V: ...
@@ -72,7 +72,7 @@ class Cells(Protocol[K, V]):
 
 class ClusterState:
     def __init__(self, cells: Callable[[], Any]) -> None:
-        """`cells` makes an empty dict or Table."""
+        """Create an empty state; `cells` returns an empty dict or Table."""
         self.brokers: Cells[int, Broker] = cells()
         self.topic_names: Cells[Uuid, str] = cells()
         self.topic_ids: Cells[str, Uuid] = cells()
@@ -83,13 +83,13 @@ class ClusterState:
         self.controllers: Cells[int, RegisterControllerRecord] = cells()
         self.client_quotas: Cells[QuotaEntity, Mapping[str, float]] = cells()
         self.acls: Cells[Uuid, AccessControlEntryRecord] = cells()
-        self.acl_ids: Cells[Acl, Uuid] = cells()  # so that the same is not created twice
+        self.acl_ids: Cells[Acl, Uuid] = cells()  # prevents duplicate ACLs
         self.scram: Cells[tuple[str, int], UserScramCredentialRecord] = cells()  # by user and mechanism
         self.tokens: Cells[str, DelegationTokenRecord] = cells()
         self.unknown: Cells[int, UnknownRecord] = cells()  # in the order of the log
 
     def partitions_of(self, topic_id: Uuid) -> Iterator[Partition]:
-        """In the order of their indexes, which have no gaps."""
+        """Yield the partitions of a topic in the order of their indexes, which have no gaps."""
         index = 0
         while (partition := self.partitions.get((topic_id, index))) is not None:
             yield partition
@@ -237,7 +237,7 @@ def _config(state: ClusterState, record: ConfigRecord) -> None:
 
 
 def _clear_elr(state: ClusterState, record: ClearElrRecord) -> None:
-    """Of one topic, or of all of them: what min.insync.replicas promised may not hold any more."""
+    """Clear the ELR of one topic or of all: what min.insync.replicas promised may no longer be true."""
     if record.topic_name:
         topic_id = state.topic_ids.get(record.topic_name)
         if topic_id is None:
@@ -255,7 +255,7 @@ def _clear_elr(state: ClusterState, record: ClearElrRecord) -> None:
 
 def _feature(state: ClusterState, record: FeatureLevelRecord) -> None:
     if record.name == KRAFT_VERSION:
-        return  # the quorum's own, in its control records; a record of it is an old mistake (KAFKA-18979)
+        return  # kept in the quorum's control records; a feature record for it is an old bug (KAFKA-18979)
     if record.feature_level or record.name == METADATA_VERSION:
         state.features[record.name] = record.feature_level
     elif record.name in state.features:

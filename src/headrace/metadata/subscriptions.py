@@ -1,4 +1,4 @@
-"""Client-metrics subscriptions (KIP-714): which clients push what, and how often, out of the options of a client-metrics resource."""
+"""Client-metrics subscriptions (KIP-714): which clients push which metrics, and how often."""
 
 from __future__ import annotations
 
@@ -11,22 +11,26 @@ from headrace.base.patterns import BadPattern, Pattern
 from headrace.metadata.resource_options import CLIENT_METRICS_OPTIONS, METRICS_SELECTORS
 
 ALL_METRICS = "*"
-# What no engine takes is refused in Kafka's words alone; else RE2's reason is added, because java.util.regex may well take it.
+# Patterns that no engine accepts are refused with Kafka's message alone. Otherwise RE2's reason is added, because
+# java.util.regex may accept the pattern.
 MALFORMED = ("missing ", "unexpected ", "trailing ", "no argument ")
 
 
 class Subscription(Struct, frozen=True):
-    metrics: tuple[str, ...]  # prefixes of names
+    metrics: tuple[str, ...]  # prefixes of metric names
     interval_ms: int
     match: Mapping[str, Pattern]  # by selector; a client must match all of them
 
     def includes(self, client: Mapping[str, tuple[str, ...]]) -> bool:
-        """`client`: what is known of it by selector, in each spelling; an unknown thing matches nothing."""
+        """Return whether a client matches all patterns.
+
+        `client` has the known values of each selector, in each spelling. An unknown value matches nothing.
+        """
         return all(any(map(pattern.matches, client.get(selector, ()))) for selector, pattern in self.match.items())
 
 
 def read_subscription(configs: Mapping[str, str]) -> Subscription:
-    """Raises KafkaError INVALID_CONFIG in Kafka's words."""
+    """Parse the options of a client-metrics resource. Raise KafkaError INVALID_CONFIG with Kafka's message."""
     interval = configs.get("interval.ms", str(CLIENT_METRICS_OPTIONS["interval.ms"].default))
     try:
         interval_ms = int(interval)
@@ -36,7 +40,7 @@ def read_subscription(configs: Mapping[str, str]) -> Subscription:
 
 
 def _patterns(items: list[str]) -> dict[str, Pattern]:
-    """Like Kafka's: one `=` per item, a selector that comes twice counts the second time, and no comma fits into a pattern."""
+    """Parse patterns as Kafka does: one `=` per item, the last of repeated selectors wins, no comma in a pattern."""
     patterns = {}
     for item in items:
         parts = item.split("=")

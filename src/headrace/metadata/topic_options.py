@@ -1,4 +1,4 @@
-"""Every option of a topic, with the broker option that gives its default. The names and defaults are Kafka's."""
+"""All topic options, with the broker options that give their defaults. The names and defaults are Kafka's."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ TOPIC_OPTIONS = OptionTable(
     Option("internal.segment.bytes", Kind.INT, None, "internal/testing override of segment.bytes"),
 )
 
-# For tests of Kafka itself: shown only where they are set.
+# Options for Kafka's own tests: shown only if they are set.
 INTERNAL_TOPIC_OPTIONS = frozenset({"internal.segment.bytes"})
 
-# Topic option -> broker options that give its default, the strongest first, with the factor of their unit.
+# Topic option -> broker options that give its default, strongest first, with the factor to the topic's unit.
 BROKER_DEFAULTS: Mapping[str, tuple[tuple[str, int], ...]] = {
     "cleanup.policy": (("log.cleanup.policy", 1),),
     "compression.type": (("compression.type", 1),),
@@ -123,7 +123,7 @@ BROKER_DEFAULTS: Mapping[str, tuple[tuple[str, int], ...]] = {
 
 
 def topic_defaults(broker: Mapping[str, Value]) -> dict[str, Value]:
-    """What a topic without options of its own gets on a broker with these settings."""
+    """Return the options of a topic that sets none, on a broker with these settings."""
     values: dict[str, Value] = {}
     for name, option in TOPIC_OPTIONS.items():
         values[name] = option.default

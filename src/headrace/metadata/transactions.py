@@ -1,4 +1,4 @@
-"""Metadata transactions (KIP-868): records between a Begin and an End count together, those before an Abort not at all."""
+"""Metadata transactions (KIP-868): records between Begin and End apply together, those before an Abort not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TransactionBuffer:
         return self._held is not None
 
     def admit(self, record: Any) -> Sequence[Any]:
-        """What counts now that this record has come; CorruptData where the brackets do not match."""
+        """Return the records to apply now. Raise CorruptData if the begin and end of a transaction do not match."""
         kind = type(record)
         if kind is BeginTransactionRecord:
             if self._held is not None:

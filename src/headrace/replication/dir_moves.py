@@ -1,9 +1,9 @@
-"""Replicas that move to another directory of their broker (KIP-113): copied beside the log while it is used, then exchanged.
+"""Moves of replicas to another directory of their broker (KIP-113): a log is copied while it is in use, then exchanged.
 
-The copy is `<topic>-<partition>.<unique>-future` in the target directory. When it has nearly everything it is made durable, the metadata
-log is told where the replica will lie, the rest is copied in the turn of the event loop that gives the copy the log's name, and only then
-the old one goes: whoever finds both after a crash believes the metadata log. A move that a stop cut off is forgotten: the copy is
-removed, and the replica stays where it was.
+The copy is `<topic>-<partition>.<unique>-future` in the target directory. When it is nearly complete it is synced, and the new
+directory is recorded in the metadata log. The rest is copied in the turn of the event loop that gives the copy the log's name.
+Only then is the old log removed: if a crash leaves both, the metadata log decides. A move that is interrupted by a stop is
+forgotten: the copy is removed, and the replica stays where it was.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-COPY_BYTES = 256 << 10  # by one turn of the event loop
-REST_BYTES = 64 << 10  # what may be left for the turn that exchanges the logs …
+COPY_BYTES = 256 << 10  # bytes copied per turn of the event loop
+REST_BYTES = 64 << 10  # bytes that may be left for the turn that exchanges the logs
 ANNOUNCED_POLL_S = 0.01
-ROUNDS_MAX = 50  # … unless producers are so fast that it never gets less
+ROUNDS_MAX = 50  # rounds after which more may be left, because producers are faster than the copy
 
 
 class Superseded(HeadraceError):
-    """The partition is gone, or shall go elsewhere."""
+    """The partition was deleted or is to move elsewhere, or the target already exists."""
 
 
 class _Move(Struct):
@@ -74,8 +74,11 @@ class DirMoves:
         ]
 
     def move(self, topic: str, index: int, path: str) -> None:
-        """Start it. KafkaError as Kafka has it: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, INVALID_REPLICA_ASSIGNMENT if the directory is
-        cordoned, or why there is no such replica."""
+        """Start to move a replica to the directory `path`.
+
+        Raise KafkaError as Kafka does: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, INVALID_REPLICA_ASSIGNMENT if the directory is
+        cordoned, or the error for a replica that does not exist.
+        """
         if path in self._directories.missing:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._directories.missing[path])
         log_dir = next((one for one in self._directories.all() if one.path == path), None)
@@ -101,7 +104,7 @@ class DirMoves:
         return [(name, move.log_dir, move.future) for name, move in self._moves.items() if move.future is not None]
 
     def clean_up(self) -> None:
-        """Removes copies that an earlier run did not finish."""
+        """Remove the copies that an earlier run did not finish."""
         for log_dir, path in self._leftovers:
             log.warning("%s is a move that did not end: it is removed, and the replica stays where it is", path)
             self._loop.run_in_executor(None, log_dir.files.remove, path)
@@ -112,7 +115,7 @@ class DirMoves:
             task.cancel()
 
     async def stop(self) -> None:
-        """Gives up what is being copied; what is exchanged is brought to its end."""
+        """Cancel the moves that are still copying; finish those whose logs have been exchanged."""
         for task in self._tasks():
             task.cancel()
         await asyncio.gather(*self._tasks(), return_exceptions=True)
@@ -166,7 +169,7 @@ class DirMoves:
             await self._in_thread(partial(move.log_dir.files.remove, path))
 
     async def _until_free(self, partition: Partition, move: _Move) -> None:
-        """What an earlier move left there has to be gone first."""
+        """Wait for an earlier move of the partition to finish. Raise Superseded if the target directory exists."""
         finishing = self._finishing.get(partition.name)
         if finishing is not None:
             await asyncio.shield(finishing)
@@ -175,7 +178,7 @@ class DirMoves:
             raise Superseded(f"{path} exists, and nobody knows what it holds")
 
     async def _copy(self, partition: Partition, move: _Move, future: Log) -> None:
-        """Until little is missing, and all of the copy is on disk."""
+        """Copy until little is missing, all of the copy is on disk and no sync of the old log is running."""
         for _ in range(ROUNDS_MAX):
             while future.log_end < partition.log.log_end:
                 size = await self._copy_some(partition, future, COPY_BYTES)
@@ -194,7 +197,10 @@ class DirMoves:
             await asyncio.shield(under_way)
 
     async def _announce(self, partition: Partition, move: _Move) -> None:
-        """Returns when the metadata log says so; a cluster that is too old to know directories needs not be told."""
+        """Record the new directory in the metadata log and wait until that is committed.
+
+        Do nothing in a cluster that is too old to record directories.
+        """
         name, meta = partition.name, move.log_dir.meta
         assert meta is not None, "only formatted directories are opened"
         if self._replicas.assigned_directory(name) is None:
@@ -208,7 +214,7 @@ class DirMoves:
         self._replicas.unassigned.pop(name, None)
 
     async def _copy_some(self, partition: Partition, future: Log, max_bytes: int) -> int:
-        if future.log_end < partition.log.log_start:  # retention was faster
+        if future.log_end < partition.log.log_start:  # retention has overtaken the copy
             future.truncate_fully_and_start_at(partition.log.log_start, self._clock.now_ms())
         data = await self._in_thread(partition.log.read(future.log_end, max_bytes).range.read)
         future.append_as_follower(data, self._clock.now_ms())
@@ -221,7 +227,7 @@ class DirMoves:
             raise Superseded(f"{partition.name} was deleted, or is to go elsewhere")
 
     def _exchange(self, partition: Partition, move: _Move, future: Log) -> Log:
-        """In one turn: nobody appends to the old log any more when the last of it is copied."""
+        """Copy the rest and exchange the logs in one turn, so that no append comes in between; return the old log."""
         self._check(partition, move)
         old, now_ms = partition.log, self._clock.now_ms()
         while future.log_end < old.log_end:
@@ -232,13 +238,13 @@ class DirMoves:
             future.assign_epoch(old.epochs.latest, old.log_end)
         behind = partition.waits_for_disk or future.recovery_point < old.recovery_point
         if behind and (plan := future.pending_sync()) is not None:
-            plan.run()  # what was on disk stays on disk
+            plan.run()  # what was on disk must stay on disk
             future.synced(plan)
-        # The new name first: a crash between the two finds the replica twice, and never not at all.
+        # The copy gets its name BEFORE the old log is removed: a crash may leave two replicas, but never none.
         path = move.log_dir.partition_path(partition.name)
         future.files.rename(future.directory, path)
         future.follow(path)
-        # Until the new name itself is on disk (`_finish` sees to that), a power failure brings the old log back.
+        # Until `_finish` has synced the new name, a power failure brings the old log back.
         future.recovery_point = max(future.log_start, min(future.recovery_point, old.recovery_point))
         self._replicas.moving.discard(partition.name)
         self._replicas.exchange_log(partition, future, move.log_dir)
@@ -249,7 +255,7 @@ class DirMoves:
         try:
             await asyncio.shield(partition.commit.sync())
             if partition.offline is not None:
-                return  # what is on the other disk is unknown: nothing is removed
+                return  # the state of the new disk is unknown: keep the old log
             path = await self._in_thread(partial(old.delete_directory, new_uuid(self._chance).hex()))
             await self._in_thread(partial(old.files.remove, path))
         except OSError as error:

@@ -9,9 +9,9 @@ from headrace.storage.log_dirs import LogDir
 
 
 def full_log_dirs(log_dirs: Iterable[LogDir], partitions: Iterable[Partition]) -> list[LogDir]:
-    """Return the log dirs that still have less space than the smallest batch that their partitions refused last.
+    """Return the log dirs that have less space than the smallest batch that their partitions refused most recently.
 
-    Only a refusal makes a log dir full: a volume may keep a reserve for some users, so that its free space alone says little.
+    Only a refusal makes a log dir full: a volume may keep a reserve for some users, so its free space alone says little.
     """
     lacking: dict[str, int] = {}
     for partition in partitions:
@@ -25,4 +25,4 @@ def _usable_bytes(log_dir: LogDir) -> int:
     try:
         return log_dir.files.space(log_dir.path)[1]
     except OSError:
-        return 0  # a volume that cannot be asked takes no records either
+        return 0  # a volume that fails this call takes no records either

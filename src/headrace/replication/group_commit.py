@@ -1,6 +1,7 @@
-"""The fsyncs of one partition: one at a time, in a thread. Whatever is appended while one runs shares the next.
+"""The fsyncs of one partition: one at a time, in a thread. Everything appended while one runs shares the next.
 
-This is how `flush.messages` and `flush.ms` cost one fsync for many producers, and the only place that runs a log's SyncPlan.
+With this, `flush.messages` and `flush.ms` cost one fsync for many producers. While a partition is in use, only this module runs
+its log's SyncPlan.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from headrace.storage.sync import SyncPlan, Unsynced
 
 log = logging.getLogger(__name__)
 
-Synced = asyncio.Future[KafkaError | None]  # what went wrong, if anything
+Synced = asyncio.Future[KafkaError | None]  # result: the error, or None if the sync succeeded
 
 
 class GroupCommit:
@@ -28,7 +29,7 @@ class GroupCommit:
         synced: Callable[[], None],
         fail: Callable[[OSError], KafkaError],
     ) -> None:
-        """`synced` is told that the recovery point has moved, `fail` that an fsync failed."""
+        """Call `synced` whenever the recovery point has moved and `fail` when an fsync has failed."""
         self._log = log
         self._loop = loop
         self._synced = synced
@@ -36,20 +37,23 @@ class GroupCommit:
         self._plan: SyncPlan | None = None
         self._running: Synced | None = None
         self._again: Synced | None = None
-        self.closed: KafkaError | None = None  # why, once nothing of this log is written any more
+        self.closed: KafkaError | None = None  # the reason, once this log is no longer written
 
     @property
     def planned_end(self) -> int:
-        """Everything below is on disk, or will be when the sync under way is through."""
+        """Return the offset below which everything is on disk, or will be when the running sync is done."""
         return self._log.recovery_point if self._plan is None else self._plan.offset
 
     @property
     def under_way(self) -> Synced | None:
-        """The last sync that is asked for so far."""
+        """Return the last sync that was requested and is not done yet."""
         return self._again or self._running
 
     def sync(self) -> Synced:
-        """Done when all that is in the log now is on disk: one that runs already began too early."""
+        """Return a future that is done when everything now in the log is on disk.
+
+        A sync that is already running began too early, so another one follows it.
+        """
         if self._running is None:
             return self._start(self._loop.create_future())
         if self._again is None:
@@ -71,7 +75,7 @@ class GroupCommit:
         assert plan is not None and done is not None
         self._plan = self._running = self._again = None
         outcome = self._outcome(plan, work)
-        if not done.done():  # somebody who waited for it may have been cancelled
+        if not done.done():  # cancelled if a task that awaited it was cancelled
             done.set_result(outcome)
         if again is not None:
             self._start(again)
@@ -79,7 +83,7 @@ class GroupCommit:
     def _outcome(self, plan: SyncPlan, work: asyncio.Future[None]) -> KafkaError | None:
         if self.closed is not None:
             if not work.cancelled():
-                work.exception()  # looked at, for asyncio's sake: nobody minds what became of these files
+                work.exception()  # retrieved so that asyncio does not log it; the outcome no longer matters
             return self.closed
         error = work.exception()
         if error is None:
@@ -90,7 +94,7 @@ class GroupCommit:
         if isinstance(error, Unsynced):
             log.warning("%s is not on disk yet: %s; it is tried again", self._log.topic_partition, error)
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._log.topic_partition}: {error.strerror}")
-        # An fsync that failed may have dropped the pages: what is on disk is unknown, so it is never tried again.
+        # A failed fsync may have dropped the dirty pages: what is on disk is unknown, so it is never retried.
         if isinstance(error, OSError):
             return self._fail(error)
         log.error("%s: the sync ended with %r", self._log.topic_partition, error, exc_info=error)

@@ -1,7 +1,8 @@
 """The journal of a coordinator: the local leader of one partition of an internal topic.
 
-It lives as long as one term of that leadership. Whoever else leads the partition, or leads it again, begins with a new one.
-Records of a producer become one batch of its transaction, a MarkerRecord the marker that ends it, and both are read as they were written.
+A journal lasts for one leader term; the next leader, even if it is the same node, starts with a new journal. Records of a
+producer become one batch of its transaction, and a MarkerRecord becomes the marker that ends it. Both are read back as they
+were written.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from headrace.storage.files import File
 
 Record = TypeVar("Record")
 
-READ_BYTES = 256 * 1024  # of the log at once, while a shard is loaded
-RECORDS_AT_ONCE = 100  # decoded before others have their turn
+READ_BYTES = 256 * 1024  # bytes per read of the log while a shard is loaded
+RECORDS_AT_ONCE = 100  # records decoded before other tasks may run
 ALL_ACKS = -1
 
 
@@ -44,7 +45,10 @@ class PartitionJournal(Generic[Record]):
         *,
         with_markers: bool = False,
     ) -> None:
-        """`decode` gives None for what can be passed over. `with_markers`: there are transactions, and their ends are read too."""
+        """Start a journal for the partition's current leader epoch.
+
+        `decode` returns None for records to skip. With `with_markers`, `read` also yields the markers of transactions.
+        """
         self.partition = partition
         self.epoch = partition.leader_epoch
         self._encode = encode
@@ -52,19 +56,19 @@ class PartitionJournal(Generic[Record]):
         self._clock = clock
         self._loop = loop
         self._with_markers = with_markers
-        self.guard = OPEN  # of the transaction that a decision writes in, while it is made
+        self.guard = OPEN  # guard of the transaction in which the current decision writes
         self._committed: list[Callable[[int], None]] = []
         self._lost: list[Callable[[], None]] = []
         self._told = self.committed_offset()
         self._is_lost = False
-        self._advanced: asyncio.Future[None] | None = None  # of whoever waits for a commit
+        self._advanced: asyncio.Future[None] | None = None  # done at the next commit, for `settled`
         partition.watch(self._woken)
 
     @property
     def leads(self) -> bool:
         return not self._is_lost and self.partition.is_leader and self.partition.leader_epoch == self.epoch
 
-    # --- as the runtime wants it
+    # --- the Journal port
 
     def next_offset(self) -> int:
         if not self.leads:
@@ -72,7 +76,11 @@ class PartitionJournal(Generic[Record]):
         return self.partition.log.log_end
 
     def append(self, records: Sequence[Record]) -> int:
-        """KafkaError if the partition refuses: too few replicas, a batch too large, a disk that is full."""
+        """Append all records as one batch and return the offset of the last.
+
+        Raise NotLeader if leadership is lost, and KafkaError if the partition refuses: too few replicas, a batch that is too
+        large, a full disk.
+        """
         now_ms = self._clock.now_ms()
         first: Any = records[0]
         if type(first) is MarkerRecord:
@@ -90,14 +98,17 @@ class PartitionJournal(Generic[Record]):
         self.next_offset()
         self.partition.admit(ALL_ACKS)
         if self.partition.compresses or header.size > self.partition.log.config.max_message_bytes:
-            # Else there is nothing to check: the batch was made here.
+            # Otherwise there is nothing to check: the batch was built here.
             checked = self.partition.check(data, header, now_ms)
             if checked.converted is not None:
                 data, header = checked.converted
         return self.partition.append(data, header, header.max_timestamp, now_ms).last_offset
 
     def _append_of_producer(self, builder: BatchBuilder, producer: Producer, now_ms: int) -> int:
-        """Never compressed: checks and conversions are for what producers send, and that has sequences."""
+        """Append records to a producer's transaction, never compressed.
+
+        Checks and conversions are for batches that producers send, which have sequences.
+        """
         producer_id, epoch = producer
         data = memoryview(builder.build(producer_id=producer_id, producer_epoch=epoch, transactional=True))
         header = unpack_header(data)
@@ -126,14 +137,14 @@ class PartitionJournal(Generic[Record]):
         self._lost.append(tell)
 
     def close(self) -> None:
-        """Nobody is told anything from here on."""
+        """Stop following the partition; no callback is called any more."""
         self._is_lost = True
         self.partition.unwatch(self._woken)
 
     # --- following the partition
 
     def _woken(self) -> None:
-        """In the middle of an append, or of a change of leaders: whoever is told must find it done."""
+        """Schedule `_look` for the next turn, when the append or leader change that caused the call is complete."""
         self._loop.call_soon(self._look)
 
     def _look(self) -> None:
@@ -155,7 +166,7 @@ class PartitionJournal(Generic[Record]):
     # --- loading
 
     async def settled(self) -> None:
-        """Returns when all that earlier terms have written is committed: what they were about to say counts from then on."""
+        """Wait until everything that earlier terms wrote is committed, and thus final."""
         end = self.partition.log.log_end
         while self.partition.high_watermark < end:
             if not self.leads:
@@ -164,17 +175,20 @@ class PartitionJournal(Generic[Record]):
             await self._advanced
 
     async def read(self) -> AsyncIterator[tuple[int, list[Any]]]:
-        """All that is committed, in slices, each with the offset of its batch. NotLeader, CorruptData or OSError in between."""
+        """Yield all committed records in slices, each with the base offset of its batch.
+
+        Raise NotLeader, CorruptData or OSError if the log cannot be read to its end.
+        """
         offset = self.partition.log.log_start
         closed: File | None = None
         while offset < self.partition.high_watermark:
             found = self.partition.log.read(offset, READ_BYTES, self.partition.high_watermark)
             if not len(found.range):
-                return  # the last records were tombstones, and compaction has taken them away
+                return  # the last records were tombstones that compaction has removed
             try:
                 data = await self._loop.run_in_executor(None, found.range.read)
             except ValueError as error:
-                # It was closed meanwhile: compaction, or a move to another directory, has put another file in its place.
+                # The file was closed in the meantime: compaction or a move to another directory has replaced it.
                 if found.range.file is closed:
                     raise NotLeader(f"{self.partition.name} is gone") from error
                 closed = found.range.file
@@ -205,7 +219,7 @@ class PartitionJournal(Generic[Record]):
 
 
 def _marker(batch: memoryview, header: BatchHeader) -> list[MarkerRecord]:
-    """Nothing of a control batch of another kind, or one whose record the cleaner has taken away."""
+    """Return the marker of a control batch; empty if it is of another kind or the cleaner has removed its record."""
     check_crc(batch, 0, header)
     marker = transaction_marker(batch)
     if marker is None:

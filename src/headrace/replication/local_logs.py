@@ -1,6 +1,6 @@
-"""The logs that lie in this node's directories: found at the start, opened in a thread, put aside when nobody owns them.
+"""The logs in this node's directories: found at startup, opened in a thread, renamed if no topic owns them.
 
-What cannot be opened is broken: it belongs to its topic all the same, so neither is it a stray, nor may an empty log take its place.
+A log that cannot be opened is broken. It still belongs to its topic: it is not a stray, and no empty log may replace it.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ OpenedLog = tuple[Log, RecoveryReport]
 
 
 class Broken(NamedTuple):
-    """Offline until a restart, or until there is room again."""
+    """A log that could not be opened. It is offline until a restart, or until a retry if it `passes`."""
 
     why: str
-    log_dir: LogDir | None  # where its records lie, if they could be found
-    passes: bool = False
+    log_dir: LogDir | None  # directory of its records, if they were found
+    passes: bool = False  # whether the cause was a lack of disk space, descriptors or memory
 
 
 class Opened(NamedTuple):
@@ -66,19 +66,17 @@ class LocalLogs:
         self._chance = chance
         self._loop = loop
         self._on_failure = on_failure
-        self._found: dict[TopicPartition, LogDir] = {}  # were there at the start, and are not open yet
-        self._twins: dict[
-            TopicPartition, LogDir
-        ] = {}  # of those: where they lie besides, after a move that was cut off
-        self._loaded = False  # the image of the start is followed: what comes now is new
+        self._found: dict[TopicPartition, LogDir] = {}  # logs found at startup that are not open yet
+        self._twins: dict[TopicPartition, LogDir] = {}  # second directories of those, after an interrupted move
+        self._loaded = False  # whether the first image was applied; partitions from then on are new
         self._in_threads: dict[asyncio.Future[None], None] = {}
         self.stored = StoredOffsets()
         self.broken: dict[TopicPartition, Broken] = {}
 
-    # --- at the start
+    # --- startup
 
     def look_around(self) -> None:
-        """What the last run left: whose directories, and how far they were known to be good."""
+        """Find the log directories and checkpoints that the last run left."""
         for log_dir in self.directories.online():
             try:
                 self._look_into(log_dir)
@@ -100,7 +98,7 @@ class LocalLogs:
                 self.directories.holds(log_dir)
 
     def put_strays_aside(self) -> None:
-        """Directories that no topic of the first image claims stay where an operator can look at them."""
+        """Rename the directories that no topic of the first image claims, for an operator to inspect."""
         for name, log_dir in [*self._found.items(), *self._twins.items()]:
             log.warning("%s belongs to no topic of this cluster", log_dir.partition_path(name))
             self._put_aside(name, log_dir)
@@ -121,7 +119,7 @@ class LocalLogs:
             log.warning("%s was renamed to %s", path, stray)
 
     def waiting_in(self, log_dir: LogDir) -> int:
-        """Logs that are not open yet."""
+        """Return how many logs of a directory are not open yet."""
         return sum(found is log_dir for found in self._found.values())
 
     # --- opening
@@ -134,7 +132,10 @@ class LocalLogs:
         now_ms: int,
         still: Callable[[TopicPartition, Uuid], bool],
     ) -> tuple[list[Opened], list[TopicPartition]]:
-        """Those that are open now, and those that are to be looked at again. `still` says afterwards whether a name means the same."""
+        """Open the logs of `names`; return the open ones and the names that must be reconciled again.
+
+        `still` is called afterwards, to see whether a name still belongs to the topic with that id.
+        """
         placed = [(name, log_dir) for name in names if (log_dir := self._place(name, image)) is not None]
         if not placed:
             return [], []
@@ -155,13 +156,13 @@ class LocalLogs:
             ):
                 if still(name, image.topics[name.topic].id):
                     self.set_aside(name, self._found.pop(name))
-                again.append(name)  # the directory may belong to what the name means by now
+                again.append(name)  # the directory may belong to the topic that has the name by now
             elif not self._note(name, log_dir, result):
                 again.append(name)
         return opened, again
 
     def _place(self, name: TopicPartition, image: Image) -> LogDir | None:
-        """Where it lies, or where a new one goes; None if that cannot be used."""
+        """Return the directory of an existing or new log; None, after marking it broken, if that cannot be used."""
         self._choose_twin(name, image)
         found = self._found.get(name)
         try:
@@ -178,7 +179,10 @@ class LocalLogs:
             return None
 
     def _choose_twin(self, name: TopicPartition, image: Image) -> None:
-        """A replica that lies in two directories was about to move: metadata was told of the new place before it was used."""
+        """Choose between two directories of the same replica by what metadata says.
+
+        A move was interrupted: metadata records the new directory BEFORE it is used.
+        """
         twin = self._twins.pop(name, None)
         found = self._found.get(name)
         if twin is None or found is None:
@@ -194,7 +198,7 @@ class LocalLogs:
     def _opening(
         self, name: TopicPartition, log_dir: LogDir, topic_id: Uuid, config: LogConfig, now_ms: int
     ) -> Callable[[], OpenedLog]:
-        """Any thread may call it: everything is looked up here."""
+        """Return a function that opens the log in any thread; all state it needs is read here."""
         found = name in self._found
         return partial(
             _open,
@@ -203,7 +207,7 @@ class LocalLogs:
             name,
             config,
             topic_id=topic_id,
-            # Checkpoints speak of what was there at the start, not of a topic that took the name since.
+            # Checkpoints apply to logs found at startup, not to a topic that has reused the name since.
             recovery_point=self.stored.get(RECOVERY_POINT_CHECKPOINT, name) if found else 0,
             log_start=self.stored.get(LOG_START_CHECKPOINT, name) if found else 0,
             clean=log_dir.was_clean,
@@ -221,7 +225,7 @@ class LocalLogs:
         )
 
     def _note(self, name: TopicPartition, log_dir: LogDir, error: Exception) -> bool:
-        """What could not be opened is broken; False if it can be tried in another directory."""
+        """Mark a log that could not be opened as broken; return False if another directory can be tried."""
         was_there = self._found.pop(name, None) is not None
         if not was_there:
             self.directories.holds(log_dir, -1)
@@ -229,7 +233,7 @@ class LocalLogs:
             where = log_dir if was_there else None
             self._break(name, Broken(f"{name} is offline: {error.strerror}", where, passes=True))
         elif isinstance(error, OSError) and not was_there:
-            # Where not even an empty log can be made, nothing can be written.
+            # A directory in which not even an empty log can be created has failed.
             self._on_failure(log_dir, error)
             return False
         else:
@@ -241,7 +245,7 @@ class LocalLogs:
         log.error("%s", broken.why)
 
     def retry_broken(self) -> list[TopicPartition]:
-        """Those for which there was no room are to be looked at again."""
+        """Stop treating logs as broken that only lacked resources; return their names, to be reconciled again."""
         names = [name for name, broken in self.broken.items() if broken.passes]
         for name in names:
             log_dir = self.broken.pop(name).log_dir
@@ -249,16 +253,16 @@ class LocalLogs:
                 self._found[name] = log_dir
         return names
 
-    # --- the end of a log
+    # --- deleting
 
     def forget_broken(self, name: TopicPartition) -> None:
-        """Its topic is deleted."""
+        """Remove a broken log whose topic was deleted."""
         log_dir = self.broken.pop(name).log_dir
         if log_dir is not None and log_dir.failure is None:
             self.set_aside(name, log_dir)
 
     def set_aside(self, name: TopicPartition, log_dir: LogDir) -> None:
-        """A directory of a topic that is no more; the name may be used again already."""
+        """Rename the directory of a deleted topic, whose name may already be reused, and remove it in a thread."""
         path = f"{log_dir.path}/{marked_dir_name(name, new_uuid(self._chance).hex(), DELETE_DIR_SUFFIX)}"
         self.directories.holds(log_dir, -1)
         try:
@@ -269,7 +273,7 @@ class LocalLogs:
             self.in_thread(log_dir.files.remove, path)
 
     def delete(self, opened: Log, log_dir: LogDir) -> None:
-        """Renamed at once, so that the name is free; the files go in a thread."""
+        """Rename the directory at once, which frees its name, and remove the files in a thread."""
         self.directories.holds(log_dir, -1)
         if log_dir.failure is not None:
             return
@@ -281,7 +285,7 @@ class LocalLogs:
             self.in_thread(log_dir.files.remove, path)
 
     def in_thread(self, work: Callable[..., None], *args: str) -> None:
-        """Without anybody waiting for it; an error is told and no more."""
+        """Run `work` in a thread without waiting for it; errors are only logged."""
 
         def done(future: asyncio.Future[None]) -> None:
             self._in_threads.pop(future, None)
@@ -297,7 +301,8 @@ class LocalLogs:
 def _open(files: Files, directory: str, name: TopicPartition, config: LogConfig, **options: Any) -> OpenedLog:
     opened, report = Log.open(files, directory, name, config, **options)
     if config.flush_messages < LONG_MAX and opened.log_end > opened.recovery_point:
-        # What a killed run wrote may be in the page cache only; nobody must read it there, and nobody knows what was acknowledged.
+        # Records of a killed run may be in the page cache only, and it is unknown which of them were acknowledged: none may be
+        # read before they are on disk.
         plan = opened.pending_sync()
         if plan is not None:
             plan.run()
@@ -306,7 +311,7 @@ def _open(files: Files, directory: str, name: TopicPartition, config: LogConfig,
 
 
 def _attempt(opening: Callable[[], OpenedLog]) -> OpenedLog | Exception:
-    """Whatever is wrong with one log, a broken invariant included, is no reason not to open the others."""
+    """Return the opened log, or the exception: one bad log, even a broken invariant, must not keep others closed."""
     try:
         return opening()
     except Exception as error:

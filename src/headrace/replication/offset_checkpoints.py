@@ -1,6 +1,6 @@
-"""The offset checkpoints of all partitions: read once at the start, written for each directory while the node runs.
+"""The offset checkpoints of all partitions: read once at startup, written for each directory while the node runs.
 
-The log starts are written BEFORE the recovery points: a recovery point may stand where it is only because the log starts there.
+Log starts are written BEFORE recovery points: a recovery point may be where it is only because the log starts there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ALL_CHECKPOINTS = (LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, HIGH_WATERMA
 
 
 class StoredOffsets:
-    """What the last run left."""
+    """The checkpoints that the last run left."""
 
     def __init__(self) -> None:
         self._offsets: dict[str, dict[TopicPartition, int]] = {kind: {} for kind in ALL_CHECKPOINTS}
@@ -41,7 +41,10 @@ class StoredOffsets:
 def write_checkpoint(
     log_dir: LogDir, kind: str, partitions: Sequence[Partition], kept: Mapping[TopicPartition, int]
 ) -> None:
-    """In a thread: of ten thousand partitions even the reading takes long. `kept` is of logs that could not be opened."""
+    """Write one checkpoint of a directory; `kept` has the stored offsets of logs that could not be opened.
+
+    Call this in a thread: with ten thousand partitions even collecting the offsets takes long.
+    """
     offsets = dict(kept)
     for partition in partitions:
         log = partition.log

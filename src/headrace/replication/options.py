@@ -1,4 +1,4 @@
-"""What a topic's options mean for its logs: the topic's own, else the broker's, else Kafka's default."""
+"""The options that apply to a topic's logs: the topic's value, else the broker's, else Kafka's default."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.base.options import Value
 from headrace.metadata.topic_options import TOPIC_OPTIONS
 from headrace.storage.log_config import LogConfig
 
-# Once: to ask msgspec for the fields takes a millisecond, and there may be ten thousand logs to open.
+# Computed once: getting the fields from msgspec takes a millisecond, and there may be ten thousand logs to open.
 _FIELDS = [
     (field.name, name)
     for field in msgspec.structs.fields(LogConfig)
@@ -20,7 +20,10 @@ _FIELDS = [
 
 
 def effective_options(defaults: Mapping[str, Value], own: Mapping[str, str]) -> dict[str, Value]:
-    """An option that cannot be read (written by another version) counts as not set: a topic must open whatever its options say."""
+    """Return the defaults, overridden by the topic's options.
+
+    An option that cannot be parsed (written by another version) counts as not set: a topic must open whatever its options say.
+    """
     values = dict(defaults)
     for name, text in own.items():
         try:

@@ -1,6 +1,6 @@
-"""One partition on this node: where appends, reads and leadership meet. Everything runs to completion, so nothing is locked.
+"""One partition on this node: its appends, reads and leadership. Everything runs to completion, so there are no locks.
 
-The leader is its only in-sync replica for now, so the high watermark follows the log end; `advance` is the one place that moves it.
+For now the leader is the only in-sync replica, so the high watermark follows the log end; only `advance` moves it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)  # `log` is the partition's
 
-DECOMPRESSED_BYTES_MAX = 128 * 1024 * 1024  # of one batch; a bomb ends here, not in an empty machine
-DECOMPRESSED_INLINE_MAX = 1024 * 1024  # what the event loop itself unpacks: a millisecond; more goes to a thread
-AFTER_MAX_MS = LONG_MAX - 10**14  # "any time" as an option, so that now + this still fits an int64
+DECOMPRESSED_BYTES_MAX = 128 * 1024 * 1024  # per batch, against decompression bombs
+DECOMPRESSED_INLINE_MAX = 1024 * 1024  # decompressed on the event loop, in about a millisecond; more goes to a thread
+AFTER_MAX_MS = LONG_MAX - 10**14  # bound of message.timestamp.after.max.ms, so that now + this fits an int64
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 
 
@@ -42,14 +42,14 @@ ALL_ACKS = -1
 
 
 class ReadPlan(NamedTuple):
-    """What a fetch would get; nothing is read from the disk yet."""
+    """What a fetch would return; nothing has been read from the disk yet."""
 
-    range: FileRange | None  # None: nothing to give
+    range: FileRange | None  # None if there is nothing to return
     high_watermark: int
     last_stable_offset: int
     log_start: int
-    diverging: tuple[int, int] | None = None  # (epoch, end offset) where the asker's log left ours
-    incomplete: bool = False  # there is something, but the limit does not let its first batch pass
+    diverging: tuple[int, int] | None = None  # (epoch, end offset) where the client's log diverged from ours
+    incomplete: bool = False  # whether there are records, but the first batch exceeds the byte limit
 
 
 class Partition:
@@ -68,27 +68,25 @@ class Partition:
         self._watchers: dict[Callable[[], None], None] = {}
         self.requires_keys = False
         self._append_time = False
-        self._codec: Codec | None = None  # compression.type, unless it is the producer's choice
-        self.compresses = False  # what comes without compression too
+        self._codec: Codec | None = None  # compression.type; None if the producer chooses
+        self.compresses = False  # whether batches that arrive uncompressed are compressed
         self.before_max_ms = log.config.message_timestamp_before_max_ms
         self.after_max_ms = min(log.config.message_timestamp_after_max_ms, AFTER_MAX_MS)
-        self.offline: str | None = None  # why, once its disk has failed
-        self.waits_for_disk = False  # flush.messages is set: an answer may have to wait, see `flushed`
-        self.commit: GroupCommit | None = None  # given by whoever has an event loop
+        self.offline: str | None = None  # the reason, once the disk has failed
+        self.waits_for_disk = False  # whether flush.messages is set, so that responses may have to wait (see `flushed`)
+        self.commit: GroupCommit | None = None  # set by the owner of the event loop
         self.on_failure: Callable[[OSError], None] = self._go_offline_alone
-        self._is_refusing = False  # the last append met a full disk, or a lack of descriptors or memory
-        self.lacks_bytes: int | None = (
-            None  # disk space the last append needed and did not get; None if it did not lack any
-        )
-        self._held_from: int | None = None  # the high watermark may not pass it before a sync that is under way
-        self._held_until = 0  # what that sync, or the one after it, must reach
+        self._is_refusing = False  # whether the last append failed for lack of disk space, descriptors or memory
+        self.lacks_bytes: int | None = None  # disk space that the last append lacked; None if that was not the problem
+        self._held_from: int | None = None  # bound of the high watermark until a sync is done; None if there is none
+        self._held_until = 0  # log end that this sync, or the one after it, must reach
 
     @property
     def is_leader(self) -> bool:
         return self.leader == self.node_id and self.offline is None
 
     def configure(self, min_isr: int) -> None:
-        """After the log got its options: what an append must not look up every time."""
+        """Cache the options that appends need. Call this after the log was configured."""
         config = self.log.config
         self.min_isr = min_isr
         self.requires_keys = config.is_compacted
@@ -100,7 +98,7 @@ class Partition:
         self.after_max_ms = min(config.message_timestamp_after_max_ms, AFTER_MAX_MS)
 
     def lead(self, leader: int, leader_epoch: int, isr: tuple[int, ...]) -> None:
-        """What metadata says; an older epoch than ours is old news."""
+        """Apply the leader and ISR from metadata; an epoch older than the current one is ignored."""
         if leader_epoch < self.leader_epoch or self.offline is not None:
             return
         changed = (leader, leader_epoch) != (self.leader, self.leader_epoch)
@@ -116,7 +114,10 @@ class Partition:
     # --- appending
 
     def check_leader(self, current_leader_epoch: int = -1) -> None:
-        """The asker's idea of the leader epoch must be ours: older is fenced, newer means that we are behind."""
+        """Raise KafkaError unless this node leads the partition in the client's leader epoch, if that is given.
+
+        An older epoch is fenced; a newer one means that this node is behind.
+        """
         if self.offline is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
         if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
@@ -127,7 +128,10 @@ class Partition:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self.node_id} does not lead {self.name}")
 
     def admit(self, acks: int) -> None:
-        """May anything be appended now? Then `check` (in a thread if `needs_thread`), then `append`."""
+        """Raise KafkaError if nothing may be appended now.
+
+        The next calls are `check` (in a thread if `needs_thread`) and `append`.
+        """
         if self.leader != self.node_id or self.offline is not None:
             self.check_leader()
         if acks == -1 and len(self.isr) < self.min_isr:
@@ -138,7 +142,10 @@ class Partition:
     def check(
         self, records: memoryview, header: BatchHeader, now_ms: int, decompressed_max: int = DECOMPRESSED_BYTES_MAX
     ) -> Checked:
-        """`records` is exactly the batch. In Kafka's order: where it says it begins, its size, what it holds."""
+        """Check a produced batch and convert it to the topic's compression type.
+
+        `records` is exactly the batch. The checks are in Kafka's order: base offset, size, contents.
+        """
         config = self.log.config
         if header.size > config.max_message_bytes and header.base_offset == 0:
             self.traffic.bytes_rejected += header.size
@@ -175,7 +182,7 @@ class Partition:
         return checked._replace(converted=converted)
 
     def timestamp_bounds(self, now_ms: int) -> tuple[int, int]:
-        """What a record's own time may be."""
+        """Return the smallest and largest timestamp that a record may have."""
         return now_ms - self.before_max_ms, now_ms + self.after_max_ms
 
     def needs_thread(self, header: BatchHeader) -> bool:
@@ -192,8 +199,11 @@ class Partition:
         transaction_version: int = 0,
         marker: TransactionMarker | None = None,
     ) -> AppendInfo:
-        """Stamps the batch and writes it. KafkaError KAFKA_STORAGE_ERROR: nothing was appended. `check_producer` is false for what
-        a coordinator writes on behalf of a producer: it has no sequences."""
+        """Stamp the batch and write it.
+
+        `check_producer` is false for batches that a coordinator writes on behalf of a producer: they have no sequences. Raise
+        KafkaError KAFKA_STORAGE_ERROR, with nothing appended, if the disk refuses.
+        """
         try:
             info = self.log.append_as_leader(
                 records,
@@ -207,7 +217,7 @@ class Partition:
                 marker=marker,
             )
         except OSError as error:
-            # As it came: whoever tries again must not find our stamps on it.
+            # Restore the header: a retry must not find our stamps in it.
             records[:HEADER_BYTES] = pack_header(header)
             raise self._refusal(error, len(records)) from error
         if self._is_refusing:
@@ -224,7 +234,11 @@ class Partition:
     # --- transactions
 
     def guard(self, producer_id: int, producer_epoch: int, base_sequence: int, *, adds: bool) -> Guard:
-        """For `append_transactional`; if it `waits`, the coordinator has to say yes first. KafkaError INVALID_PRODUCER_EPOCH."""
+        """Return the guard for `append_transactional`.
+
+        If it `waits`, the coordinator must verify the transaction first. Raise KafkaError INVALID_PRODUCER_EPOCH if the log
+        knows a later epoch.
+        """
         entry = self.log.producers.entry(producer_id)
         return self.guards.begin(entry, producer_id, producer_epoch, base_sequence, self.leader_epoch, adds=adds)
 
@@ -238,7 +252,10 @@ class Partition:
         *,
         check_producer: bool = True,
     ) -> AppendInfo:
-        """The transaction is open, or this opens it. KafkaError INVALID_TXN_STATE if a marker has taken the guard away meanwhile."""
+        """Append a batch to its transaction, opening it if necessary.
+
+        Raise KafkaError INVALID_TXN_STATE if a marker has removed the guard in the meantime.
+        """
         self.guards.check(self.log.producers.entry(header.producer_id), header, guard, self.leader_epoch)
         info = self.append(
             records,
@@ -255,7 +272,10 @@ class Partition:
     def append_marker(
         self, producer_id: int, producer_epoch: int, marker: TransactionMarker, transaction_version: int, now_ms: int
     ) -> AppendInfo:
-        """Ends the transaction of this producer here. INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED: it comes too late."""
+        """End the producer's transaction in this partition.
+
+        Raise KafkaError INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED if the marker comes too late.
+        """
         if producer_id < 0 or producer_epoch < 0:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"no producer has id {producer_id} and epoch {producer_epoch}")
         self.admit(ALL_ACKS)
@@ -268,16 +288,16 @@ class Partition:
         self.guards.ended(producer_id, producer_epoch)
         return info
 
-    # --- disks that refuse
+    # --- disk errors
 
     def _refusal(self, error: OSError, batch_bytes: int) -> KafkaError:
         if not is_passing(error):
             return self.fail(error)
-        # The log is as it was and can be read; space that is freed will be used again.
+        # The log is unchanged and readable; appends succeed again once there is space.
         self.lacks_bytes = bytes_lacking(error, batch_bytes)
         what = "the disk is full" if error.errno in DISK_FULL else "the node is short of descriptors or memory"
         if not self._is_refusing:
-            self._is_refusing = True  # said once, not to every producer that tries again
+            self._is_refusing = True  # logged once, not for each retry of a producer
             logger.error(
                 "%s takes no records: %s (%s: %s); consumers are served",
                 self.name,
@@ -288,9 +308,12 @@ class Partition:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {what} ({error.strerror})")
 
     def fail(self, error: OSError) -> KafkaError:
-        """The disk refused: what it holds cannot be trusted to grow. The whole directory goes, the node and other data go on."""
+        """Take the whole directory offline after a disk error, and return the error for the client.
+
+        Writes to the directory can no longer be trusted. The node continues with its other directories.
+        """
         self.on_failure(error)
-        if self.offline is None:  # nobody minds directories any more: the node is being closed
+        if self.offline is None:  # directories are no longer tracked: the node is closing
             self._go_offline_alone(error)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline or "")
 
@@ -305,15 +328,15 @@ class Partition:
         self.go_offline(error.strerror or str(error))
 
     def advance(self) -> None:
-        """High watermark = what every in-sync replica holds; here that is this node alone."""
+        """Move the high watermark to what all in-sync replicas have, which for now is this node's log end."""
         if len(self.isr) >= self.min_isr:
             end = self.log.log_end
             self.high_watermark = end if self._held_from is None else max(self.high_watermark, self._held_from)
 
-    # --- on disk before it counts
+    # --- syncing before acknowledging
 
     def _hold_back(self, first_offset: int) -> None:
-        """`flush.messages` are waiting for the disk: until it has them they count as little as if they were not there."""
+        """Hold back the high watermark and start a sync once `flush.messages` records are not covered by one."""
         assert self.commit is not None
         end = self.log.log_end
         if end - self.commit.planned_end >= self.log.config.flush_messages:
@@ -327,7 +350,7 @@ class Partition:
         return self._held_from is not None
 
     def synced(self) -> None:
-        """The recovery point has moved."""
+        """Advance the high watermark after the recovery point has moved."""
         if self._held_from is not None:
             reached = self.log.recovery_point
             self._held_from = None if reached >= self._held_until else max(self._held_from, reached)
@@ -335,8 +358,10 @@ class Partition:
             self._wake()
 
     def flushed(self, offset: int) -> Synced | None:
-        """Asked after an append, with its last offset. None: it may be acknowledged now. Else when this is done, unless it
-        brings an error."""
+        """Return None if an append with this last offset may be acknowledged now, or the sync to wait for.
+
+        The result of the sync may be an error.
+        """
         if self._held_from is None or offset < self._held_from:
             return None
         assert self.commit is not None
@@ -345,8 +370,10 @@ class Partition:
     # --- deleting
 
     def delete_records(self, offset: int, now_ms: int) -> int:
-        """DeleteRecords: nothing below `offset` (or below the high watermark, for ALL_RECORDS) is seen any more. Returns the log
-        start. Whole segments go at once, as far as a moment allows; retention sees to the rest."""
+        """Hide the records below `offset`, or below the high watermark for ALL_RECORDS, and return the log start.
+
+        This serves DeleteRecords. Some whole segments are deleted at once; retention deletes the rest.
+        """
         self.check_leader()
         config = self.log.config
         if config.is_compacted and DELETE_POLICY not in config.cleanup_policy:
@@ -367,7 +394,7 @@ class Partition:
             except OSError as error:
                 if not is_passing(error):
                     raise self.fail(error) from error
-        return low_watermark  # whatever retention took besides
+        return low_watermark  # not the current log start: retention may have moved it further
 
     # --- reading
 
@@ -378,7 +405,10 @@ class Partition:
     def plan_read(
         self, offset: int, max_bytes: int, *, committed_only: bool, last_fetched_epoch: int, min_one: bool
     ) -> ReadPlan:
-        """What lies at `offset`, up to the bound of the asker. KafkaError OFFSET_OUT_OF_RANGE outside the log."""
+        """Plan a read at `offset`, bounded by the high watermark or, with `committed_only`, the last stable offset.
+
+        Raise KafkaError OFFSET_OUT_OF_RANGE if `offset` is outside the log.
+        """
         log = self.log
         stable = self.last_stable_offset
         bound = stable if committed_only else self.high_watermark
@@ -389,13 +419,16 @@ class Partition:
             if epoch < last_fetched_epoch or end < offset:
                 return ReadPlan(None, self.high_watermark, stable, log.log_start, (epoch, end))
         found = log.read(offset, max_bytes, bound, min_one=min_one)
-        # A first batch that does not fit is of no use: nothing is given, and the bytes go to other partitions.
+        # A partial first batch is of no use: return nothing and leave the bytes to other partitions.
         incomplete = 0 < found.range.size < found.first_batch_size
         useful = found.range if found.range.size and not incomplete else None
         return ReadPlan(useful, self.high_watermark, stable, log.log_start, incomplete=incomplete)
 
     def find_offset(self, timestamp: int, *, committed_only: bool) -> TimestampedOffset | None:
-        """ListOffsets: a special timestamp, or the first record at or after a real one, below what the asker may see."""
+        """Return the offset for a special timestamp, or the first record at or after a real one (ListOffsets).
+
+        Return None if that record is not visible to the client.
+        """
         log = self.log
         bound = self.last_stable_offset if committed_only else self.high_watermark
         if timestamp == LATEST:
@@ -412,7 +445,7 @@ class Partition:
     # --- watching
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Told once, when there may be more to read or another answer to give."""
+        """Call `wake` once, as soon as there may be more to read or the response may differ."""
         self._watchers[wake] = None
 
     def unwatch(self, wake: Callable[[], None]) -> None:

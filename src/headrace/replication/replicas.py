@@ -1,7 +1,7 @@
-"""All partitions of this node, kept in step with metadata: logs are opened, led, reconfigured and deleted as the image says.
+"""All partitions of this node: logs are opened, led, reconfigured and deleted as the metadata image says.
 
-Work comes as keys to reconcile with the newest image, so order does not matter and nothing is done twice. It is taken in slices
-of a few milliseconds, and the disk work in a thread: ten thousand new partitions must not hold up a producer.
+Work is a set of names to reconcile with the newest image, so order does not matter and nothing is done twice. It is done in
+slices of a few milliseconds, with disk work in a thread: ten thousand new partitions must not delay a producer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headrace.storage.log_dirs import LogDir
 log = logging.getLogger(__name__)
 
 SLICE_S = 0.004
-OPENED_AT_ONCE = 16  # by one call of a thread
+OPENED_AT_ONCE = 16  # logs opened per call in a thread
 CLOSING_THREADS = 8
 PROGRESS_EVERY_S = 2.0
 
@@ -60,17 +60,17 @@ class Replicas:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._todo: dict[TopicPartition, None] = {}
         self._worker: asyncio.Task[None] | None = None
-        self._configs: dict[str, tuple[LogConfig, int]] = {}  # of topics, and their min.insync.replicas, in this image
+        self._configs: dict[str, tuple[LogConfig, int]] = {}  # by topic, with min.insync.replicas; of this image
         self._closed = False
         self.failed: asyncio.Future[None] = loop.create_future()  # raises StorageFailed when this node must stop
-        # Replicas that lie elsewhere than metadata says: the topic's id and the directory's. Whoever tells the controller is woken.
+        # Topic id and directory id of replicas that are not where metadata says. `on_unassigned` is called for each new one, so
+        # that the controller learns of it.
         self.unassigned: dict[TopicPartition, tuple[Uuid, Uuid]] = {}
         self.on_unassigned: Callable[[], None] = _nobody
-        self.moving: set[TopicPartition] = set()  # to another directory: metadata is told by whoever moves them
+        self.moving: set[TopicPartition] = set()  # replicas whose new directory `DirMoves` reports to the controller
         self.on_directory_failed: Callable[[], None] = _nobody
-        self.on_led: dict[
-            str, Callable[[Partition], None]
-        ] = {}  # by topic: told after metadata said who leads one of its partitions
+        # By topic: called after metadata has set the leader of one of its partitions.
+        self.on_led: dict[str, Callable[[Partition], None]] = {}
         self._logs = LocalLogs(directories, node_id, chance, loop, self.fail_directory)
         self._logs.look_around()
 
@@ -93,7 +93,7 @@ class Replicas:
         return list(self._partitions.values())
 
     def holds(self, partition: Partition) -> bool:
-        """It was not deleted."""
+        """Return whether the partition has not been deleted."""
         return self._partitions.get(partition.name) is partition
 
     def log_dir_of(self, partition: Partition) -> LogDir:
@@ -101,7 +101,7 @@ class Replicas:
         return next(log_dir for log_dir in self.directories.all() if log_dir.path == parent)
 
     def offline(self) -> list[TopicPartition]:
-        """Those whose disk failed, now or when they were opened."""
+        """Return the partitions whose disk has failed or whose log could not be opened."""
         return [*self._logs.broken, *(partition.name for partition in self.all() if partition.offline is not None)]
 
     def report_read_error(self, error: OSError | CorruptData) -> None:
@@ -121,7 +121,7 @@ class Replicas:
                 self._logs.forget_broken(broken)
         changed = [*changes.topics, *(name for kind, name in changes.configs if kind == TOPIC_CONFIG)]
         if any(kind == BROKER_CONFIG for kind, _ in changes.configs):
-            changed = list(new.topics)  # what a topic does not say itself comes from there
+            changed = list(new.topics)  # broker options are the defaults of topics
         for name in changed:
             topic = new.topics.get(name)
             if topic is not None:
@@ -130,7 +130,7 @@ class Replicas:
         self._work()
 
     def retry_broken(self) -> None:
-        """What could not be opened for want of room is tried again."""
+        """Retry the logs that could not be opened for lack of disk space, descriptors or memory."""
         self._todo.update(dict.fromkeys(self._logs.retry_broken()))
         self._work()
 
@@ -139,17 +139,20 @@ class Replicas:
             self._worker = self._loop.create_task(self._reconcile_all())
 
     async def settle(self) -> None:
-        """Returns when nothing is left to do for the images seen so far."""
+        """Wait until nothing is left to do for the images seen so far."""
         while self._worker is not None:
             await asyncio.shield(self._worker)
 
     async def finish_loading(self) -> None:
-        """After the first image."""
+        """Wait until the first image is applied, then rename the directories that no topic claims."""
         await self.settle()
         self._logs.put_strays_aside()
 
     async def _reconcile_all(self) -> None:
-        """Directories are made and opened in a thread: behind a busy disk that can take long, and the loop goes on."""
+        """Reconcile all queued partitions.
+
+        Logs are created and opened in a thread: on a busy disk that can take long, and the event loop must not wait.
+        """
         shown, done, all_of = self._loop.time(), 0, len(self._todo)
         slice_end = shown + SLICE_S
         try:
@@ -172,7 +175,7 @@ class Replicas:
             self._worker = None
 
     def _reconcile(self, name: TopicPartition) -> bool:
-        """Makes an open partition what the image says, or deletes it; True if there is one to be opened."""
+        """Apply the image to an open partition or delete it; return True if the partition must be opened."""
         topic = self._image.topics.get(name.topic)
         partition = self._partitions.get(name)
         if partition is not None and (topic is None or partition.topic_id != topic.id):
@@ -195,7 +198,7 @@ class Replicas:
         return False
 
     def _topic_config(self, topic: str) -> tuple[LogConfig, int]:
-        """Also min.insync.replicas. Worked out once for all partitions of a topic."""
+        """Return the log config and min.insync.replicas of a topic, computed once for all of its partitions."""
         found = self._configs.get(topic)
         if found is None:
             options = effective_options(self._defaults(), self._image.config(TOPIC_CONFIG, topic))
@@ -233,18 +236,18 @@ class Replicas:
         return topic is not None and topic.id == topic_id
 
     def _adopt(self, opened: Opened) -> None:
-        # The id is the log's own: the topic may have been deleted, and its name used again, while a thread opened it.
+        # The log's topic id counts: the topic may have been deleted and its name reused while a thread opened the log.
         partition = Partition(opened.name, opened.log.topic_id, self._node_id, opened.log, opened.high_watermark)
         partition.traffic = self.traffic.topic(opened.name.topic)
         partition.commit = GroupCommit(opened.log, self._loop, partition.synced, partition.fail)
         partition.on_failure = partial(self.fail_directory, opened.log_dir)
         self._partitions[opened.name] = partition
-        if opened.log_dir.failure is not None:  # it came while the thread was at work
+        if opened.log_dir.failure is not None:  # it failed while the thread opened the log
             self._lose(partition, opened.log_dir.failure)
         self._reconcile(opened.name)
 
     def exchange_log(self, partition: Partition, opened: Log, log_dir: LogDir) -> None:
-        """Its records lie in another directory now; the log that it had is for the caller to remove."""
+        """Replace a partition's log with its copy in another directory; the caller removes the old log."""
         assert partition.commit is not None and partition.commit.under_way is None, (
             "no sync of the old log is under way"
         )
@@ -257,19 +260,19 @@ class Replicas:
         self._reconcile(partition.name)
 
     def assigned_directory(self, name: TopicPartition) -> Uuid | None:
-        """Where this node's replica lies, as metadata knows it."""
+        """Return the directory of this node's replica according to metadata, or None if it is unknown."""
         state = self._image.partition(*name)
         return None if state is None else state.directory(self._node_id)
 
     def stays(self, partition: Partition) -> None:
-        """It is not moved after all; metadata may believe it is."""
+        """End a move that failed, and correct metadata if it already has the new directory."""
         self.moving.discard(partition.name)
         if self._partitions.get(partition.name) is partition:
             self.unassigned.pop(partition.name, None)
             self._reconcile(partition.name)
 
     def expire_producers_after(self, milliseconds: int) -> None:
-        """For what is configured from here on."""
+        """Set the producer id expiration for logs that are configured from now on."""
         self._producer_id_expiration_ms = milliseconds
         self._configs.clear()
 
@@ -281,10 +284,10 @@ class Replicas:
         self._logs.delete(partition.log, self.log_dir_of(partition))
         partition.lead(-1, partition.leader_epoch + 1, ())
 
-    # --- disks that fail
+    # --- disk failures
 
     def fail_directory(self, log_dir: LogDir, error: OSError) -> None:
-        """Its partitions are offline from here on; the node goes on with the others, if it can."""
+        """Take a directory's partitions offline, and stop the node if it cannot run without the directory."""
         if log_dir.failure is not None or self._closed:
             return
         fatal = self.directories.fail(log_dir, error)
@@ -307,16 +310,19 @@ class Replicas:
         self._logs.in_thread(partition.log.abandon)
 
     def stop_node(self, fatal: StorageFailed) -> None:
-        """Whoever waits for `failed` hears of it."""
+        """Make `failed` raise the error, which stops the node."""
         log.critical("%s: this node stops; look at the disk, and start it again", fatal)
         if not self.failed.done():
             self.failed.set_exception(fatal)
-            self.failed.exception()  # looked at: a node may be stopped before anybody waits for it
+            self.failed.exception()  # retrieved so that asyncio does not log it if nothing awaits `failed`
 
-    # --- checkpoints and the end
+    # --- checkpoints and closing
 
     def checkpoint(self, kinds: Sequence[str] = ALL_CHECKPOINTS) -> Callable[[], list[tuple[LogDir, OSError]]]:
-        """What to write, directory by directory: to be run in a thread. It gives back what could not be written."""
+        """Return a function that writes the checkpoints of all directories, to be run in a thread.
+
+        The function returns the directories whose checkpoints could not be written, with the errors.
+        """
         log_dirs = self.directories.online()
         partitions: dict[str, list[Partition]] = {log_dir.path: [] for log_dir in log_dirs}
         for partition in self._partitions.values():
@@ -341,7 +347,10 @@ class Replicas:
         return write
 
     def unsynced(self) -> list[Partition]:
-        """Partitions that want an fsync: a segment is finished (Kafka makes those durable on roll), or producers wait for it."""
+        """Return the partitions that need an fsync.
+
+        Either a segment is finished (Kafka makes those durable on roll) or producers wait for the fsync.
+        """
         return [
             partition
             for partition in self._partitions.values()
@@ -350,17 +359,17 @@ class Replicas:
         ]
 
     async def quiet(self) -> None:
-        """Returns when no fsync is under way and none is asked for."""
+        """Wait until no fsync is running or requested."""
         for partition in self.all():
             while partition.commit is not None and (under_way := partition.commit.under_way) is not None:
                 await under_way
 
     async def close(self) -> list[LogDir]:
-        """Clean: every log closed, every checkpoint written. Returns the directories of which all of that is true."""
+        """Close all logs and write all checkpoints; return the directories where all of that succeeded."""
         self._closed = True
         unclean = {broken.log_dir.path for broken in self._logs.broken.values() if broken.log_dir is not None}
         partitions = [partition for partition in self._partitions.values() if partition.offline is None]
-        # Many fsyncs side by side cost the disk little more than one.
+        # Many concurrent fsyncs cost the disk little more than one.
         shares = [partitions[number::CLOSING_THREADS] for number in range(CLOSING_THREADS)]
         closing = [self._loop.run_in_executor(None, _close_logs, share) for share in shares if share]
         for failures in await asyncio.gather(*closing):
@@ -373,14 +382,14 @@ class Replicas:
         return [log_dir for log_dir in self.directories.online() if log_dir.path not in unclean]
 
     def abandon(self) -> None:
-        """Gives all files up as they are, as a crash would."""
+        """Close all files without writing anything, as in a crash."""
         self._closed = True
         for partition in self._partitions.values():
             partition.log.abandon()
 
 
 def _close_logs(partitions: Sequence[Partition]) -> list[tuple[Partition, OSError]]:
-    """In a thread, for it blocks for the fsyncs. Those that could not be closed are given up as they are."""
+    """Close the logs and return those that failed, which are abandoned. Call this in a thread: fsyncs block."""
     failures = []
     for partition in partitions:
         try:
@@ -392,4 +401,4 @@ def _close_logs(partitions: Sequence[Partition]) -> list[tuple[Partition, OSErro
 
 
 def _nobody() -> None:
-    """Nobody listens yet."""
+    """Do nothing: the default while no callback is set."""

@@ -1,7 +1,7 @@
 """Requests, records and bytes of each topic on this broker, in the terms of Kafka's BrokerTopicMetrics.
 
-A partition refers to the counts of its topic, so that counting costs an addition and no look-up. Totals are the sum over all topics,
-those that were deleted included: they never go down.
+A partition refers to the counts of its topic, so that counting costs an addition and no lookup. Totals include deleted topics:
+they never go down.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class TopicTraffic:
         self.messages_in = 0
         self.bytes_in = 0
         self.bytes_out = 0
-        self.bytes_rejected = 0  # of batches larger than max.message.bytes
-        self.produces = 0  # batches that producers sent, refused ones included
-        self.fetches = 0  # reads for fetches, each partition of a request for itself
+        self.bytes_rejected = 0  # bytes of batches larger than max.message.bytes
+        self.produces = 0  # batches that producers sent, including refused ones
+        self.fetches = 0  # reads for fetches, counted once per partition of a request
         self.failed_produces = 0  # batches refused for a reason that a client cannot expect
         self.failed_fetches = 0
 

@@ -1,8 +1,9 @@
-"""Before a batch may open a transaction on a partition, the coordinator must know that partition as a part of it (KIP-890).
+"""Verification of transactions: the coordinator must know a partition before a batch may open one there (KIP-890).
 
-Theory: a marker ends what was written before it, so a batch of an ended transaction that comes late would open one that nobody ever ends,
-and hold back every reader. Hence a guard is put up BEFORE the coordinator is asked and must still stand AFTER it said yes, when the batch
-is appended. A marker takes it down, and so does the batch that opens the transaction. From then on the log itself knows that it is open.
+Theory: a marker ends what was written before it. A late batch of an ended transaction would therefore open a transaction that
+never ends and blocks all read_committed consumers. So a guard is set BEFORE the request to the coordinator and must still be
+there AFTER its confirmation, when the batch is appended. A marker removes the guard, and so does the batch that opens the
+transaction; from then on the log itself knows that the transaction is open.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from headrace.base.ids import TopicPartition
 from headrace.records.batch import BatchHeader
 from headrace.storage.producer_state import TRANSACTION_VERSION_2, ProducerEntry
 
-GUARDS_MAX = 10_000  # of one partition; beyond, the oldest falls, and its batch has to be sent again
+GUARDS_MAX = 10_000  # per partition; beyond this the oldest is removed, and its batch must be sent again
 
 
 class TransactionVerifier(Protocol):
@@ -28,11 +29,14 @@ class TransactionVerifier(Protocol):
         *,
         add: bool,
     ) -> dict[TopicPartition, ErrorCode]:
-        """What the coordinator says of each: NONE if it belongs to the open transaction. With `add` it is made to, if it can be."""
+        """Return the coordinator's verdict on each partition: NONE if it belongs to the open transaction.
+
+        With `add` the coordinator adds it if possible.
+        """
 
 
 class NoVerifier:
-    """Where transactions have no coordinator, none is ever open."""
+    """The verifier of a node without a transaction coordinator, where no transaction is ever open."""
 
     async def verify(
         self,
@@ -47,20 +51,20 @@ class NoVerifier:
 
 
 class Guard:
-    """Of one producer on one partition, shared by all of its batches that wait for the coordinator's word."""
+    """The guard of one producer on one partition, shared by all of its batches that wait for the coordinator."""
 
     __slots__ = ("adds", "epoch", "leader_epoch", "lowest_sequence")
 
     def __init__(self, epoch: int, lowest_sequence: int, leader_epoch: int, *, adds: bool) -> None:
         self.epoch = epoch
-        # A higher one is refused: if the coordinator could not be asked for the first batch, the second must not overtake it.
+        # A batch with a higher sequence is refused: if the first batch could not be verified, the second must not overtake it.
         self.lowest_sequence = lowest_sequence
         self.leader_epoch = leader_epoch
-        self.adds = adds  # the coordinator adds the partition: transaction version 2
+        self.adds = adds  # whether the coordinator adds the partition (transaction version 2)
 
     @property
     def waits(self) -> bool:
-        """For the coordinator."""
+        """Return whether the coordinator must verify the transaction."""
         return self is not OPEN and self is not UNGUARDED
 
     @property
@@ -68,15 +72,15 @@ class Guard:
         return TRANSACTION_VERSION_2 if self.adds else 0
 
 
-OPEN = Guard(-1, -1, -1, adds=False)  # a transaction of this epoch is open here: the coordinator need not be asked
-UNGUARDED = Guard(-1, -1, -1, adds=False)  # verification is switched off: nobody is asked, whatever is open
+OPEN = Guard(-1, -1, -1, adds=False)  # a transaction of this epoch is open here: no verification is needed
+UNGUARDED = Guard(-1, -1, -1, adds=False)  # verification is disabled: no batch is checked
 
 
 class Guards:
     __slots__ = ("_standing",)
 
     def __init__(self) -> None:
-        self._standing: dict[int, Guard] = {}  # by producer id, the oldest first
+        self._standing: dict[int, Guard] = {}  # by producer id, oldest first
 
     def __len__(self) -> int:
         return len(self._standing)
@@ -84,7 +88,10 @@ class Guards:
     def begin(
         self, entry: ProducerEntry | None, producer_id: int, epoch: int, sequence: int, leader_epoch: int, *, adds: bool
     ) -> Guard:
-        """BEFORE the coordinator is asked. `entry` is what the log knows of this producer. KafkaError if it is known with a later epoch."""
+        """Return the producer's guard, creating or updating it. Call this BEFORE the request to the coordinator.
+
+        `entry` is the log's state of this producer. Raise KafkaError if it has a later epoch.
+        """
         if entry is not None:
             if epoch < entry.epoch:
                 raise KafkaError(
@@ -105,7 +112,7 @@ class Guards:
         return guard
 
     def check(self, entry: ProducerEntry | None, header: BatchHeader, guard: Guard, leader_epoch: int) -> None:
-        """May this batch be appended? What the log checks by itself, a past epoch or a repeat, is left to it."""
+        """Raise KafkaError if this batch may not be appended; the log itself checks for stale epochs and duplicates."""
         if guard is UNGUARDED:
             return
         if entry is not None and header.producer_epoch <= entry.epoch:
@@ -126,15 +133,18 @@ class Guards:
             )
 
     def opened(self, producer_id: int) -> None:
-        """AFTER its first batch was appended."""
+        """Remove the producer's guard AFTER the first batch of its transaction was appended."""
         self._standing.pop(producer_id, None)
 
     def ended(self, producer_id: int, epoch: int) -> None:
-        """AFTER a marker was appended. One of version 2 bears the epoch of the NEXT transaction, for which a guard may stand already."""
+        """Remove the producer's guard AFTER a marker was appended.
+
+        A marker of version 2 has the epoch of the NEXT transaction, whose guard may already be set and is kept.
+        """
         guard = self._standing.get(producer_id)
         if guard is not None and not (guard.adds and guard.epoch == epoch):
             del self._standing[producer_id]
 
     def clear(self) -> None:
-        """Another term of leadership began: markers may have come in between that were not seen here."""
+        """Remove all guards when a new leader term begins: markers may have been written that were not seen here."""
         self._standing.clear()

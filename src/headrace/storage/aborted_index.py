@@ -1,6 +1,6 @@
-"""`.txnindex`: the aborted transactions whose markers lie in the segment, for readers with read_committed.
+"""`.txnindex`: the aborted transactions whose markers are in the segment, for read_committed consumers.
 
-34 bytes an entry, in the order of the markers; the file exists only where a transaction was aborted.
+Entries have 34 bytes and are in the order of the markers. The file exists only if a transaction was aborted.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _LAST_OFFSET = attrgetter("last_offset")
 class AbortedTransaction(NamedTuple):
     producer_id: int
     first_offset: int
-    last_offset: int  # of the marker
-    last_stable_offset: int  # when the marker was written
+    last_offset: int  # offset of the marker
+    last_stable_offset: int  # last stable offset when the marker was written
 
 
 class AbortedIndex(IndexFile):
@@ -54,7 +54,7 @@ class AbortedIndex(IndexFile):
         entries.append(transaction)
 
     def note(self, completed: CompletedTransaction | None) -> None:
-        """What a marker has completed, or is about to."""
+        """Add the transaction that a marker has completed or is about to complete, if it was aborted."""
         if completed is not None and completed.aborted:
             self.append(
                 AbortedTransaction(
@@ -63,7 +63,7 @@ class AbortedIndex(IndexFile):
             )
 
     def collect(self, start_offset: int, upper_offset: int) -> tuple[list[AbortedTransaction], bool]:
-        """The transactions that overlap the range, and whether later segments can hold none that do."""
+        """Return the transactions that overlap the range, and True if no later segment can contain another one."""
         found, entries = [], self.entries()
         first = bisect_left(entries, start_offset, key=_LAST_OFFSET)
         for transaction in islice(entries, first, None) if first else entries:
@@ -74,7 +74,7 @@ class AbortedIndex(IndexFile):
         return found, False
 
     def truncate_to(self, offset: int) -> None:
-        """Drops the transactions whose markers lie at or above `offset`."""
+        """Drop the transactions whose markers are at or above `offset`."""
         entries = self.entries()
         kept = [transaction for transaction in entries if transaction.last_offset < offset]
         if len(kept) != len(entries):
@@ -114,13 +114,17 @@ class AbortedIndex(IndexFile):
 def collect_aborted(
     segments: Sequence[Segment], start_offset: int, upper_offset: int, read: FileRange | None
 ) -> list[AbortedTransaction]:
-    """`segments` from the one that holds `start_offset` on: what is aborted late has its marker in a later one."""
+    """Return the aborted transactions that overlap the range from `start_offset` up to `upper_offset`.
+
+    `segments` begins with the one that contains `start_offset` and includes all later ones: a transaction that was aborted
+    late has its marker in a later segment. `read` lowers the upper bound to about the end of that range.
+    """
     found: list[AbortedTransaction] = []
     bound: int | None = None
     for segment in segments:
         if not segment.aborted_index.entries():
             continue
-        if bound is None:  # only now: hardly any log has aborted transactions
+        if bound is None:  # computed lazily: few logs have aborted transactions
             bound = min(upper_offset, _end(segments, read))
         more, complete = segment.aborted_index.collect(start_offset, bound)
         found += more

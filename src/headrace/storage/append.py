@@ -1,4 +1,4 @@
-"""What comes before and after the write of batches: the shape of a follower's buffer, the answer to an append."""
+"""Steps around the write of batches: checking a leader's batches, stamping, replaying into the producer state."""
 
 from __future__ import annotations
 
@@ -25,26 +25,28 @@ _CRC = Struct(">I")
 
 
 class UnexpectedBatch(HeadraceError):
-    """A leader sent batches that do not continue our log: a lower offset, or a leader epoch that goes back."""
+    """A leader sent batches that do not continue this log: the offset or the leader epoch goes back."""
 
 
 class AppendInfo(NamedTuple):
     first_offset: int
     last_offset: int
-    log_append_time: (
-        int  # -1 unless the broker stamped the time; of a duplicate always the time of the first one, as Kafka has it
-    )
-    duplicate: bool  # nothing was written: these are the offsets of the first time
+    # -1 unless the broker stamped the time; for a duplicate always the timestamp of the first append, as in Kafka.
+    log_append_time: int
+    duplicate: bool  # True if nothing was written; the offsets are then those of the first append
     completed: CompletedTransaction | None = None
 
 
 class FollowerBatches(NamedTuple):
     headers: list[BatchHeader]
-    size: int  # of the whole batches; a partial one at the end, which a fetch may leave, is not counted
+    size: int  # bytes of the whole batches; excludes a partial batch at the end, which a fetch may leave
 
 
 def analyze_follower(buffer: Buffer, log_end: int, latest_epoch: int) -> FollowerBatches:
-    """Checks what a leader sent: structure, checksums, ascending offsets and epochs. CorruptBatch, UnexpectedBatch."""
+    """Check what a leader sent: structure, checksums, ascending offsets and epochs.
+
+    Raise CorruptBatch or UnexpectedBatch if a check fails.
+    """
     headers = []
     size = 0
     next_offset, epoch = log_end, latest_epoch
@@ -63,21 +65,24 @@ def analyze_follower(buffer: Buffer, log_end: int, latest_epoch: int) -> Followe
 
 
 def stamp_max_timestamp(batch: bytearray | memoryview, header: BatchHeader, max_timestamp: int) -> None:
-    """A client may claim a largest timestamp that none of its records has; the log holds the true one."""
+    """Correct the largest timestamp of a batch whose client claimed one that none of its records has."""
     _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, header.attributes & ~LOG_APPEND_TIME)
     _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, max_timestamp)
     _CRC.pack_into(batch, _CRC_AT, checksum(batch, 0, header.size))
 
 
 def transaction_marker(batch: Buffer) -> TransactionMarker | None:
-    """None for a control batch that ends no transaction, or whose record the cleaner has removed."""
+    """Return a control batch's marker; None if it ends no transaction or the cleaner has removed its record."""
     for record in parse_control_batch(batch):
         return parse_marker(record)
     return None
 
 
 def replay_batch(producers: ProducerState, header: BatchHeader, batch: Buffer | None) -> CompletedTransaction | None:
-    """Takes a batch that lies in the log into the producer state: whoever led checked it. Control batches need bytes."""
+    """Apply a batch of the log to the producer state and return the transaction it completes, if any.
+
+    The batch is not checked: the leader did that before it was written. `batch` may be None only for data batches.
+    """
     if header.producer_id < 0:
         return None
     if not header.is_control:

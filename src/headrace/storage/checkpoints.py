@@ -1,6 +1,6 @@
 """The small text files: offset checkpoints, leader epochs, `meta.properties`, the clean-shutdown marker.
 
-Each is encoded and parsed as bytes here; errors name the file and the line.
+They are encoded and parsed here; errors name the file and, where possible, the line.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ INT64_MAX = 2**63 - 1
 
 
 class CorruptCheckpoint(CorruptData):
-    """A checkpoint that cannot be read as what it should be."""
+    """A checkpoint whose contents are invalid."""
 
 
 class MetaProperties(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class MetaProperties(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_text(files: Files, path: str, limit: int) -> str | None:
-    """None if there is no such file."""
+    """Return the contents of a file of at most `limit` bytes; None if it does not exist."""
     try:
         data = read_all(files, path, limit)
     except FileNotFoundError:
@@ -61,7 +61,10 @@ def _number(path: str, line: int, text: str, low: int, high: int) -> int:
 
 
 def _entries(path: str, text: str, fields: int) -> Iterable[tuple[int, list[str]]]:
-    """Line numbers and fields of a checkpoint: its version, the count, and one entry a line. An empty file has no entries."""
+    """Yield the line number and fields of each entry of a checkpoint.
+
+    The file has the version, the number of entries and one entry per line. An empty file has no entries.
+    """
     lines = text.splitlines()
     if not lines:
         return
@@ -94,7 +97,7 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def read_offsets(files: Files, path: str) -> dict[TopicPartition, int]:
-    """Empty if there is no such file."""
+    """Return the offsets of a checkpoint file, empty if it does not exist."""
     text = read_text(files, path, CHECKPOINT_BYTES_MAX)
     return {} if text is None else parse_offsets(path, text)
 
@@ -152,7 +155,7 @@ def encode_meta_properties(meta: MetaProperties) -> bytes:
 
 
 def read_clean_shutdown(files: Files, path: str) -> int | None:
-    """The broker epoch of a clean shutdown, -1 if the marker does not tell, None if there is no marker."""
+    """Return the broker epoch of a clean shutdown; -1 if the marker does not contain it, None if there is no marker."""
     text = read_text(files, path, PROPERTIES_BYTES_MAX)
     if text is None:
         return None
@@ -160,7 +163,7 @@ def read_clean_shutdown(files: Files, path: str) -> int | None:
         marker = json.loads(text)
         return int(marker["brokerEpoch"]) if marker.get("version") == 0 else -1
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return -1  # an empty marker, as old brokers left it, still says: clean
+        return -1  # old brokers left an empty marker, which also means a clean shutdown
 
 
 def encode_clean_shutdown(broker_epoch: int) -> bytes:

@@ -1,7 +1,7 @@
-"""One run of cleaning: the keys of the dirty part go into the offset map, then segments are copied without what is out of date.
+"""One run of the cleaner: maps the keys of the dirty part to offsets, then copies segments without outdated records.
 
-A run is a row of steps, each to be taken in a thread and short enough to be stopped or throttled between two of them. It touches nothing
-that the log uses: what it gives are finished segments, named `.cleaned` and synced, for `swap` to put in their place.
+A run consists of short steps, taken in a thread, so that it can be stopped or throttled between two of them. It changes nothing
+that the log uses: it produces finished segments, named `.cleaned` and synced, which `swap` then puts in place.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from headrace.storage.segment import Run, Segment
 SLOT_BYTES = 24
 SLOTS_MIN = 64
 CHUNK_BYTES_MIN = 16 * 1024
-MAP_BYTES_MAX = 2**31 - 1  # of one run, as in Kafka
+MAP_BYTES_MAX = 2**31 - 1  # largest offset map of a run, as in Kafka
 _CRC_AT = 17
 _PEEK_BYTES = 17
 
 
 class CleanerLimits(Struct, frozen=True):
-    """Of one run."""
+    """Limits of one run."""
 
     map_bytes: int
     load_factor: float
-    chunk_bytes: int  # read at once
-    step_bytes: int  # read and written by one step
+    chunk_bytes: int  # bytes per read
+    step_bytes: int  # bytes read and written per step
 
 
 class CleanerStats(Struct):
@@ -57,11 +57,11 @@ class CleanerStats(Struct):
     records_read: int = 0
     records_kept: int = 0
     keys: int = 0
-    map_share: float = 0.0  # how full the map became
+    map_share: float = 0.0  # fraction of the map's slots that were used
 
 
 class Replacement(Struct):
-    """A finished segment; whoever takes it over says so."""
+    """A finished segment and those it replaces. Its files are deleted unless `taken` is set before the next step."""
 
     old: Sequence[Segment]
     new: Segment
@@ -69,7 +69,7 @@ class Replacement(Struct):
 
 
 def make_map(limits: CleanerLimits, records_max: int, secret: bytes) -> OffsetMap:
-    """No larger than a log with so many offsets can fill it."""
+    """Return an offset map within the limits, and no larger than `records_max` offsets can fill."""
     load = min(max(limits.load_factor, 0.01), 0.99)
     slots = min(limits.map_bytes, MAP_BYTES_MAX) // SLOT_BYTES
     slots = max(SLOTS_MIN, min(slots, int(records_max / load) + 2))
@@ -84,7 +84,7 @@ class Cleaning:
         self._now_ms = now_ms
         self._horizon_ms = now_ms + plan.config.delete_retention_ms
         self.stats = CleanerStats()
-        self.cleaned_to = plan.first_dirty  # once all steps are taken
+        self.cleaned_to = plan.first_dirty  # advanced when all steps are done
         self._map: OffsetMap
         self._transactions: CleanedTransactions
         self._last_batches: LastBatches
@@ -93,7 +93,10 @@ class Cleaning:
         self._runs: list[Run] = []
 
     def steps(self) -> Iterator[int | Replacement]:
-        """Bytes that were read and written since the last step, or a finished segment. CorruptData: the log cannot be cleaned."""
+        """Yield after each step the bytes read and written since the last one, or a finished segment.
+
+        Raise CorruptData if the log cannot be cleaned.
+        """
         plan = self._plan
         self._map = make_map(self._limits, plan.end - plan.first_dirty, self._secret)
         self._map.latest = plan.first_dirty - 1
@@ -134,7 +137,7 @@ class Cleaning:
         yield done
 
     def _note(self, buffer: bytes, segment: Segment) -> tuple[int, bool]:
-        """How much of the buffer is noted, and whether the map is full."""
+        """Enter a buffer's keys into the map; return how many bytes were processed and whether the map is full."""
         position = 0
         while True:
             position, records, status = self._map.note_plain(buffer, position, self._plan.first_dirty)
@@ -152,7 +155,7 @@ class Cleaning:
             position += header.size
 
     def _note_batch(self, header: BatchHeader, batch: memoryview) -> bool:
-        """False if the map is full."""
+        """Enter a batch's keys into the map; return False if the map is full."""
         start = self._plan.first_dirty
         if header.is_control:
             self._transactions.ends(header, batch)
@@ -193,10 +196,10 @@ class Cleaning:
                         done = 0
             into.finish()
             into.seal(group[-1].next_offset)
-            # Or retention, where no record tells the age, would count from every cleaning anew.
+            # Otherwise the retention of records without timestamps would start over with each run.
             plan.log.files.set_modified_ms(into.file.path, group[-1].modified_ms())
             for file in into.files_to_sync():
-                file.sync()  # BEFORE any name may point at it
+                file.sync()  # BEFORE the segment may be renamed into place
             yield done
             yield replacement
         finally:
@@ -223,7 +226,7 @@ class Cleaning:
         return len(data)
 
     def _sift(self, buffer: bytes, segment: Segment, keep_end: int) -> int:
-        """How much of the buffer is done; what is left of it goes to the pieces."""
+        """Add what is kept of a buffer to the pieces and return how many bytes were processed."""
         position = 0
         run_bytes = self._plan.config.index_interval_bytes
         while True:
@@ -236,7 +239,7 @@ class Cleaning:
                 raise CorruptBatch(f"{segment.file.path}: a batch holds records that cannot be read")
             if status != OTHER:
                 if runs and position > before:
-                    continue  # it may have stopped for the number of runs
+                    continue  # it may have stopped at the limit of runs per call
                 return position
             batch = _whole(buffer, position)
             if batch is None:
@@ -271,13 +274,15 @@ class Cleaning:
         self.stats.records_kept += records
 
     def _keep_empty(self, header: BatchHeader, keep_end: int) -> None:
-        """Without its records, if it is the last one of its producer, or the last one here: the log must not end before the next
-        segment begins."""
+        """Keep a batch without its records if it is the last one of its producer or of the new segment.
+
+        The segment must not end before the next one begins.
+        """
         if header.next_offset == keep_end or (header.producer_id >= 0 and self._last_batches.holds(header)):
             self._keep(*empty_batch(header), 0)
 
     def _sift_legacy(self, header: BatchHeader, batch: memoryview) -> None:
-        """Old formats are never written, so a message that wraps others stays as a whole if any of them does."""
+        """Keep a message of an old format unchanged if any record in it is kept, as old formats are never written."""
         for record in decode_any_records(batch):
             is_last = record.key is not None and record.offset >= self._map.get(record.key)
             if is_last or record.offset > self._map.latest:
@@ -287,7 +292,7 @@ class Cleaning:
     def _sift_batch(self, header: BatchHeader, batch: memoryview, keep_end: int) -> None:
         horizon_ms = header.base_timestamp if header.attributes & DELETE_HORIZON else None
         is_past = horizon_ms is not None and horizon_ms <= self._now_ms
-        is_free = False  # a marker that nothing needs
+        is_free = False  # whether this is a marker that is no longer needed
         if header.is_control:
             is_free, aborted = self._transactions.ends(header, batch)
             if aborted is not None:
@@ -339,7 +344,7 @@ class Cleaning:
 
 
 def _whole(buffer: bytes, position: int) -> memoryview | None:
-    """The batch or message at `position`; None if it is not all there."""
+    """Return the batch or message at `position`; None if the buffer does not contain all of it."""
     if len(buffer) - position < _PEEK_BYTES:
         return None
     size, _ = peek_size_and_magic(buffer, position)
@@ -347,7 +352,7 @@ def _whole(buffer: bytes, position: int) -> memoryview | None:
 
 
 def _larger(buffer: bytes, segment: Segment, position: int) -> int:
-    """What must be read at once, where the buffer held no whole batch."""
+    """Return how many bytes to read when the buffer contained no whole batch. Raise CorruptBatch if none can follow."""
     size = peek_size_and_magic(buffer, 0)[0] if len(buffer) >= _PEEK_BYTES else 0
     if not len(buffer) < size <= segment.size - position:
         raise CorruptBatch(f"{segment.file.path}: no whole batch stands at {position}")

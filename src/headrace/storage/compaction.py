@@ -1,8 +1,8 @@
-"""What a compacted log may lose: how dirty it is, how far it may be cleaned, which segments become one, what is left of a batch.
+"""Decisions of log compaction: how dirty a log is, how far to clean it, which segments to merge, which batches to drop.
 
-A record stays if it is the last of its key. Everything below `first_dirty` was cleaned before; what is dirty is read twice, once to note
-the last offset of each key and once, with all that lies before it, to be copied without what is out of date. The active segment, undecided
-transactions and what is younger than `min.compaction.lag.ms` are not touched (KIP-58, KIP-98, KIP-354, KIP-534).
+A record is kept if it is the last one of its key. Everything below `first_dirty` was cleaned before. The dirty part is read twice:
+once to note the last offset of each key, and once, together with the clean part, to copy it without outdated records. The active
+segment, open transactions and records younger than `min.compaction.lag.ms` are left alone (KIP-58, KIP-98, KIP-354, KIP-534).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from headrace.storage.log_config import LONG_MAX, LogConfig
 from headrace.storage.producer_state import NO_OFFSET, ProducerEntry
 from headrace.storage.segment import RELATIVE_OFFSET_MAX, Segment
 
-GROUP_SEGMENTS_MAX = 64  # renamed in one turn of the event loop
+GROUP_SEGMENTS_MAX = 64  # segments merged into one; their files are renamed in one turn of the event loop
 
 
 class Cleanable(NamedTuple):
-    """How much of a log is clean, and how much could be."""
+    """How much of a log is clean, and how much can be cleaned."""
 
     first_dirty: int
-    end: int  # the base offset of the first segment that must stay as it is
+    end: int  # base offset of the first segment that must not be cleaned
     clean_bytes: int
     cleanable_bytes: int
-    overdue_ms: int  # by `max.compaction.lag.ms`
+    overdue_ms: int  # time since `max.compaction.lag.ms` was exceeded, or 0
 
     @property
     def dirty_ratio(self) -> float:
@@ -42,7 +42,7 @@ class Cleanable(NamedTuple):
 
 
 def first_dirty_offset(log: Log) -> int:
-    """A checkpoint that lies outside the log is of another time: all of it counts as dirty then."""
+    """Return the offset from which on the log is dirty: all of it if the cleaner checkpoint is outside the log."""
     return log.cleaned_to if log.log_start <= log.cleaned_to <= log.log_end else log.log_start
 
 
@@ -74,7 +74,7 @@ def _overdue_ms(dirty: Sequence[Segment], config: LogConfig, now_ms: int) -> int
 
 
 class CleaningPlan(NamedTuple):
-    """All that a run of cleaning needs to know of the log, taken in one turn: from here on a thread may work by itself."""
+    """A consistent view of the log, taken in one turn of the event loop, from which a thread can clean it."""
 
     log: Log
     generation: int
@@ -103,8 +103,10 @@ def plan_cleaning(log: Log, found: Cleanable) -> CleaningPlan:
 
 
 class LastBatches:
-    """Of the active producers: what must not be lost, or they could not go on. A producer that wrote nothing under its epoch has only a
-    marker that says which epoch that is."""
+    """The last batch of each active producer, which must be kept so that the producer can continue.
+
+    A producer that wrote nothing in its epoch has only the marker that carries the epoch.
+    """
 
     def __init__(self, producers: Sequence[ProducerEntry]) -> None:
         self._last = {entry.producer_id: (entry.epoch, _last_offset(entry)) for entry in producers}
@@ -120,7 +122,11 @@ class LastBatches:
 
 
 def _last_offset(entry: ProducerEntry) -> int:
-    """The entry lives on while a thread reads it: whatever it has just become, older batches need it no more."""
+    """Return the last offset of a producer, or NO_OFFSET.
+
+    The event loop may change the entry while a thread reads it. Any value is fine: a newer one only means that older batches
+    are no longer needed.
+    """
     try:
         return entry.batches[-1].last_offset
     except IndexError:
@@ -128,7 +134,7 @@ def _last_offset(entry: ProducerEntry) -> int:
 
 
 def group_segments(segments: Sequence[Segment], config: LogConfig) -> Iterator[list[Segment]]:
-    """Neighbours that fit into one segment: by size, by the size of each index, by what a relative offset can say."""
+    """Group adjacent segments that fit into one by log size, by the size of each index and by relative offset."""
     group: list[Segment] = []
     log_bytes = index_bytes = time_index_bytes = 0
     for segment in segments:
@@ -155,17 +161,20 @@ def group_segments(segments: Sequence[Segment], config: LogConfig) -> Iterator[l
 
 
 class CleanedTransactions:
-    """Which transactions the batches read so far belong to. Data of aborted ones goes at once; a marker may go when none of its data
-    was met, which is in the next cleaning at the earliest."""
+    """The transactions of the batches read so far.
+
+    Data of aborted transactions is dropped at once. A marker may be dropped when a run finds no data of its transaction, which
+    is in the next run at the earliest.
+    """
 
     def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
-        self._ahead = sorted(aborted, key=lambda one: -one.first_offset)  # the next one is the last
-        self._aborted: dict[int, AbortedTransaction] = {}  # open at this place, by producer
-        self._met: set[int] = set()  # producers of aborted ones of which data was met
-        self._committed: set[int] = set()  # producers with data of a transaction that was committed
+        self._ahead = sorted(aborted, key=lambda one: -one.first_offset)  # not reached yet, next one last
+        self._aborted: dict[int, AbortedTransaction] = {}  # open at the current offset, by producer id
+        self._met: set[int] = set()  # ids of producers for whose open aborted transaction data was found
+        self._committed: set[int] = set()  # ids of producers with data of a transaction that was not aborted
 
     def drops(self, header: BatchHeader) -> bool:
-        """A batch of data: whether its transaction was aborted."""
+        """Return whether a data batch belongs to an aborted transaction."""
         if not header.is_transactional:
             return False
         self._advance(header.last_offset)
@@ -177,7 +186,7 @@ class CleanedTransactions:
         return False
 
     def ends(self, header: BatchHeader, batch: Buffer) -> tuple[bool, AbortedTransaction | None]:
-        """A control batch: whether nothing is left that needs it; and the aborted transaction that a reader still has to hear of."""
+        """Return whether a control batch is unneeded, and the aborted transaction to keep in the index, if any."""
         self._advance(header.last_offset)
         if header.record_count == 0:
             return True, None  # emptied by an earlier cleaning

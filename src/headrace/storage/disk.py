@@ -1,7 +1,7 @@
 """The real disk behind the Files port.
 
-Descriptors are scarce (thousands of partitions, three files a segment), so a File keeps its path and size for ever and its
-descriptor only while it is in use: past the bound the descriptors not used lately are closed, and opened again on demand.
+Descriptors are scarce (thousands of partitions, three files per segment). A file always keeps its path and size, but beyond the
+bound the descriptors that were not used recently are closed and reopened on demand.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from threading import Lock
 from headrace.storage.files import Buffer, ShortWrite
 
 OPEN_FILES_MIN = 64
-OPEN_FILES_RESERVE_MIN = 256  # sockets, libraries, the event loop
+OPEN_FILES_RESERVE_MIN = 256  # descriptors for sockets, libraries and the event loop
 EXACT_PROBE_BYTES = 64 * 1024
-PROBE_STRIDE_BYTES = (
-    64 * 1024
-)  # half of the kernel's usual read-ahead: what it fetched together it mostly keeps together
+# Half of the kernel's usual read-ahead: pages that were read together mostly stay cached together.
+PROBE_STRIDE_BYTES = 64 * 1024
 FILE_MODE = 0o644
 _CACHED_ONLY = getattr(os, "RWF_NOWAIT", 0)
 _NOT_CACHED = frozenset({errno.EAGAIN, errno.EWOULDBLOCK})
@@ -31,7 +30,10 @@ _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 def open_files_bound() -> int:
-    """A quarter of the process limit, at least the reserve, stays free for everything that is not a log."""
+    """Return how many log files may be open.
+
+    A quarter of the process limit, at least the reserve, is left for everything else.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         soft = 1 << 20
@@ -39,10 +41,10 @@ def open_files_bound() -> int:
 
 
 class DiskFile:
-    """Appends and truncations come from one thread; reads and syncs may come from others.
+    """An open file. Appends and truncations come from one thread; reads and syncs may come from others.
 
-    The lock guards the descriptor only and is never held over a slow call: a reader or syncer pins the descriptor, so that nobody
-    closes it (and the kernel gives its number to another file) while it is under way.
+    The lock guards the descriptor and is not held during reads and syncs. They pin the descriptor instead, so that it is not
+    closed, and its number not reused by the kernel, while they run.
     """
 
     __slots__ = ("_closed", "_descriptor", "_files", "_lock", "_pins", "_size", "_used", "path")
@@ -70,7 +72,7 @@ class DiskFile:
                 written = os.pwrite(self._descriptor, data, position)
             except OSError as error:
                 os.ftruncate(self._descriptor, position)
-                error.filename = self.path  # a call on a descriptor does not know it
+                error.filename = self.path  # errors of calls on a descriptor lack the path
                 raise
             if written != len(data):
                 os.ftruncate(self._descriptor, position)
@@ -106,7 +108,7 @@ class DiskFile:
                 buffer = bytearray(size)
                 got = os.preadv(descriptor, (buffer,), position, _CACHED_ONLY)
                 return bytes(buffer) if got == size else None
-            # A large range is probed by single bytes and then read at once: into a bytearray it would be copied twice.
+            # A large range is probed with single bytes and then read at once: a read into a bytearray would copy it twice.
             _probe(descriptor, position, size)
             return os.pread(descriptor, size, position)
         except OSError as error:
@@ -163,7 +165,7 @@ class DiskFile:
             self._unpin()
 
     def move(self, path: str) -> None:
-        with self._lock:  # a reader that has to open it again finds the old name or the new one, and the file under it
+        with self._lock:  # a reader that must reopen the file always finds it under `path`
             os.replace(self.path, path)
             self.path = path
 
@@ -175,7 +177,7 @@ class DiskFile:
                 self._close_descriptor()
 
     def release_descriptor(self) -> bool:
-        """Called to make room; False if it is in use now or was lately."""
+        """Close the descriptor to free a slot; return False if it is in use or was used recently."""
         if self._used:
             self._used = False
             return False
@@ -216,7 +218,7 @@ class DiskFile:
 
 
 def _probe(descriptor: int, position: int, size: int) -> None:
-    """One byte of every stretch that the kernel reads and drops together; BlockingIOError if one is not in memory."""
+    """Read one byte per read-ahead stretch and the last byte. Raise BlockingIOError if one is not in the page cache."""
     byte = (bytearray(1),)
     last = position + size - 1
     for probe in range(position, last, PROBE_STRIDE_BYTES):
@@ -225,7 +227,10 @@ def _probe(descriptor: int, position: int, size: int) -> None:
 
 
 class DiskFiles:
-    """Which descriptors to close is decided by second chance, an LRU whose bookkeeping on the hot path is one store."""
+    """The real file system.
+
+    Descriptors to close are chosen by the second-chance algorithm, an approximation of LRU that costs one store on the hot path.
+    """
 
     def __init__(self, open_files_max: int | None = None) -> None:
         self.open_files_max = open_files_bound() if open_files_max is None else open_files_max
@@ -246,13 +251,13 @@ class DiskFiles:
     def opened(self, file: DiskFile) -> None:
         held = self._open
         held[file] = None
-        # Every file gets at most two looks, so the hand stops even if all are in use.
+        # Each file is checked at most twice, so that the loop ends even if all are in use.
         looks = 2 * len(held)
         while len(held) > self.open_files_max and looks > 0:
             looks -= 1
             try:
                 oldest, _ = held.popitem(last=False)
-            except KeyError:  # another thread made room
+            except KeyError:  # another thread closed files
                 return
             if oldest is file or not oldest.release_descriptor():
                 held[oldest] = None
@@ -308,13 +313,13 @@ class DiskFiles:
 
     @contextmanager
     def lock(self, path: str) -> Iterator[None]:
-        """Two locks in one: `flock` also keeps two nodes in one process apart, `lockf` is the one a Java process asks for."""
+        """Take two locks: `flock` also works between two nodes in one process, and Java processes use `lockf`."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except PermissionError as error:  # POSIX lets the kernel answer EACCES as well as EAGAIN
+            except PermissionError as error:  # POSIX allows EACCES as well as EAGAIN
                 raise BlockingIOError(errno.EAGAIN, "locked by another process", path) from error
             yield
         finally:

@@ -1,4 +1,7 @@
-"""Segments that left their log: renamed to `.deleted` at once, removed after `file.delete.delay.ms`, when nobody reads them any more."""
+"""Segments that left their log: renamed to `.deleted` at once, removed after `file.delete.delay.ms`.
+
+The delay lets reads of the segments finish.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ class Doomed(NamedTuple):
     due_ms: int
     files: Files
     segments: Sequence[Segment]
-    paths: Sequence[str]  # of their producer snapshots
+    paths: Sequence[str]  # paths of the segments' producer snapshots
 
     def remove(self) -> None:
-        """In a thread: large files take their time to go."""
+        """Remove the files. Call this in a thread: removing large files takes time."""
         for segment in self.segments:
             segment.delete()
         for path in self.paths:
@@ -39,19 +42,19 @@ class DoomedSegments:
             try:
                 segment.mark_deleted()
             except OSError as error:
-                # Without the new name it would come back with a crash before it is removed: no harm.
+                # Without the new name a crash before the removal brings the segment back, which is harmless.
                 if not is_passing(error):
                     raise
 
     def take(self, now_ms: int) -> list[Doomed]:
-        """Those whose time has come; the caller removes them."""
+        """Return the segments that are due, for the caller to remove."""
         due = [doomed for doomed in self._waiting if doomed.due_ms <= now_ms]
         if due:
             self._waiting = deque(doomed for doomed in self._waiting if doomed.due_ms > now_ms)
         return due
 
     def close(self) -> None:
-        """They are left to the next start."""
+        """Close all files and leave their removal to the next start."""
         for doomed in self._waiting:
             for segment in doomed.segments:
                 segment.close()

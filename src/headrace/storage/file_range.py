@@ -1,4 +1,4 @@
-"""What a read gives: where the bytes of whole batches lie. They stay readable while the segment leaves the log."""
+"""The result of a log read: where the batches are in a file. It stays readable after the segment leaves the log."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from typing import NamedTuple
 
 from headrace.storage.files import File
 
-SEND_FILE_MIN = 128 * 1024  # below it, reading and writing costs less than a sendfile
+SEND_FILE_MIN = 128 * 1024  # bytes; below this, read and write cost less than sendfile
 
 
 class FileRange:
-    """Bytes of a log file: to be read here if they are in memory, in a thread if not, or to be sent from file to socket."""
+    """A range of bytes in a log file.
+
+    It is read on the event loop if it is in the page cache and in a thread if not, or it is sent from file to socket.
+    """
 
     __slots__ = ("file", "position", "size")
 
@@ -26,7 +29,7 @@ class FileRange:
         return self.file.read(self.position, self.size) if self.size else b""
 
     def read_cached(self) -> bytes | FileRange | None:
-        """Its bytes if they are few; itself, for `send_to`, if they are many; None if they do not all lie in memory."""
+        """Return the bytes of a small range, a large range itself (for `send_to`), or None if not all is cached."""
         if self.size < SEND_FILE_MIN:
             return self.file.read_cached(self.position, self.size) if self.size else b""
         return self if self.file.is_cached(self.position, self.size) else None
@@ -35,7 +38,10 @@ class FileRange:
         return self.file.send(descriptor, self.position, self.size)
 
     def front(self, size: int) -> bytes:
-        """OSError if the file has become shorter: somebody was promised these bytes."""
+        """Return up to `size` bytes from the start of the range.
+
+        Raise OSError if the file now ends before the range: the response already announces these bytes.
+        """
         data = self.file.read(self.position, min(size, self.size))
         if not data:
             raise OSError(f"{self.file.path} ends before {self.position}")
@@ -46,8 +52,9 @@ class FileRange:
 
 
 class LogRead(NamedTuple):
-    """Whole batches from the one that holds the asked offset on; only the limit of bytes may cut the last one short."""
+    """Batches from the one that contains the requested offset; only the byte limit may cut the last one short."""
 
     range: FileRange
-    first_offset: int  # of the first batch: at or below the asked offset, above it where records were removed
-    first_batch_size: int  # what the range must hold to be of use
+    # Base offset of the first batch, or an offset in the gap before it; above the requested offset if records were removed.
+    first_offset: int
+    first_batch_size: int  # bytes; a shorter range is of no use

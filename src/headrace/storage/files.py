@@ -1,5 +1,6 @@
-"""The port to the disk. `disk` is the real one, `testing.simulator.disk` the one that tears, forgets, fills up and flips bits.
+"""The port to the disk.
 
+`disk` is the real implementation; `testing.simulator.disk` simulates torn and lost writes, full disks and flipped bits.
 Every method may raise OSError. Nothing is durable before `sync` (contents) and `sync_dir` (names).
 """
 
@@ -19,89 +20,99 @@ STARVED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def is_passing(error: OSError) -> bool:
-    """A disk without room, or a process without descriptors or memory: what is stored is sound, and a later try may succeed."""
+    """Return whether the error is a lack of disk space, descriptors or memory.
+
+    The stored data is then intact, and a later attempt may succeed.
+    """
     return error.errno in DISK_FULL or error.errno in STARVED
 
 
 def bytes_lacking(error: OSError, wanted: int) -> int | None:
-    """Return how much space would let a write of `wanted` bytes succeed; None if space was not what it lacked.
+    """Return how much free space a write of `wanted` bytes needs; None if the error is not a lack of space.
 
-    What a user's quota still allows cannot be asked of a volume, so with EDQUOT no amount is known to be enough."""
+    A volume does not report what a user's quota still allows, so for EDQUOT no amount is known to be enough.
+    """
     if error.errno not in DISK_FULL:
         return None
     return wanted if error.errno == errno.ENOSPC else sys.maxsize
 
 
 class ShortWrite(OSError):
-    """The disk took only a part; the file was cut back to where it was before the write."""
+    """The disk accepted only part of the data; the file was truncated to its size before the write."""
 
 
 class File(Protocol):
-    """One open file. Reads and appends name their position: there is no cursor."""
+    """An open file without a cursor: reads name their position, and appends go to the end."""
 
     path: str
 
     def size(self) -> int: ...
 
     def append(self, data: Buffer) -> int:
-        """Writes at the end and returns the position of the first byte. All or nothing: a short write is cut back, then raised."""
+        """Write at the end and return the position of the first byte.
+
+        All or nothing: after a short write the file is truncated to its old size and ShortWrite is raised.
+        """
 
     def read(self, position: int, size: int) -> bytes:
-        """May return fewer bytes at the end of the file."""
+        """Return `size` bytes at `position`, or fewer at the end of the file."""
 
     def read_cached(self, position: int, size: int) -> bytes | None:
-        """The same if all of it lies in memory; None says: ask again with `read` in a thread."""
+        """Return what `read` would if all of it is in the page cache; None if the caller must `read` in a thread."""
 
     def is_cached(self, position: int, size: int) -> bool:
-        """Whether all of it lies in memory now, as far as a few looks can tell."""
+        """Return whether the range is in the page cache, as far as a few probes can tell."""
 
     def send(self, descriptor: int, position: int, size: int) -> int:
-        """From the file to a socket without a copy through us; returns how much went. BlockingIOError if the socket is full."""
+        """Send bytes from the file to a socket without copying them through the process; return how many were sent.
+
+        Raise BlockingIOError if the socket is full.
+        """
 
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None: ...
 
     def move(self, path: str) -> None:
-        """Renames it, atomically; whoever holds the file goes on using it."""
+        """Rename the file atomically; this object stays usable."""
 
     def close(self) -> None: ...
 
 
 class Files(Protocol):
     def open(self, path: str, *, create: bool = False) -> File:
-        """FileNotFoundError unless it exists or create is true."""
+        """Open a file. Raise FileNotFoundError if it does not exist and `create` is false."""
 
     def list_dir(self, path: str) -> Sequence[str]:
-        """Sorted names; FileNotFoundError if there is no such directory."""
+        """Return the names in a directory, sorted. Raise FileNotFoundError if there is no such directory."""
 
     def make_dirs(self, path: str) -> None: ...
 
     def rename(self, source: str, target: str) -> None:
-        """Atomic, replaces the target; files and directories."""
+        """Rename a file or directory atomically, replacing the target."""
 
     def remove(self, path: str) -> None:
-        """A file, or a directory with all it holds; no error if it is gone."""
+        """Remove a file, or a directory with its contents; do nothing if it does not exist."""
 
     def exists(self, path: str) -> bool: ...
 
     def modified_ms(self, path: str) -> int:
-        """When the contents last changed, by the clock of the machine."""
+        """Return the time of the last change of the contents, by the machine's clock."""
 
     def set_modified_ms(self, path: str, modified_ms: int) -> None:
-        """For a file that stands for another: it is as old as that one."""
+        """Set the modification time, so that a file that replaces another keeps its age."""
 
     def space(self, path: str) -> tuple[int, int]:
-        """Bytes of the volume that holds it: all of them, and those that can still be used."""
+        """Return the total and the usable free bytes of the volume that contains `path`."""
 
     def sync_dir(self, path: str) -> None: ...
 
     def lock(self, path: str) -> AbstractContextManager[None]:
-        """An exclusive lock between processes; BlockingIOError if another holds it. Held until the context is closed."""
+        """Lock `path` against other processes until the context exits. Raise BlockingIOError if it is locked."""
 
 
 def read_all(files: Files, path: str, limit: int) -> bytes:
-    """A whole small file; OSError if it is larger than `limit`: nobody reads a checkpoint of gigabytes into memory."""
+    """Return the contents of a small file. Raise OSError if it is larger than `limit` bytes."""
     file = files.open(path)
     try:
         size = file.size()
@@ -113,13 +124,13 @@ def read_all(files: Files, path: str, limit: int) -> bytes:
 
 
 def write_atomically(files: Files, path: str, data: bytes) -> None:
-    """Replaces a file so that a crash leaves the old or the new content, never a mixture."""
+    """Replace a file so that a crash leaves the old or the new contents, never a mixture."""
     temporary = path + ".tmp"
     file = files.open(temporary, create=True)
     try:
         file.truncate(0)
         file.append(data)
-        file.sync()  # BEFORE the rename: a name must never point at contents that a crash can take away
+        file.sync()  # BEFORE the rename: a name must never point at contents that a crash can lose
     finally:
         file.close()
     files.rename(temporary, path)

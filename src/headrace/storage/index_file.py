@@ -1,4 +1,4 @@
-"""The file of an index, opened when it is first needed and renamed with its segment."""
+"""The file of an index, opened on first use and renamed with its segment."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class IndexFile:
         self._file: File | None = None
 
     def follow(self, path: str) -> None:
-        """The directory was renamed."""
+        """Update the path after the directory was renamed."""
         self.path = path
         if self._file is not None:
             self._file.path = path
 
     def move(self, path: str) -> None:
-        """Renames the file, if there is one."""
+        """Rename the file, if it exists."""
         if self._file is not None:
             self._file.move(path)
         else:

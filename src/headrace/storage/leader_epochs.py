@@ -1,7 +1,7 @@
-"""Which leader epoch began at which offset: what replicas compare to find where their logs part (KIP-101, KIP-279).
+"""The start offset of each leader epoch, which replicas compare to find where their logs diverge (KIP-101, KIP-279).
 
-The cache is written to `leader-epoch-checkpoint` lazily: it has to be on disk BEFORE the recovery point passes an epoch's first
-batch, and until then recovery finds the epoch in the batches themselves.
+The cache is written to `leader-epoch-checkpoint` lazily: it must be on disk BEFORE the recovery point passes an epoch's first
+batch. Until then recovery finds the epoch in the batches themselves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class EpochEnd(NamedTuple):
 
 
 class LeaderEpochs:
-    """Epochs and start offsets both ascend."""
+    """A list of epochs and start offsets, both ascending."""
 
     __slots__ = ("_epochs", "_starts", "dirty")
 
@@ -34,7 +34,7 @@ class LeaderEpochs:
         self._starts: list[int] = []
         for entry in entries:
             self.assign(entry.epoch, entry.start_offset)
-        self.dirty = False  # whether the file is behind
+        self.dirty = False  # whether the file is out of date
 
     @property
     def latest(self) -> int:
@@ -44,7 +44,10 @@ class LeaderEpochs:
         return [EpochStart(*pair) for pair in zip(self._epochs, self._starts, strict=True)]
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """An epoch keeps its first offset; entries that contradict the new one are dropped."""
+        """Record that `epoch` begins at `start_offset`, dropping entries that contradict it.
+
+        A latest epoch that began at or before `start_offset` keeps its start.
+        """
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"leader epoch {epoch} cannot begin at offset {start_offset}")
         if self._epochs and epoch == self._epochs[-1] and start_offset >= self._starts[-1]:
@@ -57,7 +60,7 @@ class LeaderEpochs:
         self.dirty = True
 
     def end_offset_for(self, epoch: int, log_end: int) -> EpochEnd:
-        """The largest known epoch up to `epoch`, and its end: the start of the next one, or the log end for the latest."""
+        """Return the largest known epoch up to `epoch` and its end: the start of the next epoch, or the log end."""
         if epoch == UNDEFINED_EPOCH:
             return EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
         if epoch == self.latest:
@@ -65,7 +68,7 @@ class LeaderEpochs:
         after = bisect_right(self._epochs, epoch)
         if after == len(self._epochs):
             return EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
-        # Older than all we know: its data is gone, and the asker may go on from our first epoch.
+        # An epoch older than all known ones has no data any more; the replica may continue at our first epoch.
         floor = self._epochs[after - 1] if after else epoch
         return EpochEnd(floor, self._starts[after])
 
@@ -74,7 +77,7 @@ class LeaderEpochs:
         return self._epochs[slot] if slot >= 0 else UNDEFINED_EPOCH
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Drops the epochs that begin at or above `end_offset`."""
+        """Drop the epochs that begin at or above `end_offset`."""
         keep = bisect_left(self._starts, end_offset)
         if keep < len(self._starts):
             del self._epochs[keep:]
@@ -82,7 +85,7 @@ class LeaderEpochs:
             self.dirty = True
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """The epoch that holds `start_offset` now begins there; older ones are dropped."""
+        """Drop the epochs that end at or below `start_offset`; the one that contains it now begins there."""
         holder = bisect_right(self._starts, start_offset) - 1
         if holder < 0 or (holder == 0 and self._starts[0] == start_offset):
             return

@@ -1,4 +1,4 @@
-"""What a broker that died left in a log's directory: half-deleted files go, a half-done swap of the cleaner is finished."""
+"""Cleanup of a log directory after a crash: removes half-deleted files and completes the cleaner's unfinished swap."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OFFSET_SUFFIXES = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
 
 
 def file_offset(name: str) -> int | None:
-    """The base offset in the name of any file of a segment, also one marked as swapped or cleaned."""
+    """Return the offset in the name of a segment file or snapshot, even if it is marked as swapped or cleaned."""
     for mark in (SWAP_SUFFIX, CLEANED_SUFFIX):
         name = name.removesuffix(mark)
     for suffix in _OFFSET_SUFFIXES:
@@ -47,7 +47,7 @@ def tidy(files: Files, directory: str, removed: list[str]) -> None:
     cleaned = {name: file_offset(name) for name in names if name.endswith(CLEANED_SUFFIX)}
     first_cleaned = min((offset for offset in cleaned.values() if offset is not None), default=None)
     for name in [name for name in names if name.endswith(SWAP_SUFFIX)]:
-        # A swap of several files begins only when none is `.cleaned` any more, from the highest offset down.
+        # Files are renamed to `.swap` from the highest offset down; the swap begins only when no `.cleaned` file is left.
         offset = file_offset(name)
         if offset is None or (first_cleaned is not None and offset >= first_cleaned):
             remove(name)
@@ -87,7 +87,7 @@ def _next_offset(files: Files, path: str, base_offset: int) -> int:
     try:
         for _, header in scan_headers(file, 0, file.size()):
             next_offset = header.next_offset
-    except CorruptBatch:  # recovery will see it; what can be read says what it replaces
+    except CorruptBatch:  # recovery will report it; the readable part shows which segments it replaces
         pass
     finally:
         file.close()

@@ -1,7 +1,7 @@
-"""The log of one partition: batches in segments, with indexes, producer state and leader epochs kept in step.
+"""The log of one partition: batches in segments, with matching indexes, producer state and leader epochs.
 
-One owner, one thread: nothing here waits, and only `SyncPlan.run` and reads of a `FileRange` may happen elsewhere.
-Always: log_start <= recovery_point <= log_end. An append changes memory only AFTER its bytes are in the file.
+A log has one owner and is used from one thread. Only `SyncPlan.run`, `close` and reads of a `FileRange` may run in others.
+Invariant: log_start <= recovery_point <= log_end. An append changes memory only AFTER its bytes are in the file.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Log:
         self.log_start = loaded.log_start
         self.recovery_point = loaded.recovery_point
         self.doomed = DoomedSegments()
-        self.cleaned_to = 0  # below it no key has two records; a value outside the log means: unknown
+        self.cleaned_to = 0  # offset below which no key has two records; unknown if it is outside the log
         self.is_being_cleaned = False
-        self.swapping: Segment | None = None  # the cleaner's, while its files are named `.swap`
+        self.swapping: Segment | None = None  # the cleaner's segment while its files are named `.swap`
         self._active = self.segments.active
         self.log_end = self._active.next_offset
         self._epoch = self.epochs.latest
-        self.generation = 0  # changes with every truncation
+        self.generation = 0  # number of truncations since the log was opened
         self._unsynced_paths: list[str] = []
         self._unsynced_segments = [
             one for one in self.segments.from_offset(self.recovery_point) if one is not self._active
@@ -82,7 +82,10 @@ class Log:
         clean: bool = False,
         now_ms: int,
     ) -> tuple[Log, RecoveryReport]:
-        """Makes the directory if there is none. KafkaError INCONSISTENT_TOPIC_ID if it belongs to another topic of that name."""
+        """Open the log in `directory`, which is created if it is missing.
+
+        Raise KafkaError INCONSISTENT_TOPIC_ID if the directory belongs to another topic of that name.
+        """
         is_new = not files.exists(directory)
         if is_new:
             files.make_dirs(directory)
@@ -131,11 +134,12 @@ class Log:
         transaction_version: int = 0,
         marker: TransactionMarker | None = None,
     ) -> AppendInfo:
-        """One checked batch, whose header is given, gets the next offsets. OSError leaves the log as it was.
+        """Append one checked batch at the next offsets.
 
-        `max_timestamp` is what the records really hold, if it was computed. `check_producer` is false for what a coordinator or
-        the quorum appends: it has no sequences. `marker` is what a control batch says, if it was made here. KafkaError says what an
-        idempotent or transactional producer did wrong.
+        `max_timestamp` is the largest timestamp of the records, if it was computed. `check_producer` is false for batches of a
+        coordinator or the quorum, which have no sequences. `marker` is the content of a control batch that was built here.
+        Raise KafkaError if the batch is too large, or does not fit the producer's epoch, sequence or transaction. An OSError
+        leaves the log unchanged.
         """
         size = header.batch_length + LENGTH_OVERHEAD_BYTES
         if size > self.config.segment_bytes:
@@ -189,7 +193,10 @@ class Log:
         timestamp: int,
         completed: CompletedTransaction | None,
     ) -> None:
-        """The index BEFORE the marker: on a disk that has no room for both, the marker alone would show what it aborts."""
+        """Write the index entry BEFORE the marker.
+
+        If the disk had space only for the marker, aborted records would become visible.
+        """
         active.aborted_index.note(completed)
         try:
             active.append(batch, offset, offset, timestamp)
@@ -198,9 +205,10 @@ class Log:
             raise
 
     def append_as_follower(self, buffer: Buffer, now_ms: int) -> AppendInfo | None:
-        """What the leader sent, with offsets and epochs as given; None if it holds no whole batch.
+        """Append a leader's batches with their offsets and epochs; return None if there is no whole batch.
 
-        CorruptBatch or UnexpectedBatch: nothing was written. OSError: a part may have been, and the log ends behind it.
+        Raise CorruptBatch or UnexpectedBatch, before anything is written, if a check fails. After an OSError some batches may
+        have been written, and the log ends after them.
         """
         headers, size = analyze_follower(buffer, self.log_end, self._epoch)
         if not headers:
@@ -236,7 +244,10 @@ class Log:
             position += header.size
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """A leader calls it when it takes over, at the log end; appends call it at the first batch of an epoch."""
+        """Record where a leader epoch begins.
+
+        A new leader calls this with the log end; appends call it for the first batch of an epoch.
+        """
         self.epochs.assign(epoch, start_offset)
         self._epoch = self.epochs.latest
 
@@ -244,7 +255,10 @@ class Log:
         return self.epochs.end_offset_for(epoch, self.log_end)
 
     def roll(self, now_ms: int, base_offset: int | None = None) -> Segment:
-        """A new active segment, unless the active one is empty and begins at the right place. OSError changes nothing."""
+        """Start a new active segment, unless the active one is empty and already begins at the right offset.
+
+        An OSError leaves the log unchanged.
+        """
         old = self._active
         base_offset = self.log_end if base_offset is None else max(base_offset, self.log_end)
         if old.size == 0 and old.base_offset == base_offset:
@@ -266,9 +280,10 @@ class Log:
     # Reading
 
     def read(self, offset: int, max_bytes: int, upper_offset: int | None = None, *, min_one: bool = True) -> LogRead:
-        """Where the batches from `offset` on lie that are wholly below `upper_offset`; with `min_one` the first one of any size.
+        """Locate the batches from `offset` on that are entirely below `upper_offset`, in one segment.
 
-        KafkaError OFFSET_OUT_OF_RANGE below the log start and above the log end. Never reaches into the next segment.
+        With `min_one` the first batch is included even if it is larger than `max_bytes`. Raise KafkaError OFFSET_OUT_OF_RANGE if
+        `offset` is below the log start or above the log end.
         """
         log_end = self.log_end
         if not self.log_start <= offset <= log_end:
@@ -290,15 +305,18 @@ class Log:
         return LogRead(FileRange(self._active.file, self._active.size, 0), offset, 0)
 
     def find_by_timestamp(self, timestamp: int) -> TimestampedOffset | None:
-        """The first record whose timestamp is at least `timestamp`."""
+        """Return the first record whose timestamp is at least `timestamp`."""
         return find_by_timestamp(self.segments, timestamp, self.log_start)
 
     def max_timestamp_offset(self) -> TimestampedOffset | None:
-        """The first record with the largest timestamp."""
+        """Return the first record with the largest timestamp."""
         return find_largest(self.segments, self.log_start)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """What a reader with read_committed may see up to; the high watermark never goes back between two calls."""
+        """Return the offset up to which read_committed consumers may read.
+
+        The high watermark must not go back between calls.
+        """
         self.producers.high_watermark_advanced(high_watermark)
         unstable = self.producers.first_unstable_offset
         return high_watermark if unstable is None else min(high_watermark, max(unstable, self.log_start))
@@ -306,15 +324,18 @@ class Log:
     def aborted_transactions(
         self, start_offset: int, upper_offset: int, read: FileRange | None = None
     ) -> list[AbortedTransaction]:
-        """Those that overlap the offsets; with `read` few that begin behind what it gives."""
+        """Return the aborted transactions that overlap the offsets.
+
+        With `read`, most of those that begin after the end of that range are left out.
+        """
         return collect_aborted(self.segments.from_offset(start_offset), start_offset, upper_offset, read)
 
-    # Cutting
+    # Truncating and deleting
 
     def truncate_to(self, offset: int, now_ms: int) -> int:
-        """Drops what lies at and above `offset`; a batch that holds it in its middle goes as a whole. Returns the new log end.
+        """Drop everything at and above `offset`, including any batch that spans it, and return the new log end.
 
-        AFTERWARDS the recovery point must be checkpointed before the log is appended to: the one on disk may be too high.
+        The recovery point must be checkpointed BEFORE the next append: the one on disk may be too high.
         """
         if offset >= self.log_end:
             return self.log_end
@@ -338,7 +359,7 @@ class Log:
         return self.log_end
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
-        """Drops everything; the log goes on at `offset`, above or below where it was."""
+        """Drop everything and continue the log at `offset`, which may be above or below the old log end."""
         self._begin_cut(offset)
         for segment in reversed(list(self.segments)):
             self.segments.remove(segment)
@@ -359,13 +380,16 @@ class Log:
         self.discard_swap()
 
     def discard_swap(self) -> None:
-        """BEFORE segments go: a start would put the cleaner's in the place of those that are no more."""
+        """Delete the cleaner's segment if it is being swapped in. Call this BEFORE segments are removed.
+
+        Otherwise a restart would finish the swap and bring removed records back.
+        """
         swapping, self.swapping = self.swapping, None
         if swapping is not None:
             swapping.delete()
 
     def replace(self, old: Sequence[Segment], new: Segment, now_ms: int) -> None:
-        """The cleaner's segment stands for `old` from here on. Whoever reads those goes on; their files are removed later."""
+        """Replace `old` with the cleaner's segment. The old segments stay readable; their files are removed later."""
         self.segments.replace(old, new)
         self.swapping = None
         self._unsynced_segments = [one for one in self._unsynced_segments if one not in old]
@@ -374,7 +398,10 @@ class Log:
         self.doomed.add(Doomed(now_ms + self.config.file_delete_delay_ms, self.files, old, snapshots))
 
     def advance_log_start(self, offset: int) -> bool:
-        """Hides what lies below `offset`; the files go by `retention`. KafkaError OFFSET_OUT_OF_RANGE above the log end."""
+        """Hide the records below `offset` and return whether the log start moved; `retention` removes the files.
+
+        Raise KafkaError OFFSET_OUT_OF_RANGE if `offset` is above the log end.
+        """
         if offset > self.log_end:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is above the log end {self.log_end}")
         if offset <= self.log_start:
@@ -385,7 +412,7 @@ class Log:
         return True
 
     def delete_oldest(self, count: int, now_ms: int) -> None:
-        """Takes segments out of the log, never the active one. Their files are renamed now and removed later (`doomed`)."""
+        """Remove the oldest segments, never the active one. The files are renamed now and removed later (`doomed`)."""
         assert 0 < count < len(self.segments), f"{count} of {len(self.segments)} segments of {self.topic_partition}"
         self.discard_swap()
         gone = self.segments.remove_first(count)
@@ -398,16 +425,16 @@ class Log:
 
     @property
     def size(self) -> int:
-        """Bytes of all segments."""
+        """Return the total size of all segments in bytes."""
         return sum(segment.size for segment in self.segments)
 
-    # Reaching the disk
+    # Syncing
 
     def write_pending_indexes(self) -> None:
         self._active.write_pending()
 
     def flush_due(self, now_ms: int) -> bool:
-        """By `flush.ms`, counted from when something new was first seen here."""
+        """Return whether `flush.ms` has passed since a call of this method first saw unsynced records."""
         if self.log_end == self.recovery_point:
             self._unflushed_since_ms = None
             return False
@@ -416,7 +443,10 @@ class Log:
         return now_ms - self._unflushed_since_ms >= self.config.flush_ms
 
     def pending_sync(self) -> SyncPlan | None:
-        """What to sync so that the recovery point may move to the log end; None if nothing is new. One plan at a time."""
+        """Plan a sync that lets the recovery point move to the log end; return None if there is nothing to sync.
+
+        Only one plan may be outstanding at a time.
+        """
         if self.recovery_point == self.log_end and not self._new_names and not self.epochs.dirty:
             return None
         open_files: list[File] = []
@@ -428,30 +458,33 @@ class Log:
             path = f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}"
             replacements.append((path, encode_leader_epochs(self.epochs.entries())))
             self.epochs.dirty = False
-        # A new log is a new name in the directory above, too.
+        # A new log is also a new entry in the parent directory.
         directories = [self.directory, self.directory.rsplit("/", 1)[0]] if self._new_names else []
         paths, self._unsynced_paths, self._new_names = self._unsynced_paths, [], False
         return SyncPlan(self.log_end, self.generation, self.files, open_files, paths, replacements, directories)
 
     def synced(self, plan: SyncPlan) -> None:
-        """The plan ran through. BEFORE the recovery point may be checkpointed."""
+        """Advance the recovery point after the plan has run. Call this BEFORE the recovery point is checkpointed."""
         if plan.generation == self.generation:
             self.recovery_point = max(self.recovery_point, plan.offset)
             self._unflushed_since_ms = None
         else:
-            # Whatever the plan had not reached when a file went away is left to the next one.
+            # A truncation closed files while the plan ran; the next plan syncs what this one missed.
             self.not_synced(plan)
 
     def not_synced(self, plan: SyncPlan) -> None:
-        """The plan did not run through, and the next one has to do its work."""
+        """Hand the work of a failed plan to the next one."""
         self._unsynced_segments = [one for one in self.segments if one is not self._active]
         self._unsynced_paths = [*plan.paths, *self._unsynced_paths]
         self._new_names = self.epochs.dirty = True
 
-    # The end
+    # Closing and deleting
 
     def close(self) -> None:
-        """A clean end: indexes, producer snapshot and epochs are on disk. It syncs: run it in a thread, with no plan under way."""
+        """Write and sync the log, indexes, producer snapshot and epochs, then close all files.
+
+        This blocks: call it in a thread, while no plan is outstanding.
+        """
         self._active.finish()
         aborted = self._active.aborted_index.file_to_sync()
         self._new_names = self._new_names or aborted is not None
@@ -471,20 +504,20 @@ class Log:
         self.abandon()
 
     def abandon(self) -> None:
-        """Gives the files up as they are: the disk has failed, or they go away."""
+        """Close the files without writing anything, because the disk has failed or the files will be removed."""
         for segment in self.segments:
             segment.close()
         self.doomed.close()
 
     def follow(self, directory: str) -> None:
-        """The directory has another name now; nobody else may be at work on the files."""
+        """Update all paths after the directory was renamed. No other thread may be using the files."""
         self._unsynced_paths = [directory + path.removeprefix(self.directory) for path in self._unsynced_paths]
         self.directory, self._new_names = directory, True
         for follow in (self.snapshots.follow, *(segment.follow for segment in self.segments)):
             follow(directory)
 
     def delete_directory(self, unique: str) -> str:
-        """Renames the directory so that a new one of that name can be made at once; returns the path, to be removed later."""
+        """Rename the directory, which frees its name at once, and return the new path for the caller to remove."""
         self.abandon()
         parent = self.directory.rsplit("/", 1)[0]
         target = f"{parent}/{marked_dir_name(self.topic_partition, unique, DELETE_DIR_SUFFIX)}"

@@ -1,4 +1,4 @@
-"""The options of a topic that its logs obey, with Kafka's names and defaults."""
+"""The topic options that apply to a log, with Kafka's names and defaults."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     segment_index_bytes: int = 10_485_760
     segment_jitter_ms: int = 0
     segment_ms: int = 7 * DAY_MS
-    producer_id_expiration_ms: int = DAY_MS  # an option of the broker, not of the topic
+    producer_id_expiration_ms: int = DAY_MS  # a broker option, not a topic option
 
     @property
     def is_compacted(self) -> bool:

@@ -1,4 +1,4 @@
-"""The data directories of a node: one owner each, who it belongs to, which logs it holds, its checkpoints.
+"""The data directories of a node: lock, identity, logs and checkpoints.
 
 .lock  meta.properties  .kafka_cleanshutdown  *-checkpoint  <topic>-<partition>/ …
 """
@@ -37,28 +37,31 @@ OFFSET_CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, LOG_
 
 
 class DirContents(NamedTuple):
-    """Kafka's naming rules applied to a data directory."""
+    """The paths in a data directory, classified by Kafka's naming rules."""
 
-    partitions: dict[TopicPartition, str]  # paths; the metadata log is not among them: the quorum opens it
-    deleted: list[str]  # renamed to be removed, but still there
-    ignored: list[str]  # future and stray logs, and what is no log
+    partitions: dict[TopicPartition, str]  # log directories; without the metadata log, which the quorum opens
+    deleted: list[str]  # log directories that were renamed for removal
+    ignored: list[str]  # future logs, stray logs and anything that is not a log
 
 
 class LogDir:
-    """Held from `open` to `close`; nobody else can open it meanwhile."""
+    """A data directory, locked against other nodes from `open` to `close`."""
 
     def __init__(self, files: Files, path: str, meta: MetaProperties | None, lock: ExitStack) -> None:
         self.files = files
         self.path = path
         self.meta = meta
         self._lock = lock
-        self.was_clean = False  # whether the last run closed every log in it
-        self.failure: str | None = None  # what is wrong, once the disk has failed; nothing in it is touched any more
+        self.was_clean = False  # whether the last run closed all logs in this directory
+        self.failure: str | None = None  # the reason, once the disk has failed; the directory is then no longer used
         self.checkpoint_damage: list[str] = []
 
     @classmethod
     def open(cls, files: Files, path: str) -> LogDir:
-        """ConfigError if another node holds it; CorruptCheckpoint if meta.properties is garbage."""
+        """Create the directory if it is missing, lock it and read its identity.
+
+        Raise ConfigError if another node has locked it and CorruptCheckpoint if meta.properties is invalid.
+        """
         files.make_dirs(path)
         lock = ExitStack()
         try:
@@ -76,7 +79,7 @@ class LogDir:
         self._lock.close()
 
     def format(self, meta: MetaProperties) -> None:
-        """ConfigError if it belongs to somebody already."""
+        """Write the identity of the directory. Raise ConfigError if it is already formatted."""
         if self.meta is not None:
             raise ConfigError(f"log.dirs: {self.path} is already formatted for cluster {self.meta.cluster_id}")
         write_atomically(self.files, f"{self.path}/{META_PROPERTIES}", encode_meta_properties(meta))
@@ -106,7 +109,10 @@ class LogDir:
         return deleted
 
     def load_offsets(self, checkpoint: str) -> dict[TopicPartition, int]:
-        """Empty, and remembered as damage, if the file is garbage: all its offsets can be worked out again from the logs."""
+        """Return the offsets of a checkpoint.
+
+        An invalid file counts as empty and is noted in `checkpoint_damage`: its offsets can be recomputed from the logs.
+        """
         try:
             return read_offsets(self.files, f"{self.path}/{checkpoint}")
         except CorruptCheckpoint as error:
@@ -118,7 +124,10 @@ class LogDir:
         write_offsets(self.files, f"{self.path}/{checkpoint}", offsets)
 
     def take_clean_shutdown(self) -> int | None:
-        """The broker epoch of the last shutdown if it was clean, else None. AFTERWARDS the marker is gone: a crash counts."""
+        """Return the broker epoch of the last shutdown if it was clean, else None.
+
+        The marker is removed, so that a crash from now on counts as unclean.
+        """
         path = f"{self.path}/{CLEAN_SHUTDOWN}"
         broker_epoch = read_clean_shutdown(self.files, path)
         self.was_clean = broker_epoch is not None
@@ -128,7 +137,7 @@ class LogDir:
         return broker_epoch
 
     def mark_clean_shutdown(self, broker_epoch: int) -> None:
-        """AFTER every log was closed and every checkpoint written."""
+        """Write the marker of a clean shutdown, AFTER all logs were closed and all checkpoints written."""
         write_atomically(self.files, f"{self.path}/{CLEAN_SHUTDOWN}", encode_clean_shutdown(broker_epoch))
 
 
@@ -140,9 +149,10 @@ def open_log_dirs(
     cluster_id: str | None = None,
     on_failure: Callable[[str, OSError], None] | None = None,
 ) -> list[LogDir]:
-    """All directories, locked, and of one node of one cluster; ConfigError says which one does not fit, and then none is held.
+    """Open and lock all directories and check that they belong to one node of one cluster.
 
-    With `on_failure` a directory that the disk refuses is told there and left out.
+    A directory that cannot be opened is passed to `on_failure` and left out; without `on_failure` the OSError is raised. Raise
+    ConfigError if a directory does not match. After any exception no directory stays locked.
     """
     if not paths or len(set(paths)) != len(paths):
         raise ConfigError(f"log.dirs: {list(paths)} must name at least one directory, and each once")
@@ -165,8 +175,10 @@ def open_log_dirs(
 def open_living_dirs(
     files: Files, paths: Sequence[str], metadata_dir: str, *, node_id: NodeId
 ) -> tuple[list[LogDir], dict[str, OSError]]:
-    """For a node that starts: the directories that can be used, and what is wrong with the others. ConfigError if the one with the
-    metadata log is among those: without it there is no node."""
+    """Open the usable directories of a starting node; return them and the errors of the others.
+
+    Raise ConfigError if the directory of the metadata log cannot be used: the node cannot start without it.
+    """
     failed: dict[str, OSError] = {}
 
     def note(path: str, error: OSError) -> None:
@@ -175,7 +187,7 @@ def open_living_dirs(
             raise ConfigError(why) from error
         failed[path] = error
 
-    # Made anew, the directory of a disk that is not mounted would take its place; somebody who adds one can make it himself.
+    # A missing directory may be an unmounted disk, so a formatted node does not create it. An operator can create a new one.
     known = any(files.exists(f"{path}/{META_PROPERTIES}") for path in paths)
     missing = [path for path in paths if known and not files.exists(path)]
     for path in missing:

@@ -1,4 +1,4 @@
-"""Names of files and directories, as Kafka gives them: a segment's files carry its base offset in twenty digits."""
+"""Names of files and directories, as in Kafka: a segment's files are named after its base offset in twenty digits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 TEMPORARY_SUFFIX = ".tmp"
-RAFT_SNAPSHOT_DELETED_SUFFIX = ".checkpoint.deleted"  # the quorum looks after those itself
+RAFT_SNAPSHOT_DELETED_SUFFIX = ".checkpoint.deleted"  # the quorum removes these files
 
 DELETE_DIR_SUFFIX = "-delete"
 FUTURE_DIR_SUFFIX = "-future"
@@ -34,7 +34,7 @@ def snapshot_name(offset: int) -> str:
 
 
 def offset_of(name: str, suffix: str) -> int | None:
-    """The offset in a file name; None if it is no such name."""
+    """Return the offset in a file name; None if the name is not twenty digits and `suffix`."""
     digits = name[: -len(suffix)]
     if not name.endswith(suffix) or len(digits) != OFFSET_DIGITS or not (digits.isascii() and digits.isdigit()):
         return None
@@ -43,7 +43,7 @@ def offset_of(name: str, suffix: str) -> int | None:
 
 
 def parse_partition_dir(name: str) -> TopicPartition | None:
-    """None if the name is not `<topic>-<partition>`."""
+    """Return the partition that a directory belongs to; None if its name is not `<topic>-<partition>`."""
     topic, dash, digits = name.rpartition("-")
     if not dash or not topic or not (digits.isascii() and digits.isdigit()) or len(digits) > 10:
         return None
@@ -52,6 +52,6 @@ def parse_partition_dir(name: str) -> TopicPartition | None:
 
 
 def marked_dir_name(topic_partition: TopicPartition, unique: str, suffix: str) -> str:
-    """`<topic>-<partition>.<unique><suffix>`, the topic cut where the whole would be too long for a file system."""
+    """Return `<topic>-<partition>.<unique><suffix>`, with the topic cut if the name is too long for a file system."""
     tail = f"-{topic_partition.partition}.{unique}{suffix}"
     return topic_partition.topic[: NAME_LENGTH_MAX - len(tail)] + tail

@@ -1,6 +1,7 @@
-"""`.index`: from an offset to the position of a batch at or before it. Eight bytes an entry: relative offset, file position.
+"""`.index`: maps an offset to the position of a batch at or before it.
 
-An entry is written BEFORE its batch's bytes count, carries the batch's LAST offset and the position where the batch begins.
+Entries have eight bytes: relative offset, file position. An entry holds the LAST offset of its batch and the position where
+the batch begins; it is added BEFORE the batch's bytes count towards `index.interval.bytes`.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ class OffsetIndex(SparseIndex):
         self._append(relative, position)
 
     def lookup(self, offset: int) -> OffsetPosition:
-        """The greatest entry at or before `offset`; the beginning of the segment if there is none."""
+        """Return the greatest entry at or before `offset`, or the beginning of the segment if there is none."""
         found = self.floor(offset - self.base_offset)
         if found is None:
             return OffsetPosition(self.base_offset, 0)
         return OffsetPosition(self.base_offset + found[0], found[1])
 
     def from_position(self, position: int) -> OffsetPosition | None:
-        """The first entry whose batch begins at `position` or behind it."""
+        """Return the first entry whose batch begins at or after `position`, or None."""
         slot = bisect_left(range(len(self)), position, key=lambda number: self.entry(number)[1])
         if slot == len(self):
             return None
@@ -54,14 +55,14 @@ class OffsetIndex(SparseIndex):
         return OffsetPosition(self.base_offset + relative, position)
 
     def truncate_to(self, offset: int) -> None:
-        """Drops the entries at and above `offset`."""
+        """Drop the entries at and above `offset`."""
         self._unseal()
         self._keep(bisect_left(self._keys, offset - self.base_offset))
 
     def _check(self, keys: array[int], values: array[int]) -> None:
         previous_key, previous_value = -1, 0
         for key, value in zip(keys, values, strict=True):
-            # No batch starts at 0 with an entry: the first entry comes after `index.interval.bytes` of log.
+            # The batch at position 0 has no entry: the first entry comes after `index.interval.bytes` of log.
             if key <= previous_key or value <= previous_value:
                 raise CorruptIndex(f"{self.path}: entry ({key}, {value}) after ({previous_key}, {previous_value})")
             previous_key, previous_value = key, value

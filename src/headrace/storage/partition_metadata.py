@@ -1,4 +1,4 @@
-"""`partition.metadata`: which topic a log's directory belongs to. Names can be used again, ids cannot."""
+"""`partition.metadata`: the id of the topic that a log's directory belongs to. Names can be reused, ids cannot."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ PARTITION_METADATA = "partition.metadata"
 def claim_directory(
     files: Files, directory: str, topic_id: Uuid, *, is_new: bool, clean: bool
 ) -> tuple[Uuid, str | None]:
-    """Whose directory it is, now if nobody's before, and the path that has still to be synced, if any.
+    """Return the id of the topic that owns the directory and the path that must still be synced, if any.
 
-    KafkaError INCONSISTENT_TOPIC_ID if it belongs to another topic of that name.
+    A directory without an owner is claimed for `topic_id`. Raise KafkaError INCONSISTENT_TOPIC_ID if it belongs to another
+    topic of that name.
     """
     path = f"{directory}/{PARTITION_METADATA}"
     try:
@@ -24,7 +25,7 @@ def claim_directory(
     except CorruptCheckpoint:
         if clean:
             raise
-        stored = None  # torn before it was ever synced: as good as none
+        stored = None  # torn before it was ever synced: treated as missing
     if stored is None:
         if topic_id == ZERO_UUID:
             return ZERO_UUID, None
@@ -35,12 +36,12 @@ def claim_directory(
             ErrorCode.INCONSISTENT_TOPIC_ID,
             f"{directory} belongs to topic {uuid_text(stored)}, not to {uuid_text(topic_id)}",
         )
-    # Also what a run that was killed wrote: nobody knows whether it got round to syncing it.
+    # After an unclean shutdown it is unknown whether the file was ever synced.
     return stored, None if clean else path
 
 
 def read_partition_metadata(files: Files, path: str) -> Uuid | None:
-    """The topic id; None if there is no such file, or an empty one: a crash can leave that."""
+    """Return the topic id; None if the file is missing, or empty as a crash can leave it."""
     text = read_text(files, path, PROPERTIES_BYTES_MAX)
     if not text:
         return None

@@ -1,6 +1,7 @@
-"""`.snapshot`: the producer state at the offset in the name, one on every roll and one at a clean shutdown.
+"""`.snapshot`: the producer state at the offset in the name, written on every roll and at a clean shutdown.
 
-Only the last batch of each producer is in it: after a restart a repeat of an older one is refused as out of order, as with Kafka.
+It contains only the last batch of each producer: after a restart a duplicate of an older one is refused as out of order, as in
+Kafka.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from headrace.storage.sync import write_unsynced
 
 SNAPSHOT_VERSION = 1
 SNAPSHOT_BYTES_MAX = 256 * 1024 * 1024
-_HEAD = Struct(">hIi")  # version, checksum of what follows it, number of entries
+_HEAD = Struct(">hIi")  # version, checksum of everything after it, number of entries
 _CHECKSUM_END = 6
 _ENTRY = Struct(">qhiqiqiq")
 
@@ -74,7 +75,7 @@ class ProducerSnapshots:
     """The snapshot files of one log."""
 
     def __init__(self, files: Files, directory: str, *, empty: bool = False) -> None:
-        """`empty` saves a look at a directory that is known to hold none."""
+        """Find the snapshots in `directory`; `empty` skips this for a directory that is known to have none."""
         self._files = files
         self._directory = directory
         names = [] if empty else [name for name in files.list_dir(directory) if name.endswith(SNAPSHOT_SUFFIX)]
@@ -85,14 +86,14 @@ class ProducerSnapshots:
         return self._offsets[-1] if self._offsets else None
 
     def follow(self, directory: str) -> None:
-        """The directory was renamed."""
+        """Update the path after the directory was renamed."""
         self._directory = directory
 
     def path(self, offset: int) -> str:
         return f"{self._directory}/{snapshot_name(offset)}"
 
     def write(self, offset: int, entries: Iterable[ProducerEntry]) -> str | None:
-        """The path of the new file, which the next sync has to include; None if there is one at that offset."""
+        """Write a snapshot and return its path, which the next sync must include; None if one exists at that offset."""
         if offset in self._offsets:
             return None
         path = self.path(offset)
@@ -102,7 +103,7 @@ class ProducerSnapshots:
         return path
 
     def load_latest(self) -> tuple[int, list[ProducerEntry]] | None:
-        """The newest one that can be read; those that cannot are removed."""
+        """Return the newest readable snapshot, removing newer unreadable ones."""
         while self._offsets:
             offset = self._offsets[-1]
             try:
@@ -112,14 +113,16 @@ class ProducerSnapshots:
         return None
 
     def keep_range(self, low: int, high: int) -> None:
-        """Removes snapshots at or below `low`, which say nothing about the log that is left, and those above `high`."""
+        """Remove snapshots at or below `low`, which say nothing about the rest of the log, and those above `high`."""
         for offset in list(self._offsets):
             if offset <= low or offset > high:
                 self._remove(offset)
 
     def mark_deleted(self, low: int, high: int) -> list[str]:
-        """From `low` up to below `high`, of segments that left the log; renamed if the disk lets us, and given back to be removed
-        with the segments."""
+        """Forget the snapshots from `low` to below `high` and return their paths, to be removed with their segments.
+
+        The files are renamed to `.deleted` if possible.
+        """
         gone = [known for known in self._offsets if low <= known < high]
         self._offsets = [known for known in self._offsets if not low <= known < high]
         return [self._mark_deleted(self.path(known)) for known in gone]
@@ -136,7 +139,10 @@ class ProducerSnapshots:
         return path + DELETED_SUFFIX
 
     def remove_strays(self, base_offsets: Collection[int]) -> None:
-        """A snapshot belongs to a segment's start; the one of a clean shutdown, behind the last start, is the exception."""
+        """Remove snapshots that belong to no segment's start, except the last one after the start of the last segment.
+
+        A clean shutdown writes that one.
+        """
         last_base = max(base_offsets, default=0)
         ahead = [offset for offset in self._offsets if offset > last_base]
         for offset in list(self._offsets):

@@ -1,8 +1,9 @@
-"""What a partition remembers of its producers: to drop repeats, refuse gaps and know the open transactions (KIP-98, KIP-360).
+"""State of a partition's producers, used to drop duplicates, refuse gaps and track open transactions (KIP-98, KIP-360).
 
-Per producer id: its epoch, its last five batches (a client has at most five in flight), the first offset of its open transaction.
-`check` decides before the write and changes nothing; `appended` and `ended` are called once the bytes are in the log.
-The first unstable offset is the first one of the earliest transaction that is open or whose marker is above the high watermark.
+It has for each producer id the epoch, the last five batches (a client has at most five in flight) and the first offset of its
+open transaction. `check` decides before the write and changes nothing; `appended` and `ended` are called once the bytes are
+in the log. The first unstable offset is the first offset of the earliest transaction that is open or whose marker is not
+below the high watermark.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ TRANSACTION_VERSION_2 = 2
 
 
 class AppendedBatch(NamedTuple):
-    """One of the last batches of a producer; a repeat of it is answered with these offsets."""
+    """One of the last batches of a producer; the response to a duplicate of it has these offsets."""
 
     first_sequence: int
     last_sequence: int
@@ -41,9 +42,10 @@ class AppendedBatch(NamedTuple):
 class CompletedTransaction(NamedTuple):
     producer_id: int
     first_offset: int
-    last_offset: int  # of the marker
+    last_offset: int  # offset of the marker
     aborted: bool
-    last_stable_offset: int  # what the first undecided offset is now, replication left aside
+    # First offset of the earliest transaction that stays open, else the offset after the marker; ignores replication.
+    last_stable_offset: int
 
 
 class ProducerEntry:
@@ -54,7 +56,7 @@ class ProducerEntry:
         self.epoch = epoch
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
         self.last_timestamp = NO_TIMESTAMP
-        self.transaction_first_offset = NO_OFFSET  # while a transaction is open
+        self.transaction_first_offset = NO_OFFSET  # first offset of the open transaction, if there is one
         self.batches: deque[AppendedBatch] = deque(maxlen=BATCHES_KEPT)
 
     @property
@@ -80,12 +82,11 @@ class ProducerEntry:
 class ProducerState:
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
-        self._open: dict[
-            int, int
-        ] = {}  # first offset -> producer id; in ascending order, as transactions begin at the log end
-        self._unreplicated: deque[CompletedTransaction] = deque()  # by marker offset
+        # First offset -> producer id, in ascending order, as transactions begin at the log end.
+        self._open: dict[int, int] = {}
+        self._unreplicated: deque[CompletedTransaction] = deque()  # in the order of the marker offsets
         self._first_unreplicated = NO_OFFSET
-        self.end_offset = 0  # the state is the one after every batch below
+        self.end_offset = 0  # offset below which all batches are included in this state
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -99,14 +100,15 @@ class ProducerState:
     def check(
         self, header: BatchHeader, *, sequences: bool = True, transaction_version: int = 0
     ) -> AppendedBatch | None:
-        """None: append it. A batch: it is already here, answer with its offsets. KafkaError: refuse it.
+        """Return None if the batch may be appended, or the batch already in the log that it duplicates.
 
-        `sequences` is false for what a coordinator appends on behalf of a producer: such batches have an epoch and no sequence.
+        `sequences` is false for batches that a coordinator appends on behalf of a producer: they have an epoch but no sequence.
+        Raise KafkaError if the batch must be refused.
         """
         entry = self._entries.get(header.producer_id)
         if entry is None:
             if sequences and transaction_version >= TRANSACTION_VERSION_2 and header.base_sequence != 0:
-                # Under version 2 every transaction starts a new epoch and with it at sequence 0.
+                # In version 2 every transaction starts a new epoch and therefore at sequence 0.
                 raise _out_of_order(header, "expected 0 from a producer without state")
             return None
         if sequences and header.producer_epoch == entry.epoch:
@@ -135,14 +137,15 @@ class ProducerState:
         return None
 
     def check_marker(self, header: BatchHeader, marker: TransactionMarker, *, transaction_version: int = 0) -> None:
-        """A marker from the coordinator: KafkaError if its producer epoch or its coordinator epoch is a past one (KIP-890)."""
+        """Raise KafkaError if the producer epoch or coordinator epoch of a marker is stale (KIP-890)."""
         entry = self._entries.get(header.producer_id)
         if entry is None:
             return
         epoch = header.producer_epoch
         if epoch < entry.epoch:
             raise _stale_epoch(header, entry.epoch)
-        # Version 2 raises the epoch for every marker: the same epoch is a late marker, or a repeated one if nothing is open.
+        # Version 2 increments the epoch for every marker. A marker of the current epoch is a duplicate if no transaction is
+        # open, and otherwise comes too late.
         if (
             transaction_version >= TRANSACTION_VERSION_2
             and epoch == entry.epoch
@@ -156,7 +159,7 @@ class ProducerState:
             )
 
     def appended(self, header: BatchHeader, first_offset: int, timestamp: int) -> None:
-        """A data batch of a producer lies in the log at `first_offset`."""
+        """Record that a data batch of a producer was written at `first_offset`."""
         producer_id = header.producer_id
         entry = self._entries.get(producer_id)
         if entry is None:
@@ -176,7 +179,7 @@ class ProducerState:
         self.end_offset = last_offset + 1
 
     def completion(self, producer_id: int, marker: TransactionMarker, offset: int) -> CompletedTransaction | None:
-        """What a marker at `offset` completes; None if no transaction of that producer is open here."""
+        """Return the transaction that a marker at `offset` would complete, or None if the producer has none open."""
         entry = self._entries.get(producer_id)
         if entry is None or entry.transaction_first_offset < 0:
             return None
@@ -187,7 +190,7 @@ class ProducerState:
     def ended(
         self, header: BatchHeader, marker: TransactionMarker, offset: int, timestamp: int
     ) -> CompletedTransaction | None:
-        """A marker lies in the log at `offset`; None if no transaction of that producer was open here."""
+        """Record that a marker was written at `offset`, and return the transaction that it completed, if any."""
         producer_id = header.producer_id
         completed = self.completion(producer_id, marker, offset)
         entry = self._entries.get(producer_id)
@@ -208,7 +211,7 @@ class ProducerState:
         return completed
 
     def high_watermark_advanced(self, high_watermark: int) -> None:
-        """Transactions whose marker lies below are decided for good."""
+        """Forget completed transactions whose marker is below the high watermark: they are final."""
         unreplicated = self._unreplicated
         if not unreplicated or unreplicated[0].last_offset >= high_watermark:
             return
@@ -228,7 +231,7 @@ class ProducerState:
         return self._first_unreplicated if undecided is None else min(undecided, self._first_unreplicated)
 
     def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
-        """Forgets producers that wrote nothing for so long and have no open transaction; returns their ids."""
+        """Forget producers that wrote nothing for `expiration_ms` and have no open transaction; return their ids."""
         expired = [
             entry.producer_id
             for entry in self._entries.values()

@@ -1,7 +1,8 @@
-"""Opening the directory of a log: tidy up, load the segments, check what a crash may have torn, rebuild what can be rebuilt.
+"""Opening a log directory: removes leftovers, loads the segments, checks what a crash may have torn, rebuilds indexes.
 
-After a clean shutdown nothing is scanned. Otherwise every batch from the recovery point on is checked: the first bad one and all
-behind it are cut off, as Kafka does, for bytes that were never synced were never promised. The report says what was lost.
+After a clean shutdown nothing is scanned. Otherwise every batch of the segments from the recovery point on is checked. The
+first bad batch and everything after it are cut off, as in Kafka: bytes that were never synced were never promised. The report
+says what was lost.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from headrace.storage.sparse_index import CorruptIndex
 
 
 class Cut(NamedTuple):
-    """Bytes taken off the end of a segment."""
+    """Bytes that were cut off the end of a segment."""
 
     path: str
     position: int
@@ -46,17 +47,17 @@ class RecoveryReport(Struct):
     clean: bool
     segments_checked: int = 0
     removed_files: list[str] = field(default_factory=list)
-    rebuilt: list[str] = field(default_factory=list)  # what was built again, and why
+    rebuilt: list[str] = field(default_factory=list)  # what was rebuilt, and why
     cuts: list[Cut] = field(default_factory=list)
-    dropped_segments: list[tuple[str, int]] = field(default_factory=list)  # path and bytes
-    damage: list[str] = field(default_factory=list)  # what could be neither read nor repaired, and was left as it is
+    dropped_segments: list[tuple[str, int]] = field(default_factory=list)  # paths and sizes in bytes
+    damage: list[str] = field(default_factory=list)  # what could be neither read nor repaired and was left unchanged
 
     @property
     def bytes_lost(self) -> int:
         return sum(cut.bytes_lost for cut in self.cuts) + sum(size for _, size in self.dropped_segments)
 
     def messages(self) -> list[str]:
-        """One line for the log of the node for each thing that somebody should know."""
+        """Return one line for the node's log for each thing an operator should know."""
         lines = [
             f"{cut.path}: cut {cut.bytes_lost} bytes at {cut.position}, the log ends at offset {cut.next_offset}: {cut.reason}"
             for cut in self.cuts
@@ -76,7 +77,7 @@ class LoadedLog(NamedTuple):
 
 
 class Loader:
-    """One use: `load` opens the directory."""
+    """Loads one log, once: `load` opens an existing directory, `create` fills a new one."""
 
     def __init__(self, files: Files, directory: str, config: LogConfig, now_ms: int, *, clean: bool) -> None:
         self._files = files
@@ -118,13 +119,13 @@ class Loader:
         else:
             snapshots.keep_range(log_start, log_end)
         self._producers.end_offset = log_end
-        # A cut log end was not synced where it is now; only a clean shutdown proves that all is on disk.
+        # A log end that was cut has not been synced; only a clean shutdown proves that everything is on disk.
         sound = self._clean and first_unsound is None
         recovery_point = max(log_start, log_end if sound else min(recovery_point, log_end))
         return LoadedLog(self._segments, self._epochs, self._producers, snapshots, log_start, recovery_point)
 
     def create(self, log_start: int) -> LoadedLog:
-        """The log of a directory that was made just now: there is nothing to look for."""
+        """Create the log of a new, empty directory."""
         self._segments.add(Segment(self._files, self._directory, log_start, self._config, self._now_ms, create=True))
         snapshots = ProducerSnapshots(self._files, self._directory, empty=True)
         return LoadedLog(self._segments, self._epochs, self._producers, snapshots, log_start, log_start)
@@ -154,7 +155,7 @@ class Loader:
             self._epochs.assign(header.leader_epoch, header.base_offset)
 
     def _open_segments(self, recovery_point: int) -> Segment | None:
-        """Loads all segments; returns the first one that has to be checked batch by batch, if any."""
+        """Open all segments; return the first one that must be checked batch by batch, if any."""
         names = self._files.list_dir(self._directory)
         for base_offset in sorted(o for name in names if (o := offset_of(name, LOG_SUFFIX)) is not None):
             self._segments.add(Segment.open(self._files, self._directory, base_offset, self._config, self._now_ms))
@@ -167,7 +168,7 @@ class Loader:
         return None
 
     def _load_segment(self, segment: Segment) -> bool:
-        """False if it has to be checked batch by batch."""
+        """Load a segment's indexes; return False if it must be checked batch by batch."""
         following = self._segments.following(segment)
         try:
             segment.aborted_index.entries()
@@ -180,7 +181,7 @@ class Loader:
             if following is None:
                 return False
             self._rebuild_indexes(segment)
-        except CorruptData as error:  # a torn tail, or an index of aborted transactions: both need the batches
+        except CorruptData as error:  # a torn tail or a bad index of aborted transactions: both need the batches
             self.report.rebuilt.append(f"{segment.file.path}: {error}")
             return False
         return True
@@ -196,7 +197,7 @@ class Loader:
 
     def _recover(self, first: Segment, snapshots: ProducerSnapshots, log_start: int) -> None:
         producers = self._producers
-        # The checkpoint of the epochs may be older than a truncation: from here on the batches say what is true.
+        # The epoch checkpoint may be older than a truncation, so epochs from here on are taken from the batches.
         self._epochs.truncate_from_end(first.base_offset)
         snapshots.keep_range(-1, first.base_offset)
         reload_producers(producers, snapshots, self._segments, log_start, first.base_offset, self._config, self._now_ms)
@@ -224,8 +225,11 @@ class Loader:
                 segment.seal(pending[0].base_offset)
 
     def _is_gap(self, end: int, following: int) -> bool:
-        """Files reach the disk in any order: one may be cut where a batch ends, and the next one be whole. Only the cleaner may
-        leave out offsets."""
+        """Return whether records are missing between two segments.
+
+        Files reach the disk in any order: a crash can cut one segment at the end of a batch and leave the next one complete.
+        Only the cleaner may leave gaps in the offsets.
+        """
         return end < following and not self._config.is_compacted
 
     def _visit(self, header: BatchHeader, batch: memoryview) -> None:
@@ -235,7 +239,7 @@ class Loader:
         self._recovering.aborted_index.note(completed)
 
     def _drop_all(self, snapshots: ProducerSnapshots, log_start: int) -> None:
-        """The log ends below where it has to start: files are missing, and what is left has no meaning any more."""
+        """Drop all segments, because the log ends below its start: files are missing and the rest is meaningless."""
         for segment in list(self._segments):
             self.report.dropped_segments.append((segment.file.path, segment.size))
             self._segments.remove(segment)
@@ -254,7 +258,10 @@ def reload_producers(
     config: LogConfig,
     now_ms: int,
 ) -> None:
-    """The producer state at `log_end`: the newest snapshot up to there, and the batches behind it; CorruptData if one is bad."""
+    """Rebuild the producer state at `log_end` from the newest snapshot up to there and the batches after it.
+
+    Raise CorruptData if a batch is bad.
+    """
     snapshots.keep_range(log_start, log_end)
     found = snapshots.load_latest()
     if found is None:

@@ -1,6 +1,6 @@
-"""What a log need not keep: what lies below its start, what is more than `retention.bytes`, what is older than `retention.ms`.
+"""Retention: deletes segments below the log start, beyond `retention.bytes` or older than `retention.ms`.
 
-Whole segments go, from the oldest on, and only what every in-sync replica has. The active one is rolled first if even it has to go.
+Whole segments are deleted, oldest first, and only below the high watermark. The active segment is rolled first if it is due too.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from headrace.storage.files import is_passing
 from headrace.storage.log import Log
 from headrace.storage.segment import Segment
 
-SEGMENTS_AT_ONCE = 16  # renamed in one go: a millisecond
+SEGMENTS_AT_ONCE = 16  # renaming the files of this many segments takes about a millisecond
 DELETE_POLICY = "delete"
 
-Goes = Callable[[Segment, Segment | None], bool]  # the segment and the one that follows it
+Goes = Callable[[Segment, Segment | None], bool]  # whether to delete a segment, given it and the next one
 
 
 def enforce(log: Log, high_watermark: int, now_ms: int) -> str | None:
-    """Takes some segments out of the log and says which and why; None if nothing has to go. Call it until then."""
+    """Delete some segments and return a message with the offsets and the reason; return None if nothing is due.
+
+    Call it until it returns None.
+    """
     for reason, goes in _rules(log, now_ms):
         count = _oldest(log, high_watermark, goes)
         if count == len(log.segments):
@@ -29,7 +32,7 @@ def enforce(log: Log, high_watermark: int, now_ms: int) -> str | None:
             except OSError as error:
                 if not is_passing(error):
                     raise
-                count -= 1  # a full disk has no room for a new segment before the old ones are gone
+                count -= 1  # a full disk has no space for a new segment until old ones are removed
         if count:
             first = log.segments.first.base_offset
             log.delete_oldest(count, now_ms)
@@ -79,7 +82,7 @@ def _is_too_much(excess: int) -> Goes:
 
 def _is_too_old(before_ms: int) -> Goes:
     def goes(segment: Segment, following: Segment | None) -> bool:
-        with suppress(CorruptData):  # damaged or not, it grows old
+        with suppress(CorruptData):  # a damaged segment expires too
             segment.prove_max_timestamp()
         newest = segment.max_timestamp if segment.max_timestamp >= 0 else segment.modified_ms()
         return newest < before_ms

@@ -1,4 +1,7 @@
-"""Walking a `.log` file batch by batch: by headers only, or whole and with their checksums. Messages of old formats count as batches."""
+"""Scanning a `.log` file batch by batch, either headers only or whole batches with a check of their checksums.
+
+Messages of old formats count as batches.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,22 @@ from headrace.records.batch import HEADER_BYTES, MAGIC, BatchHeader, CorruptBatc
 from headrace.records.legacy import check_any_crc, read_any_header
 from headrace.storage.files import File
 
-HEADER_SCAN_BYTES = 8 * 1024  # two index intervals: one read finds a batch of a small-batch log
+HEADER_SCAN_BYTES = 8 * 1024  # two index intervals: one read finds the batch in a log of small batches
 BATCH_SCAN_BYTES = 1024 * 1024
 
 
 def _header(buffer: bytes, at: int) -> BatchHeader:
     try:
         return read_header(buffer, at)
-    except CorruptBatch:  # of an older format, or no batch at all: those are rare, and pay for the look
+    except CorruptBatch:  # an older format or no batch at all: rare, so only these cases pay for the second attempt
         return read_any_header(buffer, at)
 
 
 def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Positions and headers from `position`, where a batch must begin, up to `end`; CorruptBatch where no whole batch stands."""
+    """Yield positions and headers of the batches from `position`, where a batch must begin, to `end`.
+
+    Raise CorruptBatch where there is no whole batch.
+    """
     buffer, start = b"", position
     while position < end:
         at = position - start
@@ -35,7 +41,10 @@ def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
 
 
 def scan_batches(file: File, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """All batches of the file with their bytes; CorruptBatch where the structure or the checksum is wrong."""
+    """Yield the position, header and bytes of all batches up to `end`.
+
+    Raise CorruptBatch where the structure or the checksum is wrong.
+    """
     position = start = 0
     buffer = b""
     while position < end:

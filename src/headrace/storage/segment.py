@@ -1,7 +1,8 @@
 """One segment of a log: the `.log` file and its indexes.
 
-The segment being written to ("active") has its indexes in memory; a sealed one leaves them on disk. `next_offset` is above every
-offset in the segment: exactly one above for the active segment, the base of the next segment for a sealed one.
+The active segment, which is written to, has its indexes in memory; a sealed one leaves them on disk. `next_offset` is above
+every offset in the segment: the last offset plus one for the active segment, the base offset of the next segment for a
+sealed one.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ from headrace.storage.sparse_index import CorruptIndex
 from headrace.storage.time_index import TimeIndex, TimestampOffset
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
-TAIL_BATCHES_MAX = 512  # batches whose place is known without a look at the disk; half of them are forgotten at a time
+TAIL_BATCHES_MAX = 512  # batches whose position is kept in memory; above this, half of them are dropped
 
 Visit = Callable[[BatchHeader, memoryview], None]
 
 
 class Run(NamedTuple):
-    """Batches that follow one another, for an index one piece."""
+    """Consecutive batches that the indexes treat as one."""
 
     size: int
-    first_last_offset: int  # the last offset of the first batch
+    first_last_offset: int  # last offset of the first batch
     max_timestamp: int
-    max_timestamp_offset: int  # the last offset of the batch that has it
+    max_timestamp_offset: int  # last offset of the batch with the largest timestamp
 
 
 class BatchPlace(NamedTuple):
     position: int
     size: int
-    base_offset: int  # or, where offsets are missing in front of it, one of those
+    base_offset: int  # base offset of the batch, or an offset in the gap before it
 
 
 class Segment:
@@ -96,7 +97,7 @@ class Segment:
         self.files = files
         self.directory = directory
         self.base_offset = base_offset
-        self._mark = mark  # behind the names of the files, while the cleaner makes them
+        self._mark = mark  # suffix of the file names until the cleaner's segment is in place
         self.file: File = files.open(self._path(LOG_SUFFIX), create=create)
         self.size = self.file.size()
         self.next_offset = base_offset
@@ -105,22 +106,22 @@ class Segment:
         self.time_index = TimeIndex(files, self._path(TIME_INDEX_SUFFIX), base_offset, index_bytes)
         self.aborted_index = AbortedIndex(files, self._path(ABORTED_INDEX_SUFFIX))
         self.max_timestamp = NO_TIMESTAMP
-        self.max_timestamp_offset = base_offset  # the last offset of the first batch that holds it
-        self._max_is_proven = create  # False: it was taken from the time index, and no batch was asked
-        self.first_timestamp: int | None = None  # the largest one of the first batch, once known
+        self.max_timestamp_offset = base_offset  # last offset of the first batch that contains `max_timestamp`
+        self._max_is_proven = create  # False if it is from the time index and was not checked against its batch
+        self.first_timestamp: int | None = None  # largest timestamp of the first batch, once known
         self.created_ms = now_ms
         self._bytes_since_index = 0
         self._index_full = False
         self._tail_last_offsets: list[int] = []
         self._tail_positions: list[int] = []
-        self._tail_start = base_offset  # the tail lists know every batch from this offset on
+        self._tail_start = base_offset  # offset from which on the tail lists contain every batch
         self.configure(config)
 
     @classmethod
     def create(
         cls, files: Files, directory: str, base_offset: int, config: LogConfig, now_ms: int, *, mark: str = ""
     ) -> Segment:
-        """A new empty segment; files of that name, left by a roll that was cut off, are removed first."""
+        """Create an empty segment, after removing files of that name that an interrupted roll left."""
         for suffix in SEGMENT_SUFFIXES:
             files.remove(f"{directory}/{segment_name(base_offset, suffix)}{mark}")
         return cls(files, directory, base_offset, config, now_ms, create=True, mark=mark)
@@ -133,9 +134,10 @@ class Segment:
         self._segment_bytes = config.segment_bytes
         self._index_interval_bytes = config.index_interval_bytes
         jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
-        # Jitter keeps the partitions of a topic from rolling in one moment; the name spreads as well as chance does.
+        # Jitter keeps the partitions of a topic from rolling at the same time. A hash of the path spreads as well as a random
+        # number.
         spread = crc32c(self._path(LOG_SUFFIX).encode()) % jitter_ms if jitter_ms > 0 else 0
-        # What must be compacted by a certain age must have left the active segment by then.
+        # Records that must be compacted by a certain age must have left the active segment by then.
         longest_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
         self.roll_after_ms = longest_ms - min(spread, longest_ms)
 
@@ -152,7 +154,7 @@ class Segment:
             return False
         if self._index_full:
             return True
-        # By the records' own time, so that a log copied later rolls at the same places; by the clock if they have none.
+        # By the records' timestamps, so that a log copied later rolls at the same offsets; by the clock if they have none.
         first_timestamp = self.first_timestamp
         if first_timestamp is None:
             first_timestamp = self.read_first_timestamp()
@@ -160,24 +162,24 @@ class Segment:
         return waited_ms > self.roll_after_ms
 
     def read_first_timestamp(self) -> int:
-        """The largest one of the first batch; of a segment that is not empty."""
+        """Return the largest timestamp of the first batch. The segment must not be empty."""
         if self.first_timestamp is None:
             self.first_timestamp = next(scan_headers(self.file, 0, self.size))[1].max_timestamp
         return self.first_timestamp
 
     def append(self, data: Buffer, first_offset: int, last_offset: int, max_timestamp: int) -> None:
-        """One batch. OSError leaves everything as it was."""
+        """Append one batch. An OSError leaves everything unchanged."""
         self._note(self.file.append(data), len(data), first_offset, last_offset, max_timestamp)
 
     def append_all(self, data: Buffer, headers: list[BatchHeader]) -> None:
-        """Several batches in one write. OSError leaves everything as it was."""
+        """Append several batches in one write. An OSError leaves everything unchanged."""
         position = self.file.append(data)
         for header in headers:
             self._note(position, header.size, header.base_offset, header.last_offset, header.max_timestamp)
             position += header.size
 
     def append_runs(self, data: Buffer, runs: Sequence[Run]) -> None:
-        """What the cleaner keeps, at the end of a segment that nobody reads yet."""
+        """Append batches that the cleaner keeps to its new segment, which is not read yet."""
         position = self.file.append(data)
         for run in runs:
             if run.max_timestamp > self.max_timestamp:
@@ -223,7 +225,10 @@ class Segment:
         self.time_index.write_pending()
 
     def finish(self) -> None:
-        """The time index ends with the largest timestamp: retention and lookups go by it. BEFORE `seal` and before closing."""
+        """Add the largest timestamp to the time index, for retention and lookups, and write pending entries.
+
+        Call this BEFORE `seal` and before closing.
+        """
         self.time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset)
         self.write_pending()
 
@@ -241,7 +246,7 @@ class Segment:
     # Reading
 
     def locate(self, offset: int) -> BatchPlace | None:
-        """The batch that holds `offset`, or the first one above it if the offset itself is gone; None if all are below."""
+        """Return the batch that contains `offset`, or the next one if it was removed; None if all are below."""
         if offset >= self.next_offset or self.size == 0:
             return None
         if offset >= self._tail_start:
@@ -261,8 +266,11 @@ class Segment:
         return None
 
     def offset_behind(self, position: int) -> int:
-        """One that no batch reaches which begins before `position`, and few that begin later. The index knows where a batch begins, and
-        that batch has to bear it out: whoever is told of too few aborted transactions reads what was aborted."""
+        """Return an offset above all batches that begin before `position`, as low as the index allows.
+
+        The index entry is checked against its batch: with an offset that is too low, a consumer would not learn of all aborted
+        transactions and would read aborted records.
+        """
         try:
             found = self.offset_index.from_position(position)
             if found is not None:
@@ -275,7 +283,10 @@ class Segment:
         return self.next_offset
 
     def prove_max_timestamp(self) -> None:
-        """BEFORE retention or a lookup goes by `max_timestamp`: it may stem from a file in which a bit has flipped."""
+        """Check `max_timestamp` against its batch and rebuild the indexes if it is wrong.
+
+        Call this BEFORE retention or a lookup uses it: it may come from an index file in which a bit has flipped.
+        """
         if not self._max_is_proven:
             known = TimestampOffset(self.max_timestamp, self.max_timestamp_offset)
             if self.size and self.max_timestamp != NO_TIMESTAMP and not self.agrees(known):
@@ -283,7 +294,7 @@ class Segment:
             self._max_is_proven = True
 
     def agrees(self, entry: TimestampOffset) -> bool:
-        """Whether the batch at the offset of a time index entry has that timestamp for its largest."""
+        """Return whether the timestamp of a time index entry is the largest one of the batch at its offset."""
         try:
             for _, header in self.scan_from(entry.offset):
                 return header.max_timestamp == entry.timestamp
@@ -298,7 +309,7 @@ class Segment:
         return self.files.modified_ms(self.file.path)
 
     def scan_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """The batches that hold `offset` or more."""
+        """Iterate over positions and headers of the batches that end at or above `offset`."""
         return ((position, header) for position, header in self._scan_indexed(offset) if header.last_offset >= offset)
 
     def _scan_indexed(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -322,12 +333,12 @@ class Segment:
             raise CorruptIndex(f"{self.offset_index.path}: no batch up to offset {indexed_offset} begins at {position}")
         return chain((first,), scan)
 
-    # Cutting and building again
+    # Truncating and rebuilding
 
     def truncate_to(self, offset: int) -> int:
-        """Drops the batches that hold `offset` or more; a batch that holds it in its middle goes as a whole.
+        """Drop the batches that end at or above `offset`, so a batch that spans it is dropped as a whole.
 
-        The segment is the active one afterwards; returns its next offset, which follows the last batch that is left.
+        The segment becomes the active one. Return its next offset, which follows the last remaining batch.
         """
         place = self.locate(offset)
         try:
@@ -345,7 +356,10 @@ class Segment:
         return self.next_offset
 
     def reload(self) -> None:
-        """From the last index entry to the end: the figures that no file holds. CorruptBatch where no whole batch stands."""
+        """Recompute the state that no file stores, by scanning from the last index entry to the end.
+
+        Raise CorruptBatch where there is no whole batch.
+        """
         self.next_offset = self.base_offset
         self.first_timestamp = None
         self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
@@ -365,7 +379,10 @@ class Segment:
         self._forget_tail()
 
     def load_active(self) -> None:
-        """Opens the last segment after a clean shutdown. FileNotFoundError, CorruptIndex, CorruptBatch: recover it instead."""
+        """Load the last segment after a clean shutdown.
+
+        Raise FileNotFoundError, CorruptIndex or CorruptBatch if it must be recovered instead.
+        """
         self.offset_index.load()
         self.time_index.load()
         self._check_indexes()
@@ -374,7 +391,10 @@ class Segment:
             raise CorruptIndex(f"{self.offset_index.path} knows offsets behind the end of its log")
 
     def load_sealed(self, next_offset: int) -> None:
-        """Opens an older segment; the next one begins at `next_offset`. FileNotFoundError, CorruptIndex: build its indexes."""
+        """Load an older segment; the next one begins at `next_offset`.
+
+        Raise FileNotFoundError or CorruptIndex if its indexes must be rebuilt.
+        """
         self.next_offset = next_offset
         self._forget_tail()
         self.offset_index.check_sealed()
@@ -396,7 +416,10 @@ class Segment:
             return True
 
     def rebuild_indexes(self) -> None:
-        """From the headers of a log that is taken as sound; a sealed segment stays sealed. CorruptData if it is not sound."""
+        """Rebuild the indexes from the batch headers, without checking checksums. A sealed segment stays sealed.
+
+        Raise CorruptData where there is no whole batch.
+        """
         next_offset, was_active = self.next_offset, not self.offset_index.sealed
         self._start_over()
         try:
@@ -415,7 +438,10 @@ class Segment:
         self.time_index.load()
 
     def recover(self, visit: Visit) -> str | None:
-        """Checks every batch, builds the indexes, cuts the file at the first bad batch and says why; None if all are good."""
+        """Check every batch, rebuild the indexes and truncate the file at the first bad batch.
+
+        Return why the file was truncated, or None if all batches are good.
+        """
         self._start_over()
         self.aborted_index.clear()
         self.next_offset = self.base_offset
@@ -446,10 +472,13 @@ class Segment:
         self._bytes_since_index = 0
         self._index_full = False
 
-    # The end
+    # Syncing, closing, renaming and deleting
 
     def files_to_sync(self) -> list[File]:
-        """All files of a sealed segment; of the active one only the log: its indexes are built again after a crash."""
+        """Return all files of a sealed segment, or only the log of the active one.
+
+        The indexes of the active segment are rebuilt after a crash.
+        """
         if not self.offset_index.sealed:
             return [self.file]
         aborted = self.aborted_index.file_to_sync()
@@ -461,7 +490,7 @@ class Segment:
             part.close()
 
     def follow(self, directory: str) -> None:
-        """The directory has another name now."""
+        """Update the paths after the directory was renamed."""
         self.directory = directory
         self.file.path = self._path(LOG_SUFFIX)
         self.offset_index.follow(self._path(INDEX_SUFFIX))
@@ -469,7 +498,7 @@ class Segment:
         self.aborted_index.follow(self._path(ABORTED_INDEX_SUFFIX))
 
     def rename(self, mark: str) -> None:
-        """Other letters behind the names, the log's first."""
+        """Change the suffix of the file names to `mark`, the `.log` file first."""
         self._mark = mark
         self.file.move(self._path(LOG_SUFFIX))
         self.offset_index.move(self._path(INDEX_SUFFIX))
@@ -477,17 +506,20 @@ class Segment:
         self.aborted_index.move(self._path(ABORTED_INDEX_SUFFIX))
 
     def mark_deleted(self) -> None:
-        """Renames the files, so that a start removes them; whoever reads them goes on."""
+        """Rename the files so that the next start removes them; they stay readable."""
         for part in (self.file, self.offset_index, self.time_index, self.aborted_index):
             part.move(part.path + DELETED_SUFFIX)
 
     def delete(self) -> None:
-        """Whether they were marked or not; any thread may do it once nobody else holds the segment."""
+        """Close and remove the files, marked as deleted or not.
+
+        Any thread may call this once the segment is no longer in use.
+        """
         self.close()
         for part in (self.file, self.offset_index, self.time_index, self.aborted_index):
             self.files.remove(part.path)
 
 
 def _time(header: BatchHeader) -> int:
-    """For the index: a batch that the cleaner has emptied holds no record of its largest timestamp."""
+    """Return the timestamp to index: none for a batch that the cleaner has emptied, whatever its header says."""
     return header.max_timestamp if header.record_count else NO_TIMESTAMP

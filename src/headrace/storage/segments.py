@@ -1,4 +1,4 @@
-"""The segments of a log in the order of their base offsets; the last one is the active one."""
+"""The segments of a log, in the order of their base offsets; the last one is active."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Segments:
         return list(self._bases)
 
     def add(self, segment: Segment) -> None:
-        """At the end."""
+        """Append a segment; its base offset must be the largest."""
         assert not self._bases or self._bases[-1] < segment.base_offset, "base offsets ascend"
         self._bases.append(segment.base_offset)
         self._segments.append(segment)
@@ -45,7 +45,7 @@ class Segments:
         del self._segments[slot]
 
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
-        """`new` stands for `old`, which follow one another, the active one not among them."""
+        """Replace `old`, consecutive segments without the active one, with `new`."""
         slot = bisect_right(self._bases, new.base_offset) - 1
         end = slot + len(old)
         assert self._segments[slot:end] == list(old) and end < len(self._segments), "they are ours, and not active"
@@ -59,7 +59,7 @@ class Segments:
         return gone
 
     def floor(self, offset: int) -> Segment | None:
-        """The segment with the greatest base offset that is at most `offset`."""
+        """Return the segment with the greatest base offset that is at most `offset`, or None."""
         slot = bisect_right(self._bases, offset) - 1
         return self._segments[slot] if slot >= 0 else None
 
@@ -68,5 +68,5 @@ class Segments:
         return self._segments[slot] if slot < len(self._segments) else None
 
     def from_offset(self, offset: int) -> list[Segment]:
-        """The segment that holds `offset` and all later ones."""
+        """Return the segment that contains `offset` and all later ones."""
         return self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]

@@ -1,7 +1,7 @@
-"""What the offset index and the time index share: fixed-size entries in ascending order, one every few kilobytes of log.
+"""Base class of the offset and time indexes: fixed-size entries in ascending order, one every few kilobytes of log.
 
-The index of the segment being written lives in memory and goes to its file in strokes: no system call per batch.
-The index of an older segment stays on disk and is searched there: gigabytes of log would otherwise hold megabytes of memory each.
+The index of the active segment is kept in memory and written to its file in chunks, which avoids a system call per batch.
+The index of a sealed segment stays on disk and is searched there; in memory it would take megabytes per gigabyte of log.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from headrace.storage.files import File, Files
 from headrace.storage.index_file import IndexFile
 
 INDEX_BYTES_MAX = 1 << 30
-SEARCH_BLOCK_ENTRIES = 256  # the last steps of a search on disk happen in one block
+SEARCH_BLOCK_ENTRIES = 256  # a search on disk reads this many entries at once for its last steps
 
 
 class CorruptIndex(CorruptData):
-    """An index that contradicts itself or its log; it can be built again from the log."""
+    """An index that contradicts itself or its log; it can be rebuilt from the log."""
 
 
 class SparseIndex(IndexFile, ABC):
-    """Two ascending columns: `keys`, by which lookups go, and `values`. Offsets are relative to the base offset, as on disk."""
+    """Two ascending columns: the keys that lookups search, and their values.
+
+    Offsets are relative to the base offset, as on disk.
+    """
 
     ENTRY: ClassVar[Struct]
     KEY_CODE: ClassVar[str]
@@ -46,8 +49,8 @@ class SparseIndex(IndexFile, ABC):
         self.entries_max = index_bytes_max // self.ENTRY.size
         self._keys: array[int] = array(self.KEY_CODE)
         self._values: array[int] = array("i")
-        self._written = 0  # entries of the columns that are in the file
-        self._count = 0  # entries in the file while sealed
+        self._written = 0  # number of entries of the columns that are in the file
+        self._count = 0  # number of entries in the file; valid only while sealed
         self._sealed = False
 
     def __len__(self) -> int:
@@ -58,7 +61,7 @@ class SparseIndex(IndexFile, ABC):
         return self._sealed
 
     def entry(self, number: int) -> tuple[int, int]:
-        """Key and value as on disk; negative numbers count from the end."""
+        """Return an entry's key and value as on disk; negative numbers count from the end."""
         if number < 0:
             number += len(self)
         if not self._sealed:
@@ -66,12 +69,12 @@ class SparseIndex(IndexFile, ABC):
         return self._block(number, 1)[0]
 
     def floor(self, key: int) -> tuple[int, int] | None:
-        """The entry with the greatest key that is at most `key`."""
+        """Return the entry with the greatest key that is at most `key`, or None."""
         slot, entry = self._find(key)
         return entry if slot >= 0 else None
 
     def _find(self, key: int) -> tuple[int, tuple[int, int]]:
-        """The same with its number; -1 if there is none."""
+        """Return the number and contents of the entry that `floor` finds; the number is -1 if there is none."""
         if not self._sealed:
             slot = bisect_right(self._keys, key) - 1
             return slot, ((self._keys[slot], self._values[slot]) if slot >= 0 else (0, 0))
@@ -87,9 +90,12 @@ class SparseIndex(IndexFile, ABC):
         return (low + slot, entries[slot]) if slot >= 0 else (-1, (0, 0))
 
     def load(self) -> None:
-        """Brings the file into memory, for appending. FileNotFoundError or CorruptIndex: build it again."""
+        """Load the file into memory for appending.
+
+        Raise FileNotFoundError or CorruptIndex if the index must be rebuilt.
+        """
         data = self._read_file()
-        # A broker that died leaves the file at its preallocated size, filled up with zeros.
+        # A broker that crashed leaves the file at its preallocated size, padded with zeros.
         entry_bytes = self.ENTRY.size
         used = len(data.rstrip(b"\0"))
         used += -used % entry_bytes
@@ -108,7 +114,10 @@ class SparseIndex(IndexFile, ABC):
             self._open_file().truncate(used)
 
     def check_sealed(self) -> None:
-        """Leaves the entries on disk; looks at the size and the ends. FileNotFoundError or CorruptIndex: build it again."""
+        """Seal the index without loading it, and check its size and its first and last entries.
+
+        Raise FileNotFoundError or CorruptIndex if the index must be rebuilt.
+        """
         file = self._open_file()
         size = file.size()
         if size % self.ENTRY.size or size > INDEX_BYTES_MAX:
@@ -124,10 +133,10 @@ class SparseIndex(IndexFile, ABC):
 
     @abstractmethod
     def _check(self, keys: array[int], values: array[int]) -> None:
-        """CorruptIndex unless they ascend, as far as this kind of index has to."""
+        """Raise CorruptIndex unless the columns ascend as this kind of index requires."""
 
     def seal(self) -> None:
-        """The segment is written to no more: the columns go to the file and out of memory."""
+        """Write the columns to the file and drop them from memory, as the segment is no longer written to."""
         if self._sealed:
             return
         self.write_pending()
@@ -164,7 +173,7 @@ class SparseIndex(IndexFile, ABC):
             self.load()
 
     def _keep(self, count: int) -> None:
-        """Drops all entries behind the first `count`."""
+        """Drop all entries after the first `count`."""
         del self._keys[count:]
         del self._values[count:]
         if self._written > count:

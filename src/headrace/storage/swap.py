@@ -1,7 +1,8 @@
-"""The cleaner's segment takes the place of those it was made from, so that a crash at any moment leaves the old ones or the new one.
+"""Swapping in the cleaner's segment so that a crash at any moment leaves either the old segments or the new one.
 
-`.cleaned` becomes `.swap`: from here on a start puts it in their place (see `leftovers`). That name must be on disk BEFORE the old
-ones are renamed to `.deleted`, and those names BEFORE the new one loses its mark, or a power failure could bring some of them back.
+First `.cleaned` becomes `.swap`: from then on a restart completes the swap (see `leftovers`). The `.swap` names must be on disk
+BEFORE the old segments are renamed to `.deleted`, and the `.deleted` names BEFORE the new segment loses its suffix. Otherwise
+a power failure could bring some of the old segments back.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from headrace.storage.names import SWAP_SUFFIX
 
 
 class Swap:
-    """`begin`, `sync`, `replace`, `sync`, `finish`: by the owner of the log, but for `sync`, which blocks."""
+    """One swap: `begin`, `sync`, `replace`, `sync`, `finish`.
+
+    The owner of the log makes these calls, except `sync`, which blocks and runs in a thread.
+    """
 
     def __init__(self, plan: CleaningPlan, replacement: Replacement) -> None:
         self._plan = plan
@@ -20,14 +24,14 @@ class Swap:
 
     @property
     def is_possible(self) -> bool:
-        """The log is as it was planned: nothing was cut off, deleted or moved."""
+        """Return whether the log still matches the plan: nothing was truncated, deleted or moved."""
         log, old = self._plan.log, self._replacement.old
         if log.generation != self._plan.generation or log.directory != self._plan.directory:
             return False
         return all(log.segments.floor(one.base_offset) is one for one in old) and old[-1] is not log.segments.active
 
     def begin(self) -> bool:
-        """False: there is no place for it any more."""
+        """Rename the new segment to `.swap`; return False if the log has changed and the swap is no longer possible."""
         if not self.is_possible:
             return False
         self._replacement.taken = True
@@ -39,7 +43,7 @@ class Swap:
         self._plan.log.files.sync_dir(self._plan.directory)
 
     def replace(self, now_ms: int) -> bool:
-        """False: the log has thrown it away."""
+        """Replace the old segments in the log; return False if the new segment was discarded."""
         log, new = self._plan.log, self._replacement.new
         if log.swapping is not new:
             return False

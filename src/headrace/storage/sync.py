@@ -1,4 +1,7 @@
-"""What has to reach the disk before a log may move its recovery point: made by the owner of the log, run in any thread."""
+"""Sync plans: the files that must reach the disk before a log may move its recovery point.
+
+The owner of the log makes the plan; any thread may run it.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ from headrace.storage.files import DISK_FULL, STARVED, File, Files, write_atomic
 
 
 class Unsynced(OSError):
-    """The disk had no room for a small file, or the process no descriptor: nothing is lost, the plan can be made again later."""
+    """A lack of disk space, descriptors or memory stopped a sync. No data is lost; a new plan can be made later."""
 
 
 def write_unsynced(files: Files, path: str, data: bytes) -> None:
-    """The whole content of a small file; it outlives this process, but a power failure only once it is in a plan."""
+    """Replace the contents of a small file without syncing it.
+
+    The file survives the end of this process, but it survives a power failure only after a plan has synced it.
+    """
     file = files.open(path, create=True)
     try:
         file.truncate(0)
@@ -24,23 +30,27 @@ def write_unsynced(files: Files, path: str, data: bytes) -> None:
 
 
 class SyncPlan(NamedTuple):
-    """Everything below `offset` is on disk once `run` has returned."""
+    """What to sync for one log. Everything below `offset` is on disk once `run` has returned."""
 
     offset: int
-    generation: int  # of the log when the plan was made: a truncation since then makes the plan worthless
+    generation: int  # generation of the log when the plan was made; a later truncation invalidates the plan
     files: Files
     open_files: list[File]
-    paths: list[str]  # of files that are not open
-    replacements: list[tuple[str, bytes]]  # small files to be replaced as a whole
-    directories: list[str]  # with new names in them
+    paths: list[str]  # paths of files that are not open
+    replacements: list[tuple[str, bytes]]  # paths and contents of small files to replace atomically
+    directories: list[str]  # directories with new or changed entries
 
     def run(self) -> None:
-        """Unsynced: make a new plan. Any other OSError: nobody knows what is on disk now; never try again, give the directory up."""
+        """Sync the files, replace the small files and sync the directories.
+
+        Raise Unsynced if a new plan can be made later. After any other OSError the contents of the disk are unknown:
+        never retry, take the directory offline.
+        """
         for file in self.open_files:
             try:
                 with _again_if(STARVED):
                     file.sync()
-            except ValueError:  # closed in the meantime: its segment is gone, and nobody needs it on disk
+            except ValueError:  # closed in the meantime: its segment was removed and need not reach the disk
                 continue
         for path in self.paths:
             try:

@@ -1,6 +1,7 @@
-"""`.timeindex`: no record at or before the entry's offset has a larger timestamp. Twelve bytes: timestamp, relative offset.
+"""`.timeindex`: no record at or before an entry's offset has a larger timestamp than the entry.
 
-The offset is the last one of the batch that holds the timestamp, as Kafka 4 writes it.
+Entries have twelve bytes: timestamp, relative offset. The offset is the last one of the batch that contains the
+timestamp, as Kafka 4 writes it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class TimeIndex(SparseIndex):
 
     @property
     def is_full(self) -> bool:
-        # One place stays free for the entry that closes the segment.
+        # One slot is reserved for the entry that closes the segment.
         return len(self) >= self.entries_max - 1
 
     def append_if_later(self, timestamp: int, offset: int) -> None:
@@ -33,7 +34,10 @@ class TimeIndex(SparseIndex):
             self._append(timestamp, offset - self.base_offset)
 
     def lookup(self, timestamp: int) -> TimestampOffset:
-        """The greatest entry at or before `timestamp`; (-1, base offset) if there is none. CorruptIndex if the next contradicts it."""
+        """Return the greatest entry at or before `timestamp`, or (-1, base offset) if there is none.
+
+        Raise CorruptIndex if the next entry contradicts it.
+        """
         slot, entry = self._find(timestamp)
         if slot < 0:
             return TimestampOffset(NO_TIMESTAMP, self.base_offset)
@@ -50,13 +54,13 @@ class TimeIndex(SparseIndex):
         return TimestampOffset(timestamp, self.base_offset + relative)
 
     def truncate_to(self, offset: int) -> None:
-        """Drops the entries at and above `offset`."""
+        """Drop the entries at and above `offset`."""
         self._keep_values_below(offset - self.base_offset)
 
     def _check(self, keys: array[int], values: array[int]) -> None:
         previous_key, previous_value = NO_TIMESTAMP, -1
         for key, value in zip(keys, values, strict=True):
-            # A first entry of zeros is a page that was never written, rather than a record of 1970 at the first offset.
+            # An all-zero first entry is a page that was never written, not a record of 1970 at the first offset.
             if key <= previous_key or value < previous_value or key == value == 0:
                 raise CorruptIndex(f"{self.path}: entry ({key}, {value}) after ({previous_key}, {previous_value})")
             previous_key, previous_value = key, value

@@ -1,7 +1,7 @@
-"""Offsets by time: the first record at or after a moment, the first with the largest timestamp of all.
+"""Lookups by time: the first record at or after a timestamp, and the first record with the largest timestamp.
 
-A segment is passed over by its largest timestamp, and entered by its time index. Neither is believed unasked: an entry must agree with
-the batch that it points at, or the indexes of the segment are built again.
+Segments are skipped by their largest timestamp and searched with their time index. Neither is trusted unchecked: an entry must
+agree with the batch that it points at, or the indexes of the segment are rebuilt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class TimestampedOffset(NamedTuple):
 
 
 def find_by_timestamp(segments: Iterable[Segment], timestamp: int, log_start: int) -> TimestampedOffset | None:
-    """The first record whose timestamp is at least `timestamp`."""
+    """Return the first record whose timestamp is at least `timestamp`."""
     for segment in _visible(segments, log_start):
         if segment.max_timestamp >= timestamp:
             found = _first_record(segment, _entry_offset(segment, timestamp), timestamp, log_start)
@@ -31,7 +31,7 @@ def find_by_timestamp(segments: Iterable[Segment], timestamp: int, log_start: in
 
 
 def find_largest(segments: Iterable[Segment], log_start: int) -> TimestampedOffset | None:
-    """The first record with the largest timestamp."""
+    """Return the first record with the largest timestamp."""
     best: TimestampedOffset | None = None
     for segment in sorted(_visible(segments, log_start), key=lambda segment: -segment.max_timestamp):
         if segment.max_timestamp <= (NO_TIMESTAMP if best is None else best.timestamp):
@@ -50,7 +50,7 @@ def _visible(segments: Iterable[Segment], log_start: int) -> Iterator[Segment]:
 
 
 def _entry_offset(segment: Segment, timestamp: int) -> int:
-    """No record before it is of that time or later."""
+    """Return an offset before which no record has that timestamp or a later one."""
     try:
         entry = segment.time_index.lookup(timestamp)
         sound = entry.timestamp == NO_TIMESTAMP or segment.agrees(entry)
@@ -66,7 +66,7 @@ def _largest_in(segment: Segment, log_start: int) -> TimestampedOffset | None:
     found = _first_record(segment, segment.max_timestamp_offset, segment.max_timestamp, log_start)
     if found is not None or segment.base_offset >= log_start:
         return found
-    # The largest lies below the log start: the others are asked, but only those whose header promises more.
+    # The largest timestamp is below the log start: search the visible batches whose header has a larger one than found so far.
     for position, header in segment.scan_from(log_start):
         if found is None or header.max_timestamp > found.timestamp:
             for record in segment.records_at(position, header):
