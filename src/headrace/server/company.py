@@ -1,4 +1,4 @@
-"""State shared by all connections of a listener: counters, the scratch buffer, batched flushing, refused connections."""
+"""State shared by all connections of a listener: counters, scratch buffer, batched flushing, refused connections."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Company:
         self._held.append((self._loop.time() + HELD_S, transport))
 
     def _let_go(self) -> None:
-        """Close a batch of held connections that are due; one loop iteration for each would cost more than closing it."""
+        """Close held connections that are due, several at a time: a loop iteration costs more than closing one."""
         now, held = self._loop.time(), self._held
         for _ in range(LET_GO_MAX):
             if not held or held[0][0] > now:

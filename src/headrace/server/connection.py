@@ -218,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._out += answer
 
     def _steer_reading(self) -> None:
-        """Apply back-pressure: do not read from a client that does not read its responses or has too many of them waiting."""
+        """Apply back-pressure: stop reading if the client does not read its responses or sends too many requests."""
         if self._transport is None:
             return
         full = self._frame_held or self._write_paused or len(self._waiting) >= ANSWERS_WAITING_MAX

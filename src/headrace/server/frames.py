@@ -40,7 +40,7 @@ class Deferred:
             self.tell(self)
 
     async def wait(self) -> Answer | None:
-        """Wait for the response to a frame that was dispatched without a connection; cancelling abandons the request."""
+        """Wait for the response to a frame that was dispatched without a connection; abandon it if cancelled."""
         if not self.done:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.tell = lambda _: None if future.done() else future.set_result(None)

@@ -85,7 +85,7 @@ class Tls:
     def principal(self, client: ssl.SSLSocket) -> Principal:
         """Return the principal of the client's certificate, ANONYMOUS without one.
 
-        Raise HeadraceError if no mapping rule matches its subject, BadCertificate if it cannot be parsed.
+        Raise HeadraceError if it cannot be parsed or no mapping rule matches its subject.
         """
         certificate = client.getpeercert(binary_form=True)
         if certificate is None:
