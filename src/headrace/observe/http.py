@@ -81,7 +81,7 @@ class HttpEndpoint:
 
 
 def _exposition() -> ModuleType:
-    """Import the exposition module; this runs on first use, in a thread, because it takes a twentieth of the start-up."""
+    """Import the exposition module, on first use and in a thread, because it takes a twentieth of the start-up time."""
     from headrace.observe import exposition
 
     return exposition
