@@ -80,7 +80,7 @@ class FindCoordinatorApi:
         )
 
     async def _make_topic(self, key_type: int) -> None:
-        """Create the internal topic on the node's behalf, because the client may lack the permission to create topics."""
+        """Create the internal topic on the node's behalf: clients need no permission to create it."""
         topic = _TOPICS[key_type]
         if topic not in self._image().topics:
             await self._creation.create_internal(topic)

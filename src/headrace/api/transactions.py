@@ -131,7 +131,7 @@ class TransactionsApi:
         """Add all partitions or none; if one is refused, the others get OPERATION_NOT_ATTEMPTED."""
         if not context.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, asked.transactional_id):
             return _same(asked.topics, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        # As in Kafka, internal topics fail authorization whatever the client's permissions.
+        # As in Kafka, internal topics fail authorization regardless of the client's permissions.
         names = [topic.name for topic in asked.topics if topic.name not in INTERNAL_TOPICS]
         permitted = context.permitted(Operation.WRITE, Resource.TOPIC, names)
         codes = self._codes(asked.topics, permitted)

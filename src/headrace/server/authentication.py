@@ -126,7 +126,7 @@ class Authentication:
         return self._end(answer) if self._has_failed() else answer
 
     def _refuse_versions(self, peer: Peer, frame: memoryview) -> Deferred:
-        """Respond to ApiVersions after SaslHandshake, the only misplaced request that Kafka responds to, and fail."""
+        """Fail the authentication, with the error that Kafka returns for ApiVersions after SaslHandshake."""
         self._fail(peer, "ApiVersions after SaslHandshake")
         try:
             _, version, correlation_id, _, _ = read_request_header(frame)
