@@ -1,4 +1,7 @@
-"""DescribeAcls, CreateAcls and DeleteAcls 1–3: seen on every node, changed by the controller. Without an authorizer there are none."""
+"""DescribeAcls, CreateAcls and DeleteAcls 1–3: described by every node, changed by the controller.
+
+Without an authorizer they are refused.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _DISABLED = "No Authorizer is configured."
 
 
 class AclsApi:
-    """On a broker."""
+    """ACL requests on a broker, which forwards changes to the controller."""
 
     def __init__(
         self, records: Records, forwarding: Forwarding, creation: TopicCreation, authorizer: StandardAuthorizer | None
@@ -69,7 +72,7 @@ class AclsApi:
 
 
 class ControllerAclsApi:
-    """On a controller: it decides."""
+    """ACL requests on a controller, which decides on changes."""
 
     def __init__(self, records: Records, decide: Decide, authorizer: StandardAuthorizer | None) -> None:
         self._records = records

@@ -1,6 +1,7 @@
-"""AlterConfigs 0–2 and IncrementalAlterConfigs 0–1 on a broker: what only it can judge is judged here, the rest by the controller.
+"""AlterConfigs 0–2 and IncrementalAlterConfigs 0–1 on a broker, which forwards them to the controller.
 
-Its own options are checked as they would be together (KIP-226); levels of its loggers change at once and are gone with the process.
+First it checks what only the broker can: its own options, in the combination that would result (KIP-226). Logger levels are not
+forwarded: they change immediately and last until the process ends.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class AlterConfigsApi:
     async def _alter(
         self, context: RequestContext, request: Any, check: Callable[[RequestContext, Any, Any], bool]
     ) -> list[dict[str, Any]]:
-        """One outcome for each resource, in the order of the request."""
+        """Return one outcome for each resource, in the order of the request."""
         times = Counter((one.resource_type, one.resource_name) for one in request.resources)
         done: dict[int, tuple[int, str | None]] = {}
         for index, resource in enumerate(request.resources):
@@ -99,7 +100,7 @@ class AlterConfigsApi:
         request: IncrementalAlterConfigsRequest,
         resource: IncrementalAlterConfigsRequest.AlterConfigsResource,
     ) -> bool:
-        """True if there is nothing left for the controller."""
+        """Check a resource, and change logger levels; return True if nothing is left for the controller to do."""
         _check_keys(
             resource, [one.name for one in resource.configs if one.config_operation != DELETE and one.value is None]
         )
@@ -149,7 +150,7 @@ class AlterConfigsApi:
         if not context.may(Operation.ALTER_CONFIGS, Resource.CLUSTER):
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
         self._check_id(resource.resource_name, "Unexpected node id. Expected {}, but received {}")
-        for really in (False, True):  # all of them are good, or none is changed
+        for really in (False, True):  # check all levels before changing any
             if really and validate_only:
                 return
             for config in resource.configs:

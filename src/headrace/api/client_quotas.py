@@ -1,4 +1,4 @@
-"""DescribeClientQuotas 0–1: what quotas the metadata log holds, by user, client id or address; nobody enforces them yet."""
+"""DescribeClientQuotas 0–1: quotas in the metadata log by user, client id or address. They are not enforced yet."""
 
 from __future__ import annotations
 

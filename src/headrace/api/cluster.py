@@ -1,4 +1,4 @@
-"""DescribeCluster 0–2: the cluster's id, its controller and its brokers as this listener's clients reach them."""
+"""DescribeCluster 0–2: the cluster's id, its controller, and its brokers with their endpoints for this listener."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _OPTIONS = {BROKERS: "bootstrap.servers", CONTROLLERS: "bootstrap.controllers"}
 
 
 def _wrong_endpoint(context: RequestContext, wanted: int, own: int) -> DescribeClusterResponse:
-    """Return the error for a client that asks a listener for nodes of a type that it does not have."""
+    """Return the error for a client that requests nodes of a type that its listener does not serve."""
     listener = context.peer.listener
     if wanted not in _TYPES:
         code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
         text = f"endpoint type {wanted} is unknown; known are {BROKERS} (brokers) and {CONTROLLERS} (controllers)"
     else:
-        # Version 0 is older than the code for it.
+        # Version 0 predates MISMATCHED_ENDPOINT_TYPE.
         typed = context.api_version >= ENDPOINT_TYPE_VERSION_MIN
         code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if typed else ErrorCode.INVALID_REQUEST
         text = (
@@ -37,7 +37,7 @@ def _wrong_endpoint(context: RequestContext, wanted: int, own: int) -> DescribeC
 
 
 class ControllerClusterApi:
-    """On a listener of a controller: there the controllers are the nodes, for tools that go to them directly (KIP-919)."""
+    """DescribeCluster on a controller listener: lists the controllers, for tools that connect to them (KIP-919)."""
 
     def __init__(self, node_id: NodeId, cluster_id: str, endpoints: Callable[[], Endpoints]) -> None:
         self._node_id = node_id

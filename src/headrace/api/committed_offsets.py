@@ -1,4 +1,4 @@
-"""OffsetCommit 2–10, OffsetFetch 1–10 and OffsetDelete 0: what a group has read, by topic name, or by topic id since version 10."""
+"""OffsetCommit 2–10, OffsetFetch 1–10 and OffsetDelete 0: committed offsets of groups, by topic name or id (v10)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
 
 TOPIC_IDS_VERSION_MIN = 10
-MANY_GROUPS_VERSION_MIN = 8  # of OffsetFetch
-WHOLE_ERROR_VERSION_MIN = 2  # of OffsetFetch: before it, each partition carries the error
+MANY_GROUPS_VERSION_MIN = 8  # OffsetFetch version from which a request names several groups
+WHOLE_ERROR_VERSION_MIN = 2  # OffsetFetch version with a top-level error; before it, each partition carries the error
 
 CommitTopic = OffsetCommitRequest.OffsetCommitRequestTopic
 CommitPartition = OffsetCommitRequest.OffsetCommitRequestPartition
@@ -59,7 +59,7 @@ class CommittedOffsetsApi:
         allowed = context.may(Operation.READ, Resource.GROUP, request.group_id)
         permitted = context.permitted(Operation.READ, Resource.TOPIC, names) if allowed else set()
         answer, left = OffsetCommitResponse(), list[CommitTopic]()
-        places: list[list[Committed]] = []  # where the answers to what is left go
+        places: list[list[Committed]] = []  # where the results of each topic in `left` are added
         for topic, known, name in zip(request.topics, found, names, strict=True):
             answered = CommittedTopic(topic.name, topic.topic_id)
             answer.topics.append(answered)
@@ -92,7 +92,7 @@ class CommittedOffsetsApi:
     def _commit_all(
         self, context: RequestContext, request: OffsetCommitRequest, found: list[Topic | None]
     ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
-        """The common case: whatever is asked for is there, and nobody has to be asked."""
+        """Commit in the common case: all partitions exist and the client is unrestricted."""
         for topic, known in zip(request.topics, found, strict=True):
             assert known is not None
             topic.name, topic.topic_id = known.name, known.id
@@ -149,7 +149,7 @@ class CommittedOffsetsApi:
                 return await self._fetch_all(context, wanted, stable)
             return await self._fetch_named(context, wanted, wanted.topics, stable)
         except KafkaError as error:
-            # Consumers of old do not look for the coordinator again if they are told that it is not available.
+            # Old consumers do not look up the coordinator again after COORDINATOR_NOT_AVAILABLE.
             lost = error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
             return FetchedGroup(wanted.group_id, error_code=ErrorCode.NOT_COORDINATOR if lost else error.code)
 
@@ -160,7 +160,10 @@ class CommittedOffsetsApi:
         return fetch(self._groups.machine_of(wanted.group_id), wanted)
 
     async def _fetch_all(self, context: RequestContext, wanted: FetchGroup, stable: bool) -> FetchedGroup:
-        """Of topics that the asker may not see, or that are gone where topics have no names, nothing is said."""
+        """Read all offsets of a group, without topics that the client may not describe.
+
+        From version 10 on, where topics are identified by id, deleted topics are left out too.
+        """
         group = await self._read(context, wanted, stable)
         names = [topic.name for topic in group.topics]
         permitted = context.permitted(Operation.DESCRIBE, Resource.TOPIC, names, quietly=True)

@@ -1,5 +1,8 @@
-"""DescribeConfigs 1–4 and ListConfigResources 0–1: options of topics, this broker, its loggers, groups and client-metrics
-subscriptions, each with where its value comes from and what that overrides."""
+"""DescribeConfigs 1–4 and ListConfigResources 0–1.
+
+They return the options of topics, this broker, its loggers, groups and client-metrics subscriptions, each with the source of its
+value and the values that it overrides.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from headrace.server.context import RequestContext
 
 RESOURCES = (GROUP_CONFIG, METRICS_CONFIG, LOGGER_CONFIG, BROKER_CONFIG, TOPIC_CONFIG)
 UNKNOWN_TYPE = 0
-# Options that Kafka keeps to itself, or that are no part of its list: described only where somebody set them.
+# Options that are internal to Kafka or not in its list: described only if they are set.
 SHOWN_IF_SET = frozenset(
     {
         "allow.everyone.if.no.acl.found", "controller.performance.always.log.threshold.ms",
@@ -59,14 +62,14 @@ Listed = ListConfigResourcesResponse.ConfigResource
 
 
 class Entry(NamedTuple):
-    """One option as it is; the first layer, if there is one, says where the value comes from."""
+    """One option with its current value; the first layer, if there is one, is the source of the value."""
 
     name: str
-    option: Option | None  # None: nobody here knows its type
+    option: Option | None  # None: its type is unknown
     text: str | None
     layers: list[Layer]
     read_only: bool = False
-    source: Source = Source.DEFAULT  # without layers
+    source: Source = Source.DEFAULT  # the source if there are no layers
 
 
 class ConfigsApi:
@@ -100,7 +103,7 @@ class ConfigsApi:
 
     def describe(self, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         if not all(resource.resource_type in RESOURCES for resource in request.resources):
-            # As in Kafka nobody gets an answer then.
+            # As in Kafka, one unknown type refuses all resources.
             code, text = ErrorCode.INVALID_REQUEST, "The request names a resource of an unknown type."
             return DescribeConfigsResponse(
                 results=[
@@ -224,7 +227,7 @@ def _option(name: str) -> Option | None:
 
 
 def _normal(option: Option, text: str) -> str | None:
-    """As Kafka shows what was set; as it stands if nobody could have set it that way."""
+    """Return the value in Kafka's normal form, or unchanged if it is not valid."""
     try:
         return option.text(check_value(option, text))
     except KafkaError:

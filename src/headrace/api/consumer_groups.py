@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat 0–1 and ConsumerGroupDescribe 0–1 (KIP-848, KIP-1099): members of consumer groups, and who looks at them."""
+"""ConsumerGroupHeartbeat 0–1 and ConsumerGroupDescribe 0–1: consumer groups (KIP-848, KIP-1099)."""
 
 from __future__ import annotations
 
@@ -26,15 +26,19 @@ from headrace.server.context import RequestContext
 GROUP_VERSION = "group.version"
 HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
-# Kafka lists them before all others, which come as they were asked for.
+# Kafka lists groups with these errors first; the others keep the order of the request.
 REFUSED_FIRST = {ErrorCode.GROUP_AUTHORIZATION_FAILED: 0, ErrorCode.INVALID_GROUP_ID: 1}
 
 _Described = ConsumerGroupDescribeResponse.DescribedGroup
 
 
 class ConsumerGroupsApi:
+    """Handlers of the consumer group protocol.
+
+    `is_enabled` is whether `group.coordinator.rebalance.protocols` includes that protocol.
+    """
+
     def __init__(self, groups: Coordination[GroupShard], image: Callable[[], Image], *, is_enabled: bool) -> None:
-        """`is_enabled`: `group.coordinator.rebalance.protocols` has the protocol of consumer groups."""
         self._groups = groups
         self._image = image
         self._is_enabled = is_enabled

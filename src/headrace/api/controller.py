@@ -1,4 +1,7 @@
-"""What a controller listener answers: registration, heartbeats, forwarded requests, blocks of producer ids; `api.quorum` has the rest."""
+"""Requests to a controller: registration, heartbeats, topics, forwarded requests, producer id blocks.
+
+`api.quorum`, `api.controller_admin`, `api.acls` and `api.scram` have the others.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from headrace.server.outlet import joined
 from headrace.statemachine.journal import NotLeader
 from headrace.statemachine.runtime import Runtime
 
-# What a broker sends on in the name of a client; whatever speaks for the node itself is not among them.
+# Requests that a broker forwards for a client. Requests that a node sends on its own behalf are not among them.
 FORWARDABLE = frozenset(
     {
         ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS, ApiKey.ALTER_CONFIGS,
@@ -44,6 +47,11 @@ FORWARDABLE = frozenset(
 
 
 class ControllerApi:
+    """Handlers of a controller listener.
+
+    `state` is the newest cluster state, to find topics by id. `authority` authorizes clients whose requests arrive in an Envelope.
+    """
+
     def __init__(
         self,
         runtime: Callable[[], Runtime[Any, Any]],
@@ -54,7 +62,6 @@ class ControllerApi:
         authority: Authority,
         foreign_brokers: ForeignBrokers,
     ) -> None:
-        """`state`: the newest there is, to know topics by their ids; `authority` judges whoever comes in an Envelope."""
         self._runtime = runtime
         self._clock = clock
         self._loop = loop
@@ -138,7 +145,7 @@ class ControllerApi:
     # --- forwarded requests
 
     async def envelope(self, context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
-        """The inner request is answered as if its sender had come to this listener."""
+        """Handle the inner request as if its sender had connected to this listener."""
         try:
             principal = decode_principal(request.request_principal or b"")
             address = str(ipaddress.ip_address(request.client_host_address))

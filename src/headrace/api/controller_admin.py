@@ -1,4 +1,4 @@
-"""What administrators ask of the controller, by itself or through a broker: options, partitions, elections, features, brokers."""
+"""Administrative requests to the controller, direct or forwarded: options, partitions, elections, features, brokers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ControllerAdminApi:
         self._decide = decide
 
     async def handle(self, context: RequestContext, request: Any) -> Any:
-        """For what needs a right on the cluster, which was asked for already."""
+        """Decide on a request that needs a permission on the cluster, which the dispatcher has checked."""
         return await self._decide(request, lambda code, text: refuse(request, code, text))
 
     async def create_partitions(
@@ -42,7 +42,7 @@ class ControllerAdminApi:
         return answer
 
     async def alter_configs(self, context: RequestContext, request: Any) -> Any:
-        """AlterConfigs and IncrementalAlterConfigs: each resource needs its own right."""
+        """Handle AlterConfigs or IncrementalAlterConfigs, checking the permission for each resource."""
         resources, refused = [], []
         for resource in request.resources:
             kind, name = _protected(resource.resource_type, resource.resource_name)

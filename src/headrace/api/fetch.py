@@ -1,7 +1,7 @@
 """Fetch 4–18: sessions (v7), leader epochs (v9, v12), topic ids (v13), long poll.
 
-Partitions are read in order until max_bytes is used up; the first that has anything gives at least one batch (KIP-74). With too
-little to give, the request is parked on its partitions until min_bytes, an error or max_wait_ms.
+Partitions are read in order until max_bytes is used up; the first that has records returns at least one batch (KIP-74). If there is
+too little to return, the request is parked on its partitions until min_bytes, an error or max_wait_ms.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from headrace.server.context import RequestContext
 from headrace.storage.file_range import FileRange
 
 READ_COMMITTED = 1
-MAX_WAIT_MS_MAX = 600_000  # a client that asks for more is asked to ask again
+MAX_WAIT_MS_MAX = 600_000  # longer waits are shortened to this
 Data = FetchResponse.PartitionData
 _EMPTY = b""
-_NOWHERE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # the order in which they are answered
-_UNREAD = (*_NOWHERE, ErrorCode.TOPIC_AUTHORIZATION_FAILED)  # refused before anybody looked at the log
+_NOWHERE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # in their order in the response
+_UNREAD = (*_NOWHERE, ErrorCode.TOPIC_AUTHORIZATION_FAILED)  # errors from before the log is read
 _LEADER_HINTS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -70,7 +70,7 @@ class FetchApi:
         return min(max(request.max_bytes, 0), self._fetch_max_bytes)
 
     def answer(self, fetch: _Fetch) -> FetchResponse | asyncio.Future[FetchResponse]:
-        """With the records, if they are all in memory; else later, when a thread has read them."""
+        """Return the response if all records are in memory, otherwise a future while a thread reads them."""
         for data, read, _ in fetch.reads:
             try:
                 found = read.read_cached()
@@ -90,23 +90,23 @@ class FetchApi:
                 except OSError as error:
                     self._unreadable(data, error)
                 except ValueError:
-                    # The file was closed meanwhile, for its topic is gone: the client looks at the metadata and asks again.
+                    # The file was closed because its topic was deleted; this error makes the client refresh its metadata.
                     data.error_code, data.records = ErrorCode.NOT_LEADER_OR_FOLLOWER, _EMPTY
         return self._assemble(fetch)
 
     def _unreadable(self, data: Data, error: OSError) -> None:
-        """The page cannot be read: its client hears of it, everybody else is served."""
+        """Report that the records cannot be read; this partition gets an error, the others are served."""
         data.error_code, data.records = ErrorCode.KAFKA_STORAGE_ERROR, _EMPTY
         self._replicas.report_read_error(error)
 
     def refusal(self, error: OSError | CorruptData) -> KafkaError:
-        """The way to the records is barred: an index or a header cannot be read, or is no header."""
+        """Report an index or batch header that cannot be read or is corrupt, and return the error for it."""
         self._replicas.report_read_error(error)
         code = ErrorCode.CORRUPT_MESSAGE if isinstance(error, CorruptData) else ErrorCode.KAFKA_STORAGE_ERROR
         return KafkaError(code, str(error))
 
     def _assemble(self, fetch: _Fetch) -> FetchResponse:
-        """In the order of service: a topic stands there again where partitions of another lie between."""
+        """Build the response in the order in which partitions were read; topics that are interleaved are repeated."""
         plan = fetch.plan
         topics: list[FetchResponse.FetchableTopicResponse] = []
         last: str | bytes | None = None
@@ -129,7 +129,7 @@ class FetchApi:
 
 
 class _Fetch:
-    """One request under way. `attempt` looks at all partitions and says whether there is enough to answer."""
+    """One request in progress. `attempt` reads all partitions and returns whether there is enough to respond."""
 
     __slots__ = ("_api", "_context", "_future", "_request", "_timer", "_watched", "answers", "plan", "reads")
 
@@ -173,7 +173,7 @@ class _Fetch:
                 total += read.size
                 left = max(0, left - read.size)
                 min_one = False
-        # What is nowhere comes last, and is no reason to hurry: a consumer of a deleted topic would ask without end.
+        # Unknown partitions come last and do not end the wait: a consumer of a deleted topic would fetch in a tight loop.
         must_answer = must_answer or not self.answers
         for code in _NOWHERE:
             self.answers |= {key: data for key, data in nowhere.items() if data.error_code == code}
@@ -269,7 +269,7 @@ class _Fetch:
             self._timer.cancel()
 
     def _wake(self) -> None:
-        """Called in the middle of an append; looks again in a turn of its own, so that the producer's answer goes first."""
+        """Schedule another attempt; called during an append, so it runs later, after the producer's response."""
         if self._future is not None and not self._future.done():
             self._future.get_loop().call_soon(self._look_again)
 

@@ -1,6 +1,7 @@
-"""FindCoordinator 0–6: which broker keeps a group, or a transactional id. The internal topic comes to be when it is first asked for.
+"""FindCoordinator 0–6: the broker that coordinates a group or a transactional id.
 
-Share groups have no coordinator yet: whoever asks is told so. Librdkafka offers lz4 only to brokers that list this API.
+The internal topic is created on first use. Share groups have no coordinator yet, so requests for one are refused. librdkafka uses lz4
+only with brokers that list this API.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class FindCoordinatorApi:
         )
 
     async def _make_topic(self, key_type: int) -> None:
-        """On behalf of the node: a client that may join a group need not be allowed to create topics."""
+        """Create the internal topic on the node's behalf: clients need no permission to create it."""
         topic = _TOPICS[key_type]
         if topic not in self._image().topics:
             await self._creation.create_internal(topic)

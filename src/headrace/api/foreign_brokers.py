@@ -1,7 +1,7 @@
-"""Only this node speaks for a broker: until brokers replicate, requests in the name of one from anybody else are refused.
+"""Refuses broker requests from other nodes: until brokers replicate, only this node may act as a broker.
 
 A registration would make the controller place replicas on a broker that copies nothing. A heartbeat with the node's own id and epoch,
-both of which the metadata log shows, would fence the node or shut it down.
+which can be read from the metadata log, would fence the node or shut it down.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from headrace.server.context import RequestContext
 
 log = logging.getLogger(__name__)
 
-LOGGED_AGAIN_S = 60.0  # a refused broker tries again several times a second
-LOGGED_MAX = 1_000  # addresses and broker ids that are remembered as logged
+LOGGED_AGAIN_S = 60.0  # log interval for one broker, which retries several times a second
+LOGGED_MAX = 1_000  # pairs of address and broker id that are remembered as logged
 
 
 class ForeignBrokers:
@@ -26,7 +26,7 @@ class ForeignBrokers:
         self._logged_s: dict[tuple[str, int], float] = {}
 
     def refusal(self, context: RequestContext, broker_id: int) -> ErrorCode | None:
-        """Return the error for a request in the name of a broker, or None if this node sent it itself."""
+        """Return the error for a broker's request, or None if this node sent it itself."""
         if context.peer.authority.is_own_node:
             return None
         own = broker_id == self._node_id

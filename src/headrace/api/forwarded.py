@@ -1,5 +1,8 @@
-"""What a broker only hands on to the controller: CreatePartitions 0–3, ElectLeaders 0–2, List- and AlterPartitionReassignments,
-UpdateFeatures 0–2, UnregisterBroker 0, DescribeQuorum 0–2. The controller asks what the asker may do."""
+"""Requests that a broker only forwards to the controller, which also authorizes them.
+
+CreatePartitions 0–3, ElectLeaders 0–2, ListPartitionReassignments 0, AlterPartitionReassignments 0–1, UpdateFeatures 0–2,
+UnregisterBroker 0 and DescribeQuorum 0–2.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ class ForwardedApi:
     async def create_partitions(
         self, context: RequestContext, request: CreatePartitionsRequest
     ) -> CreatePartitionsResponse:
-        """Answered when this broker has them open, so that a producer does not find them missing."""
+        """Forward the request, and respond when this broker has opened the partitions, so that producers find them."""
         answer: CreatePartitionsResponse = await self.handle(context, request)
         made = {topic.name for topic in answer.results if topic.error_code == ErrorCode.NONE}
         if made and not request.validate_only:

@@ -1,5 +1,7 @@
-"""Classic groups and groups in general: JoinGroup 0–9, SyncGroup 0–5, Heartbeat 0–4, LeaveGroup 0–5, ListGroups 0–5, DescribeGroups 0–6,
-DeleteGroups 0–2. Decided by the coordinator of the group; lists and descriptions are read from it.
+"""Requests of classic groups and of groups in general.
+
+JoinGroup 0–9, SyncGroup 0–5, Heartbeat 0–4, LeaveGroup 0–5 and DeleteGroups 0–2 are decided by the group's coordinator. ListGroups 0–5
+and DescribeGroups 0–6 read its state.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRes
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
 
-NULL_PROTOCOL_VERSION_MIN = 7  # of JoinGroup
+NULL_PROTOCOL_VERSION_MIN = 7  # JoinGroup version from which the protocol name may be null
 
 Answer = TypeVar("Answer", bound=Struct)
 Deleted = DeleteGroupsResponse.DeletableGroupResult
@@ -40,7 +42,10 @@ def asked_by(context: RequestContext, request: Struct) -> Asked:
 def answer_of(
     groups: Coordination[GroupShard], group_id: str, asked: Asked, refuse: Callable[[KafkaError], Answer]
 ) -> Answer | Awaitable[Answer]:
-    """The answer itself where it is there at once, as nearly all are: a task for each would cost as much as deciding it."""
+    """Return the response, or an awaitable if it is not decided yet.
+
+    Nearly all are decided immediately, and a task for each would cost as much as deciding it.
+    """
     try:
         future = groups.decide(group_id, asked)
         if future.done():
@@ -59,7 +64,7 @@ async def _later(future: asyncio.Future[Answer], refuse: Callable[[KafkaError], 
 
 
 def _refused_heartbeat(error: KafkaError) -> HeartbeatResponse:
-    # While the group is loaded nobody is late.
+    # While the group is loading, no member is late.
     loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return HeartbeatResponse(error_code=ErrorCode.NONE if loading else error.code)
 
@@ -71,7 +76,7 @@ class GroupsApi:
     def _answer(
         self, context: RequestContext, group_id: str, request: Struct, refuse: Callable[[KafkaError], Answer]
     ) -> Answer | Awaitable[Answer]:
-        """What a member asks of its group."""
+        """Authorize a member's request and return the coordinator's response, or an awaitable of it."""
         if not context.may(Operation.READ, Resource.GROUP, group_id):
             return refuse(KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED))
         if not group_id:
@@ -110,8 +115,10 @@ class GroupsApi:
         return self._answer(context, request.group_id, request, lambda error: LeaveGroupResponse(error_code=error.code))
 
     def list(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-        """Whoever may describe the cluster sees them all, others those that they may describe; by their names, where Kafka's order is
-        that of its hash tables."""
+        """List all groups if the client may describe the cluster, otherwise those that it may describe.
+
+        They are sorted by name; Kafka returns them in the order of its hash tables.
+        """
         answer = ListGroupsResponse()
         everything = context.may(Operation.DESCRIBE, Resource.CLUSTER, quietly=True)
         try:
@@ -127,7 +134,7 @@ class GroupsApi:
         return answer
 
     def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        """Refused groups come first, as in Kafka, all others as they were asked for."""
+        """Describe groups. Refused ones come first, as in Kafka; the others keep the order of the request."""
         permitted = context.permitted(Operation.DESCRIBE, Resource.GROUP, request.groups)
         answer = DescribeGroupsResponse()
         for group_id in sorted(request.groups, key=permitted.__contains__):

@@ -1,4 +1,4 @@
-"""DescribeLogDirs 1–5: what lies in which directory, and how much room is left there. AlterReplicaLogDirs 1–2: a replica moves."""
+"""DescribeLogDirs 1–5 and AlterReplicaLogDirs 1–2: replicas and free space of each log directory; moving a replica."""
 
 from __future__ import annotations
 

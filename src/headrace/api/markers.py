@@ -1,7 +1,7 @@
-"""WriteTxnMarkers 1–2: the coordinator of a transaction has its end written to the partitions that this node leads.
+"""WriteTxnMarkers 1–2: writes the end of a transaction to the partitions that this node leads, for its coordinator.
 
-A partition of __consumer_offsets goes through the group coordinator, whose pending offsets end with the transaction. Answered when the
-markers are committed. An administrator may write one, too, to end a transaction that hangs (KIP-664).
+A marker for a partition of __consumer_offsets goes through the group coordinator, which completes or drops its pending offsets. The
+response is sent when the markers are committed. An administrator may also write one, to end a hanging transaction (KIP-664).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from headrace.server.context import RequestContext
 
 log = logging.getLogger(__name__)
 
-MARKERS_AT_ONCE = 100  # appended before others have their turn
+MARKERS_AT_ONCE = 100  # appended before other tasks get to run
 
-# Partition of __consumer_offsets, producer id and epoch, how it ended, transaction version.
+# Arguments: partition of __consumer_offsets, producer id, producer epoch, marker, transaction version.
 EndOffsets = Callable[[int, int, int, TransactionMarker, int], Awaitable[None]]
 Marker = WriteTxnMarkersRequest.WritableTxnMarker
 Codes = dict[TopicPartition, ErrorCode]
@@ -32,7 +32,7 @@ Result = WriteTxnMarkersResponse.WritableTxnMarkerResult
 TopicResult = WriteTxnMarkersResponse.WritableTxnMarkerTopicResult
 PartitionResult = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
 
-# The sender knows what a partition leader may say, and asks again for this one.
+# Returned as NOT_LEADER_OR_FOLLOWER: the sender expects the errors of a partition leader and retries on this one.
 _NOT_READY = frozenset(
     {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 )
@@ -68,7 +68,7 @@ class MarkersApi:
         return _response(codes)
 
     def _write(self, marker: Marker, name: TopicPartition, codes: Codes, now_ms: int) -> Awaitable[None] | None:
-        """None: `codes` has the answer. Else it will, when this is done."""
+        """Write one marker. Its result is in `codes` if None is returned, otherwise once the awaitable is done."""
         how = TransactionMarker(marker.transaction_result, marker.coordinator_epoch)
         try:
             partition = self._replicas.get(*name)
@@ -88,7 +88,7 @@ class MarkersApi:
         return None if flush is None else self._flushed(flush, name, codes)
 
     async def _flushed(self, flush: asyncio.Future[KafkaError | None], name: TopicPartition, codes: Codes) -> None:
-        error = await asyncio.shield(flush)  # others wait for the same one
+        error = await asyncio.shield(flush)  # other requests wait for the same flush
         if error is not None:
             self._refuse(name, error, codes)
 
@@ -120,7 +120,7 @@ def _partitions(marker: Marker) -> list[TopicPartition]:
 
 
 def _response(codes: dict[int, Codes]) -> WriteTxnMarkersResponse:
-    """By producer, as Kafka has it: what is asked twice of one is answered once."""
+    """Return the results by producer, as Kafka does: a partition that is named twice for a producer has one result."""
     results = []
     for producer_id, of_producer in codes.items():
         topics: dict[str, list[PartitionResult]] = {}

@@ -1,4 +1,7 @@
-"""Metadata 0–13: brokers, topics and leaders. v0 knows only "all" as an empty list; ids count from v12 on; topics may come to be."""
+"""Metadata 0–13: brokers, topics and leaders; missing topics may be created.
+
+In version 0 an empty list means all topics. Topics can be requested by id from version 12 on.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ NOT_ASKED = -(2**31)
 TopicAnswer = MetadataResponse.MetadataResponseTopic
 
 
-# Where Kafka puts topics of a request that it cannot tell about; those without an error come as they were asked for, before the rest.
+# Position of topics in the response by their error, as in Kafka. Topics at the same position keep the order of the request.
 PLACES = {ErrorCode.UNKNOWN_TOPIC_ID: 0, ErrorCode.NONE: 1, ErrorCode.TOPIC_AUTHORIZATION_FAILED: 3}
 PLACE_OF_OTHERS = 2
 
@@ -108,7 +111,7 @@ class MetadataApi:
         if wanted.name is None or wanted.topic_id != ZERO_UUID:
             return self._by_id(context, image, wanted, live, operations)
         if not context.may(Operation.DESCRIBE, Resource.TOPIC, wanted.name):
-            # Nobody looks whether it exists, so nobody can be told.
+            # Refuse before looking it up: the response must not reveal whether the topic exists.
             return TopicAnswer(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=wanted.name)
         topic = image.topics.get(wanted.name)
         if topic is not None:
@@ -155,7 +158,7 @@ class MetadataApi:
 
 
 def cluster_operations(context: RequestContext, asked: bool) -> int:
-    """What the asker may do to the cluster; whoever may not even see it may do nothing."""
+    """Return the bit field of operations that the client may perform on the cluster, 0 if it may not describe it."""
     if not asked:
         return NOT_ASKED
     return context.operations(Resource.CLUSTER) if context.may(Operation.DESCRIBE, Resource.CLUSTER) else 0

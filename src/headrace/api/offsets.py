@@ -1,4 +1,8 @@
-"""ListOffsets 1–11: offsets by timestamp; -1 latest, -2 earliest, -3 of the largest timestamp (v7), -4 earliest local (v8) …"""
+"""ListOffsets 1–11: offsets by timestamp.
+
+Special timestamps are -1 latest, -2 earliest, -3 largest timestamp (v7), -4 earliest local (v8), -5 latest tiered (v9) and
+-6 earliest pending upload (v11).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from headrace.server.context import RequestContext
 READ_COMMITTED = 1
 LEADER_EPOCH_VERSION_MIN = 4
 Answer = ListOffsetsResponse.ListOffsetsPartitionResponse
-# Special timestamps and the version that brought each; a smaller version may not use it.
+# The first version that may use each special timestamp.
 _VERSION_MIN = {MAX_TIMESTAMP: 7, -4: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
 
@@ -35,7 +39,7 @@ class OffsetsApi:
                         if times == 1
                         else Answer(partition_index=wanted.partition_index, error_code=ErrorCode.INVALID_REQUEST)
                         for wanted in topic.partitions
-                        # Asked for twice: answered once, with an error.
+                        # A partition that is requested twice gets one result, with an error.
                         if (times := seen.pop((topic.name, wanted.partition_index), 0))
                     ],
                 )

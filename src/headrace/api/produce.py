@@ -1,8 +1,10 @@
-"""Produce 3–13: one batch a partition, checked record by record, appended, acknowledged. v13 names topics by id; acks=0 gets no answer.
+"""Produce 3–13: one batch per partition, checked record by record, appended and acknowledged.
 
-The path of a small batch has no suspension: decode, check, one write, answer. Only large compressed batches are checked in a
-thread, and only the first batch of a transaction waits for its coordinator; their connection waits meanwhile, which keeps the order
-of one producer.
+Version 13 names topics by id. A request with acks=0 gets no response.
+
+A small batch is handled without suspension: decode, check, one write, response. Only large compressed batches are checked in a
+thread, and only the first batch of a transaction waits for its coordinator. The connection waits with them, which preserves the order
+of a producer's batches.
 """
 
 from __future__ import annotations
@@ -33,12 +35,10 @@ from headrace.server.frames import CloseConnection
 
 PartitionResponse = ProduceResponse.PartitionProduceResponse
 TopicResponse = ProduceResponse.TopicProduceResponse
-ADMIN_CLIENT_ID = (
-    "__admin_client"  # whoever says so may write to internal topics: a guard against accidents, as in Kafka
-)
+ADMIN_CLIENT_ID = "__admin_client"  # client id that may write to internal topics: prevents accidents, as in Kafka
 ZSTD_VERSION_MIN = 7
 LEADER_HINT_VERSION_MIN = 10
-# Refusals that a well-behaved client may meet: no failure of the broker, and answered without a log start, as in Kafka.
+# Errors that a well-behaved client may get. As in Kafka, they are not counted as failures and have no log start offset.
 _EXPECTED = (
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -50,15 +50,15 @@ _EXPECTED = (
 
 
 class _Pending(NamedTuple):
-    """One batch that cannot be appended in the first go."""
+    """One batch that must be checked in a thread or verified before it is appended."""
 
     topic: ProduceRequest.TopicProduceData
     answer: PartitionResponse
     partition: Partition
     records: memoryview
     header: BatchHeader
-    checked: Checked | None  # None: a thread has to do it
-    guard: Guard | None  # of a transactional batch, once it is checked
+    checked: Checked | None  # None: must be checked in a thread
+    guard: Guard | None  # guard of a transactional batch, once it is checked
 
     @property
     def waits(self) -> bool:
@@ -139,9 +139,12 @@ class ProduceApi:
     async def _flushed(
         self, response: ProduceResponse, unflushed: list[tuple[PartitionResponse, Synced]]
     ) -> ProduceResponse:
-        """`flush.messages`: what is acknowledged is on disk. Requests that follow on the connection are not held up by it."""
+        """Wait until all batches are on disk (`flush.messages`), then return the response.
+
+        Later requests of the connection are not blocked by it.
+        """
         for answer, flush in unflushed:
-            error = await asyncio.shield(flush)  # others wait for the same one
+            error = await asyncio.shield(flush)  # other requests wait for the same flush
             if error is not None:
                 answer.error_code, answer.error_message = error.code, error.message
                 answer.base_offset, answer.log_append_time_ms, answer.log_start_offset = -1, -1, -1
@@ -152,7 +155,7 @@ class ProduceApi:
         if context.api_version >= 13:
             found = self._image().topic_by_id(topic.topic_id)
             if found is None:
-                return None  # said below
+                return None  # `_partition` raises UNKNOWN_TOPIC_ID
             name = found.name
         if context.may(Operation.WRITE, Resource.TOPIC, name):
             return None
@@ -220,7 +223,7 @@ class ProduceApi:
         for one in await self._verified(context, request.transactional_id, checked):
             assert one.checked is not None
             try:
-                one.partition.admit(request.acks)  # all may have changed in the meantime
+                one.partition.admit(request.acks)  # the partition may have changed in the meantime
                 self._append(
                     one.answer, one.partition, one.records, one.header, one.checked, now_ms, unflushed, one.guard
                 )
@@ -233,7 +236,7 @@ class ProduceApi:
     async def _check(
         self, context: RequestContext, request: ProduceRequest, one: _Pending, now_ms: int
     ) -> _Pending | None:
-        """None: it was refused."""
+        """Check the batch in a thread if that is still to be done; return None if it was refused."""
         if one.checked is not None:
             return one
         partition, header = one.partition, one.header
@@ -252,7 +255,7 @@ class ProduceApi:
     async def _verified(
         self, context: RequestContext, transactional_id: str | None, pending: list[_Pending]
     ) -> list[_Pending]:
-        """Those that may be appended, after the coordinator was asked for those that open a transaction."""
+        """Return the batches that may be appended, once the coordinator has verified those that start a transaction."""
         waiting = [(one.partition.name, one.header) for one in pending if one.waits]
         if not waiting:
             return pending
@@ -269,7 +272,7 @@ class ProduceApi:
 
     @staticmethod
     def _unanswered(response: ProduceResponse) -> None:
-        """acks=0: a client that gets no answers learns of a failure by losing its connection."""
+        """Raise CloseConnection if an acks=0 batch failed, which a client without responses notices only that way."""
         for topic in response.responses:
             for answer in topic.partition_responses:
                 if answer.error_code:
@@ -285,7 +288,10 @@ class ProduceApi:
         error: KafkaError,
         admitted: Partition | None,
     ) -> None:
-        """`admitted`: the partition that was about to append; its log start goes into the answer, as Kafka has it."""
+        """Set the error in the response of one partition.
+
+        `admitted` is the partition that was about to append; as in Kafka, its log start goes into the response.
+        """
         answer.error_code = error.code
         answer.base_offset = -1
         answer.error_message = error.message or None
@@ -332,7 +338,7 @@ def _count_refusal(traffic: TopicTraffic, error: KafkaError) -> None:
 
 
 def _check_compressed(partition: Partition, records: memoryview, header: BatchHeader, now_ms: int) -> Checked | None:
-    """None: a thread has to do it, because it is large, or turns out to be once it is unpacked."""
+    """Check the batch; return None if a thread has to, because it is large before or after decompression."""
     if partition.needs_thread(header):
         return None
     try:

@@ -1,6 +1,9 @@
-"""What Produce asks of transactional batches: the right to the transactional id, and the coordinator's word for the first batch of a
-transaction on a partition (KIP-890). Clients of Produce 12 and up leave it to the leader to add the partition; older ones did it
-themselves, and it is only verified."""
+"""Checks of transactional batches in Produce requests.
+
+The client must be permitted to use the transactional id, and the coordinator must confirm the first batch of a transaction on a
+partition (KIP-890). Clients of Produce 12 and later rely on the leader to add the partition to the transaction; older ones have
+added it themselves, and it is only verified.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,10 @@ from headrace.server.context import RequestContext
 log = logging.getLogger(__name__)
 
 FENCING_LOG_LINES_PER_SECOND = 10
-ABORTABLE_VERSION_MIN = 11  # of Produce: its clients know TRANSACTION_ABORTABLE
-ADDING_VERSION_MIN = 12
+ABORTABLE_VERSION_MIN = 11  # Produce version whose clients know TRANSACTION_ABORTABLE
+ADDING_VERSION_MIN = 12  # Produce version from which the leader adds the partition
 
-# Clients send again for NOT_ENOUGH_REPLICAS without a look at the metadata; of a coordinator's errors they would not know what to think.
+# Returned as NOT_ENOUGH_REPLICAS, on which producers retry without refreshing metadata; they do not expect coordinator errors.
 _UNVERIFIED = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION,
@@ -54,7 +57,7 @@ class TransactionalBatches:
     def guard(
         self, version: int, partition: Partition, header: BatchHeader, transactional_id: str | None, now_ms: int
     ) -> Guard:
-        """Return the guard of the partition; a producer that the partition knows with a later epoch is refused, and logged."""
+        """Return the guard of the partition; log and raise KafkaError if it knows the producer with a later epoch."""
         adds = version >= ADDING_VERSION_MIN
         if not adds and not self._verification_enabled():
             return UNGUARDED
@@ -75,7 +78,10 @@ class TransactionalBatches:
     async def verify(
         self, version: int, transactional_id: str, waiting: Sequence[tuple[TopicPartition, BatchHeader]]
     ) -> list[KafkaError | None]:
-        """Of each, why it may not be appended. One question for all of a request: a client has one transaction at a time."""
+        """Return for each waiting batch None, or the reason why it may not be appended.
+
+        One request to the coordinator covers all batches: a client has one transaction at a time.
+        """
         first = waiting[0][1]
         asked = {name: None for name, header in waiting if _is_of_one(header, first)}
         adds = version >= ADDING_VERSION_MIN
@@ -95,7 +101,7 @@ def _is_of_one(header: BatchHeader, first: BatchHeader) -> bool:
 
 
 def _refusal(code: ErrorCode, version: int) -> KafkaError | None:
-    """What the coordinator said, as a producer of that version can read it."""
+    """Return the coordinator's error as one that producers of that version understand, None if there is none."""
     if code is ErrorCode.NONE:
         return None
     if code is ErrorCode.PRODUCER_FENCED:

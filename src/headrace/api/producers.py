@@ -1,4 +1,4 @@
-"""InitProducerId 0–6: a fresh producer id for an idempotent producer; that of a transactional id is its coordinator's to say."""
+"""InitProducerId 0–6: allocates ids of idempotent producers; those of transactional ids come from their coordinator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ class ProducersApi:
 
 
 def _may(context: RequestContext, request: InitProducerIdRequest, transactional_id: str) -> bool:
-    """Whoever takes part in a two-phase commit can hold readers back for ever: that is a right of its own."""
+    """Return whether the client may use the transactional id.
+
+    Two-phase commit needs an extra permission, because such a producer can block readers indefinitely.
+    """
     two_phase = request.enable2_pc or request.keep_prepared_txn
     return context.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id) and (
         not two_phase or context.may(Operation.TWO_PHASE_COMMIT, Resource.TRANSACTIONAL_ID, transactional_id)

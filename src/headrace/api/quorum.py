@@ -1,4 +1,4 @@
-"""The metadata quorum as others see it: the log (Fetch), its snapshots (FetchSnapshot 0–1), and its members (DescribeQuorum 0–2)."""
+"""Requests to the metadata quorum: its log (Fetch), snapshots (FetchSnapshot 0–1) and members (DescribeQuorum 0–2)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAIT_MS_MAX = 500
 FETCH_BYTES_MAX = 8 << 20
 OBSERVER_FORGOTTEN_MS = 300_000
 OBSERVERS_MAX = 1_000
-DIRECTORIES_VERSION_MIN = 2  # of DescribeQuorum: directory ids and endpoints
+DIRECTORIES_VERSION_MIN = 2  # DescribeQuorum version with directory ids and endpoints
 _UNKNOWN = "This server does not host this topic-partition."
 
 Endpoints = Mapping[str, tuple[str, int]]  # listener -> host and port
@@ -36,6 +36,11 @@ class Observer(NamedTuple):
 
 
 class QuorumApi:
+    """Handlers of requests to the metadata quorum.
+
+    `directory_id` identifies this voter together with its node id; it is zero in a quorum of static voters.
+    """
+
     def __init__(
         self,
         driver: QuorumDriver,
@@ -46,7 +51,6 @@ class QuorumApi:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`directory_id`: by which a voter is known besides its id, zero in a quorum of static voters."""
         self._driver = driver
         self._snapshots = snapshots
         self._cluster_id = cluster_id
@@ -61,7 +65,10 @@ class QuorumApi:
     # --- the log
 
     async def fetch(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
-        """For observers of the quorum: committed batches from an offset on, or a wait for more, or the snapshot to begin with."""
+        """Return committed batches from an offset on to an observer of the quorum.
+
+        If there are none, wait for more. An observer that must start elsewhere gets a snapshot id or a diverging epoch.
+        """
         try:
             wanted = self._check_fetch(request)
         except KafkaError as error:
@@ -112,14 +119,17 @@ class QuorumApi:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _place(self, wanted: FetchRequest.FetchPartition) -> tuple[SnapshotId | None, tuple[int, int] | None]:
-        """Where the asker has to begin instead: with a snapshot, or behind the epoch that our logs have in common."""
+        """Return where the observer has to start instead, or (None, None) if it can continue.
+
+        It starts with a snapshot, or at the end of the last epoch that both logs have in common.
+        """
         log, newest = self._driver.log.log, self._snapshots.newest
         is_new = wanted.fetch_offset == 0 and wanted.last_fetched_epoch <= 0
         if newest is not None and newest.end_offset > 0:
             if is_new or wanted.fetch_offset < log.log_start:
                 return newest, None
             if SnapshotId(wanted.fetch_offset, wanted.last_fetched_epoch) in self._snapshots.ids:
-                return None, None  # it has just loaded that one, and the log may know nothing of what is in it
+                return None, None  # it has just loaded this snapshot, whose records the log may no longer have
             if wanted.last_fetched_epoch < self._snapshots.ids[0].epoch:
                 return newest, None
         if is_new:
@@ -150,7 +160,7 @@ class QuorumApi:
         now_ms, old = self._clock.now_ms(), self._observers.pop(replica_id, None)
         caught_up = wanted.fetch_offset >= self._driver.log.end_offset
         while len(self._observers) >= OBSERVERS_MAX:
-            del self._observers[next(iter(self._observers))]  # the one that was silent for longest
+            del self._observers[next(iter(self._observers))]  # the one that has not fetched for the longest time
         self._observers[replica_id] = Observer(
             Uuid(wanted.replica_directory_id),
             wanted.fetch_offset,

@@ -1,4 +1,4 @@
-"""DeleteRecords 0–2, OffsetForLeaderEpoch 2–4 and DescribeProducers 0: what a log keeps, where its epochs end, who writes to it."""
+"""DeleteRecords 0–2, OffsetForLeaderEpoch 2–4 and DescribeProducers 0: requests about the log of a partition."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RecordsApi:
         self._clock = clock
 
     def delete(self, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """The leader is its own only replica, so nobody has to be waited for."""
+        """Delete records below the given offsets. The leader is the only replica: there is no follower to wait for."""
         permitted = context.permitted(Operation.DELETE, Resource.TOPIC, [topic.name for topic in request.topics])
         return DeleteRecordsResponse(
             topics=[
@@ -60,7 +60,7 @@ class RecordsApi:
         return result
 
     def epoch_ends(self, context: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-        """For followers, and for consumers that want to know whether records they have read were taken back (KIP-320)."""
+        """Return where epochs end, for followers and for consumers that check for truncated records (KIP-320)."""
         names = [topic.topic for topic in request.topics]
         permitted = (
             set(names)

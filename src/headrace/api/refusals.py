@@ -1,4 +1,4 @@
-"""How each request of an administrator is refused: one code and one text for all that it named."""
+"""Error responses to administrative requests: one error code and one message for everything that the request names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headrace.protocol.messages.update_features import UpdateFeaturesRequest, Up
 
 
 def code_of(error: Exception) -> ErrorCode:
-    """For a request that did not reach the controller, or that it refused as a whole."""
+    """Return the error code for a request that did not reach the controller, or that it refused as a whole."""
     return error.code if isinstance(error, KafkaError) else ErrorCode.REQUEST_TIMED_OUT
 
 
@@ -57,7 +57,7 @@ def _partitions(request: CreatePartitionsRequest, code: ErrorCode, text: str) ->
 def _elections(request: ElectLeadersRequest, code: ErrorCode, text: str) -> ElectLeadersResponse:
     result = ElectLeadersResponse.PartitionResult
     return ElectLeadersResponse(
-        # Version 0 has no code for the whole of it: where partitions are named, theirs say it all.
+        # Version 0 has no top-level error code, so the partitions carry it if any are named.
         error_code=ErrorCode.NONE if request.topic_partitions else code,
         replica_election_results=[
             ElectLeadersResponse.ReplicaElectionResult(

@@ -1,4 +1,4 @@
-"""SaslHandshake 0–1 and SaslAuthenticate 0–2: passed on to the authentication of their connection, where it has one."""
+"""SaslHandshake 0–1 and SaslAuthenticate 0–2: passed on to the connection's authentication, if it has one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials 0 and AlterUserScramCredentials 0: who has a SCRAM password, and changing it. Secrets never leave."""
+"""DescribeUserScramCredentials 0 and AlterUserScramCredentials 0. Secrets are never returned."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Info = DescribeUserScramCredentialsResponse.CredentialInfo
 
 
 class ScramApi:
-    """On a broker."""
+    """SCRAM requests on a broker, which forwards changes to the controller."""
 
     def __init__(self, records: Records, forwarding: Forwarding, creation: TopicCreation) -> None:
         self._records = records
@@ -65,7 +65,7 @@ class ScramApi:
 
 
 class ControllerScramApi:
-    """On a controller: it decides."""
+    """SCRAM requests on a controller, which decides on changes."""
 
     def __init__(self, records: Records, decide: Decide) -> None:
         self._records = records
@@ -103,7 +103,7 @@ def describe_users(
 def refuse_description(
     request: DescribeUserScramCredentialsRequest, code: ErrorCode, text: str
 ) -> DescribeUserScramCredentialsResponse:
-    """As a whole, and for each user who was asked for, as Kafka does."""
+    """Return the error at the top level and for each requested user, as Kafka does."""
     return DescribeUserScramCredentialsResponse(
         error_code=code,
         error_message=text,

@@ -1,6 +1,6 @@
-"""The list of what is supported: each API with its versions, its handler, and what the asker must be allowed to do.
+"""The tables of supported APIs, each with its versions, its handler and the permission that it needs.
 
-ApiVersions is made from this table, so it lists what works; the requests of telemetry only while a subscription exists.
+The ApiVersions response is made from them. It lists the telemetry APIs only while a subscription exists.
 """
 
 from __future__ import annotations
@@ -43,12 +43,11 @@ from headrace.server.dispatch import Service
 
 NOTHING = Need(Resource.NONE, Operation.NONE)
 CLUSTER_ACTION = Need(Resource.CLUSTER, Operation.CLUSTER_ACTION)
-CLUSTER_ACTION_OR_ALTER = Need(
-    Resource.CLUSTER, Operation.CLUSTER_ACTION, per_entity=True
-)  # the handler asks for either
+# The handler accepts either operation.
+CLUSTER_ACTION_OR_ALTER = Need(Resource.CLUSTER, Operation.CLUSTER_ACTION, per_entity=True)
 DESCRIBE_CLUSTER = Need(Resource.CLUSTER, Operation.DESCRIBE)
 ALTER_CLUSTER = Need(Resource.CLUSTER, Operation.ALTER)
-# What a broker only forwards: the controller asks.
+# For requests that a broker only forwards: the controller checks the permission.
 ALTER_CLUSTER_FORWARDED = Need(Resource.CLUSTER, Operation.ALTER, per_entity=True)
 DESCRIBE_CLUSTER_FORWARDED = Need(Resource.CLUSTER, Operation.DESCRIBE, per_entity=True)
 DESCRIBE_CLUSTER_CONFIGS = Need(Resource.CLUSTER, Operation.DESCRIBE_CONFIGS)
@@ -100,7 +99,7 @@ def broker_table(
     markers: MarkersApi,
     unstable_versions: bool = False,
 ) -> dict[ApiKey, Service]:
-    """`unstable_versions`: also those that Kafka may still change."""
+    """Return the API table of a broker; `unstable_versions` adds versions that Kafka may still change."""
     return _table(
         Service(ApiKey.PRODUCE, (3, 13), produce.handle, _topic(Operation.WRITE)),
         Service(ApiKey.FETCH, (4, 18), fetch.handle, _topic(Operation.READ)),
@@ -129,7 +128,7 @@ def broker_table(
             Need(Resource.CLUSTER, Operation.IDEMPOTENT_WRITE, per_entity=True),
         ),
         Service(ApiKey.DESCRIBE_CONFIGS, (1, 4), configs.describe, _topic(Operation.DESCRIBE_CONFIGS)),
-        # As in Kafka everybody may know the brokers; what they may do to the cluster is asked for by the handler.
+        # As in Kafka, every client may list the brokers; the handler checks the permission for the authorized operations.
         Service(ApiKey.DESCRIBE_CLUSTER, (0, 2), cluster.describe, Need(Resource.CLUSTER, Operation.DESCRIBE, True)),
         Service(ApiKey.LIST_CONFIG_RESOURCES, (0, 1), configs.list_resources, DESCRIBE_CLUSTER_CONFIGS),
         Service(ApiKey.ALTER_CONFIGS, (0, 2), alter_configs.replace, _topic(Operation.ALTER_CONFIGS)),
@@ -155,7 +154,7 @@ def broker_table(
         Service(ApiKey.DELETE_ACLS, (1, 3), acls.delete, ALTER_CLUSTER_FORWARDED),
         Service(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), scram.describe, DESCRIBE_CLUSTER, refuse_description),
         Service(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, (0, 0), scram.alter, ALTER_CLUSTER_FORWARDED),
-        # Like Kafka's: whoever may connect may say how it fares.
+        # As in Kafka, every client that may connect may push its metrics.
         Service(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, (0, 0), telemetry.get_subscriptions, NOTHING),
         Service(ApiKey.PUSH_TELEMETRY, (0, 0), telemetry.push, NOTHING),
         Service(
@@ -190,11 +189,11 @@ def controller_table(
     scram: ControllerScramApi,
 ) -> dict[ApiKey, Service]:
     return _table(
-        # By topic id only: that is how observers of the quorum name the metadata log.
+        # Only versions with topic ids, by which observers of the quorum name the metadata log.
         Service(ApiKey.FETCH, (13, 18), quorum.fetch, CLUSTER_ACTION, metric_name="FetchFollower"),
         Service(ApiKey.FETCH_SNAPSHOT, (0, 1), quorum.fetch_snapshot, CLUSTER_ACTION),
         Service(ApiKey.DESCRIBE_QUORUM, (0, 2), quorum.describe, DESCRIBE_CLUSTER),
-        # Unlike a broker's: who can see the controllers can do a lot to them (KIP-919).
+        # Stricter than on a broker: a client that can list the controllers can do a lot to them (KIP-919).
         Service(ApiKey.DESCRIBE_CLUSTER, (0, 2), cluster.describe, ALTER_CLUSTER),
         Service(ApiKey.ALTER_CONFIGS, (0, 2), admin.alter_configs, _topic(Operation.ALTER_CONFIGS)),
         Service(ApiKey.INCREMENTAL_ALTER_CONFIGS, (0, 1), admin.alter_configs, _topic(Operation.ALTER_CONFIGS)),

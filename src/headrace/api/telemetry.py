@@ -1,6 +1,6 @@
-"""GetTelemetrySubscriptions 0 and PushTelemetry 0 (KIP-714): clients ask what to measure, and push it. We are the receiver ourselves.
+"""GetTelemetrySubscriptions 0 and PushTelemetry 0 (KIP-714): clients get a subscription and push their metrics.
 
-A payload is unfolded and read one at a time, in slices, so a flood of them costs memory for one and never the loop.
+Payloads are decompressed and read one at a time, in slices: a flood of them uses the memory of one and does not block the loop.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from headrace.records.compression import Codec, TooLarge, decompress
 from headrace.server.context import RequestContext
 from headrace.server.dispatch import HoldFrame
 
-# In the order of our liking, which is Kafka's: clients take the first that they have.
+# In Kafka's order of preference: clients use the first that they support.
 ACCEPTED = [Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY]
-UNKNOWN_SOFTWARE = "unknown"  # Kafka's word for who never said it
-CLIENT_ID_CHARS_MAX = 512  # what is kept of a longer one
-SLICE_S = 0.002
+UNKNOWN_SOFTWARE = "unknown"  # Kafka's value for clients that did not send it
+CLIENT_ID_CHARS_MAX = 512  # longer ones are truncated
+SLICE_S = 0.002  # time after which reading a payload yields to the event loop
 
 
 class TelemetryApi:
@@ -94,14 +94,14 @@ class TelemetryApi:
                 self._pushes.value += 1
                 return PushTelemetryResponse()
             finally:
-                if not self._telemetry.knows(instance.id):  # others came meanwhile, and it was the first to go
+                if not self._telemetry.knows(instance.id):  # evicted in the meantime by newer clients
                     self._series.forget(instance.name)
         instance.last_error = code
         self._count_refusal(code)
         return PushTelemetryResponse(error_code=code)
 
     async def _unfold(self, request: PushTelemetryRequest) -> Buffer:
-        """In a thread: a few bytes may unfold to all that telemetry.max.bytes allows."""
+        """Decompress the payload in a thread: a few bytes may expand to telemetry.max.bytes."""
         if request.compression_type == Codec.NONE:
             return request.metrics
         limit = self._telemetry.payload_bytes_max

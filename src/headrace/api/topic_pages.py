@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions 0: topics in the order of their names, a page of partitions at a time, with the eligible leaders (KIP-966)."""
+"""DescribeTopicPartitions 0: topics by name, one page of partitions at a time, with eligible leaders (KIP-966)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Who may create and delete which topics, asked on the controller for each topic: by a right on the cluster, or on the topic.
+"""Authorization of topic creation and deletion on the controller, by a permission on the cluster or on each topic.
 
-A topic that the asker may not even see is refused in the same words whether it exists or not.
+A topic that the client may not describe is refused with the same error whether it exists or not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ UNKNOWN_COUNT = -1
 
 
 def split_creations(context: RequestContext, request: CreateTopicsRequest) -> tuple[CreateTopicsRequest, list[Created]]:
-    """What is left of the request, and the answers to the rest. What nobody may create is left: it is refused anyway."""
+    """Return the request without the topics that the client may not create, and the results for those.
+
+    Duplicates and the metadata topic stay in the request: the controller refuses them anyway.
+    """
     if context.may(Operation.CREATE, Resource.CLUSTER, quietly=True):
         return request, []
     times = Counter(topic.name for topic in request.topics)
@@ -40,7 +43,7 @@ def split_creations(context: RequestContext, request: CreateTopicsRequest) -> tu
 
 
 def hide_options(context: RequestContext, response: CreateTopicsResponse) -> None:
-    """Whoever may create a topic may not therefore read its options."""
+    """Remove options and partition counts of created topics whose options the client may not describe."""
     if context.peer.authority.unrestricted:
         return
     for topic in response.topics:

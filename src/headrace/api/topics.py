@@ -1,4 +1,7 @@
-"""CreateTopics 2–7 and DeleteTopics 1–6: decided by the controller, forwarded by brokers, answered when this broker sees the result."""
+"""CreateTopics 2–7 and DeleteTopics 1–6: forwarded to the controller.
+
+The response waits until this broker sees the result in its metadata image.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""TxnOffsetCommit 0–5: what a group has read, committed as a part of a producer's transaction.
+"""TxnOffsetCommit 0–5: offsets of a group, committed as part of a producer's transaction.
 
-The partition of __consumer_offsets has to be a part of it like any other that is written: clients of version 5 leave it to the coordinator
-of the group to have it added, older ones did that themselves, and it is only verified (KIP-890).
+The partition of __consumer_offsets must be part of the transaction, like any other that is written to. Clients of version 5 rely on
+the group coordinator to add it; older ones have added it themselves, and it is only verified (KIP-890).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from headrace.replication.verification import UNGUARDED, Guard, TransactionVerif
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
 
-LOADING_VERSION_MIN = 2  # clients before it do not know COORDINATOR_LOAD_IN_PROGRESS
-ABORTABLE_VERSION_MIN = 4  # nor these TRANSACTION_ABORTABLE
-ADDING_VERSION_MIN = 5
+LOADING_VERSION_MIN = 2  # older clients do not know COORDINATOR_LOAD_IN_PROGRESS
+ABORTABLE_VERSION_MIN = 4  # older clients do not know TRANSACTION_ABORTABLE
+ADDING_VERSION_MIN = 5  # version from which the coordinator adds the partition
 
 CommitTopic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
 CommittedTopic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 Committed = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
 
-# What is said of a transaction, as clients of a group's coordinator know it.
+# Errors of the transaction coordinator, as errors that clients expect from a group coordinator.
 VERIFICATION_ERRORS = APPEND_ERRORS | {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
-    # Asking again helps, and nobody has to look for another coordinator before.
+    # The client retries without looking up the coordinator again.
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ErrorCode.INVALID_TXN_STATE,
 }
@@ -56,7 +56,7 @@ class TransactionalOffsetsApi:
             return _refused(request, ErrorCode.GROUP_AUTHORIZATION_FAILED)
         permitted = context.permitted(Operation.READ, Resource.TOPIC, [topic.name for topic in request.topics])
         answer, left = TxnOffsetCommitResponse(), list[CommitTopic]()
-        places: list[list[Committed]] = []  # where the answers to what is left go
+        places: list[list[Committed]] = []  # where the results of each topic in `left` are added
         for topic in request.topics:
             answered = CommittedTopic(topic.name)
             answer.topics.append(answered)
@@ -96,7 +96,10 @@ class TransactionalOffsetsApi:
         return _refused(asked, code)
 
     async def _verify(self, version: int, asked: TxnOffsetCommitRequest) -> Guard:
-        """The guard is put up BEFORE the coordinator of the transaction is asked: a marker that comes meanwhile takes it down."""
+        """Return the guard for the append, confirmed by the transaction coordinator; raise KafkaError if it refuses.
+
+        The guard is set BEFORE the request to the coordinator, so that a marker that arrives in between removes it.
+        """
         producer_id, epoch = asked.producer_id, asked.producer_epoch
         adds = version >= ADDING_VERSION_MIN
         if not adds and not self._verification_enabled():

@@ -1,4 +1,7 @@
-"""InitProducerId 0–6 of transactional ids, AddPartitionsToTxn 0–5, AddOffsetsToTxn 0–4 and EndTxn 0–5: asked of the coordinator."""
+"""InitProducerId 0–6 with a transactional id, AddPartitionsToTxn 0–5, AddOffsetsToTxn 0–4 and EndTxn 0–5.
+
+The transaction coordinator decides on all of them.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,9 @@ from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, I
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
 
-BATCHED_VERSION_MIN = 4  # of AddPartitionsToTxn: from here on leaders of partitions ask
-EPOCHS_VERSION_MIN = 5  # of EndTxn: its clients know that each transaction has an epoch of its own
-EPOCHS_CLIENT = 2  # the transaction version of such clients
+BATCHED_VERSION_MIN = 4  # AddPartitionsToTxn version from which partition leaders send it
+EPOCHS_VERSION_MIN = 5  # EndTxn version whose clients expect a new epoch for each transaction
+EPOCHS_CLIENT = 2  # transaction version of such clients
 
 Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 Topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
@@ -42,6 +45,11 @@ Result = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
 
 
 class TransactionsApi:
+    """Handlers of transactional requests.
+
+    `offsets_partitions` is the partition count that __consumer_offsets will have once it is created.
+    """
+
     def __init__(
         self,
         transactions: Coordination[TransactionShard],
@@ -49,7 +57,6 @@ class TransactionsApi:
         image: Callable[[], Image],
         offsets_partitions: int,
     ) -> None:
-        """`offsets_partitions`: how many __consumer_offsets will have once it is made."""
         self._transactions = transactions
         self._producer_ids = producer_ids
         self._image = image
@@ -58,7 +65,7 @@ class TransactionsApi:
     # --- InitProducerId
 
     async def init(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        """Of a transactional id; who may ask is checked."""
+        """Initialize the producer of a transactional id; the caller has checked the client's permissions."""
         assert request.transactional_id is not None
         asked = InitProducer(
             request.transactional_id,
@@ -83,7 +90,10 @@ class TransactionsApi:
         )
 
     async def _decide(self, asked: InitProducer | EndTransaction) -> Any:
-        """With a fresh producer id if that turns out to be needed: the id is new, or has used up its epochs."""
+        """Return the coordinator's decision; allocate a producer id if one is needed.
+
+        One is needed if the transactional id is new, or its producer id has used up its epochs.
+        """
         try:
             return await self._transactions.decide(asked.transactional_id, asked)
         except ProducerIdNeeded:
@@ -118,10 +128,10 @@ class TransactionsApi:
         )
 
     async def _add_for_client(self, context: RequestContext, asked: Transaction) -> list[TopicResult]:
-        """All of them, or none: those that could have been added are told that nothing was attempted."""
+        """Add all partitions or none; if one is refused, the others get OPERATION_NOT_ATTEMPTED."""
         if not context.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, asked.transactional_id):
             return _same(asked.topics, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        # Kafka's answer for internal topics, whatever the client may do.
+        # As in Kafka, internal topics fail authorization regardless of the client's permissions.
         names = [topic.name for topic in asked.topics if topic.name not in INTERNAL_TOPICS]
         permitted = context.permitted(Operation.WRITE, Resource.TOPIC, names)
         codes = self._codes(asked.topics, permitted)
@@ -177,7 +187,7 @@ class TransactionsApi:
             return AddOffsetsToTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if not context.may(Operation.READ, Resource.GROUP, request.group_id):
             return AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        # Clients look for the coordinator of the group, which makes the topic, only after this.
+        # The topic may not exist yet: clients look up the group's coordinator, which creates it, only after this.
         topic = self._image().topics.get(GROUPS_TOPIC)
         partitions = self._offsets_partitions if topic is None else len(topic.partitions)
         place = TopicPartition(GROUPS_TOPIC, coordinator_partition(request.group_id, partitions))

@@ -1,4 +1,4 @@
-"""ApiVersions 0–4: what this listener answers, at exactly those versions, and the features of the cluster."""
+"""ApiVersions 0–4: the APIs of this listener with their supported versions, and the features of the cluster."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersi
 from headrace.server.context import RequestContext
 from headrace.server.dispatch import Service
 
-FEATURES_FROM_ZERO_VERSION_MIN = 4  # older clients stumble over a feature whose range starts at 0 (KAFKA-17011)
-# librdkafka takes a broker without Produce 0 for one that knows no modern record format (KAFKA-18659); 0–2 are refused all the same.
+FEATURES_FROM_ZERO_VERSION_MIN = 4  # older clients fail on a feature whose range starts at 0 (KAFKA-17011)
+# Without Produce 0, librdkafka assumes that a broker does not know the modern record format (KAFKA-18659). 0–2 are still refused.
 ADVERTISED_MIN = {ApiKey.PRODUCE: 0}
 TELEMETRY = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
 _SOFTWARE_MAX = 200
 
 
 class VersionsApi:
+    """The handler of ApiVersions.
+
+    `telemetry_wanted` is whether clients should push their metrics. If not, the telemetry APIs are not listed: librdkafka would send
+    them to every broker and log that nothing is subscribed to.
+    """
+
     def __init__(
         self,
         services: Callable[[], Mapping[ApiKey, Service]],
@@ -29,8 +35,6 @@ class VersionsApi:
         kraft_version: int = 0,
         telemetry_wanted: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`telemetry_wanted`: whether clients are to push their metrics. If not, they are not offered to: librdkafka would ask every
-        broker and write a log line that nothing is subscribed to."""
         self._services = services
         self._image = image
         self._features = features
@@ -61,7 +65,7 @@ class VersionsApi:
         )
 
     def unsupported(self, version: int) -> bytes:
-        """Every client can read version 0, and finds in it which versions it may use."""
+        """Return the error in version 0, which every client can read, with the supported versions of ApiVersions."""
         answer = ApiVersionsResponse(
             error_code=ErrorCode.UNSUPPORTED_VERSION,
             api_keys=[key for key in self._keys() if key.api_key == ApiKey.API_VERSIONS],
@@ -80,7 +84,7 @@ class VersionsApi:
 
 
 def _is_software_name(text: str) -> bool:
-    """Letters, digits, dots and dashes, not at the ends: it goes into metrics and logs."""
+    """Return whether the text is letters, digits, dots and dashes (not at the ends): it goes into metrics and logs."""
     return (
         0 < len(text) <= _SOFTWARE_MAX
         and text[0].isalnum()

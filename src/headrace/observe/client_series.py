@@ -1,7 +1,7 @@
-"""The latest metrics of the clients that push them, as series for Prometheus.
+"""The latest metrics that clients push, as series for Prometheus.
 
-Clients push deltas; here they become totals again. Their names are made fit for Prometheus, and a prefix keeps them apart from our own;
-how much is kept is limited, per client and altogether, and goes with the client.
+Clients push deltas, which are added up to totals. Names are converted to valid Prometheus names, with a prefix that separates them
+from the node's own. The number of series is limited per client and in total; a client's series are removed with the client.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from headrace.observe.otlp import Buckets, Kind, Point
 
 PREFIX = "client_"
 INSTANCE_LABEL = "client_instance_id"
-SERIES_MAX = 20_000  # lines of /metrics, of all clients together
-CLIENT_SERIES_MAX = 2_000  # of one client
+SERIES_MAX = 20_000  # lines in /metrics for all clients together
+CLIENT_SERIES_MAX = 2_000  # lines for one client
 NAME_CHARS_MAX = 200
-LABELS_CHARS_MAX = 1_500  # of one series, all its labels together
-LABEL_CHARS_MAX = 300  # what is left of a longer value
+LABELS_CHARS_MAX = 1_500  # all labels of one series together
+LABEL_CHARS_MAX = 300  # longer values are truncated
 LINES_PER_PIECE = 1_000
 
 _UNFIT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
-# Also what a terminal would obey: whoever looks at /metrics with curl did not ask the client for colours.
+# Control characters are replaced: a client must not send escape sequences to the terminal of an operator who runs curl.
 _ESCAPES = dict.fromkeys((*range(32), *range(127, 160)), "\ufffd") | {
     ord("\\"): r"\\",
     ord('"'): r"\"",
@@ -34,7 +34,7 @@ _RESERVED_LABELS = frozenset({"le", "quantile"})
 
 
 class _Series(Struct):
-    labels: str  # as they stand between the braces
+    labels: str  # the text between the braces
     at_ms: float
     value: float | Buckets
 
@@ -45,13 +45,13 @@ class _Series(Struct):
 
 class _Family(Struct):
     name: str
-    kind: str  # Prometheus' word
-    source: str  # the client's
+    kind: str  # Prometheus' type name
+    source: str  # the client's name of the metric
     members: dict[str, _Series] = field(default_factory=dict)  # by labels
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What its lines begin with."""
+        """Return the metric names that its lines start with."""
         if self.kind != "histogram":
             return (self.name,)
         return (self.name, *(f"{self.name}_{part}" for part in ("bucket", "sum", "count")))
@@ -59,16 +59,19 @@ class _Family(Struct):
 
 class ClientSeries:
     def __init__(self) -> None:
-        self._families: dict[str, _Family] = {}  # by each name that a line of it begins with
-        self._owned: dict[str, dict[tuple[str, str], None]] = {}  # by client: family and labels
-        self._lines: dict[str, int] = {}
+        self._families: dict[str, _Family] = {}  # by each of the family's `names`
+        self._owned: dict[str, dict[tuple[str, str], None]] = {}  # family name and labels, by client
+        self._lines: dict[str, int] = {}  # by client
         self._lines_total = 0
 
     def __len__(self) -> int:
         return self._lines_total
 
     def take(self, owner: str, client: Mapping[str, str], point: Point, now_ms: float) -> str | None:
-        """`owner` is the client's instance id, `client` what else says who it is. None, or in a word why the point was left out."""
+        """Store a point and return None, or return in a word why it was dropped.
+
+        `owner` is the client's instance id, `client` holds the other labels that identify it.
+        """
         name = PREFIX + _UNFIT_IN_NAMES.sub("_", point.name)
         labels = _labels({INSTANCE_LABEL: owner, **client}, point.attributes)
         if len(name) > NAME_CHARS_MAX or len(labels) > LABELS_CHARS_MAX:
@@ -82,7 +85,7 @@ class ClientSeries:
         elif family.name != name or (family.kind == "histogram") != (kind == "histogram"):
             return "conflict"
         elif family.kind != kind:
-            family.kind = "untyped"  # what one client counts, another measures
+            family.kind = "untyped"  # one client sends a counter, another a gauge
         series = family.members.get(labels)
         if series is None:
             series = _Series(labels, now_ms, point.value)
@@ -110,7 +113,7 @@ class ClientSeries:
         self._lines_total += lines
 
     def forget(self, owner: str, before_ms: float = inf) -> None:
-        """All of a client's, or what it did not push again since then."""
+        """Remove the client's series that it last pushed before `before_ms`; by default all of them."""
         owned = self._owned.get(owner)
         if owned is None:
             return
@@ -127,7 +130,7 @@ class ClientSeries:
             del self._owned[owner], self._lines[owner]
 
     def expose(self) -> Iterator[bytes]:
-        """In Prometheus' words, in pieces; between them the world may change."""
+        """Yield all series in Prometheus' text format, in pieces. The series may change between two pieces."""
         lines: list[str] = []
         for name in sorted(self._families):
             family = self._families.get(name)
@@ -174,7 +177,7 @@ def _kind(point: Point) -> str:
 
 
 def _next(before: float | Buckets, point: Point) -> float | Buckets:
-    """The value after this point: deltas are added up."""
+    """Return the value after this point; deltas are added to the value before."""
     if not point.is_delta or point.kind is Kind.GAUGE:
         return point.value
     if isinstance(before, Buckets):
@@ -190,11 +193,11 @@ def _fits(before: Buckets, after: float | Buckets) -> bool:
 
 
 def _labels(client: Mapping[str, str], attributes: tuple[tuple[str, str], ...]) -> str:
-    """Each name once: who the client is stands first, and nothing that it says of itself can take its place."""
+    """Return the labels, each name once: the client's identity first, which no attribute can override."""
     labels = dict(client)
     for key, value in attributes:
         name = _UNFIT_IN_NAMES.sub("_", key).lstrip("_0123456789")
         if name and name not in _RESERVED_LABELS:
-            # A point's own attribute is stronger than its resource's.
+            # A point's attribute overrides one of its resource, which precedes it.
             labels[name] = client.get(name, value)
     return ",".join(f'{name}="{value[:LABEL_CHARS_MAX].translate(_ESCAPES)}"' for name, value in labels.items())

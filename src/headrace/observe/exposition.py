@@ -1,4 +1,4 @@
-"""Our metrics in Prometheus' words, through the library that owns the format."""
+"""The node's metrics in Prometheus' exposition format, written by prometheus-client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def expose(metrics: Metrics) -> bytes:
     for text in metrics.texts:
         for piece in text():
             pieces.append(piece)
-            await asyncio.sleep(0)  # clients may have thousands of series, and others wait
+            await asyncio.sleep(0)  # clients may have thousands of series: let other tasks run
     return b"".join(pieces)
 
 

@@ -1,6 +1,6 @@
-"""/metrics for Prometheus and /health for orchestrators: two GETs, answered on the node's own loop.
+"""/metrics for Prometheus and /health for orchestrators: two GETs, served on the node's event loop.
 
-Thirty lines of HTTP instead of a web framework: a bare broker starts in a fraction of a second and installs a handful of wheels.
+Thirty lines of HTTP instead of a web framework, so that a bare broker starts in a fraction of a second and needs only a few wheels.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class HttpEndpoint:
         metrics.texts.append(LoopIdle().expose)
 
     async def start(self) -> None:
-        """A busy port is no reason not to serve data: it is said, and the node goes on without."""
+        """Bind the port. If that fails, log a warning and continue without it: the node can still serve data."""
         try:
             self._server = await asyncio.start_server(self._serve, self._host or None, self.port, limit=HEAD_BYTES_MAX)
         except OSError as error:
@@ -58,7 +58,7 @@ class HttpEndpoint:
             )
             await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
-            pass  # not HTTP, or gone: nobody is left to tell
+            pass  # not HTTP, or disconnected
         finally:
             writer.close()
 
@@ -81,7 +81,7 @@ class HttpEndpoint:
 
 
 def _exposition() -> ModuleType:
-    """With the library behind it a twentieth of a start-up: loaded for the first who asks, where nobody waits for it."""
+    """Import the exposition module, on first use and in a thread, because it takes a twentieth of the start-up time."""
     from headrace.observe import exposition
 
     return exposition

@@ -1,4 +1,4 @@
-"""Log records as JSON: one object a line, for collectors that should not have to parse text."""
+"""Log records as JSON, one object per line, for collectors that should not have to parse text."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as `{"time", "level", "logger", "message"}`, with `exception` and `stack` where there are any.
+    """Formats a record as `{"time", "level", "logger", "message"}`, with `exception` and `stack` if it has them.
 
-    Everything but printable ASCII is escaped, so a record is one line whatever its message holds.
+    Everything but printable ASCII is escaped, so a record is always one line.
     """
 
     def format(self, record: logging.LogRecord) -> str:

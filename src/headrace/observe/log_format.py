@@ -1,7 +1,7 @@
-"""Log lines that nothing a client sends can forge.
+"""Log lines that no client can forge.
 
 Client ids, topic names, users and error messages reach the log as arguments of log calls. They are escaped here, where every record
-is formatted, so that no call has to remember to.
+is formatted, so that no log call has to do it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import logging
 import re
 
 LINE_FORMAT = "%(asctime)s %(levelname)s %(message)s (%(name)s)"
-CONTINUATION = "    "  # starts every line of a traceback: only the first line of a record starts with its time
-# Control characters, line and paragraph separators, what changes the direction of text, and halves of surrogate pairs.
+CONTINUATION = "    "  # prefix of every traceback line, so that only the first line of a record starts with its time
+# Control characters, line and paragraph separators, characters that change the text direction, and lone surrogates.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def escape(text: str) -> str:
-    """Return the text on one line, with everything that a terminal or a reader of lines would interpret as `\\xNN` or `\\uNNNN`."""
+    """Return the text on one line, with characters that terminals or line readers interpret as `\\xNN` or `\\uNNNN`."""
     return _UNSAFE.sub(_escape_one, text)
 
 
@@ -47,7 +47,7 @@ def _indented(text: str) -> str:
 
 
 def log_to_stderr(level: str, formatter: logging.Formatter) -> None:
-    """Send every record of this process from `level` on to standard error."""
+    """Log all records of this process at `level` or above to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=[handler])

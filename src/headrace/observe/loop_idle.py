@@ -1,6 +1,6 @@
-"""The idle share of the event loop for /metrics, under the names that Kafka has for its thread pools.
+"""The idle share of the event loop for /metrics, under the names of Kafka's thread pools.
 
-One thread does here what Kafka's network threads and request handlers do, so both have the same value.
+One thread does the work of Kafka's network threads and request handlers, so both metrics have the same value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAMES = {
 
 
 class LoopIdle:
-    """A page of /metrics, to be read on the thread that it measures."""
+    """A page of /metrics, which must be read on the thread that it measures."""
 
     def __init__(self) -> None:
         self._sampled_at = time.monotonic()

@@ -1,7 +1,7 @@
-"""Reads OpenTelemetry metrics (MetricsData v1, protobuf): gauges, sums and histograms, point by point, and nothing else.
+"""A reader of OpenTelemetry metrics (MetricsData v1, protobuf): only gauges, sums and histograms, point by point.
 
-Written by hand because it is a page of protobuf and every byte of it comes from a stranger: nothing recurses, nothing is copied before its
-length is known to be there, and what a payload may hold is limited. Fields that are not known are skipped, as protobuf wants.
+It is hand-written because it needs little protobuf and reads untrusted bytes: nothing recurses, nothing is copied before its length
+is checked, and the contents of a payload are limited. Unknown fields are skipped, as protobuf requires.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from math import isfinite
 from struct import Struct, iter_unpack
 from typing import Any, NamedTuple
 
-FIELDS_MAX = 200_000  # of one payload, all messages in it together
-POINT_FIELDS_MAX = 500  # of one point or resource: what is read in one breath …
-ATTRIBUTE_FIELDS_MAX = 16  # … with its attributes
-ATTRIBUTES_MAX = 24  # of one point, and of one resource
-BUCKETS_MAX = 200  # of one histogram, with the one above all bounds
-TEXT_BYTES_MAX = 1024  # of a name or of an attribute's value
+FIELDS_MAX = 200_000  # in one payload, all its messages together
+POINT_FIELDS_MAX = 500  # in one point or resource, which is read without yielding
+ATTRIBUTE_FIELDS_MAX = 16  # in one attribute and in its value
+ATTRIBUTES_MAX = 24  # in one point, and in one resource
+BUCKETS_MAX = 200  # in one histogram, with the bucket above the last bound
+TEXT_BYTES_MAX = 1024  # in a name or an attribute's value
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 DELTA = 1  # AggregationTemporality
-NO_RECORDED_VALUE = 1  # a flag of a point
+NO_RECORDED_VALUE = 1  # flag of a point
 
 _SIGNED = Struct("<q")
 _DOUBLE = Struct("<d")
@@ -33,22 +33,22 @@ Span = tuple[int, int]
 
 
 class BadMetrics(ValueError):
-    """Not OTLP metrics, or more of them than is allowed."""
+    """Raised if a payload is not OTLP metrics, or exceeds a limit."""
 
 
 class Kind(Enum):
     GAUGE = "gauge"
     SUM = "sum"
     HISTOGRAM = "histogram"
-    OTHER = "other"  # one point without a value stands for the whole metric
+    OTHER = "other"  # one point without a value represents the whole metric
 
 
-# Fields of a metric; what else there is are exponential histograms and summaries.
+# Kinds by the field of a metric; OTHER are exponential histograms and summaries.
 _KINDS = {5: Kind.GAUGE, 7: Kind.SUM, 9: Kind.HISTOGRAM, 10: Kind.OTHER, 11: Kind.OTHER}
 
 
 class Buckets(NamedTuple):
-    """A histogram at one moment: `counts` has one more than `bounds`, for what lies above the last of them."""
+    """A histogram at one moment. `counts` has one more entry than `bounds`, for values above the last bound."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -59,19 +59,21 @@ class Point(NamedTuple):
     name: str
     kind: Kind
     is_monotonic: bool
-    is_delta: bool  # since the last point, not since the beginning
-    attributes: Attributes  # of the resource, then of the point itself
+    is_delta: bool  # the value counts from the previous point, not from the start
+    attributes: Attributes  # attributes of the resource, then those of the point
     value: float | Buckets
 
 
 def read_points(data: Buffer) -> Iterator[Point | None]:
-    """None is a breath: a field was passed over. Whoever has other things to do looks at the clock after each. Raises BadMetrics, also
-    after points that were fine."""
+    """Return an iterator over the points, with None for each field that is not a point.
+
+    A None lets a caller that must share the event loop check the clock. Raise BadMetrics, possibly after valid points.
+    """
     return _Reader(data).points()
 
 
 class _Reader:
-    """Fields come as (number, wire type, start, end) of their bytes; a varint's `start` is its value."""
+    """Reads one payload. Fields are (number, wire type, start, end) of their bytes; a varint's `start` is its value."""
 
     def __init__(self, data: Buffer) -> None:
         self._data = data
@@ -94,7 +96,7 @@ class _Reader:
             elif number == 2 and wire == BYTES:
                 scopes.append((inner, inner_end))
             yield None
-        # AFTER all fields were seen: the resource may stand behind what it is the resource of.
+        # AFTER all fields are read: the resource may follow the metrics that it applies to.
         for scope in scopes:
             for number, wire, inner, inner_end in self._fields(*scope):
                 if number == 2 and wire == BYTES:
@@ -165,7 +167,7 @@ class _Reader:
                 raise BadMetrics(f"a histogram of more than {BUCKETS_MAX} buckets")
         attributes = self._attributes(spans)
         if flags & NO_RECORDED_VALUE or not counts:
-            return attributes, None  # without buckets there is nothing that Prometheus would call a histogram
+            return attributes, None  # without buckets it is no histogram for Prometheus
         if len(counts) != len(bounds) + 1:
             raise BadMetrics(f"a histogram of {len(counts)} counts and {len(bounds)} bounds: there is one bound less")
         if not all(map(isfinite, bounds)) or any(low >= high for low, high in pairwise(bounds)):
@@ -193,7 +195,7 @@ class _Reader:
         return tuple(found)
 
     def _any_value(self, start: int, end: int) -> str | None:
-        """Of a scalar; None for lists, maps and raw bytes, which are no labels."""
+        """Return the text of a scalar; None for lists, maps and raw bytes, which cannot be labels."""
         for number, wire, inner, inner_end in self._fields(start, end, ATTRIBUTE_FIELDS_MAX):
             if number == 1:
                 return self._text(wire, inner, inner_end)

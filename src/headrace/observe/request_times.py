@@ -1,6 +1,6 @@
 """Request times for /metrics under the names of jmx_exporter: Kafka's RequestMetrics, percentiles in milliseconds.
 
-Percentiles are of the last one to two minutes, as far as somebody reads them that often: Kafka's are of recent requests too.
+If the page is read at least once a minute, percentiles cover the last one to two minutes. Kafka's cover recent requests too.
 """
 
 from __future__ import annotations
@@ -13,27 +13,30 @@ from headrace.observe.text_format import family, labels
 WINDOW_S = 60.0
 QUANTILES = {"0.50": 0.5, "0.75": 0.75, "0.95": 0.95, "0.98": 0.98, "0.99": 0.99, "0.999": 0.999}
 
-# Names of the histograms that the dispatcher fills, by request.
+# Names of the histograms, labelled by request, that the dispatcher fills.
 ANSWERED_AT_ONCE = "headrace_request_seconds"
 ANSWERED_LATER = "headrace_deferred_request_seconds"
 ANSWERED_LATER_LOCAL = "headrace_deferred_request_local_seconds"
 ANSWERED_LATER_REMOTE = "headrace_deferred_request_remote_seconds"
 
-_BOUNDS = (0.0, *LATENCY_BUCKETS)  # the first bucket holds what took no time at all
+_BOUNDS = (0.0, *LATENCY_BUCKETS)  # the first bucket holds phases that took no time
 
 Counts = list[int]  # by bucket
 
 
 class RecentQuantiles:
-    """Percentiles of what was counted in buckets lately."""
+    """Percentiles of the recent observations of a histogram."""
 
     def __init__(self) -> None:
-        self._base: Counts = [0] * (len(_BOUNDS) + 1)  # the counts at the beginning of the window
-        self._next: Counts = self._base  # those at the beginning of the next one
+        self._base: Counts = [0] * (len(_BOUNDS) + 1)  # counts at the start of the window
+        self._next: Counts = self._base  # counts at the start of the next window
         self._rotated_at = float("-inf")
 
     def update(self, counts: Counts, now: float) -> list[float]:
-        """Return the value of each of QUANTILES in seconds, by linear interpolation inside a bucket; 0 if nothing was observed."""
+        """Return the value of each of QUANTILES in seconds, 0 if nothing was observed.
+
+        Values are interpolated linearly within a bucket.
+        """
         if now - self._rotated_at >= WINDOW_S:
             self._base, self._next, self._rotated_at = self._next, list(counts), now
         recent = [count - base for count, base in zip(counts, self._base, strict=True)]
@@ -52,8 +55,8 @@ class RecentQuantiles:
 class RequestTimes:
     """A page of /metrics: total, local and remote time of each kind of request.
 
-    A request that is answered in the call that received it has a local time only; what waited has a remote time, as in Kafka. No queues of
-    requests and responses lie between threads here, so the times spent in them are 0.
+    A request whose response is ready in the call that received it has only a local time; a parked one also has a remote time, as in
+    Kafka. There are no request and response queues between threads here, so the times spent in them are 0.
     """
 
     def __init__(self, metrics: Metrics, now: Callable[[], float]) -> None:
@@ -78,7 +81,7 @@ class RequestTimes:
             for phase, more in zip(found, (counts, counts, _instant(sum(counts))), strict=True):
                 found[phase][request] = _sum(found[phase].get(request), more)
         for by_request in found.values():
-            if "Fetch" in by_request:  # as in Kafka: those of consumers, those of replicas, and the sum of both
+            if "Fetch" in by_request:  # as in Kafka: consumers, followers, and the sum of both
                 by_request["FetchConsumer"] = by_request["Fetch"]
                 by_request["Fetch"] = _sum(by_request.get("FetchFollower"), by_request["Fetch"])
         return found
@@ -107,5 +110,5 @@ def _sum(one: Counts | None, other: Counts) -> Counts:
 
 
 def _instant(count: int) -> Counts:
-    """Return the counts of so many that took no time."""
+    """Return the bucket counts of `count` requests that took no time."""
     return [count] + [0] * len(_BOUNDS)

@@ -1,6 +1,6 @@
-"""Pages of metrics in Prometheus' text format, for what has too many series to collect in one go.
+"""Pages of metrics in Prometheus' text format, for metrics with too many series to collect in one step.
 
-A page is a generator of pieces: between two of them the event loop serves others.
+A page is a generator of pieces; the event loop serves other tasks between two pieces.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 def labels(**values: object) -> str:
-    """Return the labels of a sample in braces."""
+    """Return the labels of a sample, escaped and in braces."""
     return "{" + ",".join(f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in values.items()) + "}"
 
 
 def family(name: str, help: str, kind: str, samples: Iterable[tuple[str, float]]) -> Iterator[bytes]:
-    """Yield one family of metrics; each sample is its labels, as `labels` writes them or empty, and its value."""
+    """Yield one metric family; each sample is its labels, as returned by `labels` or empty, and its value."""
     lines = [f"# HELP {name} {help}\n# TYPE {name} {kind}\n"]
     for sample, value in samples:
         lines.append(f"{name}{sample} {value}\n")

@@ -1,7 +1,7 @@
-"""Raft with hands: carries out the effects of the node in order, and tells who waits what is committed.
+"""The shell of the raft node: executes its effects in order and notifies subscribers of commits.
 
-Writes go to the page cache at once; one fsync runs at a time in a thread and covers all that was written before it started
-(group commit). The leader counts itself only when that fsync is back.
+Writes go to the page cache immediately. One fsync at a time runs in a thread and covers everything written before it started (group
+commit). The leader counts its own replica only when that fsync is done.
 """
 
 from __future__ import annotations
@@ -25,10 +25,15 @@ log = logging.getLogger(__name__)
 
 
 class QuorumFailed(HeadraceError):
-    """The metadata log or the vote could not be made durable: this node must stop."""
+    """The metadata log or the vote could not be made durable; the node must stop."""
 
 
 class QuorumDriver:
+    """Runs one raft node on its log and its election state.
+
+    `first_control` holds the control records for an empty log: the voters that were chosen when the node was formatted.
+    """
+
     def __init__(
         self,
         raft: RaftNode,
@@ -37,7 +42,6 @@ class QuorumDriver:
         loop: asyncio.AbstractEventLoop,
         first_control: Sequence[ControlRecord] = (),
     ) -> None:
-        """`first_control` goes into a log that is still empty: the voters that formatting decided on."""
         self.raft = raft
         self.log = metadata_log
         self._store = store
@@ -58,19 +62,22 @@ class QuorumDriver:
         return self.raft.role is Role.LEADER
 
     def on_committed(self, tell: Callable[[int], None]) -> None:
-        """Told the high watermark whenever it moves, in the order of subscription."""
+        """Call `tell` with the high watermark whenever it advances, in the order of subscription."""
         self._tell_committed.append(tell)
 
     def on_lost(self, tell: Callable[[], None]) -> None:
         self._tell_lost.append(tell)
 
     async def lead(self) -> None:
-        """Campaigns, and returns when this node leads and a record of its epoch is committed."""
+        """Campaign, and return when this node leads and a record of its epoch is committed."""
         self._carry_out(self.raft.campaign())
         await asyncio.shield(self._leading)
 
     def propose(self, records: Sequence[Any], metadata_version: int = METADATA_VERSION_MAX) -> int:
-        """Returns the offset of the last record; committed later, or never."""
+        """Append records and return the offset of the last one; they are committed later, or never.
+
+        Raise NotLeader if this node does not lead.
+        """
         if not self.is_leader:
             raise NotLeader("this node does not lead the metadata quorum")
         end = self.log.append(records, self.raft.epoch, metadata_version)
@@ -84,7 +91,7 @@ class QuorumDriver:
                 tell()
 
     async def stop(self) -> None:
-        """Resigns and leaves the log durable and closed."""
+        """Resign, wait for the running fsync and close the log, which makes it durable."""
         self.resign()
         while self._syncing:
             await asyncio.sleep(0.001)
@@ -115,7 +122,7 @@ class QuorumDriver:
 
     def _sync(self) -> None:
         if self._syncing:
-            return  # the running one started before this write; its end starts the next
+            return  # the running fsync started before this write; its end starts the next one
         plan = self.log.log.pending_sync()
         if plan is None:
             return
@@ -139,7 +146,7 @@ class QuorumDriver:
             if error is None:
                 try:
                     self._carry_out(then(argument))
-                except OSError as failure:  # what followed from it could not be written: nobody else would hear of that
+                except OSError as failure:  # an effect could not be written, which nothing else would report
                     self._fail(failure)
             else:
                 self._fail(error)
@@ -147,7 +154,7 @@ class QuorumDriver:
         self._loop.run_in_executor(None, work).add_done_callback(done)
 
     def _fail(self, error: BaseException) -> None:
-        """An fsync that failed may have dropped the pages: trying again would report a success that is none."""
+        """Resign and report the failure. A failed fsync may have dropped pages, so a retry could falsely succeed."""
         log.critical(
             "the metadata log cannot be made durable (%s): this node stops; check the disk of metadata.log.dir", error
         )

@@ -1,4 +1,4 @@
-"""The controller's journal: the metadata quorum as the state-machine runtime wants it."""
+"""The controller's journal: adapts the metadata quorum to the state-machine runtime."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from headrace.statemachine.journal import NotLeader
 
 
 class QuorumJournal:
+    """The journal of the controller's state machine.
+
+    `metadata_version` returns the level of the newest state, at which records are written.
+    """
+
     def __init__(self, driver: QuorumDriver, metadata_version: Callable[[], int]) -> None:
-        """`metadata_version`: the level at which records are written, as the newest state has it."""
         self._driver = driver
         self._metadata_version = metadata_version
 
@@ -27,7 +31,7 @@ class QuorumJournal:
         return self._driver.high_watermark - 1
 
     def read(self, start: int) -> Iterator[tuple[int, Sequence[Any]]]:
-        """What is committed, to load a machine."""
+        """Yield the committed records with their first offsets, to load a state machine."""
         for batch in self._driver.log.read(start, self._driver.high_watermark):
             yield batch.last_offset - len(batch.records) + 1, batch.records
 

@@ -1,4 +1,4 @@
-"""The metadata log: an ordinary log whose batches carry metadata records, and the control records of the quorum."""
+"""The metadata log: an ordinary log whose batches hold metadata records and the control records of the quorum."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READ_SLICE_BYTES = 1 << 20
 
 
 class MetadataBatch(NamedTuple):
-    """Control batches have no records of ours, but they take their offsets."""
+    """A decoded batch of the metadata log. Control batches have no metadata records, but they occupy offsets."""
 
     last_offset: int
     epoch: int
@@ -39,14 +39,14 @@ class MetadataLog:
     def __init__(self, log: Log, clock: Clock) -> None:
         self.log = log
         self._clock = clock
-        self.bytes_appended = 0  # since it was opened
+        self.bytes_appended = 0  # since the log was opened
 
     @property
     def end_offset(self) -> int:
         return self.log.log_end
 
     def append(self, records: Sequence[Any], epoch: int, metadata_version: int = METADATA_VERSION_MAX) -> int:
-        """One batch, so that all of them are there after a crash or none; returns the new end."""
+        """Append the records as one batch, so that a crash keeps all or none of them; return the new log end."""
         now_ms = self._clock.now_ms()
         builder = BatchBuilder()
         for record in records:
@@ -54,7 +54,10 @@ class MetadataLog:
         return self._write(builder.build(), epoch, now_ms)
 
     def append_leader_change(self, leader: BecomeLeader, leader_id: int, more: Sequence[ControlRecord] = ()) -> int:
-        """`more` stands in the same batch: what a new log must know of its voters."""
+        """Append a leader change and return the new log end.
+
+        `more` holds control records for the same batch: the voters, in a new log.
+        """
         voters = LeaderChangeMessage.Voter
         message = LeaderChangeMessage(
             version=0,
@@ -75,7 +78,7 @@ class MetadataLog:
         return self.log.log_end
 
     def read_bytes(self, start: int, end: int, max_bytes: int) -> bytes:
-        """Whole batches from the one that holds `start`, below `end`."""
+        """Return whole batches below `end`, starting with the one that contains `start`."""
         return self.log.read(start, max_bytes, end).range.read()
 
     def read(self, start: int, end: int) -> Iterator[MetadataBatch]:
@@ -87,11 +90,11 @@ class MetadataLog:
                     start = batch.last_offset + 1
 
     def timestamp_of(self, offset: int) -> int:
-        """Of the batch that holds this offset."""
+        """Return the largest timestamp of the batch that contains the offset."""
         return read_header(self.read_bytes(offset, offset + 1, 1)).max_timestamp
 
     def size_from(self, offset: int) -> int:
-        """Bytes of the log from the batch that holds `offset` on."""
+        """Return the size in bytes of the log from the batch that contains `offset` on."""
         size = 0
         for segment in self.log.segments.from_offset(offset):
             place = segment.locate(offset) if segment.base_offset < offset else None
@@ -100,7 +103,7 @@ class MetadataLog:
 
 
 def decode_metadata(data: bytes) -> Iterator[MetadataBatch]:
-    """Raises CorruptData for anything that the metadata log cannot hold."""
+    """Yield the batches; raise CorruptData for anything that cannot be in a metadata log."""
     for position, header in iterate_batches(data):
         check_crc(data, position, header)
         batch = memoryview(data)[position : position + header.size]

@@ -1,4 +1,4 @@
-"""What a node finds of the metadata when it starts: the log, the newest snapshot that is whole, and the voters they speak of."""
+"""Opens the stored metadata when a node starts: the log, the newest complete snapshot, and the voters in both."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class StoredMetadata(Struct):
 
     @property
     def first_offset(self) -> int:
-        """Where the log takes over from the snapshot."""
+        """Return the offset from which the log, not the snapshot, has the records."""
         return self.log.log.log_start if self.newest is None else self.newest.end_offset
 
     def first_control(self) -> list[ControlRecord]:
-        """What formatting decided on and an empty log does not say yet."""
+        """Return the voters that were chosen when the node was formatted, if the log is still empty."""
         return [] if self.log.end_offset else self.voters.control()
 
 
 def open_metadata(files: Files, directory: str, segment_bytes: int, segment_ms: int, clock: Clock) -> StoredMetadata:
-    """CorruptData if what is left cannot be all there was: a log that begins where no snapshot reaches."""
-    # Only a snapshot lets go of the log, neither time nor size does.
+    """Open log and snapshots; raise CorruptData if records are missing: no complete snapshot reaches the log start."""
+    # Only snapshots allow the log to be deleted, neither time nor size does.
     config = LogConfig(segment_bytes=segment_bytes, segment_ms=segment_ms, cleanup_policy=())
     snapshots = SnapshotFiles(files, directory)
     opened, report = Log.open(

@@ -1,5 +1,7 @@
-"""Snapshots of the metadata log: `<end offset>-<epoch>.checkpoint`, everything below the end offset as the records that make it
-again, between a header and a footer (KIP-630). A snapshot is written as `.part` and renamed when it is whole and on disk.
+"""Snapshots of the metadata log in files named `<end offset>-<epoch>.checkpoint` (KIP-630).
+
+A snapshot holds records that rebuild the state below its end offset, between a header and a footer. It is written as `.part` and
+renamed when it is complete and on disk.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ SUFFIX = ".checkpoint"
 PART_SUFFIX = ".checkpoint.part"
 DELETED_SUFFIX = ".checkpoint.deleted"
 OFFSET_DIGITS, EPOCH_DIGITS = 20, 10
-BATCH_BYTES = 32 << 10  # small enough to be encoded, and decoded again, in one turn of the event loop
-BATCH_BYTES_MAX = 64 << 20  # of a batch that somebody else wrote
+BATCH_BYTES = 32 << 10  # small enough to encode, and decode again, without blocking the event loop
+BATCH_BYTES_MAX = 64 << 20  # limit for batches that other software wrote
 
 
 class SnapshotId(NamedTuple):
-    end_offset: int  # of the first record that is not in it
+    end_offset: int  # offset of the first record that is not in the snapshot
     epoch: int
 
     @property
@@ -53,7 +55,7 @@ class SnapshotId(NamedTuple):
 
 
 class SnapshotFiles:
-    """What lies in the directory of the metadata log; everything that reads or writes blocks."""
+    """The snapshots in the directory of the metadata log. Methods that read or write files block."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
@@ -86,17 +88,20 @@ class SnapshotFiles:
             file.close()
 
     def read(self, snapshot: SnapshotId) -> Iterator[MetadataBatch]:
-        """Batch by batch; CorruptData if it is not whole."""
+        """Return an iterator over the batches; it raises CorruptData if the snapshot is incomplete."""
         return whole_snapshot(_batches(self._files, self.path(snapshot)), self.path(snapshot))
 
     def control_of(self, snapshot: SnapshotId) -> list[ParsedControlRecord]:
-        """Its header, and what the quorum says about itself."""
+        """Return the snapshot's header and the control records of the quorum."""
         batches = _batches(self._files, self.path(snapshot))
         with closing(batches):
             return next(batches).control
 
     def check(self, snapshot: SnapshotId) -> None:
-        """Its bytes, not what they say: CorruptData unless every checksum is right, a header comes first and a footer last."""
+        """Raise CorruptData unless all checksums are right, the first batch is a header and the last one a footer.
+
+        Metadata records are not decoded.
+        """
         first = last = None
         for raw in _raw_batches(self._files, self.path(snapshot)):
             header = read_header(raw)
@@ -107,7 +112,7 @@ class SnapshotFiles:
             raise CorruptData(f"{self.path(snapshot)} is no whole snapshot")
 
     def write(self, snapshot: SnapshotId, batches: Iterable[bytes]) -> None:
-        """All at once, for small ones; `begin` and the rest for those that take time."""
+        """Write a small snapshot in one call; large ones use `begin`, PartFile and `written`."""
         part = self.begin(snapshot)
         for batch in batches:
             part.append(batch)
@@ -123,7 +128,7 @@ class SnapshotFiles:
             self.ids.sort()
 
     def forget(self, below: SnapshotId) -> Callable[[], None]:
-        """Those before this one are not ours any more; the returned function removes the files and may run in a thread."""
+        """Forget the snapshots before this one; return a function that removes their files and may run in a thread."""
         gone = [one for one in self.ids if one < below]
         self.ids = [one for one in self.ids if one >= below]
         paths = [self.path(one) for one in gone]
@@ -136,7 +141,7 @@ class SnapshotFiles:
 
 
 class PartFile:
-    """A snapshot that is being written; it has its name only once it is whole and on disk."""
+    """A snapshot that is being written; `finish` gives it its final name when it is complete and on disk."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
@@ -149,7 +154,7 @@ class PartFile:
         self._file.append(data)
 
     def finish(self) -> None:
-        self._file.sync()  # BEFORE the rename: a name must never point at contents that a crash can take away
+        self._file.sync()  # BEFORE the rename: a final name must never point to contents that a crash can lose
         self._file.close()
         self._files.rename(self._part, self._path)
         self._files.sync_dir(self._path.rsplit("/", 1)[0])
@@ -168,7 +173,10 @@ def snapshot_batches(
     control: Sequence[ControlRecord] = (),
     metadata_version: int = METADATA_VERSION_MAX,
 ) -> Iterator[bytes]:
-    """The file, batch by batch. `last_timestamp`: of what it holds; `control`: what the quorum says about itself."""
+    """Yield the batches of a snapshot file.
+
+    `last_timestamp` is the timestamp of the newest record in it, `control` the control records of the quorum.
+    """
     header = codec(SnapshotHeaderRecord, 0).encode(
         SnapshotHeaderRecord(version=0, last_contained_log_timestamp=last_timestamp)
     )
@@ -194,7 +202,7 @@ def snapshot_batches(
 
 
 def whole_snapshot(batches: Iterable[MetadataBatch], name: str) -> Iterator[MetadataBatch]:
-    """The same batches; CorruptData unless a header comes first and a footer last."""
+    """Yield the batches unchanged; raise CorruptData unless they start with a header and end with a footer."""
     first, last = True, None
     for batch in batches:
         if first and (not batch.control or batch.control[0].type != ControlType.SNAPSHOT_HEADER):
@@ -206,7 +214,7 @@ def whole_snapshot(batches: Iterable[MetadataBatch], name: str) -> Iterator[Meta
 
 
 def snapshot_timestamp(files: SnapshotFiles, snapshot: SnapshotId) -> int:
-    """Of the newest record in it, from its header."""
+    """Return the timestamp of the newest record in the snapshot, from its header."""
     header: SnapshotHeaderRecord = codec(SnapshotHeaderRecord, 0).decode(files.control_of(snapshot)[0].value, 0)
     return header.last_contained_log_timestamp
 

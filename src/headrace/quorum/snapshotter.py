@@ -1,7 +1,8 @@
-"""Takes snapshots of the committed metadata and drops what they cover: by bytes or time since the last, and by what may be kept.
+"""Takes snapshots of the committed metadata and deletes old ones, with the log that only they need.
 
-Encoding takes turns with the event loop, the disk is written in a thread. A snapshot that fails costs nothing but the log that it
-would have replaced: it is tried again when the next is due.
+A snapshot is due after a number of bytes or a time since the last one; retention is by bytes and time too.
+Encoding yields to the event loop regularly; the disk is written in a thread. If a snapshot fails, the log that it would have replaced
+is kept, and the next attempt is made when the next snapshot is due.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SLICE_S = 0.004
-WRITE_BYTES = 1 << 20  # handed to a thread at once
+SLICE_S = 0.004  # time after which encoding yields to the event loop
+WRITE_BYTES = 1 << 20  # bytes written in one call of a thread
 CLEAN_INTERVAL_MS = 60_000
 
 
 class SnapshotPolicy(Struct, frozen=True):
-    """Kafka's metadata.log.max.record.bytes.between.snapshots, …max.snapshot.interval.ms (0: never by time), and
-    metadata.max.retention.bytes and .ms (negative: no limit)."""
+    """Kafka's options for snapshots.
+
+    metadata.log.max.record.bytes.between.snapshots, metadata.log.max.snapshot.interval.ms (0: never by time),
+    metadata.max.retention.bytes and metadata.max.retention.ms (negative: no limit).
+    """
 
     bytes_between: int
     interval_ms: int
@@ -43,6 +47,11 @@ class SnapshotPolicy(Struct, frozen=True):
 
 
 class Snapshotter:
+    """Takes snapshots and cleans up; call `tick` regularly.
+
+    `state` returns a copy of the committed state that never changes.
+    """
+
     def __init__(
         self,
         driver: QuorumDriver,
@@ -53,7 +62,6 @@ class Snapshotter:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`state` gives a copy of everything committed, which nobody changes."""
         self._driver = driver
         self._files = files
         self._state = state
@@ -72,7 +80,7 @@ class Snapshotter:
         return self._driver.log.size_from(max(newest.end_offset if newest else 0, self._driver.log.log.log_start))
 
     def tick(self) -> None:
-        """Starts what is due; called often, and cheap."""
+        """Start a snapshot or a cleanup if one is due; cheap enough to be called often."""
         if self._work is not None or self._stopping:
             return
         now_ms = self._clock.now_ms()
@@ -86,7 +94,7 @@ class Snapshotter:
             self._start(self._clean())
 
     async def stop(self) -> None:
-        """Returns when no thread is at work any more; a snapshot that is not whole is given up."""
+        """Abandon an incomplete snapshot, and return when no thread is working any more."""
         self._stopping = True
         if self._work is not None:
             await asyncio.gather(self._work, return_exceptions=True)
@@ -105,7 +113,7 @@ class Snapshotter:
             log.error("a snapshot of the metadata could not be taken or cleaned up: %s", error, exc_info=error)
 
     async def _take(self) -> None:
-        # No suspension before `state` is copied: offset and state belong together.
+        # No suspension before `state` is copied: offset and state must match.
         self._last_ms, self._bytes_at_last = self._clock.now_ms(), self._driver.log.bytes_appended
         end = self._driver.high_watermark
         snapshot = SnapshotId(end, self._driver.log.log.epochs.epoch_for(end - 1))
@@ -142,7 +150,7 @@ class Snapshotter:
         await self._clean()
 
     async def _clean(self) -> None:
-        """Drops the oldest snapshots and the log that they and only they reach back to, while there is more than may be kept."""
+        """Delete the oldest snapshots while there is more than may be kept, and the log before the oldest one left."""
         self._cleaned_ms = self._clock.now_ms()
         ids = list(self._files.ids)
         metadata = self._driver.log.log

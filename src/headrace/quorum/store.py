@@ -1,4 +1,4 @@
-"""The quorum-state file: the epoch and the vote that a voter must never forget, in Kafka's JSON."""
+"""The quorum-state file: the epoch and the vote, which a voter must never forget, in Kafka's JSON format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.storage.files import Files, read_all, write_atomically
 
 FILE_NAME = "quorum-state"
 FILE_BYTES_MAX = 1 << 20
-# Version 0 is the format of static voters (kraft.version 0); version 1 names voters by directory too.
+# Version 0 is the format of static voters (kraft.version 0); in version 1 voters have a directory id too.
 DATA_VERSION = 0
 
 
@@ -33,12 +33,12 @@ class ElectionStore:
             if epoch < 0:
                 raise ValueError(f"leaderEpoch {epoch}")
         except (ValueError, KeyError, TypeError) as error:
-            # Guessing here could vote twice in one epoch: an operator must look.
+            # A guess could lead to two votes in one epoch: an operator must act.
             raise CorruptData(f"{self._path} cannot be read ({error!r}); restore it, or format a new voter") from error
         return ElectionState(epoch, NodeId(leader), NodeId(voted))
 
     def save(self, state: ElectionState) -> None:
-        """Durable when it returns: blocks for an fsync, so it is called in a thread."""
+        """Write the state durably; call it in a thread, because it blocks for an fsync."""
         text = json.dumps(
             {
                 "clusterId": "",

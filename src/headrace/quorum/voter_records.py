@@ -1,4 +1,4 @@
-"""What a quorum says about itself in control records (KIP-853): its kraft.version and its voters. Nothing, where they are static."""
+"""Control records about the quorum (KIP-853): its kraft.version and its voters. A quorum of static voters has none."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class VoterRecords(Struct, frozen=True):
         return newest
 
     def control(self) -> list[ControlRecord]:
-        """To be written again, into a snapshot or a new log."""
+        """Return the control records for a snapshot or a new log."""
         records = []
         if self.kraft_version:
             version = KRaftVersionRecord(version=0, kraft_version=self.kraft_version)
@@ -45,7 +45,7 @@ class VoterRecords(Struct, frozen=True):
 
 
 def check_voters(found: VoterRecords, node_id: int) -> None:
-    """ConfigError unless this node is the only voter."""
+    """Raise ConfigError if there are voter records and this node is not the only voter."""
     if found.voters is not None:
         ids = [voter.voter_id for voter in found.voters.voters]
         if ids != [node_id]:
@@ -55,13 +55,13 @@ def check_voters(found: VoterRecords, node_id: int) -> None:
 
 
 def directory_of(found: VoterRecords, node_id: int) -> Uuid:
-    """By which a voter is known besides its id; zero where voters are static."""
+    """Return the directory id that identifies a voter together with its node id; zero if voters are static."""
     voters = [] if found.voters is None else found.voters.voters
     return next((Uuid(voter.voter_directory_id) for voter in voters if voter.voter_id == node_id), ZERO_UUID)
 
 
 def voters_in_log(log: MetadataLog, start: int, known: VoterRecords) -> VoterRecords:
-    """What the log says from `start` on, committed or not: a set of voters counts as soon as it is written."""
+    """Return `known` updated from the log from `start` on, committed or not: a voter set applies once it is written."""
     for segment in log.log.segments.from_offset(start):
         for position, header in segment.scan_from(max(start, segment.base_offset)):
             if header.is_control and header.base_offset >= start:

@@ -1,6 +1,7 @@
-"""Who is let in to what: asks the authorizer, and writes down what it said (logger `kafka.authorizer.logger`, in Kafka's words).
+"""Authorization by ACLs, with an audit log in Kafka's format (logger `kafka.authorizer.logger`).
 
-What a request needs as a whole is asked for before its handler sees it; what it needs for each topic or group it names, the handler asks.
+A permission that a whole request needs is checked before its handler is called. The handler checks the permissions for each topic
+or group that the request names.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _RESOURCE_NAMES = {
 
 
 class AclAuthority:
-    """Asks the authorizer, and audits what it says."""
+    """The authority that consults the authorizer and audits its decisions."""
 
     unrestricted: ClassVar[bool] = False
     is_own_node: ClassVar[bool] = False
@@ -59,7 +60,7 @@ class AclAuthority:
         return rule.allowed
 
     def passes_write(self, peer: Peer, topic: str) -> bool:
-        """For the short way of Produce: yes only if there is nothing to report either."""
+        """Return whether a Produce request may take the short path: it is allowed and there is nothing to audit."""
         rule = self.authorizer.decide(peer.principal, peer.address, Operation.WRITE, Resource.TOPIC, topic)
         return rule.allowed and not audit.isEnabledFor(logging.DEBUG)
 
@@ -86,12 +87,15 @@ def _report(
 
 
 def need_of_whole(need: Need) -> Need | None:
-    """What is asked for before the handler is; None if nothing is, or the handler asks for each thing by itself."""
+    """Return the permission to check before the handler is called; None if there is none or the handler checks it."""
     return None if need.per_entity or need.resource is Resource.NONE else need
 
 
 def refusal_for(response: Any) -> Refusal:
-    """For an answer that has one error code for all of it; the others bring their own (Service.refuse)."""
+    """Return the function that builds an error response, for responses with a top-level error code.
+
+    The Service of any other response brings its own (`Service.refuse`).
+    """
     fields = response.__struct_fields__
     assert "error_code" in fields, (
         f"{response.__name__} has no error code of its own: its Service must say how it is refused"

@@ -1,8 +1,9 @@
-"""SASL at the door of one connection: until it is known who this is, nothing but ApiVersions and the two SASL requests is answered.
+"""SASL authentication of one connection: until the peer is known, only ApiVersions and the SASL requests are handled.
 
     handshake → tokens (SaslAuthenticate, or bare ones after a handshake of version 0) → known (→ handshake → … if sessions end)
 
-It stands between the connection and the dispatcher. A failure is answered late, so that guessing is slow, and ends the connection.
+It sits between the connection and the dispatcher. A failure is reported after a delay, to slow down guessing, and closes the
+connection.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from headrace.server.outlet import Answer
 
 log = logging.getLogger(__name__)
 
-REAUTHENTICATION_PAUSE_S = 1.0  # nobody has a reason to prove who they are more often
+REAUTHENTICATION_PAUSE_S = 1.0  # minimum time between two re-authentications of a connection
 _SIZE = Struct(">i")
 _PREFIX = Struct(">ii")  # frame size, correlation id
 
@@ -47,7 +48,10 @@ class State(Enum):
 
 
 class SaslSettings(msgspec.Struct, frozen=True):
-    """`exchange` begins one of the enabled mechanisms; `session_s` says how long it is good for (0: for ever)."""
+    """SASL settings of one listener.
+
+    `exchange` starts an exchange of one of the enabled mechanisms. `session_s` is the session lifetime by mechanism (0: unlimited).
+    """
 
     mechanisms: tuple[str, ...]
     exchange: Callable[[str], Exchange]
@@ -85,13 +89,13 @@ class Authentication:
         self._counters = counters
         self._loop = loop
         self._connection: Connection | None = None
-        self._frame_max = 0  # of the connection, once its peer is known
+        self._frame_max = 0  # the connection's limit once its peer is known
         self._state = State.HANDSHAKE
         self._mechanism = ""
         self._exchange: Exchange | None = None
-        self._ends_at: float | None = None  # when the session is over
+        self._ends_at: float | None = None  # end of the session in loop time; None: never
         self._began_again_at = -REAUTHENTICATION_PAUSE_S
-        self._before: tuple[str, Principal] | None = None  # while it is proven again: how, and who it was
+        self._before: tuple[str, Principal] | None = None  # mechanism and principal before a re-authentication
 
     def guard(self, connection: Connection) -> None:
         self._connection = connection
@@ -103,7 +107,7 @@ class Authentication:
             if self._ends_at is None or not self._asks_again(peer, frame, self._ends_at):
                 return self._behind.handle(peer, frame)
         elif self._state is State.FAILED:
-            return Deferred(lambda: None, holds_frame=True)  # the answer is on its way; nothing more is looked at
+            return Deferred(lambda: None, holds_frame=True)  # the error response is pending; ignore further frames
         peer.authentication = self
         if self._state is State.BARE_TOKENS:
             return self._bare_token(peer, bytes(frame))
@@ -122,7 +126,7 @@ class Authentication:
         return self._end(answer) if self._has_failed() else answer
 
     def _refuse_versions(self, peer: Peer, frame: memoryview) -> Deferred:
-        """Clients ask for versions before they begin to log in; later is the one mistake that Kafka has an answer for."""
+        """Fail the authentication, with the error that Kafka returns for ApiVersions after SaslHandshake."""
         self._fail(peer, "ApiVersions after SaslHandshake")
         try:
             _, version, correlation_id, _, _ = read_request_header(frame)
@@ -133,7 +137,7 @@ class Authentication:
         body = codec(ApiVersionsResponse, version).encode(ApiVersionsResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
         return self._end([_PREFIX.pack(len(body) + 4, correlation_id) + body])
 
-    # --- the two requests, as the table's handlers pass them on
+    # --- the two SASL requests, called by the handlers of the API table
 
     def handshake(self, peer: Peer, version: int, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
         mechanisms = list(self._settings.mechanisms)
@@ -164,7 +168,7 @@ class Authentication:
                 f"Authentication failed during {again} due to invalid credentials with SASL mechanism {self._mechanism}"
             )
             return SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=text)
-        lifetime_s = self._session_s() if self._exchange is None else 0.0  # no exchange: it is over
+        lifetime_s = self._session_s() if self._exchange is None else 0.0  # None: the exchange is complete
         return SaslAuthenticateResponse(auth_bytes=token, session_lifetime_ms=int(lifetime_s * 1000))
 
     def _bare_token(self, peer: Peer, token: bytes) -> Answer | Deferred:
@@ -213,7 +217,7 @@ class Authentication:
         return self._settings.session_s.get(self._mechanism, 0.0)
 
     def _asks_again(self, peer: Peer, frame: memoryview, ends_at: float) -> bool:
-        """Whether this is the beginning of a re-authentication; CloseConnection if there should have been one before."""
+        """Return whether the frame starts a re-authentication; raise CloseConnection if the session has expired."""
         now = self._loop.time()
         if (
             int.from_bytes(frame[:2], "big") == ApiKey.SASL_HANDSHAKE
@@ -246,7 +250,7 @@ class Authentication:
         self._state, self._exchange = State.FAILED, None
 
     def _end(self, answer: Answer | Deferred | None) -> Deferred:
-        """Later: the answer, if there is one, and then the end."""
+        """Return a Deferred that sends the response, if any, after the failure delay and then closes the connection."""
         assert not isinstance(answer, Deferred) and self._connection is not None
         connection = self._connection
 
@@ -261,7 +265,7 @@ class Authentication:
         return late
 
     def _limit(self) -> None:
-        """Who is not known yet may not send much, but a bare token may be short."""
+        """Tighten the frame size limit of an unauthenticated peer; bare tokens may be shorter than a request header."""
         assert self._connection is not None
         self._connection.frame_max = min(self._settings.receive_bytes_max, self._frame_max)
         self._connection.frame_min = 0 if self._state is State.BARE_TOKENS else FRAME_MIN

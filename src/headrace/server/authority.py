@@ -1,7 +1,7 @@
-"""Authorities: who decides what a peer may do. Every peer has one; the one it has by default allows nothing.
+"""Authorities decide what a peer may do. Every peer has one; the default allows nothing.
 
 `AllowAll` is the authority of a node without an authorizer, `OwnNode` that of the channels on which a node sends requests to itself.
-Where there is an authorizer, `server.admission.AclAuthority` asks it.
+With an authorizer, `server.admission.AclAuthority` consults it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Authority(Protocol):
-    unrestricted: ClassVar[bool]  # everything is allowed: hot paths need not ask
+    unrestricted: ClassVar[bool]  # everything is allowed, so hot paths skip the check
     is_own_node: ClassVar[bool]  # the peer is this node itself, inside the process
 
     def allows(
@@ -34,7 +34,7 @@ class Authority(Protocol):
 
 
 class _Fixed:
-    """An authority whose answers depend on the resource type and the operation only."""
+    """Base of authorities whose decisions depend only on the resource type and the operation."""
 
     unrestricted: ClassVar[bool] = False
     is_own_node: ClassVar[bool] = False
@@ -73,7 +73,7 @@ class AllowAll(_Fixed):
 
 
 class OwnNode(_Fixed):
-    """What a broker does as itself: requests between brokers and controllers, and creating internal topics.
+    """Allows what a broker does on its own behalf: requests between brokers and controllers, creating internal topics.
 
     It does not depend on ACLs: no rule can lock a node out of itself, and a rule for a client never applies to it.
     """

@@ -1,4 +1,4 @@
-"""What all connections of a listener have in common."""
+"""State shared by all connections of a listener: counters, scratch buffer, batched flushing, refused connections."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SCRATCH_BYTES = 64 * 1024
-REFUSALS_TOLD_MAX = 10  # in a second: a line of the log is dearer than the refusal, and nobody reads more
-HELD_S = 1.0
-HELD_MAX = 1000
-LET_GO_S = 0.02
-LET_GO_MAX = 32  # in one turn
+REFUSALS_TOLD_MAX = 10  # log lines per second: logging costs more than refusing the connection
+HELD_S = 1.0  # time for which a refused connection stays open when there are many
+HELD_MAX = 1000  # refused connections that stay open; others are closed at once
+LET_GO_S = 0.02  # interval at which held connections are closed
+LET_GO_MAX = 32  # held connections closed in one interval
 
 
 class Company:
-    """Their counters, the buffer that they receive into, and the moment at which their answers leave.
+    """State shared by all connections of a listener.
 
-    Whoever has no part of a request waiting needs no memory of its own: all receive into the one `scratch`, which also stays in
-    the processor's cache.
+    A connection without a partial request needs no buffer: all receive into the one `scratch`, which also stays in the
+    processor's cache.
 
-    A send wakes the client, and waking costs more than sending. So with many clients the answers of one turn of the loop leave
-    together at its end: a client program with many connections is woken once and finds them all.
+    A send wakes the client, and waking costs more than sending. So with many clients the responses of one loop iteration are
+    sent together at its end: a client program with many connections is woken once for all of them.
     """
 
     __slots__ = (
@@ -63,21 +63,21 @@ class Company:
         self.bytes_out = bytes_out
         self.refused = refused
         self.created = created or Counter()
-        self.authority = authority  # who says what their peers may do
-        self.connections: dict[Connection, None] = {}  # in the order of their coming: a set's order follows addresses
+        self.authority = authority  # decides what the peers may do
+        self.connections: dict[Connection, None] = {}  # oldest first; a set's order would depend on addresses
         self._loop = loop
         self._answering: list[Connection] = []
-        self._held: deque[tuple[float, asyncio.Transport]] = deque()  # refused ones, and when they are closed
-        self._second = 0.0  # in which `_told` lines were written
-        self._told = self._untold = 0
+        self._held: deque[tuple[float, asyncio.Transport]] = deque()  # closing times and refused connections
+        self._second = 0.0  # start of the second in which `_told` refusals were logged
+        self._told = self._untold = 0  # refusals logged in that second; those not logged since the last log line
         self.renew_scratch()
 
     def renew_scratch(self) -> None:
-        """Somebody keeps what was received into the old one."""
+        """Replace the scratch buffer, because a connection keeps the old one."""
         self.scratch = memoryview(allocate(SCRATCH_BYTES))
 
     def refuse(self, listener: str, address: str, reason: str) -> bool:
-        """Counts every one, and tells of a few; False: this is one of too many."""
+        """Count a refusal and log it; return False, without logging, if there were too many in this second."""
         self.refused.value += 1
         now = self._loop.time()
         if now - self._second >= 1.0:
@@ -91,7 +91,7 @@ class Company:
         return True
 
     def hold(self, transport: asyncio.Transport) -> None:
-        """Whoever is thrown out comes again, and coming is dear. Where many do, they wait at the door for a while."""
+        """Keep a refused connection open, unread, for HELD_S: its client will reconnect, and accepting is expensive."""
         if len(self._held) >= HELD_MAX:
             transport.close()
             return
@@ -101,7 +101,7 @@ class Company:
         self._held.append((self._loop.time() + HELD_S, transport))
 
     def _let_go(self) -> None:
-        """Some at a time: a turn of the loop for each would cost more than closing it."""
+        """Close held connections that are due, several at a time: a loop iteration costs more than closing one."""
         now, held = self._loop.time(), self._held
         for _ in range(LET_GO_MAX):
             if not held or held[0][0] > now:

@@ -1,8 +1,9 @@
-"""One client connection: bytes in, frames to the dispatcher, answers out in the order of the requests.
+"""One client connection: passes received frames to the dispatcher and sends responses in the order of the requests.
 
-Frames are parsed in place where they were received (no copy between the kernel and the log): in the company's scratch buffer, and
-from the first request on that did not come whole, in a buffer of the connection's own, until it falls silent. A handler may look at
-its frame during its call; one that needs it longer answers with a Deferred that `holds_frame`, and nothing more is parsed until it is done.
+Frames are parsed in place, without a copy between the kernel and the log. They are received into the scratch buffer that all
+connections share; after the first incomplete request, into the connection's own buffer, until the connection is idle. A handler
+may read its frame during its call. One that needs it longer returns a Deferred with `holds_frame`, and nothing more is parsed until
+that is done.
 """
 
 from __future__ import annotations
@@ -19,15 +20,13 @@ from headrace.server.outlet import Answer, Outlet
 
 log = logging.getLogger(__name__)
 
-RECEIVE_BUFFER_AHEAD = (
-    6  # frames of the announced size that fit the buffer, so that a pipelining producer is read in one go
-)
+RECEIVE_BUFFER_AHEAD = 6  # frames that fit the buffer, so that a pipelining producer is read in one call
 RECEIVE_BUFFER_AHEAD_MAX = 8 * 1024 * 1024
-RECEIVE_BUFFER_UNPROVEN_MAX = 1024 * 1024  # for a frame larger than any that came whole, before half of it has come
+RECEIVE_BUFFER_UNPROVEN_MAX = 1024 * 1024  # limit for a frame larger than any before, until half of it is received
 FRAME_MIN = 8  # api key, version, correlation id
-ANSWERS_WAITING_MAX = 128  # requests taken from one connection before their answers have left
-GATHER_CONNECTIONS_MIN = 8  # from here on the answers of a turn leave together
-SLOWEST_BYTES_PER_SWEEP = 4096  # of one request, for which its client counts as alive; a byte now and then does not
+ANSWERS_WAITING_MAX = 128  # waiting responses at which a connection is no longer read from
+GATHER_CONNECTIONS_MIN = 8  # from here on, the responses of one loop iteration are sent together
+SLOWEST_BYTES_PER_SWEEP = 4096  # part of a request that counts as progress; a byte now and then does not
 
 _SIZE = Struct(">i")
 
@@ -37,25 +36,25 @@ class Connection(asyncio.BufferedProtocol):
         self._handler = handler
         self._listener = listener
         self._company = company
-        # Of one frame; smaller while nobody knows who this is (server.authentication).
+        # Frame size limits, tighter before SASL authentication (server.authentication).
         self.frame_min, self.frame_max = FRAME_MIN, frame_max
         self._transport: asyncio.Transport | None = None
         self._outlet: Outlet | None = None
         self.peer = Peer(listener, "")
         self._view = company.scratch
-        self._owns_buffer = False  # if not, nothing lies in it between two calls
-        self._start = 0  # of the first byte not yet parsed
-        self._end = 0  # of what was received
-        self._largest = 0  # of the frames that came whole
-        self._wanted = 0  # size of the frame at _start, if it does not fit what is left of the buffer
-        self._waiting: list[Deferred | Answer] = []  # answers behind the first that is not there yet
-        self._out: Answer = []  # answers to go with the next flush
+        self._owns_buffer = False  # if False, `_view` is the shared buffer and holds no data between two calls
+        self._start = 0  # index of the first unparsed byte
+        self._end = 0  # index after the last received byte
+        self._largest = 0  # size of the largest complete frame so far
+        self._wanted = 0  # size of the incomplete frame at _start with its length prefix; 0 if unknown
+        self._waiting: list[Deferred | Answer] = []  # the first unresolved response and those that follow it
+        self._out: Answer = []  # responses to send with the next flush
         self._frame_held = False
         self._parsing = False
         self._write_paused = False
         self._reading = True
         self._bytes_in = company.bytes_in
-        self._quiet_sweeps = 0  # of the listener, in a row, that found no progress
+        self._quiet_sweeps = 0  # consecutive sweeps of the listener that found no progress
         self._pending_at_sweep = 0
 
     # --- receiving
@@ -94,9 +93,10 @@ class Connection(asyncio.BufferedProtocol):
         return self._view[self._end :]
 
     def _make_room(self) -> None:
-        """Moves the partial frame to the front, into a larger buffer if its announced size (and a few more of it) wants one.
+        """Move the partial frame to the front, into a larger buffer if its announced size needs one.
 
-        Four bytes can announce a hundred megabytes: what a client has not sent yet, and never did before, it gets little room for.
+        A larger buffer fits several frames of that size. Four bytes can announce a hundred megabytes, so the buffer stays
+        small until the client has sent half of the frame, or a frame of that size before.
         """
         pending = self._end - self._start
         wanted = max(self._wanted, pending + 1)
@@ -107,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
             earned = max(RECEIVE_BUFFER_UNPROVEN_MAX, 2 * pending, proven * RECEIVE_BUFFER_AHEAD)
             size = max(size, min(ahead, earned))
         if size != len(self._view) or not self._owns_buffer:
-            fresh = memoryview(allocate(size))  # not zeroed: memory that nothing is received into costs nothing
+            fresh = memoryview(allocate(size))  # not zeroed, so unused pages cost no memory
             fresh[:pending] = self._view[self._start : self._end]
             self._view = fresh
             self._owns_buffer = True
@@ -124,8 +124,8 @@ class Connection(asyncio.BufferedProtocol):
             self._own_buffer()
 
     def _own_buffer(self) -> None:
-        """The rest of what came lies in everybody's buffer."""
-        if self._frame_held:  # and is being looked at
+        """Give the connection its own buffer, because the shared one holds a partial or held frame."""
+        if self._frame_held:  # a handler is using it: the others get a new one
             self._owns_buffer = True
             self._company.renew_scratch()
         elif self._transport is not None:
@@ -134,7 +134,10 @@ class Connection(asyncio.BufferedProtocol):
             self._start = self._end = 0
 
     def sweep(self) -> int:
-        """How often in a row this was asked without a request having come, or a good part of one; a buffer is given back meanwhile."""
+        """Return the number of sweeps, this one included, since the last progress.
+
+        Progress is a complete request, or SLOWEST_BYTES_PER_SWEEP more bytes of one. An idle connection's buffer is released.
+        """
         pending = self._end - self._start
         if pending - self._pending_at_sweep >= SLOWEST_BYTES_PER_SWEEP:
             self._quiet_sweeps = 0
@@ -150,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _parse(self) -> None:
         if self._parsing:
-            return  # a handler answered an earlier request of this very connection; the loop below goes on by itself
+            return  # a handler resolved an earlier request of this connection; the loop below continues anyway
         self._parsing = True
         try:
             while not self._frame_held and len(self._waiting) < ANSWERS_WAITING_MAX and not self._write_paused:
@@ -215,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._out += answer
 
     def _steer_reading(self) -> None:
-        """Back-pressure: a client that does not read its answers, or floods us with requests, is not read from."""
+        """Apply back-pressure: stop reading if the client does not read its responses or sends too many requests."""
         if self._transport is None:
             return
         full = self._frame_held or self._write_paused or len(self._waiting) >= ANSWERS_WAITING_MAX
@@ -229,10 +232,10 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         return False
 
-    # --- answering
+    # --- responding
 
     def _answered(self, deferred: Deferred) -> None:
-        """The answer of a request that was waiting; it leaves when all before it have."""
+        """Take the response of a parked request and send all responses that no earlier one blocks."""
         if self._transport is None:
             return
         if deferred.answer is None:
@@ -283,11 +286,11 @@ class Connection(asyncio.BufferedProtocol):
             self._parse()
 
     def _unreadable(self, error: Exception) -> None:
-        """In the middle of an answer there is no way to say so but to end it."""
+        """Close the connection: in the middle of a response there is no other way to report an error."""
         log.warning("connection from %s closed: records could not be read to the end: %s", self.peer.address, error)
         self.close()
 
-    # --- ending
+    # --- closing
 
     def _refuse(self, reason: str) -> None:
         transport = self._transport
@@ -305,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
     def _forget_transport(self) -> None:
         """Drop the transport and the receive buffer: a closed connection must not keep a partial frame alive.
 
-        A handler that still needs its frame holds a view of the buffer by itself.
+        A handler that still needs its frame has its own view of the buffer.
         """
         self._transport = None
         self._release_buffer()

@@ -1,4 +1,4 @@
-"""Who asks, over which door, and what they may do: what a handler may know besides the request itself."""
+"""The context of a request: the peer, its listener and its permissions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Peer:
-    """The other end of one connection, for as long as it lasts. Unless it is given an authority, it may do nothing."""
+    """The other end of one connection. Without an authority it may do nothing."""
 
     __slots__ = (
         "address",
@@ -38,16 +38,16 @@ class Peer:
     ) -> None:
         self.listener = listener
         self.address = address
-        self.port = port  # of the listener, as bound
-        self.source_port = source_port  # of the other end
+        self.port = port  # port that the listener is bound to
+        self.source_port = source_port  # port of the other end
         self.principal = principal
         self.authority = authority
-        self.authentication: Authentication | None = None  # where SASL is spoken
+        self.authentication: Authentication | None = None  # set on SASL listeners
         self.client_software = ""
 
 
 class RequestContext:
-    """One request. Made for each, so it is small and has no defaults to fill in."""
+    """The context of one request. One is made for each request, so it is small and has no defaults to fill in."""
 
     __slots__ = ("api_key", "api_version", "client_id", "peer")
 
@@ -58,22 +58,25 @@ class RequestContext:
         self.client_id = client_id
 
     def may(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME, *, quietly: bool = False) -> bool:
-        """`quietly`: the asker did not ask for this very thing, so a no is nothing to report."""
+        """Return whether the peer may perform the operation.
+
+        With `quietly` a refusal is not audited, because the client did not request this resource in particular.
+        """
         return self.peer.authority.allows(self, operation, resource, name, quietly=quietly)
 
     def may_any(self, operation: Operation, resource: Resource) -> bool:
-        """To at least one resource of this type, whichever."""
+        """Return whether the operation is allowed on at least one resource of the type."""
         return self.peer.authority.allows_any(self, operation, resource)
 
     def permitted(
         self, operation: Operation, resource: Resource, names: Iterable[str], *, quietly: bool = False
     ) -> set[str]:
-        """Those of the names to which it may be done."""
+        """Return the names on which the operation is allowed."""
         authority = self.peer.authority
         if authority.unrestricted:
             return set(names)
         return {name for name in names if authority.allows(self, operation, resource, name, quietly=quietly)}
 
     def operations(self, resource: Resource, name: str = CLUSTER_NAME) -> int:
-        """Kafka's bit field of all that may be done to one resource."""
+        """Return Kafka's bit field of all operations that are allowed on one resource."""
         return self.peer.authority.operations(self, resource, name)

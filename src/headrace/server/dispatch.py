@@ -1,4 +1,4 @@
-"""From a frame to a handler and back: header, route by (API, version), compiled decode, admission, compiled encode."""
+"""Dispatching: reads a frame's header, finds the handler by (API, version), decodes, authorizes, calls, encodes."""
 
 from __future__ import annotations
 
@@ -32,26 +32,28 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[RequestContext, Any], Any]
 
-_WITH_RECORDS = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH})  # their answers carry file ranges, which are not copied
+_WITH_RECORDS = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH})  # their responses hold file ranges, which are not copied
 _PREFIX = Struct(">ii")  # frame size, correlation id
 _PREFIX_FLEXIBLE = Struct(">iib")  # … and an empty tag section
 
 
 class Service(msgspec.Struct, frozen=True):
-    """One line of the API table: which versions are answered, by whom, and what the asker needs to be allowed.
+    """One row of the API table: supported versions, handler and required permission.
 
-    `refuse` answers whoever may not ask at all, where the answer has no error code for the whole of it."""
+    `refuse` builds the response for a client without that permission. It is needed only if the response has no top-level
+    error code.
+    """
 
     key: ApiKey
     versions: tuple[int, int]
     handler: Handler
     need: Need
     refuse: Refusal | None = None
-    metric_name: str | None = None  # of its requests in /metrics; None: the name of the API
+    metric_name: str | None = None  # label of its requests in /metrics; None: the name of the API
 
 
 class RequestMetrics:
-    """Counts and times of one API and version, shared by everybody who answers it."""
+    """Request counter and latency histograms of one API and version, shared by all its handlers."""
 
     __slots__ = ("deferred", "deferred_local", "deferred_remote", "requests", "times")
 
@@ -79,7 +81,7 @@ class RequestMetrics:
 
 
 class HoldFrame:
-    """A handler's word that it still needs its frame, and its place in the order of the connection, until this is done."""
+    """Returned by a handler that needs its frame until `awaitable` is done; no other frame is parsed before that."""
 
     __slots__ = ("awaitable",)
 
@@ -88,7 +90,7 @@ class HoldFrame:
 
 
 class _Route:
-    """What one (API, version) needs, resolved once: the codecs are compiled on first use."""
+    """Handler, codecs and metrics of one (API, version), resolved and compiled on first use."""
 
     __slots__ = (
         "counted", "decode", "encode", "encode_parts", "flexible", "handler", "name", "need", "refuse", "requests", "response",
@@ -127,6 +129,12 @@ class _Route:
 
 
 class Dispatcher:
+    """Finds the handler for a frame's API and version, decodes the request and encodes the response.
+
+    `unsupported_version` encodes the response to an ApiVersions request of an unknown version, the only such error that
+    clients can read. `produce_shortcut` may respond to a Produce request from the undecoded frame, or return None.
+    """
+
     def __init__(
         self,
         services: Mapping[ApiKey, Service],
@@ -135,8 +143,6 @@ class Dispatcher:
         loop: asyncio.AbstractEventLoop,
         produce_shortcut: Callable[[Peer, memoryview], Answer | None] | None = None,
     ) -> None:
-        """`unsupported_version` answers an ApiVersions request of an unknown version: the one error that clients can read.
-        `produce_shortcut` may answer a Produce request from the bare frame, or give None."""
         self._services = services
         self._unsupported_version = unsupported_version
         self._metrics = metrics
@@ -145,12 +151,12 @@ class Dispatcher:
         self._routes: dict[int, _Route] = {}
 
     def warm(self, keys: Mapping[ApiKey, int]) -> None:
-        """Compiles before the first client comes what every client asks first."""
+        """Compile the codecs of the requests that every client sends first, before the first client connects."""
         for key, version in keys.items():
             self._route(key, version)
 
     def handle(self, peer: Peer, frame: memoryview) -> Answer | Deferred | None:
-        # Produce is API 0, and the only one that comes by the ten thousand a second.
+        # Produce is API 0, and the only API with tens of thousands of requests per second.
         if self.produce_shortcut is not None and not frame[1] and not frame[0]:
             answer = self.produce_shortcut(peer, frame)
             if answer is not None:
@@ -170,7 +176,7 @@ class Dispatcher:
             result = route.handler(context, request)
         else:
             return self._refuse(route, correlation_id, request)
-        if type(result) is route.response:  # the common case first: an Awaitable is expensive to recognise
+        if type(result) is route.response:  # the common case first: checking for an Awaitable is expensive
             answer = route.frame(correlation_id, result)
             route.times.observe(self._loop.time() - began)
             return answer
@@ -181,7 +187,7 @@ class Dispatcher:
         return self._later(route, correlation_id, began, result, holds_frame=False)
 
     async def ask(self, peer: Peer, message: Any, version: int, client_id: str) -> Any:
-        """Return what a frame with this message would be answered, without the frames: for a node that sends requests to itself."""
+        """Return the response to a request that this node sends to itself, without encoding either as a frame."""
         began, api_key = self._loop.time(), message.facts.api_key
         route = self._routes.get(api_key << 16 | version) or self._route(api_key, version)
         assert route is not None, f"{type(message).__name__} {version} is not supported here"

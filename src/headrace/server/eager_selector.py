@@ -1,7 +1,7 @@
-"""A selector that keeps looking for a moment before it lets the process sleep, while requests come that fast.
+"""A selector that polls briefly before it blocks, as long as events arrive in quick succession.
 
-To be woken costs tens of microseconds, in a virtual machine more than handling a small request. So after a wait that ended at once
-the next one begins with looking; a node that nobody asks does not look, it sleeps.
+Waking up costs tens of microseconds, in a virtual machine more than handling a small request. So after a short wait the next one
+starts by polling. An idle node does not poll; it blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class EagerSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self._eager = False
-        # With one processor, whoever we wait for could not work while we look.
+        # With one processor, the process we wait for could not run while we poll.
         self._look_s = LOOK_S if (os.cpu_count() or 1) > 1 else 0.0
 
     def select(self, timeout: float | None = None) -> Ready:

@@ -1,4 +1,4 @@
-"""What passes between a connection and whoever handles its requests: a frame in; an answer, one to come, or the end of the connection."""
+"""The interface between a connection and its request handler: frames, deferred responses and closing the connection."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from headrace.server.outlet import Answer
 
 
 class CloseConnection(HeadraceError):
-    """This connection cannot go on; the text says why."""
+    """Raised to close the connection; the text is the reason."""
 
 
 class Deferred:
-    """An answer that comes later. `resolve` may be called once, from the event loop; `abandon`: nobody waits any more."""
+    """A response that is sent later.
+
+    `resolve` is called on the event loop, and only the first call counts. `abandon` is called when the response is no longer needed.
+    """
 
     __slots__ = ("abandon", "answer", "done", "holds_frame", "tell")
 
@@ -28,7 +31,7 @@ class Deferred:
         self.tell: Callable[[Deferred], None] | None = None
 
     def resolve(self, answer: Answer | None) -> None:
-        """None closes the connection: the handler failed in a way that has no answer."""
+        """Set the response. None closes the connection: the handler failed in a way that has no error response."""
         if self.done:
             return
         self.done = True
@@ -37,7 +40,7 @@ class Deferred:
             self.tell(self)
 
     async def wait(self) -> Answer | None:
-        """For whoever dispatches a frame without a connection; cancelling the wait abandons the request."""
+        """Wait for the response to a frame that was dispatched without a connection; abandon it if cancelled."""
         if not self.done:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.tell = lambda _: None if future.done() else future.set_result(None)
@@ -51,9 +54,12 @@ class Deferred:
 
 class MessageHandler(Protocol):
     async def ask(self, peer: Peer, message: Any, version: int, client_id: str) -> Any:
-        """The answer to a message that comes from this very node, as a message."""
+        """Return the response message to a request message from this node itself."""
 
 
 class FrameHandler(Protocol):
     def handle(self, peer: Peer, frame: memoryview) -> Answer | Deferred | None:
-        """The answer's parts (size included), an answer to come, or None where none is sent (acks=0). CloseConnection ends it."""
+        """Return the parts of the response (with its size prefix), a Deferred, or None if none is sent (acks=0).
+
+        Raise CloseConnection to close the connection.
+        """

@@ -1,4 +1,4 @@
-"""A door of the node: binds an address, makes a Connection for each client, behind TLS and SASL if it speaks them, and stops."""
+"""A listener: binds an address and makes a Connection for each client, with TLS and SASL if they are configured."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from headrace.server.tls_transport import Handshake
 
 log = logging.getLogger(__name__)
 
-IDLE_SWEEP_S = 10.0  # also how often certificates are looked at
+IDLE_SWEEP_S = 10.0  # also the interval at which certificate files are checked
 
 
 class ListenerSettings(Struct, frozen=True):
     name: str
     host: str  # empty: all interfaces
-    port: int  # 0: any free one
+    port: int  # 0: any free port
     request_bytes_max: int = 104_857_600
     connections_max: int = 2_147_483_647
     idle_s_max: float = 600.0
     backlog: int = 50
-    send_buffer_bytes: int = -1  # -1: the system's choice
+    send_buffer_bytes: int = -1  # -1: the system's default
     receive_buffer_bytes: int = -1
 
 
 class Security(Struct, frozen=True):
-    """How a listener knows its clients, and who decides what they may do. By default everybody is anonymous and may do nothing."""
+    """How a listener authenticates and authorizes its clients. By default they are anonymous and may do nothing."""
 
     tls: Tls | None = None
     sasl: SaslSettings | None = None
@@ -53,7 +53,7 @@ class Listener:
         handler: FrameHandler,
         metrics: Metrics,
         loop: asyncio.AbstractEventLoop,
-        security: Security = Security(),  # noqa: B008 -- it cannot change
+        security: Security = Security(),  # noqa: B008 -- it is immutable
     ) -> None:
         self.settings = settings
         self._handler = handler
@@ -93,11 +93,11 @@ class Listener:
         )
 
     async def open(self) -> None:
-        """Binds, so that the port is known; clients are refused until `serve`, and come again."""
+        """Bind, so that the port is known. Clients are refused, and retry, until `serve` is called."""
         loop = asyncio.get_running_loop()
         settings = self.settings
         try:
-            # Nobody is answered before `serve`: this node does not know its metadata yet.
+            # Do not accept before `serve`: this node has not loaded its metadata yet.
             if is_possible(loop):
                 self._server = await SocketServer.open(
                     self._take, settings.host or None, settings.port, settings.backlog, loop
@@ -121,7 +121,7 @@ class Listener:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def _size_buffers(self, server: asyncio.Server | SocketServer) -> None:
-        """BEFORE it listens: clients' sockets inherit both, and the window of a connection is settled when it opens."""
+        """Set the buffer sizes, BEFORE listening: client sockets inherit them, and the window is fixed on connect."""
         sizes = {
             socket.SO_SNDBUF: self.settings.send_buffer_bytes,
             socket.SO_RCVBUF: self.settings.receive_buffer_bytes,
@@ -195,7 +195,7 @@ class Listener:
 
 
 class _Refusal(asyncio.BufferedProtocol):
-    """Takes a connection only to close it."""
+    """A protocol that closes its connection at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()

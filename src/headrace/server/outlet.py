@@ -1,7 +1,7 @@
-"""The way out of one connection: what the socket takes goes at once and without a copy, the rest when it has room again.
+"""The sending side of a connection: writes without a copy what the socket accepts, and the rest when it is writable.
 
-A plain socket is written to directly while its transport has nothing to send. Its transport is told to pause us as soon as it holds
-a byte, so "not paused" means "nothing is waiting there". Through TLS everything goes by the transport, piece by piece.
+A plain socket is written to directly while its transport has nothing to send. The transport's write limit is 0, so it pauses us as
+soon as it holds a byte: "not paused" means "the transport is empty". With TLS everything goes through the transport in pieces.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from headrace.base.stored import Stored
 Part = bytes | memoryview | Stored
 Answer = list[Part]
 
-JOIN_MAX = 32 * 1024  # answers up to this size are joined into one send
-WRITE_VECTOR_MAX = 64  # parts of one answer in one system call
-WRITE_PIECE = 256 * 1024  # what a transport without a plain socket holds for us
-WAKE_PIECE = 64 * 1024  # what a plain transport holds: it tells us when the socket has taken it
+JOIN_MAX = 32 * 1024  # bytes up to which the parts of responses are joined into one send
+WRITE_VECTOR_MAX = 64  # parts in one system call
+WRITE_PIECE = 256 * 1024  # bytes passed at once to a transport without a plain socket; also its write limit
+WAKE_PIECE = 64 * 1024  # bytes passed to a plain transport, which resumes us when the socket has accepted them
 _CORK = getattr(socket, "TCP_CORK", None)
 
 
@@ -53,14 +53,17 @@ class Outlet:
             try:
                 sent = os.write(self._descriptor, data)
             except OSError:
-                sent = 0  # full, or gone: the transport finds out and says so
+                sent = 0  # full or closed: the transport finds out and reports it
             if sent == len(data):
                 return
             data = data[sent:]
         self._transport.write(data)
 
     def send_more(self) -> None:
-        """OSError or ValueError: what was announced is gone from the disk, and the client cannot be told within this answer."""
+        """Send until the socket is full; raise OSError or ValueError if the announced records can no longer be read.
+
+        The client cannot get an error then, because a part of the response is already sent.
+        """
         while self._unsent and not self.paused:
             if self._descriptor < 0:
                 self._transport.write(self._take(WRITE_PIECE))
@@ -68,9 +71,9 @@ class Outlet:
                 self._transport.write(self._take(WAKE_PIECE))
 
     def _send_directly(self) -> bool:
-        """False if the socket is full (or gone, which the transport finds out)."""
+        """Write to the socket; return False if it is full (or closed, which the transport finds out)."""
         unsent = self._unsent
-        # One stream of full packets: a head that went alone would wake the client for a few bytes.
+        # Cork to send full packets: the response's header alone would wake the client for a few bytes.
         corked = _CORK is not None and len(unsent) > 1
         if corked:
             self._socket.setsockopt(socket.IPPROTO_TCP, _CORK, 1)
@@ -118,6 +121,6 @@ class Outlet:
         return data
 
     def close(self) -> None:
-        """The descriptor belongs to the transport, which may close it from now on."""
+        """Stop sending and forget the descriptor, which the transport may close from now on."""
         self._descriptor = -1
         self._unsent.clear()

@@ -1,4 +1,4 @@
-"""A plain socket of one client. Protocols do not notice: this is what asyncio's own transport is to them."""
+"""The transport of a client socket without TLS, a drop-in replacement for asyncio's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.server.readiness import Name, Readiness
 
-LINGER_S_MAX = 10.0  # for which a closed connection waits until its client has taken the last answers
+LINGER_S_MAX = 10.0  # time that a closed connection has to send its last responses
 
 
 class PlainTransport(asyncio.Transport):
@@ -31,17 +31,17 @@ class PlainTransport(asyncio.Transport):
         self._unsent = bytearray()
         self._high = 64 * 1024
         self._reading = True
-        self._paused = False  # whether the protocol was told not to write
+        self._paused = False  # whether the protocol's pause_writing was called last
         self._closing = False
         readiness.add(self._descriptor, self)
         protocol.connection_made(self)
 
-    # --- in
+    # --- reading
 
     def readable(self) -> None:
         if self._closing or not self._reading:
             if not self._reading and not self._closing:
-                self._end(None)  # an error or a hang-up: nothing else is reported while nobody reads
+                self._end(None)  # while reading is paused, only errors and hang-ups are reported
             return
         try:
             received = self._receive(self._protocol.get_buffer(-1))
@@ -71,7 +71,7 @@ class PlainTransport(asyncio.Transport):
             reading = self._reading and not self._closing
             self._readiness.watch(self._descriptor, reading=reading, writing=bool(self._unsent))
 
-    # --- out
+    # --- writing
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._closing:
@@ -121,19 +121,19 @@ class PlainTransport(asyncio.Transport):
             self._protocol.resume_writing()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """The protocol goes on when all is sent, whatever `low` says."""
+        """Set the high limit. `low` is ignored: writing resumes when everything is sent."""
         self._high = self._high if high is None else high
 
     def get_write_buffer_size(self) -> int:
         return len(self._unsent)
 
-    # --- the end
+    # --- closing
 
     def is_closing(self) -> bool:
         return self._closing
 
     def close(self) -> None:
-        """What was written is sent first, if the client takes it soon."""
+        """Close after sending what was written; drop what is not sent within LINGER_S_MAX."""
         if self._closing:
             return
         self._closing = True

@@ -1,7 +1,7 @@
-"""Which clients of a listener can be read from or written to: one epoll for all of them, hung into the loop as one descriptor.
+"""Readiness of a listener's client sockets: one epoll for all, registered with the event loop as a single descriptor.
 
-asyncio takes two microseconds a request for what happens between its selector and the protocol; with thousands of small requests
-that is a tenth of the work. Where there is no epoll the loop's own selector watches the descriptors.
+asyncio needs two microseconds per request between its selector and the protocol. With thousands of small requests that is a tenth
+of the work. Without epoll, the loop's own selector watches the descriptors.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
-EVENTS_MAX = 64  # clients served in one turn of the loop; timers and others come between
+EVENTS_MAX = 64  # clients served in one loop iteration, so that timers and other callbacks get their turn
 
 
 def is_possible(loop: asyncio.AbstractEventLoop) -> bool:
-    """The simulator brings transports of its own."""
+    """Return whether the loop has a selector; the simulator's loop has none and provides its own transports."""
     return isinstance(loop, asyncio.SelectorEventLoop)
 
 
 class Ready(Protocol):
-    """Whoever waits for a descriptor."""
+    """Receives the events of one descriptor."""
 
     def readable(self) -> None:
-        """Or in error, or closed by the other end."""
+        """Handle a descriptor that is readable, in error, or closed by the other end."""
 
     def writable(self) -> None: ...
 
 
 class Readiness(Protocol):
-    """Which clients can be read from or written to."""
+    """Watches client descriptors for reading and writing."""
 
     def add(self, descriptor: int, transport: Ready) -> None: ...
 
@@ -41,8 +41,8 @@ class Readiness(Protocol):
     def close_when_empty(self) -> None: ...
 
 
-Name = tuple[Any, ...]  # of one end of a connection, as sockets tell it: host and port come first
-Take = Callable[[socket.socket, Name, Name, Readiness], None]  # its own end's name, then the client's
+Name = tuple[Any, ...]  # address of one end of a connection, as sockets report it: host and port come first
+Take = Callable[[socket.socket, Name, Name, Readiness], None]  # socket, our address, the client's address
 
 
 def make_readiness(loop: asyncio.AbstractEventLoop) -> Readiness:
@@ -50,7 +50,7 @@ def make_readiness(loop: asyncio.AbstractEventLoop) -> Readiness:
 
 
 class EpollReadiness:
-    """An epoll inside the loop's selector."""
+    """Readiness by an epoll inside the loop's selector."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -65,7 +65,7 @@ class EpollReadiness:
         for descriptor, events in self._poll(0, EVENTS_MAX):
             transport = transports.get(descriptor)
             if transport is None:
-                continue  # closed by what another one did in this very turn
+                continue  # closed by another callback in this iteration
             if events & select.EPOLLOUT:
                 transport.writable()
             if events & ~select.EPOLLOUT:
@@ -92,7 +92,7 @@ class EpollReadiness:
 
 
 class LoopReadiness:
-    """Each descriptor in the loop's own selector, for systems without epoll."""
+    """Readiness by the loop's own selector, for systems without epoll."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -119,4 +119,4 @@ class LoopReadiness:
             self._loop.remove_writer(descriptor)
 
     def close_when_empty(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: the loop owns its selector."""

@@ -1,4 +1,4 @@
-"""A listening socket: binds, and hands each client that comes to whoever makes a transport for it."""
+"""Listening sockets: bind, accept, and pass each client to a callback that makes a transport for it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headrace.server.readiness import Name, Readiness, Take, make_readiness
 
 log = logging.getLogger(__name__)
 
-ACCEPTS_MAX = 32  # new clients taken in one turn
-ACCEPT_PAUSE_S = 1.0  # after the process ran out of descriptors
+ACCEPTS_MAX = 32  # clients accepted in one loop iteration
+ACCEPT_PAUSE_S = 1.0  # pause after the process ran out of descriptors or memory
 _CONGESTION = getattr(socket, "TCP_CONGESTION", None)
 _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -23,15 +23,17 @@ _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 class _Door(NamedTuple):
     listening: socket.socket
     name: Name
-    is_everywhere: bool  # bound to all addresses: which one a client came to, only its own socket knows
+    is_everywhere: bool  # bound to all addresses: only a client's socket knows which one it connected to
     is_loopback: bool
 
 
 class SocketServer:
-    """Bound by `open`; refuses clients until `start_serving`."""
+    """The listening sockets of one host and port: bound by `open`, refusing clients until `start_serving`.
+
+    `take` is called with each client; an OSError from it means that the client has already disconnected.
+    """
 
     def __init__(self, sockets: list[socket.socket], take: Take, backlog: int, loop: asyncio.AbstractEventLoop) -> None:
-        """`take` gets each client; OSError: it has left again."""
         self.sockets = sockets
         self._take = take
         self._backlog = backlog
@@ -52,7 +54,7 @@ class SocketServer:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
                     one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                if port == 0 and len(sockets) > 1:  # whichever port the first one got
+                if port == 0 and len(sockets) > 1:  # the port that the first socket got
                     address = (address[0], sockets[0].getsockname()[1], *address[2:])
                 one.bind(address)
         except OSError:
@@ -64,7 +66,7 @@ class SocketServer:
     async def start_serving(self) -> None:
         self._readiness = make_readiness(self._loop)
         for one in self.sockets:
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # clients' sockets inherit it
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited by client sockets
             name = one.getsockname()
             address = ip_address(name[0])
             if address.is_loopback:
@@ -94,14 +96,14 @@ class SocketServer:
                     _send_at_once(client)
                 self._take(client, own, address, self._readiness)
             except OSError:
-                client.close()  # it left before it was let in
+                client.close()  # it disconnected before it was set up
 
     def _accept_again(self, door: _Door) -> None:
         if door.listening.fileno() >= 0:
             self._loop.add_reader(door.listening.fileno(), self._accept, door)
 
     def close(self) -> None:
-        """No new clients; those that are in stay until they go."""
+        """Stop accepting; existing clients stay connected."""
         for one in self.sockets:
             if one.fileno() >= 0:
                 self._loop.remove_reader(one.fileno())
@@ -111,7 +113,7 @@ class SocketServer:
 
 
 def _send_at_once(one: socket.socket) -> None:
-    """To clients on this very machine: there is no network to be gentle with, and a kernel that paces (bbr) would arm timers."""
+    """Disable pacing for clients on this machine: there is no network to protect, and bbr's pacing arms timers."""
     if _CONGESTION is not None:
         with suppress(OSError):
             one.setsockopt(socket.IPPROTO_TCP, _CONGESTION, b"reno")

@@ -1,4 +1,4 @@
-"""TLS at the door: contexts made of PEM texts, made anew when the files change."""
+"""TLS contexts of a listener, made from PEM texts and made again when the files change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 
 
 class TlsSettings(Struct, frozen=True):
-    """Of one listener. Either a file or texts, for the key with its chain and for those who are trusted."""
+    """TLS settings of one listener. Key with chain and trusted certificates are each given as a file or as texts."""
 
     listener: str
     keystore: str | None = None
@@ -36,13 +36,13 @@ class TlsSettings(Struct, frozen=True):
     trusted: str | None = None
     client_auth: str = "none"
     protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
-    ciphers: tuple[str, ...] = ()  # in OpenSSL's names, for TLS 1.2; empty: its defaults
+    ciphers: tuple[str, ...] = ()  # OpenSSL's names, for TLS 1.2; empty: OpenSSL's defaults
     map_name: Callable[[str], str | None] = str
 
 
 class Tls:
     def __init__(self, settings: TlsSettings, now_ms: Callable[[], int]) -> None:
-        """ConfigError if no context can be made."""
+        """Make the first context; raise ConfigError if the settings cannot be used."""
         self.settings = settings
         self._now_ms = now_ms
         self._texts = _gather(settings)
@@ -50,7 +50,7 @@ class Tls:
         self._check_validity(self._texts[0], reload=False)
 
     def look_again(self) -> None:
-        """Takes changed files over. What cannot be used is said once, and the old context stays."""
+        """Reload changed files. If they cannot be used, log it once and keep the old context."""
         try:
             texts = _gather(self.settings)
         except HeadraceError as error:
@@ -72,7 +72,7 @@ class Tls:
         log.info("%s has a new certificate or truststore", self.settings.listener)
 
     def take_over(self, settings: TlsSettings) -> None:
-        """Other files or texts than before, while it runs; ConfigError if they cannot be used, and then nothing changes."""
+        """Switch to other files or texts at runtime; raise ConfigError, and change nothing, if they cannot be used."""
         settings = replace(settings, map_name=self.settings.map_name)
         if settings == self.settings:
             return
@@ -83,7 +83,10 @@ class Tls:
         log.info("%s has a new certificate or truststore", settings.listener)
 
     def principal(self, client: ssl.SSLSocket) -> Principal:
-        """By the certificate of the other side; HeadraceError if it cannot be made a name."""
+        """Return the principal of the client's certificate, ANONYMOUS without one.
+
+        Raise HeadraceError if it cannot be parsed or no mapping rule matches its subject.
+        """
         certificate = client.getpeercert(binary_form=True)
         if certificate is None:
             return ANONYMOUS
@@ -103,7 +106,7 @@ class Tls:
 
 
 def _gather(settings: TlsSettings) -> tuple[str, str | None]:
-    """The PEM texts of key and chain, and of those who are trusted."""
+    """Return two PEM texts: key with chain, and trusted certificates."""
     if settings.keystore is not None:
         own = _read(settings, "ssl.keystore.location", settings.keystore)
     else:
@@ -116,7 +119,7 @@ def _gather(settings: TlsSettings) -> tuple[str, str | None]:
 
 def _read(settings: TlsSettings, option: str, path: str) -> str:
     try:
-        # Not through the Files port: it opens for writing, and a key is often read-only.
+        # Not through the Files port, which opens for writing: a key file is often read-only.
         with open(path, "rb") as file:
             data = file.read(PEM_BYTES_MAX + 1)
         if len(data) > PEM_BYTES_MAX:
@@ -135,7 +138,7 @@ def _make_context(settings: TlsSettings, own: str, trusted: str | None) -> ssl.S
             " or in ssl.keystore.certificate.chain and ssl.keystore.key"
         )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # A resumed session would bring back a client certificate that nobody looks at again.
+    # A resumed session would bring back a client certificate without checking it again.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     context.num_tickets = 0
     versions = [_VERSIONS[name] for name in settings.protocols]
@@ -164,7 +167,10 @@ def _password(settings: TlsSettings) -> str:
 
 @contextmanager
 def _as_file(data: bytes) -> Iterator[str]:
-    """OpenSSL reads keys only from files: this one is in memory where the system can do that, and gone at once elsewhere."""
+    """Yield the path of a file with this data, because OpenSSL reads keys only from files.
+
+    The file is in memory if the system supports that, otherwise a temporary one that is deleted afterwards.
+    """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
         try:
@@ -180,6 +186,6 @@ def _as_file(data: bytes) -> Iterator[str]:
 
 
 def reason_of(error: Exception) -> str:
-    """What OpenSSL says, without where in its sources it says it."""
+    """Return OpenSSL's message without the location in its source."""
     text = getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)
     return str(text).replace("_", " ").lower() if isinstance(error, ssl.SSLError) else str(text) or type(error).__name__

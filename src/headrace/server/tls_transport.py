@@ -1,6 +1,6 @@
-"""TLS straight on the socket of a client: its handshake, then a transport that encrypts and decrypts in place.
+"""TLS directly on a client's socket: the handshake, then a transport.
 
-asyncio's own TLS goes through buffers in memory, with a copy of every byte on each side; OpenSSL reads and writes the socket itself.
+asyncio's TLS uses memory buffers and copies every byte in both directions. Here OpenSSL reads and writes the socket itself.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from headrace.server.readiness import Name, Readiness
 from headrace.server.tls import Tls, reason_of
 
 HANDSHAKE_S_MAX = 10.0
-RECORD_BYTES = 16 * 1024  # the most that TLS encrypts at once
+RECORD_BYTES = 16 * 1024  # maximum size of one TLS record
 _CORK = getattr(socket, "TCP_CORK", None)
 
 
 class Handshake:
-    """Where a client waits until its handshake is done."""
+    """A TLS handshake in progress.
+
+    `done` is called once, with None when there is a connection, or with the reason why there is none.
+    """
 
     def __init__(
         self,
@@ -37,10 +40,9 @@ class Handshake:
         readiness: Readiness,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`done` is told once: None, or why there will be no connection."""
         self.address = address[0]
         self._names = own, address
-        # The context of this moment: a new certificate counts for the next client.
+        # The current context: a new certificate applies to clients that connect later.
         self._client = tls.context.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
         self._tls = tls
         self._make = make
@@ -60,7 +62,7 @@ class Handshake:
             self._readiness.watch(self._descriptor, reading=False, writing=True)
         except (ssl.SSLEOFError, ConnectionError):
             self._end("the client closed it")
-        except OSError as error:  # every other SSLError is one
+        except OSError as error:  # includes every other SSLError
             self._end(reason_of(error))
         else:
             self._hand_over()
@@ -78,7 +80,7 @@ class Handshake:
         transport = TlsTransport(self._client, *self._names, connection, self._readiness, self._loop)
         connection.peer.principal = principal
         self._done(self, None)
-        transport.readable()  # what came with the end of the handshake
+        transport.readable()  # data that arrived with the end of the handshake
 
     def close(self) -> None:
         self._end("the node stops")
@@ -110,7 +112,7 @@ class TlsTransport(PlainTransport):
         return self._client.context if name == "sslcontext" else super().get_extra_info(name, default)
 
     def readable(self) -> None:
-        """As much as fits the protocol's buffer: a record holds 16 KB, and a call of the protocol for each would be dear."""
+        """Fill the protocol's buffer: a TLS record holds only 16 KB, and calling the protocol for each is expensive."""
         if self._closing or not self._reading:
             if not self._reading and not self._closing:
                 self._end(None)
@@ -137,7 +139,7 @@ class TlsTransport(PlainTransport):
             self._loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        """What OpenSSL has decrypted already makes no descriptor readable."""
+        """Read the data that OpenSSL has already decrypted, for which the descriptor does not become readable."""
         if self._reading and not self._closing and self._client.pending():
             self.readable()
 
@@ -152,7 +154,7 @@ class TlsTransport(PlainTransport):
             try:
                 sent = self._send(data)
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError, InterruptedError):
-                sent = 0  # OpenSSL may have sent a part; it wants to see all of it again
+                sent = 0  # OpenSSL may have sent a part, but must be given all of it again
             except OSError as error:
                 self._end(error)
                 return
@@ -165,7 +167,7 @@ class TlsTransport(PlainTransport):
         self._pause_if_full()
 
     def _send(self, data: bytes | bytearray | memoryview) -> int:
-        """OpenSSL writes record by record; corked, they leave in full packets, and the client is not woken for each."""
+        """Send the data, corked if it takes several TLS records, so that the client is not woken for each of them."""
         if len(data) <= RECORD_BYTES or _CORK is None:
             return self._client.send(data)
         self._client.setsockopt(socket.IPPROTO_TCP, _CORK, 1)
@@ -187,5 +189,5 @@ class TlsTransport(PlainTransport):
     def _end(self, error: OSError | None) -> None:
         if self._descriptor >= 0 and error is None:
             with suppress(OSError, ValueError):
-                self._client.unwrap()  # says goodbye; nobody waits for the answer
+                self._client.unwrap()  # sends close_notify without waiting for the peer's
         super()._end(error)
