@@ -253,7 +253,7 @@ class AsyncAdmin:
     async def delete_committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> None:
-        """Delete committed offsets. Raise Refused with GROUP_SUBSCRIBED_TO_TOPIC while members read their topics."""
+        """Delete committed offsets. Raise Refused with GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic."""
 
         async def ask(some: Sequence[TopicPartition]) -> Mapping[TopicPartition, KafkaError | None]:
             codes = await groups.delete_offsets(self._cluster, group, some)
@@ -294,7 +294,7 @@ class AsyncAdmin:
     async def abort_transaction(
         self, partition: TopicPartition, start_offset: int, timeout_s: float | None = None
     ) -> ActiveProducer:
-        """Abort a hanging transaction: open on this partition from `start_offset`, but not known to its coordinator.
+        """Abort a hanging transaction: open on this partition from `start_offset`, and its coordinator will not end it.
 
         Raise NotHanging if there is no such transaction.
         """
@@ -333,7 +333,7 @@ class AsyncAdmin:
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """Change the quotas of an entity such as {"user": "alice", "client-id": None}, where None is the default entity.
+        """Change the quotas of an entity such as {"user": "alice", "client-id": None}; None is the default entity.
 
         A rate of None removes that quota.
         """

@@ -62,7 +62,7 @@ class Calls:
         ask: Callable[[Sequence[K]], Awaitable[Mapping[K, KafkaError | None]]],
         timeout_s: float | None,
     ) -> None:
-        """Request all items, retrying only those with transient errors. Raise Refused for those that failed in the end."""
+        """Request all items, retrying only those with transient errors. Raise Refused for those that failed."""
         now = asyncio.get_running_loop().time
         deadline = now() + self.limit_s(timeout_s)
         refused: dict[object, KafkaError] = {}

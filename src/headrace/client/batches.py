@@ -11,9 +11,8 @@ from headrace.records.builder import BatchBuilder
 from headrace.records.compression import Codec
 from headrace.records.record import Headers, decode_records
 
-RECORD_OVERHEAD_BYTES = (
-    31  # upper bound per record: its length, attributes, two deltas, and the lengths of key, value and headers
-)
+# Upper bound per record: its length, attributes, two deltas, and the lengths of key, value and headers.
+RECORD_OVERHEAD_BYTES = 31
 HEADER_OVERHEAD_BYTES = 10
 _PRODUCER = Struct(">qhi")  # id, epoch, base sequence
 _PRODUCER_POSITION = 43

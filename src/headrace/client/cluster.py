@@ -56,7 +56,7 @@ class Cluster:
             await connection.close()
 
     async def any_broker(self) -> Connection:
-        """Return a connection to any broker that can be reached, trying bootstrap servers first, then those in metadata.
+        """Return a connection to any reachable broker, trying bootstrap servers first, then those in metadata.
 
         Raise Disconnected if there is none.
         """

@@ -56,7 +56,7 @@ class Connection(asyncio.BufferedProtocol):
         timeout_s: float = 10.0,
         security: ClientSecurity = ClientSecurity(),  # noqa: B008 -- immutable
     ) -> Connection:
-        """Connect and log in. Raise Disconnected if the broker cannot be reached, KafkaError if it refuses the login."""
+        """Connect and log in. Raise Disconnected if the broker is unreachable, KafkaError if it refuses the login."""
         loop = asyncio.get_running_loop()
         connection = cls(client_id)
         try:

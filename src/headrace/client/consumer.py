@@ -41,7 +41,7 @@ class AsyncConsumer:
     """A consumer for asyncio, configured with Kafka's options (consumer_options.py)."""
 
     def __init__(self, options: Mapping[str, object], *, cluster: Cluster | None = None) -> None:
-        """Create a consumer. Raise ConfigError naming an option that cannot be used. A `cluster` passed in is not closed."""
+        """Create a consumer; a `cluster` passed in is not closed. Raise ConfigError naming an unusable option."""
         values = client_values(options, CONSUMER_OPTIONS)
         self._settings = consumer_settings(values, options)
         self._loop = asyncio.get_running_loop()
@@ -183,7 +183,7 @@ class AsyncConsumer:
         columns: Sequence[str] = Shape().columns,
         timestamp_unit: str = "ms",
     ) -> list[tuple[TopicPartition, pa.RecordBatch]]:
-        """Return the next records as Arrow record batches of one partition each, with at most `max_records` rows in all.
+        """Return the next records as Arrow batches of one partition each, with at most `max_records` rows in all.
 
         The columns are any of topic, partition, offset, timestamp, timestamp_type, key, value, headers; columns not
         requested cost nothing. Errors are those of `poll`.
@@ -296,11 +296,11 @@ class AsyncConsumer:
         return offset
 
     def positions(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the known positions: what `commit` without offsets, or `transaction.send_offsets`, would commit now."""
+        """Return the known positions, as `commit` without offsets commits them; also for `transaction.send_offsets`."""
         return self._positions.to_commit()
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """Return the number of records between position and end as of the last fetch, or None before the first fetch."""
+        """Return the records between position and end as of the last fetch, or None if there was no fetch yet."""
         return self._positions.of(partition).lag
 
     async def beginning_offsets(

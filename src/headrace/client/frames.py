@@ -14,7 +14,7 @@ _SIZE = Struct(">i")
 
 
 class UnexpectedAnswer(HeadraceError):
-    """A response that does not match its request, after which the connection is unusable; or an API the broker lacks."""
+    """A response does not match its request, and the connection is unusable; or the broker lacks an API."""
 
 
 def encode_request(message: Any, version: int, correlation_id: int, client_id: str) -> list[bytes | memoryview]:

@@ -78,7 +78,7 @@ class Committed(NamedTuple):
 
 
 async def find_coordinator(cluster: Cluster, key: str, key_type: int = GROUP) -> tuple[int, Connection]:
-    """Return the coordinator's id and a connection to it, waiting up to the cluster's timeout if it is not available."""
+    """Return the coordinator's id and a connection, waiting up to the cluster's timeout until it is available."""
     deadline = asyncio.get_running_loop().time() + cluster.timeout_s
     while True:
         connection = await cluster.any_broker()

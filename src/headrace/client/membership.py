@@ -47,7 +47,7 @@ class RebalanceListener(Protocol):
         ...
 
     async def lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """Stop reading partitions that may already have another owner (fenced, session over); commits are impossible."""
+        """Stop reading partitions that another member may own (fenced, session over); commits are impossible."""
         ...
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:

@@ -72,7 +72,7 @@ class Sensor:
 
     @staticmethod
     def _elapsed(samples: list[_Sample], now: float) -> float:
-        """Return the time span of the samples, at least one window as in Kafka, so that a new client reports no huge rates."""
+        """Return the time span of the samples, at least one window as in Kafka: a new client reports no huge rates."""
         elapsed = now - samples[0].start if samples else WINDOW_S
         return max(elapsed, WINDOW_S * (SAMPLES - 1))
 

@@ -86,9 +86,8 @@ class Outcomes:
         self._chance = chance
         self._now = now
         self._release = release
-        self.bytes_max: dict[
-            str, int
-        ] = {}  # largest batch in bytes, before compression, of topics that refused one of twice the size
+        # Largest batch in bytes, before compression, of topics that refused one of twice the size.
+        self.bytes_max: dict[str, int] = {}
 
     def answered(self, batch: ProducerBatch, said: ProduceResponse.PartitionProduceResponse | None) -> None:
         if said is None:

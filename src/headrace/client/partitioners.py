@@ -30,7 +30,7 @@ class RoundRobin:
 
 
 class Sticky:
-    """The sticky partitioner; `loads` returns the queue lengths of a topic's partitions, -1 for one without a leader."""
+    """The sticky partitioner; `loads` returns the queue length of each partition, -1 for one without a leader."""
 
     def __init__(
         self, chance: Random, *, batch_bytes: int, adaptive: bool, loads: Callable[[str, int], Sequence[int]]

@@ -227,9 +227,8 @@ class Prefetcher:
         """Handle a truncation (KIP-320): a new leader lacks records that the old one returned."""
         assert fetched.diverges_at is not None and position.offset is not None
         if position.offset <= fetched.diverges_at:
-            position.jump(
-                position.offset, position.epoch
-            )  # the application's position is still valid, but not what was fetched ahead
+            # The application's position is still valid, but not what was fetched ahead.
+            position.jump(position.offset, position.epoch)
         elif self._settings.reset.text == "none":
             self._reset(fetched, position, f"was truncated away, the log agrees up to {fetched.diverges_at}")
         else:

@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 RANGE_FETCH_BYTES = 8 << 20  # about 64 Ki rows of 100 bytes
 FETCH_BYTES_MIN = 64 << 10
 STALL_S_MAX = 60.0  # longest time without a new record, for any reason
-OLD_NEWS_S_MAX = (
-    1.0  # seconds for which our metadata, and a broker's, may still have the id of a deleted topic with the same name
-)
+# Seconds for which our metadata, and a broker's, may still have the id of a deleted topic with the same name.
+OLD_NEWS_S_MAX = 1.0
 SPARE = 1.2  # factor on the estimated size of the rest of the range, as records differ in size
 
 
@@ -115,7 +114,7 @@ async def read_once(
     max_bytes: int = 1 << 20,
     isolation: int = READ_UNCOMMITTED,
 ) -> ReadOnce:
-    """Return the result of one fetch, without records if none arrived within `wait_ms`. Raise the broker's KafkaError."""
+    """Return the result of one fetch; no records if none arrived within `wait_ms`. Raise the broker's KafkaError."""
     settings = FetchSettings(
         max_wait_ms=wait_ms, max_bytes=max_bytes, partition_max_bytes=max_bytes, isolation=isolation
     )

@@ -201,7 +201,7 @@ class Sender:
         return {batch.partition for link in links for one in link.requests for batch in one.prepared.by_key.values()}
 
     def _keep_up(self, now: float) -> float:
-        """Refresh metadata after metadata.max.age.ms, as partitions or leaders may have changed; return when to look again."""
+        """Refresh metadata after metadata.max.age.ms, in case topics have changed; return when to look again."""
         due = self._refreshed_at + self._settings.metadata_age_s
         if not self._topics:
             return NEVER
@@ -343,7 +343,7 @@ class Sender:
         link.quiet_until = max(link.quiet_until, self._now() + pause)
 
     async def _watch_requests(self, now: float) -> float:
-        """Close connections without a response in time and fail expired batches in flight; return when to look again."""
+        """Close connections that time out, fail expired batches in flight, and return when to look again."""
         soonest = NEVER
         for link in self._links.values():
             if not link.requests:

@@ -200,7 +200,7 @@ class Sequences:
     # --- the next epoch
 
     def settle(self) -> bool:
-        """Resolve what can be resolved, and go to the next epoch if required and no batch in flight depends on this one.
+        """Resolve batches in doubt, and go to the next epoch if required and nothing in flight depends on this one.
 
         Return True if the producer id is used up: the sender must then request another one.
         """

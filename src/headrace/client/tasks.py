@@ -14,7 +14,7 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
     ending = list(tasks)
     while running := [task for task in ending if not task.done()]:
         for task in running:
-            task.cancel()  # not once: wait_for in Python 3.11 can swallow it when the awaited object ends at the same time
+            task.cancel()  # repeated: wait_for in Python 3.11 can swallow it if its awaitable ends at the same time
         await asyncio.wait(running, timeout=AGAIN_S)
     for task in ending:
         if not task.cancelled():

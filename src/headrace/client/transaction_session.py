@@ -55,7 +55,7 @@ class TransactionState(Enum):
     READY = "ready"
     OPEN = "open"
     PREPARED = "prepared"
-    COMMITTING = "committing"  # requested without a response yet: only another commit can tell the outcome
+    COMMITTING = "committing"  # requested without a response yet: only another commit can determine the outcome
     ABORTING = "aborting"
     FAILED = "failed"
     FENCED = "fenced"
@@ -187,7 +187,10 @@ class TransactionSession:
             await self.abort()
 
     async def commit(self) -> None:
-        """Commit the transaction: all of it becomes visible, or nothing. After a timeout, only commit may be called again."""
+        """Commit the transaction: all of it becomes visible, or nothing.
+
+        After a timeout, only `commit` may be called again.
+        """
         self._check("commit")
         if self.state is S.OPEN:
             await self.outbox.flush()

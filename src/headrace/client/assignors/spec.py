@@ -15,9 +15,8 @@ class Layout(NamedTuple):
     """The topics according to metadata; topics that do not exist are left out."""
 
     counts: Mapping[str, int]
-    racks: Mapping[
-        TopicPartition, frozenset[str]
-    ] = {}  # racks of the brokers with a replica; brokers without a rack are left out
+    # racks of the brokers with a replica; brokers without a rack are left out
+    racks: Mapping[TopicPartition, frozenset[str]] = {}
 
 
 class Assignor(Protocol):

@@ -170,7 +170,7 @@ class Admin:
     def delete_committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> None:
-        """Delete committed offsets. Raise Refused with GROUP_SUBSCRIBED_TO_TOPIC while members read their topics."""
+        """Delete committed offsets. Raise Refused with GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic."""
         self._do(self._admin.delete_committed_offsets(group, partitions, timeout_s))
 
     # --- transactions
@@ -197,7 +197,7 @@ class Admin:
     def abort_transaction(
         self, partition: TopicPartition, start_offset: int, timeout_s: float | None = None
     ) -> ActiveProducer:
-        """Abort a hanging transaction: open on this partition from `start_offset`, but not known to its coordinator.
+        """Abort a hanging transaction: open on this partition from `start_offset`, and its coordinator will not end it.
 
         Raise NotHanging if there is no such transaction.
         """
@@ -232,7 +232,7 @@ class Admin:
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """Change the quotas of an entity such as {"user": "alice", "client-id": None}, where None is the default entity.
+        """Change the quotas of an entity such as {"user": "alice", "client-id": None}; None is the default entity.
 
         A rate of None removes that quota.
         """

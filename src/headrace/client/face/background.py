@@ -53,7 +53,7 @@ class Background(LoopThread):
 
         return self.do(work())
 
-    # --- clients that are open
+    # --- open clients
 
     def opened(self, client: object, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Register an open client until `closed`; if it is garbage-collected before, it is closed then.

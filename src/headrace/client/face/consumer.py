@@ -31,7 +31,7 @@ Callback = Callable[[frozenset[TopicPartition]], object]
 
 
 class Caller:
-    """Runs the application's callbacks in its own thread while that waits for a poll, so that they may use the consumer."""
+    """Runs callbacks in the application's thread while it waits for a poll, so that they may use the consumer."""
 
     def __init__(self) -> None:
         self.calls: Calls | None = None
@@ -201,7 +201,7 @@ class Consumer:
         columns: Sequence[str] = Shape().columns,
         timestamp_unit: str = "ms",
     ) -> list[tuple[TopicPartition, pa.RecordBatch]]:
-        """Return the next records as Arrow record batches of one partition each, with at most `max_records` rows in all.
+        """Return the next records as Arrow batches of one partition each, with at most `max_records` rows in all.
 
         The columns are any of topic, partition, offset, timestamp, timestamp_type, key, value, headers; columns not
         requested cost nothing. Errors are those of `poll`.
@@ -241,11 +241,11 @@ class Consumer:
         return self._background.do(self._consumer.position(partition, timeout_s))
 
     def positions(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the known positions: what `commit` without offsets, or `transaction.send_offsets`, would commit now."""
+        """Return the known positions, as `commit` without offsets commits them; also for `transaction.send_offsets`."""
         return self._background.call(self._consumer.positions)
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """Return the number of records between position and end as of the last fetch, or None before the first fetch."""
+        """Return the records between position and end as of the last fetch, or None if there was no fetch yet."""
         return self._background.call(self._consumer.lag, partition)
 
     def beginning_offsets(

@@ -48,7 +48,7 @@ class _Handed(NamedTuple):
 
 
 class Handover:
-    """Hands records from other threads to the event loop, in order and in bulk.
+    """Passes records from other threads to the event loop, in order and in bulk.
 
     Switching threads for each record would cost more than sending it.
     """
@@ -297,7 +297,10 @@ class Transaction:
         self._background.do(self._session.complete(prepared))
 
     def commit(self) -> None:
-        """Commit the transaction: all of it becomes visible, or nothing. After a timeout, only commit may be called again."""
+        """Commit the transaction: all of it becomes visible, or nothing.
+
+        After a timeout, only `commit` may be called again.
+        """
 
         async def work() -> None:
             await self._all_taken()
