@@ -1,6 +1,6 @@
-"""A Kafka client with Arrow at its heart: producer, consumer and administration, for asyncio and, without await, for everybody else.
+"""A Kafka client built around Arrow: producer, consumer and admin, for asyncio and in blocking form.
 
-Names are looked up when they are first used: a broker, which needs only connections, does not load the rest.
+Names are imported on first use, so that a broker, which needs only connections, does not load the rest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Records that wait to be sent: for each partition a queue of batches, of which the last is being filled.
+"""Records waiting to be sent: a queue of batches for each partition, of which the last is being filled.
 
-Pure: time comes in, nobody is asked. A batch may go when it is full, has lingered, or somebody is in a hurry; one that was sent before
-may go when its pause is over. Batches leave a queue from its front only and come back in the order of their sequences.
+Pure: time is an argument, and there is no I/O. A batch may be sent when it is full, has lingered, or a caller is
+waiting; a batch sent before, when its backoff is over. Batches leave a queue only from its front and are put back in
+sequence order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from headrace.records.record import Headers
 
 
 class Accumulator:
-    """Every batch is in a queue or with the sender, and in `incomplete` until `complete` is called for it."""
+    """All unsent and unanswered batches of a producer.
+
+    Every batch is in a queue or with the sender, and in `incomplete` until `complete` is called for it.
+    """
 
     def __init__(self, *, batch_bytes: int, linger_s: float, delivery_s: float) -> None:
         self._batch_bytes = batch_bytes
@@ -24,9 +28,9 @@ class Accumulator:
         self._queues: dict[TopicPartition, deque[ProducerBatch]] = {}
         self.incomplete: dict[ProducerBatch, None] = {}
         self.last_number = 0
-        self.hurry = False  # somebody waits for all that is here: a flush, or a record for which there is no room
+        self.hurry = False  # a caller waits for all batches: a flush, or a record that does not fit into the buffer
 
-    # --- in
+    # --- appending
 
     def append(
         self,
@@ -40,7 +44,10 @@ class Accumulator:
         size: int,
         now: float,
     ) -> bool:
-        """`size` is what `record_bytes` says. True if the sender should look: a batch is full, or one has begun."""
+        """Append a record; return True if the sender should look, because a batch is full or has begun.
+
+        `size` is the result of `record_bytes`.
+        """
         queue = self._queue(partition)
         batch = queue[-1] if queue else None
         begun = batch is None or batch.is_closed or batch.attempts > 0 or batch.size + size > self._batch_bytes
@@ -65,7 +72,7 @@ class Accumulator:
         reserved: int,
         now: float,
     ) -> None:
-        """A whole batch, ready to go."""
+        """Append a complete batch, ready to be sent."""
         queue = self._queue(partition)
         if queue:
             queue[-1].is_closed = True
@@ -86,10 +93,10 @@ class Accumulator:
         self.incomplete[batch] = None
         return batch
 
-    # --- out
+    # --- draining
 
     def partitions(self) -> list[TopicPartition]:
-        """Those for which something waits."""
+        """Return the partitions with queued batches."""
         return list(self._queues)
 
     def queue_lengths(self, topic: str, partitions: int) -> list[int]:
@@ -97,7 +104,7 @@ class Accumulator:
         return [len(queues.get(TopicPartition(topic, index), ())) for index in range(partitions)]
 
     def has_closed(self, partition: TopicPartition) -> bool:
-        """Whether its last batch is full: the next record begins another one."""
+        """Return whether the next record of the partition begins a new batch."""
         queue = self._queues.get(partition)
         return not queue or queue[-1].is_closed
 
@@ -106,7 +113,7 @@ class Accumulator:
         return queue[0] if queue else None
 
     def ready_at(self, partition: TopicPartition) -> float:
-        """When the first batch may go, as things stand; it may lie in the past. Never, if there is none."""
+        """Return when the first batch may be sent as things stand, perhaps in the past; infinity if there is none."""
         queue = self._queues.get(partition)
         if not queue:
             return float("inf")
@@ -124,7 +131,10 @@ class Accumulator:
         bytes_max: int,
         admits: Callable[[ProducerBatch], bool],
     ) -> list[ProducerBatch]:
-        """The first batch of each, in this order, as far as one request holds them; those whose batch is not admitted are passed over."""
+        """Remove and return the first batch of each partition, in this order, as far as one request can hold them.
+
+        Partitions whose first batch is not admitted are skipped.
+        """
         drained: list[ProducerBatch] = []
         size = 0
         for partition in partitions:
@@ -146,7 +156,7 @@ class Accumulator:
         return batch
 
     def put_back(self, batch: ProducerBatch) -> None:
-        """To be sent again: before all that was never sent, and in the order of the sequences."""
+        """Queue a batch to be sent again: before batches that were never sent, and in sequence order."""
         queue = self._queue(batch.partition)
         position = 0
         if batch.has_sequence:
@@ -155,18 +165,18 @@ class Accumulator:
         queue.insert(position, batch)
 
     def replace(self, batch: ProducerBatch, pieces: list[ProducerBatch]) -> None:
-        """Of a batch that is with the sender."""
+        """Replace a batch that is with the sender by its pieces."""
         del self.incomplete[batch]
         for piece in reversed(pieces):
             self.incomplete[piece] = None
             self.put_back(piece)
 
     def take_expired(self, now: float) -> list[ProducerBatch]:
-        """Those in queues whose delivery.timeout.ms is over."""
+        """Remove and return the queued batches whose delivery.timeout.ms is over."""
         return self._take(lambda batch: batch.deadline <= now, self.partitions())
 
     def take_all(self, topic: str | None = None) -> list[ProducerBatch]:
-        """All that are in queues, or those of a topic."""
+        """Remove and return all queued batches, or those of a topic."""
         wanted = [partition for partition in self._queues if topic is None or partition.topic == topic]
         return self._take(lambda batch: True, wanted)
 
@@ -182,16 +192,19 @@ class Accumulator:
         return min((queue[0].deadline for queue in self._queues.values()), default=float("inf"))
 
     def has_up_to(self, number: int) -> bool:
-        """Whether any that was begun as this one or before is not complete."""
+        """Return whether a batch with this number or a lower one is incomplete."""
         return any(batch.number <= number for batch in self.incomplete)
 
     def complete(self, batch: ProducerBatch) -> None:
-        """It was answered for good, or given up."""
+        """Remove a batch that got its final response or was given up."""
         del self.incomplete[batch]
 
 
 def _is_before(one: ProducerBatch, other: ProducerBatch) -> bool:
-    """Sequences start again at 0 after 2^31 - 1: whichever is less than half of that ahead is the later one."""
+    """Return whether `one` precedes `other`.
+
+    Sequences wrap to 0 after 2^31 - 1: the one that is less than half of that ahead is the later one.
+    """
     if one.identity != other.identity:
         return one.identity < other.identity
     return (other.base_sequence - one.base_sequence) & 0x7FFFFFFF < 0x40000000

@@ -1,4 +1,4 @@
-"""Who may do what: rules that a cluster keeps, found, added and removed."""
+"""Describes, creates and deletes a cluster's ACLs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ async def create_acls(cluster: Cluster, rules: Sequence[Acl]) -> dict[Acl, Kafka
 
 
 async def delete_acls(cluster: Cluster, filters: Sequence[AclFilter]) -> list[Acl]:
-    """Those that are gone. KafkaError for the first that cannot be removed; those before it are gone then, too."""
+    """Delete the ACLs that match and return them.
+
+    Raise KafkaError for the first that cannot be deleted; others may have been deleted.
+    """
     request = DeleteAclsRequest(
         filters=[
             DeleteAclsRequest.DeleteAclsFilter(

@@ -1,10 +1,10 @@
-"""The administration of a cluster: topics, options, groups and their offsets, transactions, rules and quotas.
+"""Administration of a cluster: topics, configs, groups and their offsets, transactions, ACLs and quotas.
 
     async with AsyncAdmin({"bootstrap.servers": "localhost:9092"}) as admin:
         await admin.create_topics([NewTopic("orders", partitions=6)])
 
-A call waits for up to default.api.timeout.ms (or its own `timeout_s`) while brokers, leaders and coordinators come and go. What is refused
-is a KafkaError; of many things that were asked for at once a `Refused`, which names each.
+A call retries for up to default.api.timeout.ms (or its own `timeout_s`) while brokers, leaders and coordinators change.
+Failures raise KafkaError; calls for several items raise `Refused`, which names each failure.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Broker(NamedTuple):
 
 class ClusterInfo(NamedTuple):
     id: str | None
-    controller: int  # a broker that takes changes; -1: nobody knows
+    controller: int  # broker that accepts changes; -1 if unknown
     brokers: list[Broker]
 
 
 class AsyncAdmin:
-    """Options are Kafka's. A `cluster` that is given stays open."""
+    """An admin client for asyncio, configured with Kafka's options. A `cluster` passed in is not closed."""
 
     def __init__(self, options: Mapping[str, object], *, cluster: Cluster | None = None) -> None:
         values = client_values(options, ADMIN_OPTIONS)
@@ -85,7 +85,10 @@ class AsyncAdmin:
         await self.close()
 
     async def start(self) -> None:
-        """Finds the cluster: Disconnected if nobody answers at bootstrap.servers. Not needed, but a wrong address is known sooner."""
+        """Connect to the cluster. Raise Disconnected if no broker of bootstrap.servers responds.
+
+        Calling this is optional, but reports a wrong address early.
+        """
         await self._cluster.refresh([])
 
     async def close(self) -> None:
@@ -102,7 +105,7 @@ class AsyncAdmin:
     # --- topics
 
     async def list_topics(self, *, internal: bool = False, timeout_s: float | None = None) -> list[str]:
-        """Their names; with `internal` also those of the cluster itself."""
+        """Return the names of all topics; internal topics only if `internal` is set."""
         found = await self._calls.until_answered(lambda: self._cluster.refresh(None), timeout_s)
         return sorted(one.name for one in found.topics if one.name and (internal or not one.is_internal))
 
@@ -114,7 +117,10 @@ class AsyncAdmin:
     async def create_topics(
         self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, timeout_s: float | None = None
     ) -> None:
-        """Refused with TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION …; `validate_only` makes none."""
+        """Create topics, or only check the request if `validate_only` is set.
+
+        Raise Refused with TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION …
+        """
         wanted = {one.name: one for one in (NewTopic(each) if isinstance(each, str) else each for each in topics)}
 
         async def ask(some: Sequence[str]) -> Mapping[str, KafkaError | None]:
@@ -130,7 +136,7 @@ class AsyncAdmin:
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """How many each topic is to have in all."""
+        """Add partitions; each topic is given with its new total."""
         wanted = {name: NewPartitions(one) if isinstance(one, int) else one for name, one in topics.items()}
 
         async def ask(some: Sequence[str]) -> Mapping[str, KafkaError | None]:
@@ -153,7 +159,11 @@ class AsyncAdmin:
         isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, ListedOffset]:
-        """The first, the end, that of the largest timestamp, or the first at or after a time in ms (offset -1 if there is none)."""
+        """Return an offset of each partition.
+
+        That is the first offset, the end, the offset of the largest timestamp, or the first offset at or after a
+        timestamp in ms (-1 if there is none).
+        """
         wanted = {TopicPartition(*one): TIMES[at] if isinstance(at, str) else at for one, at in partitions.items()}
         limit_s = self._calls.limit_s(timeout_s)
         return await list_offsets(self._cluster, wanted, isolation=ISOLATION[isolation], timeout_s=limit_s)
@@ -161,7 +171,7 @@ class AsyncAdmin:
     async def delete_records(
         self, before: Mapping[TopicPartition, int], timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Those before these offsets (-1: all that are there); the first offsets afterwards."""
+        """Delete the records before these offsets (-1: all records) and return the new first offsets."""
         firsts: dict[TopicPartition, int] = {}
 
         async def ask(some: Sequence[TopicPartition]) -> Mapping[TopicPartition, KafkaError | None]:
@@ -172,12 +182,15 @@ class AsyncAdmin:
         await self._calls.for_each([TopicPartition(*one) for one in before], ask, timeout_s)
         return firsts
 
-    # --- options
+    # --- configs
 
     async def describe_configs(
         self, kind: ResourceKind, name: str, *, synonyms: bool = False, timeout_s: float | None = None
     ) -> dict[str, OptionInfo]:
-        """Of a broker by its number, as text; an empty one: what all brokers have by default."""
+        """Return the options of a resource by name.
+
+        A broker's name is its id as text; an empty name stands for the defaults of all brokers.
+        """
         resource = RESOURCES[kind], name
         ask = lambda: configs.describe_configs(self._cluster, [resource], synonyms=synonyms)  # noqa: E731
         [found] = await self._calls.until_answered(ask, timeout_s)
@@ -192,7 +205,7 @@ class AsyncAdmin:
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """What is not among the changes stays; None takes an option away, so that the default is back."""
+        """Change some options of a resource; None removes an option, which restores its default."""
         add = {option: value for option, value in changes.items() if value is not None}
         delete = [option for option, value in changes.items() if value is None]
         resource = RESOURCES[kind], name
@@ -210,11 +223,11 @@ class AsyncAdmin:
         return await self._calls.until_answered(lambda: groups.list_groups(self._cluster, states, types), timeout_s)
 
     async def describe_group(self, group: str, timeout_s: float | None = None) -> GroupInfo:
-        """GROUP_ID_NOT_FOUND if nobody knows it."""
+        """Describe a group. Raise KafkaError GROUP_ID_NOT_FOUND if it does not exist."""
         return await self._calls.until_answered(lambda: groups.describe_group(self._cluster, group), timeout_s)
 
     async def delete_groups(self, names: Iterable[str], timeout_s: float | None = None) -> None:
-        """With all that they have committed; NON_EMPTY_GROUP while there are members."""
+        """Delete groups with their committed offsets. Raise Refused with NON_EMPTY_GROUP if one has members."""
 
         async def ask(some: Sequence[str]) -> Mapping[str, KafkaError | None]:
             codes = {name: await groups.delete_group(self._cluster, name) for name in some}
@@ -223,13 +236,13 @@ class AsyncAdmin:
         await self._calls.for_each(_names(names), ask, timeout_s)
 
     async def committed_offsets(self, group: str, timeout_s: float | None = None) -> dict[TopicPartition, Committed]:
-        """All that a group has committed."""
+        """Return all offsets that a group has committed."""
         return await self._calls.until_answered(lambda: groups.committed_offsets(self._cluster, group), timeout_s)
 
     async def alter_committed_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int], timeout_s: float | None = None
     ) -> None:
-        """Of a group without members: UNKNOWN_MEMBER_ID if it has some."""
+        """Set committed offsets of a group without members. Raise Refused with UNKNOWN_MEMBER_ID if it has members."""
 
         async def ask(some: Sequence[TopicPartition]) -> Mapping[TopicPartition, KafkaError | None]:
             codes = await groups.commit_offsets(self._cluster, group, {one: offsets[one] for one in some})
@@ -240,7 +253,7 @@ class AsyncAdmin:
     async def delete_committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> None:
-        """GROUP_SUBSCRIBED_TO_TOPIC while a member reads them."""
+        """Delete committed offsets. Raise Refused with GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic."""
 
         async def ask(some: Sequence[TopicPartition]) -> Mapping[TopicPartition, KafkaError | None]:
             codes = await groups.delete_offsets(self._cluster, group, some)
@@ -258,13 +271,13 @@ class AsyncAdmin:
         )
 
     async def describe_transaction(self, transactional_id: str, timeout_s: float | None = None) -> TransactionInfo:
-        """TRANSACTIONAL_ID_NOT_FOUND if nobody knows it."""
+        """Describe a transaction. Raise KafkaError TRANSACTIONAL_ID_NOT_FOUND if it does not exist."""
         return await self._calls.until_answered(
             lambda: transactions.describe_transaction(self._cluster, transactional_id), timeout_s
         )
 
     async def fence_producer(self, transactional_id: str, timeout_s: float | None = None) -> TransactionInfo:
-        """Whoever uses the transactional id is shut out, and what it has open is aborted. What it was before."""
+        """Fence the producer of a transactional id, aborting its open transaction; return its previous state."""
         return await self._calls.until_answered(
             lambda: transactions.terminate_transaction(self._cluster, transactional_id), timeout_s
         )
@@ -272,7 +285,7 @@ class AsyncAdmin:
     async def describe_producers(
         self, partition: TopicPartition, broker: int | None = None, timeout_s: float | None = None
     ) -> list[ActiveProducer]:
-        """As the partition's leader remembers them, or this broker."""
+        """Return the producers that the partition's leader, or the given broker, remembers."""
         where = TopicPartition(*partition)
         return await self._calls.until_answered(
             lambda: transactions.describe_producers(self._cluster, where, broker), timeout_s
@@ -281,11 +294,14 @@ class AsyncAdmin:
     async def abort_transaction(
         self, partition: TopicPartition, start_offset: int, timeout_s: float | None = None
     ) -> ActiveProducer:
-        """One that hangs: open on this partition from there on, while its coordinator knows nothing of it. NotHanging otherwise."""
+        """Abort a hanging transaction: open on this partition from `start_offset`, and its coordinator will not end it.
+
+        Raise NotHanging if there is no such transaction.
+        """
         where = TopicPartition(*partition)
         return await self._calls.until_answered(lambda: abort_hanging(self._cluster, where, start_offset), timeout_s)
 
-    # --- rules and quotas
+    # --- ACLs and quotas
 
     async def describe_acls(self, wanted: AclFilter = acls.EVERY_ACL, timeout_s: float | None = None) -> list[Acl]:
         return await self._calls.until_answered(lambda: acls.describe_acls(self._cluster, wanted), timeout_s)
@@ -294,14 +310,17 @@ class AsyncAdmin:
         await self._calls.for_each(list(rules), lambda some: acls.create_acls(self._cluster, some), timeout_s)
 
     async def delete_acls(self, filters: Iterable[AclFilter], timeout_s: float | None = None) -> list[Acl]:
-        """Those that are gone."""
+        """Delete the ACLs that match any of the filters and return them."""
         wanted = list(filters)
         return await self._calls.until_answered(lambda: acls.delete_acls(self._cluster, wanted), timeout_s)
 
     async def describe_quotas(
         self, kinds: Sequence[str] = (), *, strict: bool = False, timeout_s: float | None = None
     ) -> list[quotas.Quotas]:
-        """Of all entities of these types ("user", "client-id", "ip"); `strict`: that are of no other type besides."""
+        """Return the quotas of all entities of these types ("user", "client-id", "ip").
+
+        `strict` leaves out entities that also have another type.
+        """
         return await self._calls.until_answered(
             lambda: quotas.describe_quotas(self._cluster, kinds, strict=strict), timeout_s
         )
@@ -314,7 +333,10 @@ class AsyncAdmin:
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """Of an entity as {"user": "alice", "client-id": None}, where None is the default; a rate of None is taken away."""
+        """Change the quotas of an entity such as {"user": "alice", "client-id": None}; None is the default entity.
+
+        A rate of None removes that quota.
+        """
 
         async def ask() -> None:
             await quotas.alter_quotas(self._cluster, entity, rates, validate_only=validate_only)

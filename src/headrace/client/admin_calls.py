@@ -1,4 +1,4 @@
-"""How an administrator asks: again and again, while what is in the way may pass, and no longer than the call may take."""
+"""Calls of an admin client: transient errors are retried until the call's timeout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.client.refusals import Refused
 T = TypeVar("T")
 K = TypeVar("K")
 
-# What is not there is told at once: an administrator has named it.
+# Transient errors. A missing topic is not among them: the administrator has named it, so that is reported at once.
 PASSING = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -62,7 +62,7 @@ class Calls:
         ask: Callable[[Sequence[K]], Awaitable[Mapping[K, KafkaError | None]]],
         timeout_s: float | None,
     ) -> None:
-        """Those that were refused for something that passes are asked for again, the others are not: Refused names them in the end."""
+        """Request all items, retrying only those with transient errors. Raise Refused for those that failed."""
         now = asyncio.get_running_loop().time
         deadline = now() + self.limit_s(timeout_s)
         refused: dict[object, KafkaError] = {}

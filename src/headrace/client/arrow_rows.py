@@ -1,6 +1,7 @@
-"""Arrow rows by the partitions they go to: hashed, sorted and cut in compiled code, never a Python object per row.
+"""Splits Arrow rows by partition: hashes, sorts and slices them in compiled code.
 
-Columns: key, value, headers, timestamp, all optional, and `partition` for rows that know theirs.
+No Python object per row is created, except for a custom partitioner. The columns are key, value, headers, timestamp,
+and `partition` for rows with a fixed partition; all are optional.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
-ROWS_AT_ONCE_MAX = 1 << 20  # of those that have to be sorted: bounds the memory of a very large batch
+ROWS_AT_ONCE_MAX = 1 << 20  # rows sorted at once; bounds the memory used for a very large batch
 SMALL_CHUNK_ROWS = 4096
 
 
 def record_batches(rows: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
-    """Without empty ones; small chunks of a table become large ones."""
+    """Return the non-empty record batches; small chunks of a table are combined.
+
+    Raise KafkaError INVALID_RECORD if a column is unknown or occurs twice.
+    """
     import pyarrow as pa
 
     if isinstance(rows, pa.RecordBatch):
@@ -44,14 +48,14 @@ def record_batches(rows: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
 
 
 def records_of(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Without the column `partition`."""
+    """Return the rows without the column `partition`."""
     return rows.select([name for name in rows.schema.names if name in RECORD_COLUMNS])
 
 
 def by_partition(
     rows: pa.RecordBatch, partitions: int, *, by_key: bool, custom: Partitioner | None, topic: str
 ) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-    """Rows in their order within each partition; None: they may go anywhere."""
+    """Yield rows by partition, keeping their order; None means that they may go to any partition."""
     has_keys = by_key and "key" in rows.schema.names and rows.column("key").null_count < rows.num_rows
     if custom is None and "partition" not in rows.schema.names and (partitions == 1 or not has_keys):
         yield (0 if partitions == 1 else None), rows
@@ -62,7 +66,7 @@ def by_partition(
 
 
 def _chosen(rows: pa.RecordBatch, partitions: int, by_key: bool, custom: Partitioner | None, topic: str) -> pa.Array:
-    """The partition of every row as int32; null: any."""
+    """Return the partition of every row as int32, null for any partition."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

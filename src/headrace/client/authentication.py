@@ -1,4 +1,4 @@
-"""The SASL login of a connection: the mechanism is agreed on, then tokens go to and fro (KIP-43, KIP-152)."""
+"""The SASL login of a connection: agree on a mechanism, then exchange tokens (KIP-43, KIP-152)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest, Sasl
 if TYPE_CHECKING:
     from headrace.client.connection import Connection
 
-HANDSHAKE_VERSION = 1  # before it, tokens went without Kafka's headers
+HANDSHAKE_VERSION = 1  # version 0 sent tokens without Kafka's headers
 ROUNDS_MAX = 10
 
 
 async def log_in(connection: Connection, login: Login) -> int:
-    """The milliseconds for which it is good; 0: as long as the connection. KafkaError in the broker's words if it is refused."""
+    """Log in and return the session lifetime in milliseconds, 0 if it is that of the connection.
+
+    Raise KafkaError with the broker's message if the login is refused.
+    """
     agreed: SaslHandshakeResponse = await connection.send(
         SaslHandshakeRequest(mechanism=login.mechanism), HANDSHAKE_VERSION
     )

@@ -1,4 +1,4 @@
-"""A batch on its way: open while records come in, built once, stamped with a sequence, and sent until it is answered for good."""
+"""A batch of records: open while records are added, built once, given a sequence, and sent until its final response."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from headrace.records.builder import BatchBuilder
 from headrace.records.compression import Codec
 from headrace.records.record import Headers, decode_records
 
-RECORD_OVERHEAD_BYTES = (
-    31  # of a record at most: its length, attributes, two deltas, and the lengths of key, value and headers
-)
+# Upper bound per record: its length, attributes, two deltas, and the lengths of key, value and headers.
+RECORD_OVERHEAD_BYTES = 31
 HEADER_OVERHEAD_BYTES = 10
 _PRODUCER = Struct(">qhi")  # id, epoch, base sequence
 _PRODUCER_POSITION = 43
@@ -30,7 +29,7 @@ NOBODY = ProducerIdentity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 class Delivery(Protocol):
-    """Whoever waits for records; told once for every one of them, maybe in several parts."""
+    """Receives the outcome of records: once for each record, perhaps in several calls."""
 
     def delivered(self, partition: TopicPartition, base_offset: int, count: int, timestamp_ms: int) -> None: ...
 
@@ -44,7 +43,7 @@ class Entry(NamedTuple):
 
 
 def record_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """At most so many bytes will a record take."""
+    """Return an upper bound of the size of a record."""
     size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
     for name, content in headers:
         size += HEADER_OVERHEAD_BYTES + len(name.encode()) + len(content or b"")
@@ -52,7 +51,10 @@ def record_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> in
 
 
 class ProducerBatch:
-    """`reserved` are the bytes of buffer.memory that it holds. Times are of a clock that only goes forward."""
+    """A batch for one partition.
+
+    `reserved` is how much of buffer.memory it holds, in bytes. Times are monotonic.
+    """
 
     __slots__ = (
         "attempts",
@@ -82,7 +84,7 @@ class ProducerBatch:
         self.open: BatchBuilder | None = BatchBuilder()
         self.encoded: bytearray | None = None
         self.count = 0
-        self.plain_bytes = 0  # before compression
+        self.plain_bytes = 0  # size before compression
         self.reserved = 0
         self.entries: list[Entry] = []
         self.attempts = 0
@@ -92,8 +94,8 @@ class ProducerBatch:
         self.sequence_was_reset = False
         self.is_closed = False
         self.is_done = False
-        self.number = 0  # in the order in which they were begun; pieces have that of the whole
-        self.trouble = ""  # why it was sent again, the last time
+        self.number = 0  # creation order; the pieces of a split batch keep its number
+        self.trouble = ""  # reason for the last retry
 
     @property
     def size(self) -> int:
@@ -119,13 +121,13 @@ class ProducerBatch:
         self.count += 1
 
     def put_encoded(self, encoded: bytearray, count: int, plain_bytes: int, entries: list[Entry]) -> None:
-        """Records that were made into a batch elsewhere."""
+        """Set the contents to records that were encoded elsewhere."""
         assert self.count == 0
         self.open, self.encoded, self.is_closed = None, encoded, True
         self.count, self.plain_bytes, self.entries = count, plain_bytes, entries
 
     def build(self, codec: Codec, level: int | None, transactional: bool) -> None:
-        """Nothing more goes in after it. May be called in another thread, once it is closed."""
+        """Close and encode the batch. May be called in another thread once the batch is closed."""
         if self.encoded is None:
             assert self.open is not None
             self.is_closed = True
@@ -134,20 +136,23 @@ class ProducerBatch:
             self.open = None
 
     def stamp(self) -> memoryview:
-        """The bytes to send, with identity and sequence as they are now."""
+        """Write the current identity and sequence into the batch and return the bytes to send."""
         assert self.encoded is not None
         producer = _PRODUCER.pack(*self.identity, self.base_sequence)
         end = _PRODUCER_POSITION + len(producer)
         if self.encoded[_PRODUCER_POSITION:end] != producer:
             if self.attempts:
-                # A connection that is being closed may still write what it was given.
+                # A connection that is closing may still be writing the old bytes.
                 self.encoded = bytearray(self.encoded)
             self.encoded[_PRODUCER_POSITION:end] = producer
             _CRC.pack_into(self.encoded, _CRC_POSITION, checksum(self.encoded, 0, len(self.encoded)))
         return memoryview(self.encoded)
 
     def deliver(self, base_offset: int, append_time_ms: int) -> None:
-        """-1 for an offset that nobody told, and for the time if the record's own counts."""
+        """Report all records as delivered.
+
+        `base_offset` is -1 if it is not known, `append_time_ms` is -1 if the records' own timestamps apply.
+        """
         offset = base_offset
         self.is_done = True
         for delivery, count, timestamp_ms in self.entries:
@@ -162,7 +167,7 @@ class ProducerBatch:
 
 
 def split(batch: ProducerBatch, codec: Codec, level: int | None, transactional: bool) -> list[ProducerBatch]:
-    """The same records in two batches, with the same sequences: for a topic that does not take so much at once."""
+    """Split a batch into two with the same sequences, for a topic that does not accept batches of this size."""
     assert batch.encoded is not None and batch.count > 1
     records = list(decode_records(batch.encoded))
     half = len(records) // 2
@@ -185,7 +190,7 @@ def split(batch: ProducerBatch, codec: Codec, level: int | None, transactional: 
 
 
 def _divide(entries: list[Entry], at: int) -> tuple[list[Entry], list[Entry]]:
-    """Entries of the first `at` records, and of the others; one that stands for many may be in both."""
+    """Return the entries of the first `at` records and those of the rest; an entry for many rows may be in both."""
     before: list[Entry] = []
     after: list[Entry] = []
     for entry in entries:

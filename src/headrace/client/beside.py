@@ -1,4 +1,4 @@
-"""What takes time and must not hold up a loop runs beside it, each under a name and once at a time, and wakes the loop when it is done."""
+"""Runs slow work in background tasks, each name once at a time, and wakes a loop when one is done."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BACKOFF_EXPONENT_MAX = 30
 
 
 def pause_s(bounds: tuple[float, float], failures: int, chance: Random) -> float:
-    """Doubled with each failure, up to the bound, and never quite the same for two that wait."""
+    """Return a pause that doubles with each failure, up to the bound, with random jitter."""
     first, most = bounds
     return min(most, first * float(2 ** min(failures - 1, BACKOFF_EXPONENT_MAX))) * chance.uniform(
         1 - JITTER, 1 + JITTER
@@ -47,7 +47,7 @@ class Beside:
         self._tasks[name] = asyncio.get_running_loop().create_task(run())
 
     def start_once(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> float:
-        """Unless it runs already, or must rest: then it says until when."""
+        """Start the work unless it is running or has to rest; return when its rest ends, else NEVER."""
         if name in self._tasks:
             return NEVER
         not_before = self._not_before.get(name, 0.0)
@@ -57,7 +57,7 @@ class Beside:
         return NEVER
 
     def rest(self, name: str, failed: bool) -> None:
-        """It does not run again at once; after each failure in a row it rests longer."""
+        """Delay the next run; the delay grows with each failure in a row."""
         self._failures[name] = failures = self._failures.get(name, 0) + 1 if failed else 0
         self._not_before[name] = self._now() + pause_s(self._backoff_s, max(1, failures), self._chance)
 

@@ -1,4 +1,4 @@
-"""The bytes of buffer.memory: whoever brings records takes some, and waits in turn when there is none."""
+"""The bytes of buffer.memory: callers take space for their records, and wait in turn when there is none."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 
 
 class BufferFull(HeadraceError, TimeoutError):
-    """No room for a record within max.block.ms; nothing of it was sent."""
+    """No buffer space for a record within max.block.ms; nothing of it was sent."""
 
 
 class BufferSpace:
-    """`on_wait` is called when somebody begins to wait, so that what is here is sent without lingering."""
+    """Free and taken space of the buffer.
+
+    `on_wait` is called when a caller begins to wait, so that queued batches are sent without lingering.
+    """
 
     def __init__(self, total: int, on_wait: Callable[[], None]) -> None:
         self.total = total
@@ -28,7 +31,7 @@ class BufferSpace:
         return len(self._waiting)
 
     def try_take(self, size: int) -> bool:
-        """At once, unless others wait already."""
+        """Take space without waiting; return False if there is too little or other callers are waiting."""
         if self._waiting or size > self.available or self._closed is not None:
             return False
         self.available -= size
@@ -52,10 +55,10 @@ class BufferSpace:
                 await future
         except (TimeoutError, asyncio.CancelledError) as error:
             if future.done() and not future.cancelled() and future.exception() is None:
-                self.give(size)  # it came at the last moment, and too late
+                self.give(size)  # granted, but too late
             elif waiting in self._waiting:
                 self._waiting.remove(waiting)
-                self._serve()  # whoever stood behind may have room
+                self._serve()  # the next waiting callers may fit now
             if isinstance(error, asyncio.CancelledError):
                 raise
             free = f"{self.available} of {self.total} bytes are free (buffer.memory)"
@@ -73,7 +76,7 @@ class BufferSpace:
                 future.set_result(None)
 
     def close(self, error: Exception) -> None:
-        """Nobody gets room any more; whoever waits gets the error."""
+        """Refuse all further requests for space; callers that wait get the error."""
         self._closed = error
         waiting, self._waiting = self._waiting, deque()
         for _, future in waiting:

@@ -1,7 +1,8 @@
-"""A member of a classic group: rebalances in the application's task, inside `poll`, and heartbeats in a task of its own.
+"""A member of a classic group: rebalances inside `poll`, and sends heartbeats in a background task.
 
-Eager: everything is revoked, then the group joins, then everything is assigned. Cooperative (KIP-429): the group joins while partitions
-are read on; what moves away is revoked at the end, and a second rebalance gives it to whoever is to have it.
+Eager: everything is revoked, then the group joins, then everything is assigned. Cooperative (KIP-429): the group joins
+while partitions are still being read; those that move are revoked at the end, and a second rebalance assigns them to
+their new members.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class ClassicMember:
         self._session = ClassicSession(coordinator, self._settings, assignors, self._topics)
         self._timer = PollTimer(self._settings.max_poll_interval_ms)
         self._assignment = self._held = NOTHING
-        self._rejoin: str | None = None  # the reason why
-        self._is_lost = False  # the assignment, as yet without the listener's knowledge
+        self._rejoin: str | None = None  # reason for joining again; None: not needed
+        self._is_lost = False  # the assignment is lost, but the listener has not been notified yet
         self._failure: KafkaError | None = None
         self._joining: asyncio.Task[frozenset[TopicPartition]] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -86,7 +87,9 @@ class ClassicMember:
                 await self._lose()
             if self._failure is not None:
                 failure = self._failure
-                if failure.code is not ErrorCode.FENCED_INSTANCE_ID:  # else another one has our name for good
+                if (
+                    failure.code is not ErrorCode.FENCED_INSTANCE_ID
+                ):  # otherwise another member has taken our instance id for good
                     self._failure = None
                 raise failure
             if self._joining is None:
@@ -100,12 +103,12 @@ class ClassicMember:
             await self._complete()
         return True
 
-    # --- a rebalance
+    # --- rebalancing
 
     async def _prepare(self) -> None:
-        """What is given up before the group joins."""
+        """Revoke what has to be given up before the group joins."""
         if self._session.generation == NO_GENERATION:
-            return  # the first time, or after everything was lost
+            return  # the first join, or everything was lost
         if not self._is_cooperative:
             await self._revoke(self._assignment)
         elif unwanted := frozenset(one for one in self._assignment if not self._topics.wants(one.topic)):
@@ -147,7 +150,7 @@ class ClassicMember:
         self._held = assigned
         gone, new = self._assignment - assigned, assigned - self._assignment
         if gone:
-            self._want_rejoin("partitions were given up for others to take")  # BEFORE the callback: it may raise
+            self._want_rejoin("partitions were given up for others to take")  # BEFORE the callback, which may raise
             await self._revoke(gone)
         self._assignment = assigned
         await self._listener.assigned(new)
@@ -158,7 +161,7 @@ class ClassicMember:
         self._is_lost = bool(self._assignment)
         self._listener.wake()
 
-    # --- in between
+    # --- heartbeats
 
     def _start_tasks(self) -> None:
         if not self._tasks:
@@ -181,7 +184,7 @@ class ClassicMember:
                 retry = not await self._beat()
 
     async def _beat(self) -> bool:
-        """False: it was not heard."""
+        """Send a heartbeat; return False if it should be retried soon."""
         generation = self._session.generation
         try:
             code = await self._session.beat()
@@ -227,10 +230,10 @@ class ClassicMember:
     async def _tell_leaving(self, reason: str, timeout_s: float) -> None:
         try:
             await self._session.leave(reason, timeout_s)
-        except HeadraceError as error:  # the session ends by itself
+        except HeadraceError as error:  # the session expires by itself
             logger.info("group %s: leaving was not heard: %s", self._settings.group_id, error)
 
-    # --- the end
+    # --- leaving
 
     async def leave(self, timeout_s: float, operation: str = DEFAULT_OPERATION) -> None:
         deadline = asyncio.get_running_loop().time() + timeout_s

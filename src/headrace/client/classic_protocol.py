@@ -1,7 +1,7 @@
-"""The bytes that members of a classic group send each other through the coordinator, which does not look inside.
+"""The bytes that members of a classic group exchange through the coordinator, which does not look inside.
 
-They come from whoever is in the group, so a decoder gives a value or raises DecodeError. A version that we do not know begins like the
-newest that we do.
+They come from other clients, so decoders return a value or raise DecodeError. Unknown versions begin like the newest
+known one.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _GENERATION = Packed(">i")
 
 
 class Subscribed(NamedTuple):
-    """What a member says of itself when it joins."""
+    """A member's subscription, as sent when it joins."""
 
     topics: frozenset[str]
     owned: tuple[TopicPartition, ...] = ()
-    generation: int = NO_GENERATION  # in which it got what it owns
+    generation: int = NO_GENERATION  # generation in which it was assigned `owned`
     rack: str | None = None
-    instance_id: str | None = None  # told by the coordinator, not by the member
+    instance_id: str | None = None  # set by the coordinator, not by the member
     user_data: bytes = b""
 
 
 @data("0-1")
 class StickyData(Struct):
-    """What members of the sticky assignor add to their subscription; it has no version in front."""
+    """User data that members with the sticky assignor add to their subscription; it has no version prefix."""
 
     class PreviousTopic(Struct):
         topic: String = ""
@@ -74,14 +74,14 @@ def decode_subscription(data: bytes, instance_id: str | None = None) -> Subscrib
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """In version 1, whose bytes are those of all."""
+    """Encode an assignment in version 1, whose bytes are the same in all versions."""
     topics = by_topic(partitions, ConsumerProtocolAssignment.TopicPartition)
     encoded = codec(ConsumerProtocolAssignment, 1).encode(ConsumerProtocolAssignment(assigned_partitions=topics))
     return _VERSION.pack(1) + bytes(encoded)
 
 
 def decode_assignment(data: bytes) -> frozenset[TopicPartition]:
-    """Of nothing: the leader had nothing for us."""
+    """Decode an assignment; empty data means that the leader assigned nothing."""
     if not data:
         return frozenset()
     decoded: ConsumerProtocolAssignment = _decode(ConsumerProtocolAssignment, data, ASSIGNMENT_VERSION_MAX)
@@ -103,7 +103,7 @@ def encode_sticky_data(held: Collection[TopicPartition], generation: int) -> byt
 
 
 def decode_sticky_data(data: bytes) -> tuple[list[TopicPartition], int]:
-    """Nothing, for what we cannot read: it is only about moving less."""
+    """Decode the user data of the sticky assignor; return nothing if it is malformed, as it only helps to move less."""
     for version in (1, 0) if data else ():
         try:
             decoded = codec(StickyData, version).decode(data)

@@ -1,6 +1,7 @@
-"""What a member of a classic group says to its coordinator: join, sync, heartbeat, leave; and, if it leads, who gets what.
+"""The requests of a classic group's member: join, sync, heartbeat, leave; and the assignment, if it leads.
 
-OUT --join--> PARKED (the coordinator waits for the others, and knows that we live) --> SYNCING --> IN. Heartbeats go out in the last two.
+OUT --join--> PARKED (the coordinator waits for the other members, and knows that we are alive) --> SYNCING --> IN.
+Heartbeats are sent in the last two phases.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRes
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
-JOIN_SLACK_S = 5.0  # beyond the time that a rebalance may take
-MANY_MEMBERS_VERSION_MIN = 3  # of LeaveGroup
+JOIN_SLACK_S = 5.0  # seconds beyond the longest time a rebalance may take
+MANY_MEMBERS_VERSION_MIN = 3  # version of LeaveGroup
 REASON_CHARS_MAX = 255
 EVICTED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 
@@ -46,7 +47,7 @@ class Phase(Enum):
 
 
 class Evicted(HeadraceError):
-    """The coordinator does not know us, or not in this generation: what we held may be another's."""
+    """The coordinator does not know us, or not in this generation: our partitions may be assigned to another member."""
 
 
 class ClassicSession:
@@ -75,14 +76,15 @@ class ClassicSession:
         if not keep_member_id:
             self.member_id = ""
 
-    # --- a rebalance
+    # --- rebalancing
 
     async def join(
         self, owned: Collection[TopicPartition], held: Collection[TopicPartition], reason: str
     ) -> frozenset[TopicPartition]:
-        """What is assigned; tries until it is in. `owned`: what is being read meanwhile; `held`: what we had last, for sticky assignors.
+        """Join the group, retrying until that succeeds, and return the assignment.
 
-        Evicted if `owned` is to be given up; KafkaError for what another try does not mend.
+        `owned` is what is being read meanwhile, `held` what we had last, for sticky assignors. Raise Evicted if `owned`
+        has to be given up, KafkaError for errors that a retry does not fix.
         """
         tries = Tries(self._settings)
         while True:
@@ -98,7 +100,7 @@ class ClassicSession:
     async def _join_once(
         self, owned: Collection[TopicPartition], held: Collection[TopicPartition], reason: str, tries: Tries
     ) -> frozenset[TopicPartition] | None:
-        """None: it may be tried again now."""
+        """Try to join once; return None if that can be retried now."""
         try:
             topics = await self._topics.names()
             joined = await self._send_join(topics, owned, held, reason)
@@ -129,7 +131,7 @@ class ClassicSession:
                 self._coordinator.doubt()
             await tries.again(error)
         elif code is ErrorCode.REBALANCE_IN_PROGRESS:
-            tries.begin_again()  # once more, from the start
+            tries.begin_again()  # retry from the start, without a pause
         else:
             raise error
 
@@ -200,7 +202,7 @@ class ClassicSession:
         return answer
 
     async def _assign(self, joined: JoinGroupResponse) -> Mapping[str, list[TopicPartition]]:
-        """Nothing, if we lead a group that need not be assigned anew: a static leader that came back."""
+        """Assign partitions to all members; return nothing if the coordinator says so (a static leader came back)."""
         group = self._settings.group_id
         assignor = next((one for one in self._assignors if one.name == joined.protocol_name), None)
         if assignor is None:
@@ -216,10 +218,10 @@ class ClassicSession:
         layout = await self._topics.layout_to_assign(frozenset().union(*(told.topics for told in members.values())))
         return {} if joined.skip_assignment else assignor.assign(layout, members)
 
-    # --- in between, and at the end
+    # --- heartbeats and leaving
 
     async def beat(self) -> ErrorCode:
-        """One of UNREACHABLE, if so."""
+        """Send a heartbeat and return its error code. Raise one of UNREACHABLE if there is no response."""
         request = HeartbeatRequest(
             group_id=self._settings.group_id,
             generation_id=self.generation,
@@ -233,7 +235,7 @@ class ClassicSession:
         return code
 
     async def leave(self, reason: str, timeout_s: float) -> None:
-        """HeadraceError if it could not be told."""
+        """Leave the group. Raise HeadraceError if the coordinator cannot be reached or refuses."""
         if not self.member_id:
             return
         identity = LeaveGroupRequest.MemberIdentity(

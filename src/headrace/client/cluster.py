@@ -1,4 +1,4 @@
-"""Speaking to a whole cluster: a connection per broker, and metadata that says who leads what."""
+"""Access to a whole cluster: connections to its brokers, and metadata about topics and leaders."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ RETRY_BACKOFF_S = 0.1
 
 
 class Cluster:
-    """One per client; close it at the end. Connections are made when first needed and made again when lost.
+    """The connections and metadata of one client; close it at the end.
 
-    Answers come in the order of the requests, so whoever waits long for one (a fetch, a join) names a `purpose` and has a connection to
-    that broker for it alone.
+    Connections are made when first needed and made again when lost. Responses arrive in request order, so a caller that
+    waits long for one (a fetch, a join) names a `purpose` and gets a separate connection to that broker.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Cluster:
         *,
         client_id: str = "headrace",
         timeout_s: float = 30.0,
-        security: ClientSecurity = ClientSecurity(),  # noqa: B008 -- it cannot change
+        security: ClientSecurity = ClientSecurity(),  # noqa: B008 -- immutable
     ) -> None:
         if not bootstrap:
             raise ValueError("bootstrap needs at least one host and port")
@@ -56,7 +56,10 @@ class Cluster:
             await connection.close()
 
     async def any_broker(self) -> Connection:
-        """Any that answers: the ones of the bootstrap list first, then the ones that metadata told."""
+        """Return a connection to any reachable broker, trying bootstrap servers first, then those in metadata.
+
+        Raise Disconnected if there is none.
+        """
         failed: Disconnected | None = None
         for address in [*self._bootstrap, *self._brokers.values()]:
             try:
@@ -67,11 +70,11 @@ class Cluster:
         raise failed
 
     async def request(self, message: Any) -> Any:
-        """To any broker."""
+        """Send a request to any broker."""
         return await (await self.any_broker()).request(message, timeout_s=self.timeout_s)
 
     async def refresh(self, topics: Sequence[str] | None, *, create: bool = False) -> MetadataResponse:
-        """Metadata of these topics (None: all), which also renews what `leader` knows."""
+        """Request metadata of these topics (None: all) and update what is cached about brokers, topics and leaders."""
         wanted = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
         answer: MetadataResponse = await self.request(MetadataRequest(topics=wanted, allow_auto_topic_creation=create))
         self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
@@ -83,7 +86,7 @@ class Cluster:
     def _learn(self, name: str, topic: MetadataResponse.MetadataResponseTopic) -> None:
         before = self._ids.get(name)
         if before is not None and before != topic.topic_id:
-            self._names.pop(before, None)  # deleted and made again
+            self._names.pop(before, None)  # the topic was deleted and recreated
         self._ids[name] = topic.topic_id
         self._names[topic.topic_id] = name
         self._counts[name] = len(topic.partitions)
@@ -92,7 +95,10 @@ class Cluster:
             self._leaders[TopicPartition(name, partition.partition_index)] = leader
 
     async def partitions(self, topic: str, *, create: bool = False) -> list[int]:
-        """Waits, within the timeout, until the topic exists with leaders; KafkaError if it does not."""
+        """Return the topic's partitions, waiting up to the timeout until all have leaders.
+
+        Raise KafkaError if that does not happen; at once if the topic does not exist and `create` is not set.
+        """
         deadline = asyncio.get_running_loop().time() + self.timeout_s
         while True:
             found = (await self.refresh([topic], create=create)).topics[0]
@@ -106,7 +112,7 @@ class Cluster:
             await asyncio.sleep(RETRY_BACKOFF_S)
 
     async def partition_count(self, topic: str, *, create: bool = False) -> int:
-        """As last told; asked for if nobody told yet."""
+        """Return the cached partition count, requesting metadata if there is none."""
         if topic not in self._counts:
             await self.partitions(topic, create=create)
         return self._counts[topic]
@@ -115,24 +121,24 @@ class Cluster:
         return self._ids[topic]
 
     def topic_name(self, topic_id: Uuid) -> str | None:
-        """None: no topic that we heard of has this id now."""
+        """Return the topic's name, or None if no known topic has this id now."""
         return self._names.get(topic_id)
 
     def leader_epoch(self, partition: TopicPartition) -> int:
         return self._leaders.get(partition, (-1, -1))[1]
 
     def doubt(self, partition: TopicPartition) -> None:
-        """Its leader is not who we thought: whoever wants to know it next, asks again."""
+        """Forget the partition's leader, so that the next lookup requests metadata."""
         self._leaders.pop(partition, None)
 
     def doubt_topic(self, topic: str) -> None:
-        """It is not there, or another one in its name."""
+        """Forget the topic's partition count and leaders, because it was deleted or recreated."""
         self._counts.pop(topic, None)
         for partition in [known for known in self._leaders if known.topic == topic]:
             del self._leaders[partition]
 
     async def brokers(self) -> list[int]:
-        """Their ids, as metadata tells now."""
+        """Return the broker ids from fresh metadata."""
         await self.refresh([])
         return sorted(self._brokers)
 
@@ -146,12 +152,15 @@ class Cluster:
         return await self._connection(address, purpose)
 
     def known_leader(self, partition: TopicPartition) -> int | None:
-        """As metadata last told, without asking anybody."""
+        """Return the cached leader, or None; never sends a request."""
         leader = self._leaders.get(partition, (-1, -1))[0]
         return leader if leader in self._brokers else None
 
     async def leader_id(self, partition: TopicPartition) -> int:
-        """As metadata last told; `doubt` it after a NOT_LEADER_OR_FOLLOWER. LEADER_NOT_AVAILABLE if there is none now."""
+        """Return the leader, cached if possible. Raise KafkaError LEADER_NOT_AVAILABLE if there is none now.
+
+        Call `doubt` after a NOT_LEADER_OR_FOLLOWER.
+        """
         leader = self._leaders.get(partition, (-1, -1))[0]
         if leader not in self._brokers:
             await self.refresh([partition.topic])
@@ -168,7 +177,7 @@ class Cluster:
         connection = self._connections.get(where)
         if connection is not None and connection.is_open:
             return connection
-        async with self._connecting.setdefault(where, asyncio.Lock()):  # one of those who want it makes it for all
+        async with self._connecting.setdefault(where, asyncio.Lock()):  # one of the waiting callers connects for all
             connection = self._connections.get(where)
             if connection is None or not connection.is_open:
                 if connection is not None:

@@ -1,4 +1,4 @@
-"""Offsets that a group has committed, written and read: as a member (with its generation or epoch) or without a group's membership."""
+"""Commits and fetches a group's offsets, as a member (with its generation or epoch) or without a membership."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.client.membership import CommittedOffset, GroupMetadata
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 
-STABLE_VERSION_MIN = 7  # of OffsetFetch: an older broker knows nothing of offsets that are pending in a transaction
+STABLE_VERSION_MIN = 7  # version of OffsetFetch; older brokers do not know offsets that are pending in a transaction
 _TRY_AGAIN = PASSING | {
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -38,7 +38,10 @@ class Commits:
         timeout_s: float,
         current: Current | None = None,
     ) -> None:
-        """All or KafkaError (of what was refused; the others are committed). `current`: who we are by now, should `group` be outdated."""
+        """Commit all offsets, or raise KafkaError for one that was refused; others may have been committed.
+
+        `current` returns our current group metadata, in case `group` is outdated.
+        """
         left = dict(offsets)
         tries = Tries(self._settings, timeout_s)
         while left:
@@ -65,7 +68,7 @@ class Commits:
         timeout_s: float,
         current: Current | None = None,
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Without those for which nothing is committed; waits for what is pending in transactions."""
+        """Return committed offsets without partitions that have none; wait for offsets pending in transactions."""
         if not partitions:
             return {}
         tries = Tries(self._settings, timeout_s)
@@ -134,7 +137,7 @@ class Commits:
     async def _fetch(
         self, partitions: Collection[TopicPartition], group: GroupMetadata, timeout_s: float
     ) -> dict[TopicPartition, CommittedOffset | ErrorCode | None]:
-        """None: nothing is committed."""
+        """Fetch committed offsets; None where nothing is committed."""
         topics: dict[str, list[int]] = defaultdict(list)
         for topic, partition in partitions:
             topics[topic].append(partition)

@@ -1,4 +1,4 @@
-"""Options of topics, brokers, loggers, groups and client metrics, as the cluster keeps them."""
+"""Describes and alters options of topics, brokers, loggers, groups and client metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.protocol.messages.list_config_resources import ListConfigResources
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE = 0, 1
 RESOURCES_AT_ONCE = 200
-TYPES_VERSION_MIN = 1  # of ListConfigResources; before, it knows client metrics only
+TYPES_VERSION_MIN = 1  # version of ListConfigResources; older ones list client metrics only
 SOURCES = {
     1: "topic", 2: "broker", 3: "all brokers", 4: "settings", 5: "default", 6: "logger", 7: "client metrics", 8: "group",
 }  # fmt: skip
@@ -36,7 +36,7 @@ class OptionInfo(NamedTuple):
 async def describe_configs(
     cluster: Cluster, resources: Sequence[tuple[int, str]], *, synonyms: bool = False
 ) -> list[list[OptionInfo]]:
-    """In the order of the resources. KafkaError for the first that cannot be described."""
+    """Return the options of the resources, in their order. Raise KafkaError for the first that cannot be described."""
     described: list[list[OptionInfo]] = []
     for at in range(0, len(resources), RESOURCES_AT_ONCE):
         described += await _describe(cluster, resources[at : at + RESOURCES_AT_ONCE], synonyms)
@@ -99,7 +99,7 @@ async def alter_configs(
 
 
 async def list_resources(cluster: Cluster, kind: int) -> list[str]:
-    """Names of client-metrics subscriptions or of groups that have options."""
+    """Return the names of client metrics subscriptions, or of groups that have options."""
     version = (await cluster.any_broker()).version_for(ListConfigResourcesRequest)
     request = ListConfigResourcesRequest(resource_types=[kind] if version >= TYPES_VERSION_MIN else [])
     answer: ListConfigResourcesResponse = await cluster.request(request)
@@ -111,7 +111,7 @@ async def list_resources(cluster: Cluster, kind: int) -> list[str]:
 async def _by_connection(
     cluster: Cluster, resources: Sequence[tuple[int, str]]
 ) -> list[tuple[Connection, list[tuple[int, str]]]]:
-    """What is about one broker is asked of that broker."""
+    """Group the resources by connection; options of a single broker are requested from that broker."""
     anywhere = [resource for resource in resources if not _is_about_a_broker(resource)]
     found = [(await cluster.any_broker(), anywhere)] if anywhere else []
     for resource in resources:

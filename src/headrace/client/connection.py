@@ -1,4 +1,4 @@
-"""One connection to a broker, in the clear or with TLS and SASL: requests out, answers matched in order, versions agreed on first."""
+"""One connection to a broker, plaintext or with TLS and SASL; it negotiates versions and matches responses in order."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersi
 
 IN_FLIGHT_MAX = 1000
 SOFTWARE_NAME = "headrace"
-SESSION_SHARE = 0.85  # of the life of a login, after which a connection is replaced by a new one (KIP-368)
+SESSION_SHARE = 0.85  # fraction of the session lifetime after which a connection is replaced (KIP-368)
 
 
 class Disconnected(HeadraceError):
-    """The connection is gone, or was never made; the request may or may not have been carried out."""
+    """The connection is lost or was never made; the request may or may not have been carried out."""
 
 
 class NoAnswer(HeadraceError, TimeoutError):
-    """The broker was asked and said nothing in time; the request may or may not have been carried out."""
+    """The broker did not respond in time; the request may or may not have been carried out."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Made by `connect`. `request` may be called many times at once: answers come in the order of the requests."""
+    """Created by `connect`. `request` may be called concurrently; responses arrive in request order."""
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
@@ -54,9 +54,9 @@ class Connection(asyncio.BufferedProtocol):
         *,
         client_id: str = "headrace",
         timeout_s: float = 10.0,
-        security: ClientSecurity = ClientSecurity(),  # noqa: B008 -- it cannot change
+        security: ClientSecurity = ClientSecurity(),  # noqa: B008 -- immutable
     ) -> Connection:
-        """Disconnected if there is nobody, KafkaError if the login is refused."""
+        """Connect and log in. Raise Disconnected if the broker is unreachable, KafkaError if it refuses the login."""
         loop = asyncio.get_running_loop()
         connection = cls(client_id)
         try:
@@ -81,13 +81,16 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is good for a request: not lost, and its login does not end soon."""
+        """Return whether requests can be sent: the connection is not lost, and its session does not end soon."""
         if self._transport is None or self._lost is not None:
             return False
         return self._stale_at is None or asyncio.get_running_loop().time() < self._stale_at
 
     def version_for(self, message_type: Any, at_most: int | None = None, *, unstable: bool = False) -> int:
-        """The newest version that both sides speak; one that Kafka may still change only if it is asked for."""
+        """Return the newest version that both sides support; versions that Kafka may still change only if `unstable`.
+
+        Raise UnexpectedAnswer if there is none.
+        """
         api = APIS[message_type.facts.api_key]
         if api.key not in self._versions:
             raise UnexpectedAnswer(f"the broker does not support {api.key.name} (API key {int(api.key)})")
@@ -109,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
             raise NoAnswer(f"REQUEST_TIMED_OUT: no answer to {name} within {timeout_s:g} s") from error
 
     def send(self, message: Any, version: int) -> asyncio.Future[Any]:
-        """Writes now; the future has the answer."""
+        """Write the request now and return a future for the response."""
         if self._transport is None:
             raise self._lost or Disconnected("the connection is closed")
         if len(self._waiting) >= IN_FLIGHT_MAX:
@@ -122,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
         return future
 
     def send_unanswered(self, message: Any, version: int) -> None:
-        """Produce with acks=0."""
+        """Write a request that gets no response: Produce with acks=0."""
         if self._transport is None:
             raise self._lost or Disconnected("the connection is closed")
         for part in encode_request(message, version, self._next_correlation, self._client_id):
@@ -130,15 +133,18 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether what was sent has gone out, but for a little."""
+        """Return whether all but a little of what was sent has been written to the socket."""
         return self._writable.is_set()
 
     async def drained(self) -> None:
-        """Until it is writable, or lost. Whoever sends without waiting for answers must not send more before that."""
+        """Wait until the connection is writable or lost.
+
+        A caller that does not wait for responses must not send more before that.
+        """
         await self._writable.wait()
 
     def retire(self) -> None:
-        """Closes as soon as all answers are there."""
+        """Close the connection as soon as all responses have arrived."""
         self._retired = True
         if not self._waiting and self._transport is not None:
             self._transport.close()

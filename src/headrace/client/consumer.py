@@ -1,11 +1,12 @@
-"""The consumer: partitions in, records or Arrow record batches out, in order, with positions that can be moved and committed.
+"""The consumer: returns the records of its partitions in order, as records or Arrow batches, and commits positions.
 
     async with AsyncConsumer({"bootstrap.servers": "localhost:9092", "group.id": "g", "auto.offset.reset": "earliest"}) as consumer:
         consumer.subscribe(["orders"])
         for partition, rows in await consumer.poll_batch():
             ...
 
-To be made and used inside one event loop, and polled by one task at a time. What a poll gave counts as processed at the next one.
+Create and use a consumer inside one event loop, and poll it from one task at a time. Records returned by one poll count
+as processed at the next.
 """
 
 from __future__ import annotations
@@ -32,13 +33,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 POLL_S = 1.0
-LOOK_S = 1.0  # a poll that waits looks after its group so often
+LOOK_S = 1.0  # seconds after which a waiting poll attends to its group again
 CLOSE_S_MAX = 30.0
 
 
 class AsyncConsumer:
+    """A consumer for asyncio, configured with Kafka's options (consumer_options.py)."""
+
     def __init__(self, options: Mapping[str, object], *, cluster: Cluster | None = None) -> None:
-        """Options in Kafka's names (consumer_options.py); ConfigError names one that cannot be used. A given cluster is not closed."""
+        """Create a consumer; a `cluster` passed in is not closed. Raise ConfigError naming an unusable option."""
         values = client_values(options, CONSUMER_OPTIONS)
         self._settings = consumer_settings(values, options)
         self._loop = asyncio.get_running_loop()
@@ -72,11 +75,14 @@ class AsyncConsumer:
         await self.close()
 
     async def start(self) -> None:
-        """Finds the cluster: Disconnected if nobody answers at bootstrap.servers. Not needed, but a wrong address is known sooner."""
+        """Connect to the cluster. Raise Disconnected if no broker of bootstrap.servers responds.
+
+        Calling this is optional, but reports a wrong address early.
+        """
         await self._cluster.refresh([])
 
     async def close(self, timeout_s: float = CLOSE_S_MAX) -> None:
-        """Commits if it does so by itself, leaves the group, closes connections."""
+        """Commit if enable.auto.commit is set, leave the group, and close all connections."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -89,10 +95,13 @@ class AsyncConsumer:
             if self._owns_cluster:
                 await self._cluster.close()
 
-    # --- what is read
+    # --- assignment
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """These and no others, without asking a group; those that were read before keep their positions."""
+        """Read exactly these partitions, without group assignment; those already being read keep their positions.
+
+        Raise HeadraceError if the consumer is subscribed.
+        """
         self._check_open()
         if self._is_subscribed:
             raise HeadraceError("this consumer is subscribed: its group assigns; unsubscribe first")
@@ -107,9 +116,10 @@ class AsyncConsumer:
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        """As a member of the group: what of these topics, or of those that the pattern (RE2) matches, is read here, the group decides.
+        """Read the partitions that the group assigns to this member.
 
-        The callbacks get partitions, and are called inside poll and close.
+        The group divides the partitions of `topics`, or of the topics that `pattern` (RE2) matches. Callbacks are
+        called with the partitions, inside poll, unsubscribe and close.
         """
         self._check_open()
         if self._group is None:
@@ -124,7 +134,7 @@ class AsyncConsumer:
         self._group.subscribe(Subscription(frozenset(topics), pattern), Callbacks(on_assigned, on_revoked, on_lost))
 
     async def unsubscribe(self, timeout_s: float = CLOSE_S_MAX) -> None:
-        """Leaves the group, and reads nothing any more."""
+        """Leave the group and stop reading."""
         if self._group is not None:
             await self._group.leave(timeout_s)
         self._is_subscribed = False
@@ -134,7 +144,7 @@ class AsyncConsumer:
         return frozenset(self._positions)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Polls give nothing of them until they are resumed."""
+        """Return no records of these partitions from polls until they are resumed."""
         for partition in partitions:
             self._positions.of(partition).paused = True
 
@@ -149,10 +159,11 @@ class AsyncConsumer:
     # --- reading
 
     async def poll(self, timeout_s: float = POLL_S, max_records: int | None = None) -> list[ConsumerRecord]:
-        """The next records, at most max.poll.records; none if none came in time.
+        """Return the next records, at most `max_records` (default: max.poll.records); none if none arrived in time.
 
-        KafkaError for what the application has to decide: CORRUPT_MESSAGE (naming partition and offset; seek beyond it to go on),
-        OFFSET_OUT_OF_RANGE with auto.offset.reset=none, TOPIC_AUTHORIZATION_FAILED …; the next poll goes on with the rest.
+        Raise KafkaError where the application has to decide: CORRUPT_MESSAGE (naming partition and offset; seek beyond
+        it to continue), OFFSET_OUT_OF_RANGE with auto.offset.reset=none, TOPIC_AUTHORIZATION_FAILED …; the next poll
+        continues with the rest.
         """
         records: list[ConsumerRecord] = []
 
@@ -172,9 +183,10 @@ class AsyncConsumer:
         columns: Sequence[str] = Shape().columns,
         timestamp_unit: str = "ms",
     ) -> list[tuple[TopicPartition, pa.RecordBatch]]:
-        """The next records as Arrow record batches, each of one partition, with at most so many rows in all. Errors as with `poll`.
+        """Return the next records as Arrow batches of one partition each, with at most `max_records` rows in all.
 
-        Columns are any of topic, partition, offset, timestamp, timestamp_type, key, value, headers: what is not asked for costs nothing.
+        The columns are any of topic, partition, offset, timestamp, timestamp_type, key, value, headers; columns not
+        requested cost nothing. Errors are those of `poll`.
         """
         shape = Shape(tuple(columns), timestamp_unit).check()
         found: list[tuple[TopicPartition, pa.RecordBatch]] = []
@@ -190,7 +202,10 @@ class AsyncConsumer:
         return found
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Record by record, for as long as the consumer is open; positions go with them, so a commit covers what was given and no more."""
+        """Yield single records while the consumer is open.
+
+        Positions advance with each record, so a commit covers exactly the records yielded.
+        """
         while not self._is_closed:
             for record in await self.poll(LOOK_S, max_records=1):
                 yield record
@@ -228,7 +243,7 @@ class AsyncConsumer:
                 self._prefetcher.drop(batches)
                 if rows == 0:
                     raise
-                self._prefetcher.fail(error)  # after what was good
+                self._prefetcher.fail(error)  # raised by the next poll, after the good records have been returned
                 break
             self._positions.consumed(batches.partition, batches.position, batches.epoch)
             rows += count
@@ -241,7 +256,7 @@ class AsyncConsumer:
     # --- positions
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """The next record of it will be the first from `offset` on."""
+        """Continue reading the partition at the first record at or after `offset`."""
         if offset < 0:
             raise ValueError(f"{partition}: offset {offset} is below zero")
         self._positions.of(partition).jump(offset)
@@ -253,7 +268,7 @@ class AsyncConsumer:
         self._seek_to(partitions, LATEST)
 
     def seek_to_time(self, partitions: Iterable[TopicPartition] | None, timestamp_ms: int) -> None:
-        """To the first record at or after that time; to the end if there is none."""
+        """Continue at the first record at or after the timestamp, or at the end if there is none."""
         self._seek_to(partitions, max(0, timestamp_ms))
 
     def _seek_to(self, partitions: Iterable[TopicPartition] | None, timestamp: int) -> None:
@@ -261,7 +276,10 @@ class AsyncConsumer:
             self._positions.of(partition).jump(None, reset_to=timestamp)
 
     async def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
-        """Of the next record for the application; looked up if that was not done yet."""
+        """Return the offset of the next record for the application, looking it up if it is not known yet.
+
+        Raise TimeoutError if it is not found in time.
+        """
         limit_s = self._limit(timeout_s)
         deadline = self._loop.time() + limit_s
         while (offset := self._positions.of(partition).offset) is None:
@@ -278,11 +296,11 @@ class AsyncConsumer:
         return offset
 
     def positions(self) -> dict[TopicPartition, CommittedOffset]:
-        """Those that are known: what a commit without offsets would commit now, or a transaction (`transaction.send_offsets`)."""
+        """Return the known positions, as `commit` without offsets commits them; also for `transaction.send_offsets`."""
         return self._positions.to_commit()
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """Records between the position and the end, as the last fetch told it; None if there was none yet."""
+        """Return the records between position and end as of the last fetch, or None if there was no fetch yet."""
         return self._positions.of(partition).lag
 
     async def beginning_offsets(
@@ -293,13 +311,13 @@ class AsyncConsumer:
     async def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
-        """With read_committed the last stable offsets."""
+        """Return the end offsets; with read_committed, the last stable offsets."""
         return await self._listed(dict.fromkeys(partitions, LATEST), timeout_s)
 
     async def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int], timeout_s: float | None = None
     ) -> dict[TopicPartition, ListedOffset | None]:
-        """The first records at or after these times; None where there is none."""
+        """Return the first offset at or after each timestamp, or None where there is no such record."""
         for partition, timestamp in times_ms.items():
             if timestamp < 0:
                 raise ValueError(f"{partition}: time {timestamp} is below zero")
@@ -314,30 +332,33 @@ class AsyncConsumer:
     async def partitions_for(self, topic: str) -> list[int]:
         return await self._cluster.partitions(topic)
 
-    # --- what is committed
+    # --- commits
 
     async def commit(
         self,
         offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """These (of the next records to read), else all positions. KafkaError if they cannot be: then none may be."""
+        """Commit these offsets (of the next records to read), or all positions.
+
+        Raise KafkaError if some could not be committed; others may have been.
+        """
         given = self._to_commit(offsets)
         await self._group_or_error().commit(given, self._limit(timeout_s))
 
     def commit_async(self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None) -> asyncio.Task[None]:
-        """What `commit` does, beside; the task has its end."""
+        """Commit like `commit`, in a background task; the returned task holds the outcome."""
         given = self._to_commit(offsets)
         return self._loop.create_task(self._group_or_error().commit(given, self._settings.api_timeout_s))
 
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Without those for which the group has committed nothing."""
+        """Return the group's committed offsets, leaving out partitions without one."""
         return await self._group_or_error().committed(list(partitions), self._limit(timeout_s))
 
     def group_metadata(self) -> GroupMetadata:
-        """For offsets in a transaction (`transaction.send_offsets`)."""
+        """Return the group metadata for `transaction.send_offsets`."""
         return self._group_or_error().metadata
 
     def _to_commit(
@@ -358,10 +379,10 @@ class AsyncConsumer:
             raise ConfigError("group.id must be set: offsets are committed for a group")
         return self._group
 
-    # --- itself
+    # --- metrics and checks
 
     def metrics(self) -> dict[str, float]:
-        """In Kafka's names; the lag of one partition is `topic-partition.records-lag`."""
+        """Return the metrics under Kafka's names; a single partition's lag is `topic-partition.records-lag`."""
         return self._sensors.read()
 
     def _limit(self, timeout_s: float | None) -> float:

@@ -1,6 +1,6 @@
-"""The heartbeats of a member of a consumer group (KIP-848), pure: each tells only what is new since the last one.
+"""Heartbeats of a consumer group's member (KIP-848). Pure: each carries only what has changed since the last one.
 
-Everything is told when the member joins, and when the last one may not have been heard.
+A heartbeat carries everything when the member joins, and when the last one may not have arrived.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
 JOINING, LEAVING, LEAVING_TO_RETURN = 0, -1, -2  # member epochs
 REGEX_VERSION_MIN = 1
 
-Owned = Mapping[TopicPartition, Uuid]  # the id of its topic: one in the same name may be another
+Owned = Mapping[TopicPartition, Uuid]  # topic ids by partition, because another topic may have the same name
 Told = dict[Uuid, list[int]]
 
 
@@ -30,7 +30,7 @@ class Heartbeats:
         self._told_owned: Told | None = None
 
     def forget(self) -> None:
-        """The next one tells everything."""
+        """Make the next heartbeat carry everything."""
         self._told_subscription = self._told_owned = None
 
     def next(

@@ -1,7 +1,8 @@
-"""A member of a consumer group (KIP-848): the coordinator assigns, and each member is taken to its target by itself.
+"""A member of a consumer group (KIP-848): the coordinator assigns, and each member reconciles by itself.
 
-One task sends heartbeats and hears targets; `poll`, in the application's task, revokes what is no longer in the target, takes what is new,
-and has the next heartbeat say so. Members do not wait for each other, except for a partition that another has yet to give up.
+One task sends heartbeats and receives target assignments. `poll`, in the application's task, revokes what is no longer
+in the target, adds what is new, and lets the next heartbeat report it. Members do not wait for each other, except for a
+partition that another has yet to give up.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 
-UNNAMED_TOPIC_S = 1.0  # how soon a topic that metadata did not tell of yet is asked for again
+UNNAMED_TOPIC_S = 1.0  # seconds until metadata is requested again for an unknown topic id
 FENCED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
 
 logger = logging.getLogger(__name__)
 
 
 class State(Enum):
-    OUT = "out"  # `poll` lets it join
+    OUT = "out"  # `poll` starts joining
     JOINING = "joining"
     IN = "in"
 
@@ -54,7 +55,7 @@ class ConsumerMember:
         self._last = GroupMetadata(self._settings.group_id, instance_id=self._settings.instance_id)
         self._owned: dict[TopicPartition, Uuid] = {}
         self._target: frozenset[tuple[Uuid, int]] = frozenset()
-        self._named: dict[TopicPartition, Uuid] = {}  # the target, as far as we know its topics
+        self._named: dict[TopicPartition, Uuid] = {}  # the target, as far as topic names are known
         self._is_lost = False
         self._failure: KafkaError | None = None
         self._beat_now = asyncio.Event()
@@ -131,7 +132,7 @@ class ConsumerMember:
             self._owned = dict(target)
             await self._listener.assigned(new)
         finally:
-            self._beat_now.set()  # what we gave up, somebody may be waiting for
+            self._beat_now.set()  # another member may be waiting for what we gave up
 
     async def _revoke(self, partitions: frozenset[TopicPartition]) -> None:
         try:
@@ -172,7 +173,10 @@ class ConsumerMember:
             pass
 
     async def _beat(self) -> float:
-        """How long until the next one. KafkaError for what another does not mend, HeadraceError if this one was not heard."""
+        """Send a heartbeat and return the seconds until the next one.
+
+        Raise KafkaError for errors that a retry does not fix, HeadraceError if the heartbeat should be retried.
+        """
         answer: ConsumerGroupHeartbeatResponse = await self._coordinator.ask_by_version(
             ConsumerGroupHeartbeatRequest, self._request
         )
@@ -207,7 +211,7 @@ class ConsumerMember:
         self._tell()
 
     async def _name_topics(self) -> None:
-        """A target speaks of topics by their ids."""
+        """Resolve the topic ids of the target to names, requesting metadata if necessary."""
         if any(self._cluster.topic_name(topic_id) is None for topic_id, _ in self._target):
             names = None if self._subscription.pattern is not None else sorted(self._subscription.topics)
             try:
@@ -228,7 +232,7 @@ class ConsumerMember:
             self._listener.wake()
 
     def _be_fenced(self, code: ErrorCode) -> None:
-        """What we had is lost; we join again, as soon as the application knows."""
+        """Mark the partitions as lost, and rejoin as soon as the application has been notified."""
         logger.info("group %s: fenced (%s), joining again", self._settings.group_id, code.name)
         self._go_out()
         if not self._is_lost:
@@ -259,14 +263,14 @@ class ConsumerMember:
         request = self._heartbeats.last(self._member_id, epoch)
         try:
             answer: ConsumerGroupHeartbeatResponse = await self._coordinator.ask(request, timeout_s=timeout_s)
-        except HeadraceError as error:  # the session ends by itself
+        except HeadraceError as error:  # the session expires by itself
             logger.info("group %s: leaving was not heard: %s", self._settings.group_id, error)
         else:
             if answer.error_code not in (ErrorCode.NONE, *FENCED):
                 code = ErrorCode(answer.error_code)
                 logger.info("group %s: leaving was refused: %s", self._settings.group_id, code.name)
 
-    # --- the end
+    # --- leaving
 
     async def leave(self, timeout_s: float, operation: str = DEFAULT_OPERATION) -> None:
         deadline = asyncio.get_running_loop().time() + timeout_s
@@ -286,7 +290,7 @@ class ConsumerMember:
                 await self._tell_leaving(epoch, left_s)
 
     def _last_epoch(self, operation: str) -> int | None:
-        """None: nothing is said, and the session ends by itself."""
+        """Return the epoch to leave with, or None to send nothing and let the session expire."""
         if self._settings.is_static and operation != LEAVE_GROUP:
             return LEAVING_TO_RETURN
         return None if operation == REMAIN_IN_GROUP else LEAVING

@@ -1,4 +1,4 @@
-"""What a consumer tells of itself, in Kafka's names."""
+"""The metrics of a consumer, with Kafka's names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from headrace.client.positions import Positions
 
 
 class ConsumerSensors:
-    """Recorded once for each fetch, poll or commit, never once for each record. Times in milliseconds, as Kafka tells them."""
+    """Sensors of a consumer, recorded once per fetch, poll or commit, never per record.
+
+    Times are in milliseconds, as in Kafka.
+    """
 
     def __init__(self, now: Callable[[], float], positions: Positions) -> None:
         self.metrics = metrics = Metrics(now)
@@ -40,7 +43,7 @@ class ConsumerSensors:
         return -1.0 if self._polled_at is None else self._now() - self._polled_at
 
     def read(self) -> dict[str, float]:
-        """Lags of single partitions are told as `topic-partition.records-lag`."""
+        """Return all metrics; the lag of a single partition is `topic-partition.records-lag`."""
         found = self.metrics.read()
         for partition, position in self._positions.items():
             if position.lag is not None:

@@ -1,4 +1,4 @@
-"""Options of a consumer, in Kafka's names and with Kafka's defaults."""
+"""Consumer options with Kafka's names and defaults, and the settings derived from them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,11 @@ CONSUMER_OPTIONS = OptionTable(
 
 
 class ResetPolicy(NamedTuple):
-    """Where reading begins if nothing says where: `time` is what ListOffsets is asked for, or None if it is an error."""
+    """Where to start reading a partition without a committed offset.
+
+    `time` is the timestamp for ListOffsets, `before_now_ms` a duration to subtract from now; if both are None, a
+    missing offset is an error.
+    """
 
     text: str
     time: int | None = None
@@ -85,13 +89,13 @@ class ResetPolicy(NamedTuple):
 
 
 class ConsumerSettings(NamedTuple):
-    """Times in seconds."""
+    """Settings of a consumer; times are in seconds."""
 
     fetch: FetchSettings
     reset: ResetPolicy
     poll_records_max: int
     check_crcs: bool
-    auto_commit_s: float | None  # None: it does not
+    auto_commit_s: float | None  # None: no automatic commits
     api_timeout_s: float
     backoff_s: float
     create_topics: bool
@@ -99,7 +103,10 @@ class ConsumerSettings(NamedTuple):
 
 
 def consumer_settings(values: Mapping[str, Value], given: Mapping[str, object]) -> ConsumerSettings:
-    """`values`: by CONSUMER_OPTIONS; `given`: what of it was said. ConfigError for what does not go together."""
+    """Derive the settings from `values` (by CONSUMER_OPTIONS). Raise ConfigError if options contradict each other.
+
+    `given` holds the options that were set explicitly.
+    """
 
     def number(name: str) -> int:
         return cast(int, values[name])
@@ -149,7 +156,7 @@ def reset_policy(text: str) -> ResetPolicy:
 
 
 def duration_ms(text: str) -> int:
-    """ISO 8601, as PnDTnHnMnS; ValueError if it is not."""
+    """Parse an ISO 8601 duration of the form PnDTnHnMnS. Raise ValueError if it is malformed."""
     match = _DURATION.match(text)
     if match is None or not any(match.groups()):
         raise ValueError(f"{text!r} is no duration such as P1DT6H or PT30M")

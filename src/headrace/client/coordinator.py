@@ -1,4 +1,4 @@
-"""The coordinator of one group: found when it is first needed, found again when it is doubted; and how often something is tried."""
+"""A group's coordinator, found when first needed and again when in doubt; and retries with backoff."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from headrace.client.frames import UnexpectedAnswer
 from headrace.client.group_settings import GroupSettings
 from headrace.client.groups import find_coordinator
 
-HEARTBEATS = "coordinator"  # and commits: what is answered soon
-JOINS = "join"  # a JoinGroup waits for the whole group, and answers come in the order of the requests
+HEARTBEATS = "coordinator"  # connection purpose for heartbeats and commits, which get a response soon
+JOINS = "join"  # JoinGroup waits for the whole group, and responses arrive in request order
 JITTER = 0.2
-ELSEWHERE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})  # it must be found again
+ELSEWHERE = frozenset(
+    {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+)  # the coordinator must be found again
 PASSING = ELSEWHERE | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 UNREACHABLE = (Disconnected, NoAnswer)
 
@@ -36,7 +38,7 @@ class GroupCoordinator:
         try:
             if self._node_id is None:
                 if self._is_doubted:
-                    await self._cluster.refresh([])  # it may have moved house
+                    await self._cluster.refresh([])  # it may have a new address
                     self._is_doubted = False
                 self._node_id, _ = await find_coordinator(self._cluster, self._settings.group_id)
             return await self._cluster.broker(self._node_id, purpose)
@@ -57,7 +59,11 @@ class GroupCoordinator:
         purpose: str = HEARTBEATS,
         timeout_s: float | None = None,
     ) -> Any:
-        """One of UNREACHABLE, if so: it is looked for again the next time. KafkaError UNSUPPORTED_VERSION of a broker that is too old."""
+        """Send a request in the newest version that both sides support, and return the response.
+
+        Raise one of UNREACHABLE if there is none, and look for the coordinator again the next time. Raise KafkaError
+        UNSUPPORTED_VERSION if the broker is too old.
+        """
         timeout_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -76,17 +82,17 @@ class GroupCoordinator:
 
 
 class Tries:
-    """Of one thing that may take a while: pauses that grow (KIP-580), and an end."""
+    """Retries of one operation, with growing pauses (KIP-580) and a deadline."""
 
     def __init__(self, settings: GroupSettings, timeout_s: float | None = None) -> None:
-        """Without a timeout there is no end."""
+        """Start with no tries; without a timeout there is no deadline."""
         self._settings = settings
         self._count = 0
         self._deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
 
     @property
     def left_s(self) -> float:
-        """Of the time; at most that of one request."""
+        """Return the seconds left, at most the timeout of one request."""
         if self._deadline is None:
             return self._settings.request_timeout_s
         return min(max(0.0, self._deadline - asyncio.get_running_loop().time()), self._settings.request_timeout_s)
@@ -95,7 +101,7 @@ class Tries:
         self._count = 0
 
     async def again(self, error: Exception) -> None:
-        """Returns when it is time for the next try; raises `error` if the time is up before."""
+        """Sleep until the next try is due; raise `error` if the deadline comes first."""
         pause_s = min(self._settings.backoff_s * 2**self._count, self._settings.backoff_s_max)
         pause_s *= random.uniform(1 - JITTER, 1 + JITTER)
         self._count = min(self._count + 1, 30)

@@ -1,6 +1,7 @@
-"""What a fetch brought of one partition, handed out in order as Arrow record batches or as records.
+"""Decodes what a fetch returned for one partition, in order, into Arrow record batches or records.
 
-Control batches and aborted transactions are left out; the position still goes past them, and past gaps of compaction.
+Control batches and aborted transactions are left out; the position still moves past them, and past gaps left by
+compaction.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_AT_ONCE = 64 * 1024
-BYTES_AT_ONCE = 64 << 20  # of decompressed batches that are decoded together
-PLACE_COLUMNS = ("topic", "partition")  # the same in every row
+BYTES_AT_ONCE = 64 << 20  # decompressed bytes that are decoded together
+PLACE_COLUMNS = ("topic", "partition")  # the same value in every row
 ALL_COLUMNS = (*PLACE_COLUMNS, *COLUMN_BITS)
 
 
 class Shape(NamedTuple):
-    """Which columns a record batch has, in this order; what is not named is not copied out of the fetch."""
+    """The columns of a record batch, in order; columns not named are not copied out of the fetch."""
 
     columns: tuple[str, ...] = ("offset", "timestamp", "key", "value", "headers")
     timestamp_unit: str = MILLISECONDS
@@ -73,7 +74,7 @@ class ConsumerRecord(NamedTuple):
     partition: int
     offset: int
     timestamp: int  # milliseconds
-    timestamp_type: int  # 0 as the producer said, 1 as the log appended it
+    timestamp_type: int  # 0: set by the producer, 1: time of the append to the log
     key: bytes | None
     value: bytes | None
     headers: Headers
@@ -83,7 +84,7 @@ RECORD_SHAPE = Shape(("offset", "timestamp", "timestamp_type", "key", "value", "
 
 
 class _Decoded:
-    """Rows of some batches, of which `at` were handed out already."""
+    """Rows of some batches, of which the first `at` have been returned."""
 
     def __init__(self, found: Columns, shape: Shape, next_offset: int, epoch: int) -> None:
         assert found.offsets is not None
@@ -104,7 +105,8 @@ class _Decoded:
 class FetchedBatches:
     """The part of a fetch from its offset to before `end_offset`.
 
-    `position` is the offset after what was handed out, `epoch` the leader epoch of that; `next_offset` is the offset after all of it.
+    `position` is the offset after what was returned, `epoch` the leader epoch there; `next_offset` is the offset after
+    all of it.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class FetchedBatches:
         check_crcs: bool = True,
         constants: Constants | None = None,
     ) -> None:
-        """KafkaError CORRUPT_MESSAGE if not even the first batch is whole."""
+        """Scan the batches. Raise KafkaError CORRUPT_MESSAGE if not even the first one is complete."""
         self.partition = fetched.partition
         self.position = fetched.fetch_offset
         self.epoch = -1
@@ -130,14 +132,17 @@ class FetchedBatches:
             self._batches, self.next_offset, self.last_epoch = _scan(fetched, end_offset)
         except CorruptBatch as error:
             raise self._corrupt(self.position, error) from error
-        self.rows = sum(batch.record_count for batch in self._batches)  # also those below the position
+        self.rows = sum(batch.record_count for batch in self._batches)  # includes rows below the position
 
     @property
     def is_spent(self) -> bool:
         return self.position >= self.next_offset
 
     def take_batch(self, shape: Shape, rows_max: int = ROWS_AT_ONCE) -> pa.RecordBatch | None:
-        """The next rows; None if there are no more. KafkaError CORRUPT_MESSAGE when the next batch is damaged: after all before it."""
+        """Return the next rows, or None if there are no more.
+
+        Raise KafkaError CORRUPT_MESSAGE if the next batch is damaged, after all rows before it have been returned.
+        """
         decoded = self._more(shape, rows_max)
         if decoded is None:
             return None
@@ -153,7 +158,7 @@ class FetchedBatches:
         return batch
 
     def take_records(self, rows_max: int) -> list[ConsumerRecord]:
-        """The next ones, as many at most; none if there are no more. Errors as above."""
+        """Return the next records, at most `rows_max`; none if there are no more. Errors are those of `take_batch`."""
         decoded = self._more(RECORD_SHAPE, rows_max)
         if decoded is None:
             return []
@@ -171,7 +176,7 @@ class FetchedBatches:
             self.position = decoded.offsets[decoded.at]
         else:
             self._decoded = None
-            # Not back, whatever a broker says about the order of its batches.
+            # Never move back, even if a broker's batches are out of order.
             self.position = max(
                 self.position, decoded.next_offset if self._next < len(self._batches) else self.next_offset
             )
@@ -179,7 +184,7 @@ class FetchedBatches:
     def _more(self, shape: Shape, rows_max: int) -> _Decoded | None:
         decoded = self._decoded
         if decoded is not None and decoded.shape != shape:
-            # Somebody else reads on: from the batches again, of which the rows below the position will be left out.
+            # The caller wants another shape: decode the batches again, without the rows below the position.
             self._next, decoded = self._first_with(self.position), None
         while decoded is None and self._next < len(self._batches):
             decoded = self._decode(shape, rows_max)
@@ -213,7 +218,7 @@ class FetchedBatches:
         return _Decoded(found, shape, min(last.last_offset + 1, self.next_offset), last.leader_epoch)
 
     def _sections(self, rows_max: int) -> list[Section]:
-        """Of the next batches, at least one, that go together into one decode."""
+        """Return the sections of the next batches, at least one, that are decoded together."""
         sections: list[Section] = []
         rows = size = 0
         epoch = self._batches[self._next].leader_epoch
@@ -226,7 +231,7 @@ class FetchedBatches:
             except CorruptBatch as error:
                 if not sections:
                     raise self._corrupt(batch.base_offset, error) from error
-                break  # what comes before it is good
+                break  # return the good batches before it first
             rows += batch.record_count
             size += len(sections[-1].records)
             self._next += 1
@@ -252,7 +257,7 @@ class FetchedBatches:
 
 
 def _scan(fetched: FetchedPartition, end_offset: int) -> tuple[list[ScannedBatch], int, int]:
-    """The batches to be read, the offset after all of them, and the last one's leader epoch."""
+    """Return the batches to read, the offset after all of them, and the leader epoch of the last one."""
     whole = _whole_batches(fetched.data)
     start, next_offset, epoch = fetched.fetch_offset, fetched.fetch_offset, -1
     waiting = sorted(fetched.aborted, key=lambda pair: pair[1], reverse=True)
@@ -268,7 +273,7 @@ def _scan(fetched: FetchedPartition, end_offset: int) -> tuple[list[ScannedBatch
         if last_offset >= next_offset:
             next_offset, epoch = last_offset + 1, batch.leader_epoch
         if attributes & CONTROL:
-            open_aborts.discard(batch.producer_id)  # its marker: what comes after it is another transaction
+            open_aborts.discard(batch.producer_id)  # its marker: later batches belong to another transaction
         elif last_offset < start or not batch.record_count:
             continue
         elif not (attributes & TRANSACTIONAL and batch.producer_id in open_aborts):
@@ -279,10 +284,13 @@ def _scan(fetched: FetchedPartition, end_offset: int) -> tuple[list[ScannedBatch
 
 
 def _whole_batches(data: memoryview) -> list[ScannedBatch]:
-    """CorruptBatch if it does not begin with one; what is wrong behind it comes to light when it is fetched itself."""
+    """Scan all complete batches. Raise CorruptBatch if the data does not begin with one.
+
+    Damage further back is found when that part is fetched itself.
+    """
     found, position = scan_batches(data)
     try:
-        for at, header in iterate_any(data[position:]):  # an old format, or nothing
+        for at, header in iterate_any(data[position:]):  # an older format, or nothing
             found.append(
                 ScannedBatch(
                     position + at,
@@ -308,7 +316,7 @@ def _whole_batches(data: memoryview) -> list[ScannedBatch]:
 
 
 def _legacy_section(message: memoryview) -> Section:
-    """Messages of before record batches, made into records; they are rare enough to be taken apart in Python."""
+    """Convert messages older than record batches; they are rare enough to be decoded in Python."""
     header = read_any_header(message)
     records = list(decode_any_records(message, limit=DECODED_BYTES_MAX))
     base_offset = records[0].offset if records else header.base_offset
@@ -338,7 +346,7 @@ def _records(partition: TopicPartition, decoded: _Decoded) -> list[ConsumerRecor
 
 
 class Constants:
-    """The columns that are the same in every row of a partition: made once, cut to length."""
+    """Columns with the same value in every row of a partition: created once, sliced to length."""
 
     def __init__(self, partition: TopicPartition) -> None:
         self._partition = partition

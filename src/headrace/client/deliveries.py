@@ -1,4 +1,4 @@
-"""What became of records that were sent: a future for one, or one for many rows."""
+"""The outcome of sent records: a future for one record, or one for many rows."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from headrace.base.ids import TopicPartition
 class Sent(NamedTuple):
     topic: str
     partition: int
-    offset: int  # -1 with acks=0, where nobody tells
+    offset: int  # -1 with acks=0, as there is no response
     timestamp_ms: int
 
 
 class SentRange(NamedTuple):
-    """Rows that stand one after another in a partition."""
+    """Rows at consecutive offsets of a partition."""
 
     topic: str
     partition: int
@@ -37,11 +37,14 @@ class RecordDelivery:
     def refused(self, error: Exception, count: int) -> None:
         if not self.future.done():
             self.future.set_exception(error)
-            self.future.exception()  # seen: whoever does not look at deliveries is not told of them at exit either
+            self.future.exception()  # mark it as retrieved: no warning at exit for callers that ignore deliveries
 
 
 class RowsDelivery:
-    """`expect` comes before rows are handed on, `all_in` after the last; the first error is the one that is told."""
+    """The delivery of many rows.
+
+    Call `expect` before rows are passed on, and `all_in` after the last. Only the first error is reported.
+    """
 
     def __init__(self, future: asyncio.Future[list[SentRange]]) -> None:
         self.future = future

@@ -1,6 +1,7 @@
-"""One Fetch to one leader for any number of its partitions.
+"""One Fetch request to one leader, for any number of its partitions.
 
-Sessions (KIP-227) are not used: each request says all it wants. No rack is told, so no broker sends us to a follower (KIP-392).
+Fetch sessions (KIP-227) are not used: each request is complete. No rack is sent, so no broker redirects us to a
+follower (KIP-392).
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from headrace.client.cluster import Cluster
 from headrace.client.frames import UnexpectedAnswer
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 
-FETCH = "fetch"  # the purpose of the connections: a fetch may wait long, and answers come in order
+FETCH = "fetch"  # connection purpose: a fetch may wait long, and responses arrive in request order
 BY_ID_VERSION_MIN = 13
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
-# Another leader, or the same one a little later, answers better.
+# Errors that may pass: another leader, or the same one a little later, may succeed.
 PASSING = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -49,38 +50,42 @@ class FetchSettings(NamedTuple):
 class FetchTarget(NamedTuple):
     partition: TopicPartition
     offset: int
-    # Leader epoch of the record before `offset`, if the leader has changed since; the broker then says where its log differs from ours.
+    # leader epoch of the record before `offset` if the leader has changed since; the broker then reports where its log
+    # differs
     last_epoch: int = -1
 
 
 class FetchedPartition(NamedTuple):
     partition: TopicPartition
     fetch_offset: int
-    data: memoryview  # whole batches, and perhaps the beginning of another one; the first may begin below the offset
+    data: memoryview  # complete batches, perhaps followed by a partial one; the first may begin below the offset
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
-    aborted: list[tuple[int, int]]  # producer id, first offset; none unless READ_COMMITTED was asked for
+    aborted: list[tuple[int, int]]  # producer id and first offset; empty unless READ_COMMITTED was requested
     error: ErrorCode
-    diverges_at: int | None = None  # the log was truncated below the offset: this is where the two agree
-    isolation: int = READ_UNCOMMITTED  # that was asked for
+    diverges_at: int | None = (
+        None  # offset up to which both logs agree, if the log was truncated below the fetch offset
+    )
+    isolation: int = READ_UNCOMMITTED  # the requested isolation level
 
     @property
     def end_offset(self) -> int:
-        """How far one may read now."""
+        """Return the offset up to which records may be read now."""
         return self.last_stable_offset if self.isolation == READ_COMMITTED else self.high_watermark
 
 
 async def fetch_from(
     cluster: Cluster, node_id: int, targets: Sequence[FetchTarget], settings: FetchSettings
 ) -> list[FetchedPartition]:
-    """What the broker gives, in its order; partitions that it says nothing about are left out.
+    """Fetch from one broker and return its partitions, in its order; it may leave some out.
 
-    Disconnected or NoAnswer if it does not answer, UnexpectedAnswer for what was not asked, KafkaError if all of it is refused.
+    Raise Disconnected or NoAnswer if it does not respond, UnexpectedAnswer for a partition that was not requested,
+    KafkaError if the whole request is refused.
     """
     connection = await cluster.broker(node_id, FETCH)
     ids = {target.partition.topic: cluster.topic_id(target.partition.topic) for target in targets}
-    # A cluster that was not told to use topic ids gives none, whatever its brokers could do.
+    # A cluster that does not use topic ids reports none, whatever its brokers support.
     version = connection.version_for(FetchRequest, BY_ID_VERSION_MIN - 1 if ZERO_UUID in ids.values() else None)
     by_topic: dict[str, list[FetchRequest.FetchPartition]] = defaultdict(list)
     for partition, offset, last_epoch in targets:

@@ -1,4 +1,4 @@
-"""Requests and responses as frames, seen from the client's side."""
+"""Frames of requests and responses, as a client encodes and decodes them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _SIZE = Struct(">i")
 
 
 class UnexpectedAnswer(HeadraceError):
-    """The other side answered something that does not belong to the request; the connection is of no use any more."""
+    """A response does not match its request, and the connection is unusable; or the broker lacks an API."""
 
 
 def encode_request(message: Any, version: int, correlation_id: int, client_id: str) -> list[bytes | memoryview]:
-    """The parts of a frame; records stay as they are."""
+    """Return the parts of a frame; records are not copied."""
     header = request_header(message.facts.api_key, version, correlation_id, client_id)
-    parts: list[Any] = codec(type(message), version).encode_parts(message)  # nothing that we ask lies in files
+    parts: list[Any] = codec(type(message), version).encode_parts(message)  # no request has parts in files
     size = len(header) + sum(map(len, parts))
     return [_SIZE.pack(size) + header + parts[0], *parts[1:]]
 
 
 def decode_response(key: int, version: int, correlation_id: int, frame: memoryview) -> Any:
-    """`frame` is without its size."""
+    """Decode a frame without its size. Raise UnexpectedAnswer if it belongs to another request."""
     found, position = read_response_header(key, version, frame)
     if found != correlation_id:
         raise UnexpectedAnswer(f"expected the answer to request {correlation_id}, got the one to {found}")

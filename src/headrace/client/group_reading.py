@@ -1,4 +1,4 @@
-"""A consumer's part in its group: who it is, what it commits and when, and what happens to its positions when partitions come and go."""
+"""A consumer's part in its group: membership, commits, and positions as partitions are assigned and revoked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ Callback = Callable[[frozenset[TopicPartition]], Awaitable[object] | object]
 
 
 class Callbacks(NamedTuple):
-    """Of the application; each may be a coroutine function. Without `on_lost`, `on_revoked` hears of lost partitions too, as with Kafka."""
+    """The application's callbacks; each may be a coroutine function.
+
+    Without `on_lost`, `on_revoked` is called for lost partitions too, as in Kafka.
+    """
 
     on_assigned: Callback | None = None
     on_revoked: Callback | None = None
@@ -53,7 +56,7 @@ class GroupReading:
         self._sensors = sensors
         self._loop = asyncio.get_running_loop()
         self._commits = Commits(cluster, values)
-        self._in_order = asyncio.Lock()  # so that an older commit does not come after a newer one
+        self._in_order = asyncio.Lock()  # keeps commits in order: an older one must not follow a newer one
         self._member: Member | None = None
         self._callbacks = Callbacks()
         self._auto: asyncio.Task[None] | None = None
@@ -73,13 +76,13 @@ class GroupReading:
         self._member.subscribe(subscription)
 
     async def poll(self, timeout_s: float) -> None:
-        """Joins, and hands partitions over, as far as is due; commits if it is time."""
+        """Join and hand over partitions as far as is due; commit if it is time."""
         self._auto_commit()
         if self._member is not None:
             await self._member.poll(timeout_s)
 
     async def leave(self, timeout_s: float) -> None:
-        """What was read is committed by `revoked`, if there was a membership."""
+        """Leave the group, if a member; `revoked` commits what was read if automatic commits are on."""
         if self._member is not None:
             await self._member.leave(timeout_s)
             self._member = None
@@ -108,7 +111,10 @@ class GroupReading:
         return await self._commits.committed(partitions, self.metadata, timeout_s, lambda: self.metadata)
 
     def _auto_commit(self) -> None:
-        """What the polls before this one gave. One at a time: the next one commits all that this one does, and more."""
+        """Start a commit of what earlier polls returned, if it is time.
+
+        Only one runs at a time: the next one commits all that this one does, and more.
+        """
         every_s = self._settings.auto_commit_s
         if every_s is None or self._auto is not None or self._loop.time() < self._auto_at:
             return
@@ -126,7 +132,7 @@ class GroupReading:
             self._auto = None
 
     async def _commit_before(self, timeout_s: float) -> None:
-        """Before partitions are given up. A failure means that their records are read again, by whoever gets them."""
+        """Commit before partitions are given up. If that fails, their next owner reads the records again."""
         if self._settings.auto_commit_s is None:
             return
         if self._auto is not None:
@@ -143,7 +149,7 @@ class GroupReading:
             await self._commit_before(self._settings.api_timeout_s)
         try:
             await self._tell(self._callbacks.on_revoked, partitions)
-        finally:  # whatever a callback raises: they are not ours any more
+        finally:  # even if the callback raises, they are no longer ours
             self._positions.remove(partitions)
 
     async def lost(self, partitions: frozenset[TopicPartition]) -> None:

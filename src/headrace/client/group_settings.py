@@ -1,4 +1,4 @@
-"""The options that members of groups and their commits go by, read once from a consumer's values."""
+"""Settings of group members and their commits, read once from a consumer's option values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.base.errors import ConfigError
 from headrace.base.options import Value
 
 CLASSIC, CONSUMER = "classic", "consumer"
-# What becomes of a membership when a consumer closes (KIP-1092). By default static members stay, to come back.
+# What happens to the membership when a consumer closes (KIP-1092). By default static members stay, to come back.
 DEFAULT_OPERATION, LEAVE_GROUP, REMAIN_IN_GROUP = "default", "leave_group", "remain_in_group"
 
 
@@ -67,7 +67,7 @@ def group_settings(values: Mapping[str, Value]) -> GroupSettings:
 
 
 def _text(values: Mapping[str, Value], name: str) -> str | None:
-    """None for an empty one: nobody is in no rack, and no instance has no name."""
+    """Return the option's text, or None if it is empty: an empty rack or instance id means none."""
     value = values[name]
     return str(value) if value else None
 

@@ -1,4 +1,4 @@
-"""Groups as an administrator sees them: who is in one, what it has committed, and how that is changed."""
+"""Groups as an administrator sees them: members, committed offsets, and how to change those."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from headrace.protocol.messages.offset_commit import OffsetCommitRequest, Offset
 from headrace.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 
-BY_NAME_VERSION_MAX = 9  # of OffsetCommit and OffsetFetch: from 10 on topics go by their ids
+BY_NAME_VERSION_MAX = 9  # version of OffsetCommit and OffsetFetch; from 10 on, topics are identified by id
 MANY_KEYS_VERSION_MIN = 4
 MANY_GROUPS_VERSION_MIN = 8
 ASSIGNMENT_VERSION_MAX = 3
-GROUP, TRANSACTION = 0, 1  # what FindCoordinator finds one for
+GROUP, TRANSACTION = 0, 1  # key types of FindCoordinator
 _KEYS = ("group", "transactional id")
 _PASSING = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -53,7 +53,7 @@ class Member(NamedTuple):
     client_id: str
     host: str
     assigned: list[TopicPartition]
-    target: list[TopicPartition] | None = None  # of consumer groups: what it is to get
+    target: list[TopicPartition] | None = None  # target assignment, for consumer groups only
     epoch: int | None = None
 
 
@@ -78,7 +78,7 @@ class Committed(NamedTuple):
 
 
 async def find_coordinator(cluster: Cluster, key: str, key_type: int = GROUP) -> tuple[int, Connection]:
-    """Its id, and the way to it; waits, within the cluster's timeout, for one that is being made."""
+    """Return the coordinator's id and a connection, waiting up to the cluster's timeout until it is available."""
     deadline = asyncio.get_running_loop().time() + cluster.timeout_s
     while True:
         connection = await cluster.any_broker()
@@ -100,7 +100,7 @@ async def find_coordinator(cluster: Cluster, key: str, key_type: int = GROUP) ->
 
 
 async def list_groups(cluster: Cluster, states: Sequence[str], types: Sequence[str]) -> list[ListedGroup]:
-    """Of all brokers: each knows those that it coordinates."""
+    """Return the groups of all brokers; each broker knows those that it coordinates."""
     listed = []
     for node_id in await cluster.brokers():
         request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
@@ -114,13 +114,13 @@ async def list_groups(cluster: Cluster, states: Sequence[str], types: Sequence[s
 
 
 async def describe_group(cluster: Cluster, group: str) -> GroupInfo:
-    """KafkaError GROUP_ID_NOT_FOUND if nobody knows it."""
+    """Describe a group. Raise KafkaError GROUP_ID_NOT_FOUND if it does not exist."""
     node_id, connection = await find_coordinator(cluster, group)
     try:
         request = ConsumerGroupDescribeRequest(group_ids=[group])
         modern: ConsumerGroupDescribeResponse = await connection.request(request)
     except UnexpectedAnswer:
-        pass  # a broker of before KIP-848 knows classic groups only
+        pass  # brokers before KIP-848 only know classic groups
     else:
         code = ErrorCode(modern.groups[0].error_code)
         if code is ErrorCode.NONE:
@@ -185,7 +185,7 @@ def _classic_group(found: DescribeGroupsResponse.DescribedGroup, node_id: int) -
 
 
 def _embedded_assignment(data: bytes) -> list[TopicPartition]:
-    """What the members of a classic group tell each other: bytes that nobody has checked."""
+    """Decode the assignment of a classic group's member; malformed data, which no broker checks, yields nothing."""
     if len(data) < 2:
         return []
     version = min(int.from_bytes(data[:2], "big"), ASSIGNMENT_VERSION_MAX)
@@ -199,7 +199,7 @@ def _embedded_assignment(data: bytes) -> list[TopicPartition]:
 
 
 async def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Committed]:
-    """All that a group has committed."""
+    """Return all offsets that a group has committed."""
     _, connection = await find_coordinator(cluster, group)
     version = connection.version_for(OffsetFetchRequest, BY_NAME_VERSION_MAX)
     if version >= MANY_GROUPS_VERSION_MIN:
@@ -225,7 +225,7 @@ async def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition
 async def commit_offsets(
     cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, ErrorCode]:
-    """As an administrator, who is no member: a group with members refuses."""
+    """Commit offsets without being a member and return the error codes; a group with members refuses."""
     _, connection = await find_coordinator(cluster, group)
     version = connection.version_for(OffsetCommitRequest, BY_NAME_VERSION_MAX)
     topics: dict[str, list[OffsetCommitRequest.OffsetCommitRequestPartition]] = defaultdict(list)

@@ -1,5 +1,8 @@
-"""Transactions that hang (KIP-664): open on a partition, and their coordinator will not end them there, so that readers of committed
-records would wait for ever. Found by asking the partitions first, then the coordinators, then the partitions again."""
+"""Finds and aborts hanging transactions (KIP-664).
+
+Such a transaction is open on a partition, but its coordinator will not end it there, so consumers of committed records
+would wait forever. To find them, the partitions are queried first, then the coordinators, then the partitions again.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ from headrace.client.transactions import (
 )
 
 PARTITIONS_AT_ONCE = 500
-LATE_MS = 5 * 60_000  # beyond its timeout, before a transaction that is still open is suspicious
+LATE_MS = 5 * 60_000  # how long after its timeout an open transaction is suspicious, in milliseconds
 _TO_BE_ENDED = (ONGOING, "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
 class NotHanging(HeadraceError):
-    """There is nothing to abort: no such transaction is open, or it has a coordinator that will end it."""
+    """There is nothing to abort: no such transaction is open, or its coordinator will end it."""
 
 
 class HangingTransaction(NamedTuple):
@@ -39,7 +42,7 @@ class HangingTransaction(NamedTuple):
 
 
 class Search(NamedTuple):
-    """Where to look: everywhere, or in one topic, one partition of it, what one broker leads."""
+    """Where to look: everywhere, or in one topic, one partition of it, or the partitions that one broker leads."""
 
     topic: str | None = None
     partition: int | None = None
@@ -48,11 +51,14 @@ class Search(NamedTuple):
 
 class Found(NamedTuple):
     hanging: list[HangingTransaction]
-    refused: dict[TopicPartition, KafkaError]  # what could not be looked at
+    refused: dict[TopicPartition, KafkaError]  # partitions that could not be queried
 
 
 def why_hanging(open_: ActiveProducer, known: TransactionInfo | None) -> str | None:
-    """None: its coordinator will end it. One that is being ended may have the next epoch already (KIP-890)."""
+    """Return why a transaction hangs, or None if its coordinator will end it.
+
+    A transaction that is being ended may have the next epoch already (KIP-890).
+    """
     if known is None or known.producer_id != open_.producer_id:
         return "no coordinator knows its producer"
     if known.state not in _TO_BE_ENDED:
@@ -65,7 +71,10 @@ def why_hanging(open_: ActiveProducer, known: TransactionInfo | None) -> str | N
 
 
 async def find_hanging(cluster: Cluster, where: Search, *, timeout_ms: int, now_ms: int) -> Found:
-    """Among those that are open for longer than `timeout_ms`, the longest that producers may ask for, and LATE_MS more."""
+    """Find hanging transactions among those open for longer than `timeout_ms` plus LATE_MS.
+
+    `timeout_ms` is the longest timeout that producers may request.
+    """
     led = await _partitions(cluster, where)
     refused = {one: KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, str(one)) for one in led.pop(-1, [])}
     open_ = [
@@ -81,7 +90,7 @@ async def find_hanging(cluster: Cluster, where: Search, *, timeout_ms: int, now_
         if reason is not None:
             hanging.append(HangingTransaction(one, found.transactional_id if found else None, reason))
     if hanging:
-        # A second look, AFTER the coordinators were asked: what they have ended meanwhile they had forgotten rightly.
+        # Query the partitions again, AFTER the coordinators: transactions that ended meanwhile were rightly forgotten.
         suspects = {one.producer.partition for one in hanging}
         led = {broker: [one for one in some if one in suspects] for broker, some in led.items()}
         still = {_identity(one) for one in await _open_transactions(cluster, led, refused)}
@@ -94,7 +103,10 @@ def _identity(open_: ActiveProducer) -> tuple[TopicPartition, int, int | None]:
 
 
 async def _partitions(cluster: Cluster, where: Search) -> dict[int, list[TopicPartition]]:
-    """By their leaders; -1 has what nobody leads. KafkaError for a topic or partition that is not there."""
+    """Return the partitions by leader; -1 holds those without one.
+
+    Raise KafkaError for a topic or partition that does not exist.
+    """
     if where.broker is not None:
         await cluster.broker(where.broker)
     found: dict[int, list[TopicPartition]] = defaultdict(list)
@@ -123,7 +135,7 @@ async def _open_transactions(
 
 
 async def _known_transactions(cluster: Cluster, producer_ids: Collection[int]) -> dict[int, TransactionInfo]:
-    """By producer ids; those that no coordinator knows are not in it."""
+    """Return transactions by producer id, without those that no coordinator knows."""
     if not producer_ids:
         return {}
     known = {}
@@ -131,13 +143,16 @@ async def _known_transactions(cluster: Cluster, producer_ids: Collection[int]) -
         try:
             known[one.producer_id] = await describe_transaction(cluster, one.transactional_id)
         except KafkaError as error:
-            if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:  # it was forgotten since
+            if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:  # forgotten since it was listed
                 raise
     return known
 
 
 async def abort_hanging(cluster: Cluster, partition: TopicPartition, start_offset: int) -> ActiveProducer:
-    """NotHanging, and nothing is done, if no transaction is open from there on or its coordinator will end it."""
+    """Abort the hanging transaction that starts at this offset, and return its producer.
+
+    Raise NotHanging, without any change, if no transaction is open from there or its coordinator will end it.
+    """
     producers = await describe_producers(cluster, partition)
     found = next((one for one in producers if one.start_offset == start_offset), None)
     if found is None:

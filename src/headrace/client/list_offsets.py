@@ -1,4 +1,4 @@
-"""Offsets of partitions: the first, the end, or the first at or after a time; one request to each leader."""
+"""Looks up offsets of partitions (first, end, or first at or after a time), with one request to each leader."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from headrace.client.fetching import PASSING, READ_UNCOMMITTED, known_code
 from headrace.client.frames import UnexpectedAnswer
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 
-LATEST, EARLIEST = -1, -2  # instead of a time in milliseconds
+LATEST, EARLIEST = -1, -2  # in place of a timestamp in milliseconds
 NO_OFFSET = -1
-CONSUMER = -1  # as the replica that asks
+CONSUMER = -1  # replica id of a consumer
 
 
 class ListedOffset(NamedTuple):
-    offset: int  # NO_OFFSET if there is no record at or after the time
+    offset: int  # NO_OFFSET if no record is at or after the time
     timestamp: int
     leader_epoch: int
 
@@ -33,9 +33,10 @@ async def list_offsets(
     isolation: int = READ_UNCOMMITTED,
     timeout_s: float | None = None,
 ) -> dict[TopicPartition, ListedOffset]:
-    """By the times that are wanted; with READ_COMMITTED the end is the last stable offset.
+    """Return an offset for each wanted timestamp; with READ_COMMITTED, the end is the last stable offset.
 
-    KafkaError if one of them cannot be told: at once for a partition that does not exist, else when the time is up (the cluster's).
+    Raise KafkaError if one cannot be found: at once if its partition does not exist, else after the timeout (default:
+    the cluster's).
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + (cluster.timeout_s if timeout_s is None else timeout_s)
@@ -63,7 +64,7 @@ async def _ask_leaders(
     found: dict[TopicPartition, ListedOffset],
     isolation: int,
 ) -> dict[TopicPartition, Exception]:
-    """Adds to `found` what could be told; gives those for which it is worth to ask again, and why."""
+    """Request what is missing in `found` and add it there; return the partitions to retry, with the reasons."""
     failures: dict[TopicPartition, Exception] = {}
     by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
     for partition in wanted:
@@ -97,7 +98,7 @@ async def _leader(cluster: Cluster, partition: TopicPartition) -> int:
     try:
         return await cluster.leader_id(partition)
     except KafkaError as error:
-        # Nobody leads it now, or it does not exist at all: that is another thing to say, and not worth waiting for.
+        # A missing partition is another error than a missing leader, and not worth waiting for.
         if error.code is ErrorCode.LEADER_NOT_AVAILABLE:
             answer = await cluster.refresh([partition.topic])
             indexes = [one.partition_index for topic in answer.topics for one in topic.partitions]

@@ -1,4 +1,4 @@
-"""A thread with an event loop, for whoever cannot await; and what a process has one of, which a child of a fork must make anew."""
+"""A thread with an event loop for blocking callers, and per-process instances that a forked child creates anew."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LoopThread:
         self.loop.run_forever()
 
     def close(self) -> None:
-        """End what is under way, the thread and the loop; for threads that are not kept as long as the process."""
+        """End all tasks, the thread and the loop; for threads that do not live as long as the process."""
 
         async def end_all() -> None:
             await end_tasks([task for task in asyncio.all_tasks() if task is not asyncio.current_task()])
@@ -54,7 +54,10 @@ class LoopThread:
             raise HeadraceError("this client was made by another process, before a fork; make one here")
 
     def do(self, work: Coroutine[Any, Any, T], meanwhile: Callable[[Future[T]], None] | None = None) -> T:
-        """Waits for it, and can be interrupted: then the work is given up, too. `meanwhile` returns when there is nothing else to do."""
+        """Run `work` in the loop and return its result; an interrupt cancels the work.
+
+        `meanwhile` is called with the future first; it returns when this thread has nothing left to do.
+        """
         if threading.current_thread() is self._thread:
             work.close()
             raise HeadraceError("the thread of the event loop cannot wait for itself: use the asyncio client there")
@@ -69,7 +72,10 @@ class LoopThread:
 
 
 class OneForEachProcess(Generic[Has]):
-    """Made when it is first asked for. A child of a fork has none of its parent's threads, and must not use its connections."""
+    """Creates one instance per process, on first use.
+
+    A forked child has none of its parent's threads, and must not use its connections.
+    """
 
     def __init__(self, make: Callable[[], Has]) -> None:
         self._make = make
@@ -85,5 +91,5 @@ class OneForEachProcess(Generic[Has]):
             return self._made
 
     def _after_fork(self) -> None:
-        """The lock may have been held by a thread that is not here."""
+        """Replace the lock, which a thread that does not exist here may have held."""
         self._lock = threading.Lock()

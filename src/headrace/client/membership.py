@@ -1,7 +1,7 @@
-"""The port between a consumer and its group: what a consumer needs of a member, and what a member tells its consumer.
+"""The port between a consumer and its group: what a consumer needs of a member, and what a member reports to it.
 
-A member keeps itself alive by heartbeats of its own (a background task), but hands partitions over only inside `poll`, that is while the
-application is not working on records: so whatever a callback says about a partition is true until the next poll.
+A member stays alive by heartbeats from a background task, but hands partitions over only inside `poll`, while the
+application is not processing records. So whatever a callback says about a partition is true until the next poll.
 """
 
 from __future__ import annotations
@@ -15,86 +15,96 @@ NO_GENERATION = -1
 
 
 class Subscription(NamedTuple):
-    """Topics by name, or those that a pattern (RE2) matches as a whole."""
+    """Topics by name, or the topics whose whole name a pattern (RE2) matches."""
 
     topics: frozenset[str] = frozenset()
     pattern: str | None = None
 
 
 class GroupMetadata(NamedTuple):
-    """Who commits: all a coordinator wants to know, also for offsets in a transaction. Without a membership only the group is named."""
+    """Identifies who commits, also for offsets in a transaction; without a membership, only the group is named."""
 
     group_id: str
-    generation: int = NO_GENERATION  # of the group (classic) or of the member (its epoch, KIP-848)
+    generation: int = NO_GENERATION  # generation of the group (classic) or epoch of the member (KIP-848)
     member_id: str = ""
     instance_id: str | None = None
 
 
 class CommittedOffset(NamedTuple):
-    offset: int  # of the next record to read
-    leader_epoch: int = -1  # of the last one that was read; -1 unknown
+    offset: int  # offset of the next record to read
+    leader_epoch: int = -1  # leader epoch of the last record read; -1: unknown
     metadata: str = ""
 
 
 class RebalanceListener(Protocol):
-    """The consumer, as its member sees it. The coroutines are awaited inside `Member.poll`: lost or revoked first, then assigned."""
+    """The consumer, as its member sees it.
+
+    The coroutines are awaited inside `Member.poll`: lost or revoked first, then assigned.
+    """
 
     async def revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """They are still ours: the consumer commits (if it does so by itself), asks the application, and stops reading them."""
+        """Commit if automatic commits are on, call the callback, and stop reading; the partitions are still ours."""
         ...
 
     async def lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """They are somebody else's already (fenced, session over): nothing can be committed any more."""
+        """Stop reading partitions that another member may own (fenced, session over); commits are impossible."""
         ...
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """What is new, and only that; called (with nothing) also when a rebalance brought nothing new."""
+        """Start reading the new partitions; also called, with none, after a rebalance that brought none."""
         ...
 
     def wake(self) -> None:
-        """`poll` has something to do: a consumer that waits for records stops waiting."""
+        """Interrupt a consumer that waits for records, because `poll` has something to do."""
         ...
 
 
 class Member(Protocol):
-    """Made by `ClassicMember(cluster, values, listener)` or `ConsumerMember(cluster, values, listener)`; values are consumer_options'."""
+    """A group member: `ClassicMember(cluster, values, listener)` or `ConsumerMember(cluster, values, listener)`.
+
+    The values are those of consumer_options.
+    """
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """What may be read now."""
+        """Return the partitions that may be read now."""
         ...
 
     @property
     def group_metadata(self) -> GroupMetadata: ...
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Takes effect with the next `poll`."""
+        """Change the subscription, with effect from the next `poll`."""
         ...
 
     async def poll(self, timeout_s: float) -> bool:
-        """Joins, rejoins and hands partitions over as far as is due; quick and without a suspension when nothing is due.
+        """Join, rejoin and hand over partitions as far as is due; fast, and without suspending, if nothing is due.
 
-        False if the time was up before the member had a settled assignment (ask again: nothing is lost by it). Also the sign of life for
-        max.poll.interval.ms. KafkaError for what another try does not mend (GROUP_AUTHORIZATION_FAILED, FENCED_INSTANCE_ID, …).
+        Return False if the time was up before the member had a settled assignment; it is safe to call this again. This
+        is also the sign of life for max.poll.interval.ms. Raise KafkaError for errors that a retry does not fix
+        (GROUP_AUTHORIZATION_FAILED, FENCED_INSTANCE_ID, …).
         """
         ...
 
     async def leave(self, timeout_s: float) -> None:
-        """Revokes all (`revoked`, or `lost` if it is), leaves unless static, ends its tasks; never raises for a lost coordinator."""
+        """Revoke all partitions (or report them as lost), leave the group unless static, and end all tasks.
+
+        An unreachable coordinator is not an error.
+        """
         ...
 
 
 class GroupOffsets(Protocol):
-    """Offsets of a group, with or without a membership: `Commits(cluster, values)` of commits.py."""
+    """The committed offsets of a group, with or without a membership: `Commits(cluster, values)` of commits.py."""
 
     async def commit(
         self, offsets: Mapping[TopicPartition, CommittedOffset], group: GroupMetadata, timeout_s: float
     ) -> None:
-        """All or KafkaError; retries what may be retried within the time."""
+        """Commit all offsets or raise KafkaError; retriable errors are retried within the timeout."""
         ...
 
     async def committed(
         self, partitions: Collection[TopicPartition], group: GroupMetadata, timeout_s: float
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Without those for which nothing is committed; waits for pending transactional offsets (require_stable)."""
+        """Return committed offsets without partitions that have none; wait for pending ones (require_stable)."""
         ...

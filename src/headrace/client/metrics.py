@@ -1,10 +1,10 @@
-"""What a client has done, in Kafka's names: totals, and rates, averages and maxima over the last samples.
+"""Client metrics with Kafka's names: totals, and rates, averages and maxima over the last samples.
 
     sent = metrics.sensor("record-send", "rate", "total")
     sent.record(500)
     metrics.read()["record-send-rate"]
 
-A sensor costs a few additions: record once for a batch or a request, not once for a record.
+A sensor costs a few additions: record once per batch or request, not once per record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Sample:
 
 
 class Sensor:
-    """Values as they come; what is told of them are the kinds that it was made with."""
+    """Records values; the kinds it is created with are reported."""
 
     __slots__ = ("_now", "_samples", "total")
 
@@ -38,7 +38,7 @@ class Sensor:
         self.total = 0.0
 
     def record(self, value: float = 1.0, times: int = 1) -> None:
-        """`times` records whose sum is `value`: an average is over them, a maximum takes their mean."""
+        """Record `times` values whose sum is `value`: the average is over all of them, the maximum takes their mean."""
         now = self._now()
         sample = self._samples[-1]
         if now - sample.start >= WINDOW_S:
@@ -47,7 +47,7 @@ class Sensor:
         sample.sum += value
         sample.count += times
         largest = value if times == 1 else value / times
-        if not sample.max >= largest:  # also if it is not a number yet
+        if not sample.max >= largest:  # also if max is still NaN
             sample.max = largest
 
     def _next_sample(self, now: float) -> _Sample:
@@ -72,20 +72,20 @@ class Sensor:
 
     @staticmethod
     def _elapsed(samples: list[_Sample], now: float) -> float:
-        """As Kafka does: a client that has just begun is not said to be very fast, so a span is at least one window."""
+        """Return the time span of the samples, at least one window as in Kafka: a new client reports no huge rates."""
         elapsed = now - samples[0].start if samples else WINDOW_S
         return max(elapsed, WINDOW_S * (SAMPLES - 1))
 
 
 class Metrics:
-    """Of one client; `now` gives seconds that only go forward."""
+    """The metrics of one client; `now` returns monotonic seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._read: dict[str, Callable[[], float]] = {}
 
     def sensor(self, name: str, *kinds: str) -> Sensor:
-        """Told as `name-kind` for each kind: rate, total, avg, max."""
+        """Create a sensor, reported as `name-kind` for each kind: rate, total, avg, max."""
         assert kinds and set(kinds) <= set(KINDS)
         sensor = Sensor(self._now)
         for kind in kinds:
@@ -93,7 +93,7 @@ class Metrics:
         return sensor
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """A value that is looked up when it is asked for."""
+        """Add a value that is looked up when metrics are read."""
         self._read[name] = read
 
     def read(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""From a mapping in Kafka's names to values, and from values to a cluster: how every client begins."""
+"""The first steps of every client: from options to values, and from values to a cluster."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ _LOG = logging.getLogger("headrace.client")
 def client_values(
     given: Mapping[str, object], table: OptionTable, warn: Callable[[str], None] = _LOG.warning
 ) -> dict[str, Value]:
-    """All options of the table, as given or by default. ConfigError names the one that cannot be used; one that nobody knows, or that
-    has no effect, is a warning, as with Kafka."""
+    """Return the values of all options in the table, as given or by default.
+
+    Raise ConfigError naming an option that cannot be used. As in Kafka, options that are unknown or have no effect only
+    cause a warning.
+    """
     values: dict[str, Value] = {name: option.default for name, option in table.items()}
     for name, value in given.items():
         option = table.get(name)
@@ -60,7 +63,7 @@ def addresses(text: str, option: str = "bootstrap.servers") -> list[tuple[str, i
 
 
 def open_cluster(values: Mapping[str, Value], bootstrap: list[tuple[str, int]] | None = None) -> Cluster:
-    """Nobody is asked yet. `bootstrap` is for whoever has the addresses from elsewhere than bootstrap.servers."""
+    """Create a cluster without connecting yet. `bootstrap` replaces the addresses of bootstrap.servers."""
     servers, timeout_ms = values["bootstrap.servers"], values["request.timeout.ms"]
     assert isinstance(servers, list) and isinstance(timeout_ms, int)
     if bootstrap is None:

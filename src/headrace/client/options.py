@@ -1,4 +1,4 @@
-"""Options of a client, in Kafka's names: how it reaches a cluster and says who it is."""
+"""Client options with Kafka's names: how a client connects to a cluster and authenticates."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CONNECTION_OPTIONS = (
     ),
 )
 
-# Of the command line and other short-lived clients; a producer and a consumer have tables of their own.
+# Options of the command line and other short-lived clients; producers and consumers have their own tables.
 CLIENT_OPTIONS = OptionTable(
     *CONNECTION_OPTIONS,
     Option("client.id", Kind.STRING, "headrace-cli", "the name that brokers log"),

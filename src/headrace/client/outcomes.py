@@ -1,4 +1,4 @@
-"""What becomes of a batch after an answer, or without one: delivered, sent again after a pause, split, or given up."""
+"""Decides what happens to a batch after a response or without one: deliver, retry after a pause, split, or give up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.client.producer_options import ProducerSettings
 from headrace.client.sequences import Sequences, Verdict
 from headrace.protocol.messages.produce import ProduceResponse
 
-# The leader is another one than we think, or cannot be the leader any more.
+# Errors after which the known leader is in doubt.
 _DOUBTS = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -34,19 +34,19 @@ _DOUBTS = frozenset(
 
 
 class Transaction(Protocol):
-    """What the sender needs of one."""
+    """A transaction, as the sender sees it."""
 
     @property
     def transactional_id(self) -> str: ...
 
     @property
     def is_implicit(self) -> bool:
-        """Whether batches add their partitions themselves."""
+        """Return whether batches add their partitions to the transaction themselves."""
         ...
 
     @property
     def error(self) -> KafkaError | None:
-        """Why it cannot be committed any more."""
+        """Return why the transaction can no longer be committed, or None."""
         ...
 
     def admits(self, batch: ProducerBatch) -> bool: ...
@@ -62,7 +62,7 @@ def error_code(number: int) -> ErrorCode:
 
 
 class Outcomes:
-    """`release` gets the bytes of buffer.memory that a batch held."""
+    """Applies the outcomes of batches; `release` is called with the bytes of buffer.memory that a batch held."""
 
     def __init__(
         self,
@@ -86,9 +86,8 @@ class Outcomes:
         self._chance = chance
         self._now = now
         self._release = release
-        self.bytes_max: dict[
-            str, int
-        ] = {}  # of a batch, before compression, for topics that took none of twice as many
+        # Largest batch in bytes, before compression, of topics that refused one of twice the size.
+        self.bytes_max: dict[str, int] = {}
 
     def answered(self, batch: ProducerBatch, said: ProduceResponse.PartitionProduceResponse | None) -> None:
         if said is None:
@@ -104,11 +103,11 @@ class Outcomes:
             self._refused(batch, code, reason(said), said.log_start_offset)
 
     def unanswered(self, batch: ProducerBatch) -> None:
-        """acks=0: it is out, and that is all."""
+        """Complete a batch with acks=0: it was sent, and there is no response."""
         self._succeed(batch, -1, -1)
 
     def lost(self, batch: ProducerBatch, why: str) -> None:
-        """No answer: it may have been written or not."""
+        """Handle a missing response: the batch may or may not have been written."""
         self._returned(batch)
         self._refused(batch, ErrorCode.NETWORK_EXCEPTION, why, -1)
 
@@ -165,7 +164,7 @@ class Outcomes:
             self.give_up(batch, self._too_late(batch), written=None)
 
     def expire_on_wire(self, batch: ProducerBatch) -> None:
-        """Whoever waits is told now; its sequence stays taken until the answer is there, or the connection is gone."""
+        """Fail the delivery now; the sequence stays in use until the response arrives or the connection is lost."""
         error = self._too_late(batch)
         self._metrics.errors.record(batch.count)
         if self._transaction is not None:
@@ -173,7 +172,7 @@ class Outcomes:
         batch.refuse(error)
 
     def give_up(self, batch: ProducerBatch, error: Exception, *, written: bool | None) -> None:
-        """Of a batch that is in no queue and not on the wire."""
+        """Fail a batch that is neither queued nor on the wire."""
         if self._sequences is not None:
             self._sequences.failed(batch, written=written)
         if not batch.is_done:

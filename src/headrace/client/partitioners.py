@@ -1,6 +1,6 @@
-"""Which partition a record goes to: by the hash of its key, as Java's client has it, else to one partition until a batch is full.
+"""Chooses partitions: by the hash of the key as in Java's client, else one partition until a batch is full.
 
-The sticky choice (KIP-794) fills whole batches, and with `adaptive` gives more to partitions whose queues are short.
+The sticky choice (KIP-794) fills whole batches, and with `adaptive` prefers partitions with short queues.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from random import Random
 
-# topic, key, value, how many partitions there are: the number of one of them, or None for the sticky one
+# From topic, key, value and partition count to a partition, or None for the sticky one.
 Partitioner = Callable[[str, bytes | None, bytes | None, int], int | None]
 
 
 class RoundRobin:
-    """Each record to the next partition, whatever its key."""
+    """Sends each record to the next partition, whatever its key."""
 
     def __init__(self) -> None:
         self._turns: dict[str, int] = {}
@@ -23,14 +23,14 @@ class RoundRobin:
         return self.turns(topic, partitions, 1)
 
     def turns(self, topic: str, partitions: int, count: int) -> int:
-        """The partition of the first of so many records."""
+        """Take `count` turns at once and return the partition of the first."""
         turn = self._turns.get(topic, 0) % partitions
         self._turns[topic] = turn + count
         return turn
 
 
 class Sticky:
-    """`loads` gives the queue lengths of a topic's partitions; -1 for one that has no leader now."""
+    """The sticky partitioner; `loads` returns the queue length of each partition, -1 for one without a leader."""
 
     def __init__(
         self, chance: Random, *, batch_bytes: int, adaptive: bool, loads: Callable[[str, int], Sequence[int]]
@@ -39,7 +39,7 @@ class Sticky:
         self._batch_bytes = batch_bytes
         self._adaptive = adaptive
         self._loads = loads
-        self._chosen: dict[str, tuple[int, int]] = {}  # partition, bytes that it got since it was chosen
+        self._chosen: dict[str, tuple[int, int]] = {}  # partition, and bytes added to it since it was chosen
 
     def partition(self, topic: str, partitions: int) -> int:
         chosen = self._chosen.get(topic)
@@ -48,7 +48,11 @@ class Sticky:
         return chosen[0]
 
     def add(self, topic: str, partition: int, size: int, partitions: int, *, is_full: bool) -> None:
-        """`is_full`: the next record begins another batch, so that this is a good moment to change; it is done at the second at latest."""
+        """Count the bytes added to the sticky partition, and choose another one after a batch.
+
+        `is_full` means that the next record begins a new batch, a good moment to change; after the size of two batches
+        it changes in any case.
+        """
         chosen = self._chosen.get(topic)
         if chosen is None or chosen[0] != partition:
             return

@@ -1,4 +1,4 @@
-"""max.poll.interval.ms: how long an application may keep a member waiting before its partitions go to others who work."""
+"""max.poll.interval.ms: how long a member may go without a poll before its partitions are reassigned."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PollTimer:
 
     @contextmanager
     def polling(self) -> Iterator[None]:
-        """Whoever waits inside of a poll is not late."""
+        """Suspend the timer: a caller that waits inside a poll is not late."""
         self._inside += 1
         try:
             yield

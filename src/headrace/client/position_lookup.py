@@ -1,4 +1,4 @@
-"""Finding where to begin: what the group has committed, else as auto.offset.reset says. It runs beside the polls."""
+"""Looks up where to start reading, in the background: the committed offset, else as auto.offset.reset says."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Committed = Callable[[list[TopicPartition]], Awaitable[Mapping[TopicPartition, C
 
 
 class NoOffset(KafkaError):
-    """Nothing says where reading begins: nothing is committed, and auto.offset.reset is none."""
+    """There is no position to start from: nothing is committed, and auto.offset.reset is none."""
 
     def __init__(self, partition: TopicPartition) -> None:
         super().__init__(
@@ -47,7 +47,11 @@ class PositionLookup:
         fail: Callable[[Exception], None],
         wake: Callable[[], None],
     ) -> None:
-        """`committed` is None without a group; `fail` takes what the application has to hear of, `wake` says that something was found."""
+        """Create the lookup, which does nothing before `start`.
+
+        `committed` is None without a group, `fail` is called with errors for the application, and `wake` when a lookup
+        has ended or is due again.
+        """
         self._cluster = cluster
         self._positions = positions
         self._settings = settings
@@ -58,7 +62,7 @@ class PositionLookup:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """If there is something to look up, and it is not being done."""
+        """Start a lookup if one is due and none is running."""
         now = self._loop.time()
         if self._task is None and (self._positions.unknown(now) or self._positions.resets(now)):
             self._task = self._loop.create_task(self._look_up())
@@ -96,7 +100,7 @@ class PositionLookup:
                 self._fail(NoOffset(partition))
 
     async def _find_by_time(self, wanted: dict[TopicPartition, int]) -> None:
-        """Topic by topic: one that is gone does not keep the others from being read."""
+        """Look up topic by topic, so that a missing topic does not block the others."""
         by_topic: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
         for partition, timestamp in wanted.items():
             by_topic[partition.topic][partition] = timestamp
@@ -115,7 +119,7 @@ class PositionLookup:
     def _settle(self, partition: TopicPartition, listed: ListedOffset) -> None:
         position = self._positions.of(partition)
         if listed.offset == NO_OFFSET:
-            position.jump(None, reset_to=LATEST)  # nothing is so young: what comes from now on is
+            position.jump(None, reset_to=LATEST)  # no record is that recent: start at the end
         else:
             position.jump(listed.offset)
             _LOG.info("%s begins at offset %d", partition, listed.offset)
@@ -124,7 +128,7 @@ class PositionLookup:
         return {partition: self._positions.of(partition).serial for partition in partitions}
 
     def _unmoved(self, before: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-        """Those that nobody has moved or taken away meanwhile."""
+        """Return the partitions that have neither moved nor been unassigned meanwhile."""
         return [
             partition
             for partition, serial in before.items()

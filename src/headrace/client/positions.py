@@ -1,8 +1,9 @@
-"""Where a consumer stands in each partition that it reads. No hands: whoever looks offsets up or fetches tells it here.
+"""The positions of a consumer in its partitions. Pure: lookups and fetches report to it.
 
-A partition's offset is unknown at first; it is then looked up, as what the group has committed or by a time (`reset_to`), and goes on with
-what is handed to the application. Fetches run ahead of that: `fetch_offset` is where the next one begins. With every jump (a seek, a
-reset, a new assignment) a position gets another `serial`, so that answers to what was asked before are known to be of no use.
+A partition's offset is unknown at first. It is then looked up, as the group's committed offset or by a timestamp
+(`reset_to`), and moves on with what is returned to the application. Fetches run ahead of that: `fetch_offset` is where
+the next one begins. Every jump (a seek, a reset, a new assignment) gives a position a new `serial`, so that responses
+to earlier requests are recognized as outdated.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _serials = count()
 
 
 class NotAssigned(HeadraceError):
-    """A partition that this consumer does not read."""
+    """The partition is not assigned to this consumer."""
 
 
 class Position:
@@ -37,15 +38,15 @@ class Position:
     )
 
     def __init__(self) -> None:
-        self.offset: int | None = None  # of the next record for the application
-        self.epoch = -1  # leader epoch of the record before it; -1 unknown
-        self.fetch_offset = -1  # at least `offset`, where that is known
+        self.offset: int | None = None  # offset of the next record for the application
+        self.epoch = -1  # leader epoch of the record before it; -1: unknown
+        self.fetch_offset = -1  # offset of the next fetch; at least `offset`, if that is known
         self.fetch_epoch = -1
         self.serial = next(_serials)
         self.paused = False
-        self.reset_to: int | None = None  # the time by which the offset is to be looked up; None: what is committed
-        self.retry_at = 0.0  # not to be asked for before then
-        self.end: int | None = None  # how far can be read, as the last fetch said
+        self.reset_to: int | None = None  # timestamp by which to look up the offset; None: by what is committed
+        self.retry_at = 0.0  # time before which nothing is requested
+        self.end: int | None = None  # offset up to which records could be read at the last fetch
         self.log_start: int | None = None
 
     def jump(self, offset: int | None, epoch: int = -1, reset_to: int | None = None) -> None:
@@ -60,7 +61,7 @@ class Position:
 
 
 class Positions:
-    """In the order in which they are asked for: one that gave something goes to the end, so that each has its turn."""
+    """Positions in fetch order: a partition that returned data moves to the end, so that each gets its turn."""
 
     def __init__(self) -> None:
         self._of: dict[TopicPartition, Position] = {}
@@ -84,7 +85,7 @@ class Positions:
         return found
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Those that stay keep their positions."""
+        """Assign exactly these partitions; those that stay keep their positions."""
         self._of = {partition: self._of.get(partition) or Position() for partition in partitions}
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
@@ -99,7 +100,7 @@ class Positions:
         self._of[partition] = self._of.pop(partition)
 
     def consumed(self, partition: TopicPartition, offset: int, epoch: int) -> None:
-        """The application has everything before `offset`."""
+        """Record that the application has everything before `offset`."""
         position = self.of(partition)
         assert position.offset is not None and offset >= position.offset
         position.offset = offset
@@ -118,7 +119,7 @@ class Positions:
         position.end, position.log_start = fetched.end_offset, fetched.log_start_offset
 
     def unknown(self, now: float) -> list[TopicPartition]:
-        """Those whose committed offsets are to be looked up."""
+        """Return the partitions whose committed offsets are to be looked up."""
         return [
             partition
             for partition, one in self._of.items()
@@ -126,7 +127,7 @@ class Positions:
         ]
 
     def resets(self, now: float) -> dict[TopicPartition, int]:
-        """Those to be looked up by time."""
+        """Return the partitions to be looked up by time, with the timestamps."""
         return {
             partition: one.reset_to
             for partition, one in self._of.items()

@@ -1,4 +1,4 @@
-"""Fetches that run ahead of the application: at most one under way to each leader, and a bounded amount waiting to be taken."""
+"""Fetches ahead of the application: at most one request in flight to each leader, and a bounded amount waiting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.client.position_lookup import now_ms
 from headrace.client.positions import Position, Positions
 from headrace.client.tasks import end_tasks
 
-FETCHES_AHEAD_MAX = 2  # of one partition: the one that is being taken, and the next one
+FETCHES_AHEAD_MAX = 2  # per partition: the one being read, and the next one
 FAILURES_MAX = 100
 
 _LOG = logging.getLogger("headrace.client")
@@ -28,7 +28,7 @@ _LOG = logging.getLogger("headrace.client")
 
 class _Ready(NamedTuple):
     batches: FetchedBatches
-    serial: int  # of the position when it was asked for
+    serial: int  # serial of the position when the request was sent
 
 
 class Prefetcher:
@@ -40,7 +40,10 @@ class Prefetcher:
         sensors: ConsumerSensors,
         wake: Callable[[], None],
     ) -> None:
-        """`wake` is called when there is something to take, an error to raise, or it is time to ask again."""
+        """Create a prefetcher, which does nothing before `send`.
+
+        `wake` is called when there is something to take, an error to raise, or a request to retry.
+        """
         self._cluster = cluster
         self._positions = positions
         self._settings = settings
@@ -59,7 +62,7 @@ class Prefetcher:
         await end_tasks(tasks)
 
     def failure(self) -> Exception | None:
-        """One that the application has to hear of; it is told once."""
+        """Remove and return the next error for the application, if there is one."""
         return self._failures.popleft() if self._failures else None
 
     def fail(self, error: Exception) -> None:
@@ -67,7 +70,7 @@ class Prefetcher:
         self._wake()
 
     def take(self) -> FetchedBatches | None:
-        """The oldest that is not spent and may be read now. It stays until it is spent: call again."""
+        """Return the oldest batches that are not spent and may be read now. They stay until spent: call this again."""
         for batches, serial in self._ready:
             position = self._positions.get(batches.partition)
             if position is not None and position.serial == serial and not position.paused and not batches.is_spent:
@@ -75,7 +78,7 @@ class Prefetcher:
         return None
 
     def _sweep(self) -> None:
-        """Away with what is spent, and with what was fetched before a jump."""
+        """Remove what is spent, and what was fetched before a jump."""
         self._ready = deque(
             one
             for one in self._ready
@@ -85,17 +88,17 @@ class Prefetcher:
         )
 
     def drop(self, batches: FetchedBatches) -> None:
-        """A damaged one: the partition is fetched again from where it stands."""
+        """Drop what was fetched of a partition with a damaged batch, and fetch it again from its position."""
         self._ready = deque(one for one in self._ready if one.batches.partition != batches.partition)
         position = self._positions.get(batches.partition)
         if position is not None and position.offset is not None:
             position.fetch_offset, position.fetch_epoch = position.offset, position.epoch
             self._later(position)
 
-    # --- asking
+    # --- requests
 
     def send(self) -> None:
-        """Asks each leader that is not being asked for what is wanted of it."""
+        """Send a fetch to each leader that has none in flight and partitions to read."""
         self._sweep()
         now = self._loop.time()
         by_leader: dict[int, list[FetchTarget]] = {}
@@ -130,7 +133,7 @@ class Prefetcher:
         return ahead, size
 
     def _target(self, partition: TopicPartition, position: Position) -> FetchTarget:
-        # Only under a new leader can the log be another one than the one that was read.
+        # Only a new leader's log can differ from the one that was read.
         is_news = -1 < position.fetch_epoch < self._cluster.leader_epoch(partition)
         return FetchTarget(partition, position.fetch_offset, position.fetch_epoch if is_news else -1)
 
@@ -139,7 +142,8 @@ class Prefetcher:
     ) -> None:
         settings = self._settings.fetch
         if is_crowded:
-            # The leader has partitions that are full here and may be empty soon: an answer that waits for others would keep them waiting.
+            # This leader has partitions whose buffers are full and may be empty soon: a fetch that waits for data of
+            # others would delay them.
             settings = settings._replace(max_wait_ms=0)
         begun = self._loop.time()
         try:
@@ -179,10 +183,10 @@ class Prefetcher:
                     self._later(position)
             self._wake()
 
-    # --- answers
+    # --- responses
 
     def _take_in(self, fetched: FetchedPartition, position: Position) -> int:
-        """How many records are there to be taken."""
+        """Process the response for one partition and return the number of records to be taken."""
         if fetched.error is not ErrorCode.NONE:
             self._refused(fetched, position)
         elif fetched.diverges_at is not None:
@@ -215,17 +219,16 @@ class Prefetcher:
             self._failures.append(KafkaError(fetched.error, f"{fetched.partition} at offset {fetched.fetch_offset}"))
             self._later(position)
         elif self._is_ahead(position):
-            self._later(position)  # what was fetched before is good; after it there is time to see
+            self._later(position)  # what was fetched before is good; decide when it has been read
         else:
             self._reset(fetched, position, "is not there (any more)")
 
     def _truncated(self, fetched: FetchedPartition, position: Position) -> None:
-        """KIP-320: a new leader does not have what the old one gave us."""
+        """Handle a truncation (KIP-320): a new leader lacks records that the old one returned."""
         assert fetched.diverges_at is not None and position.offset is not None
         if position.offset <= fetched.diverges_at:
-            position.jump(
-                position.offset, position.epoch
-            )  # what the application has is still so; what was fetched ahead is not
+            # The application's position is still valid, but not what was fetched ahead.
+            position.jump(position.offset, position.epoch)
         elif self._settings.reset.text == "none":
             self._reset(fetched, position, f"was truncated away, the log agrees up to {fetched.diverges_at}")
         else:

@@ -1,4 +1,4 @@
-"""Batches into a Produce request, and its answer back to the batches: by topic id where the broker speaks it, else by name."""
+"""Builds Produce requests and assigns responses to batches: by topic id if the broker supports it, else by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.client.batches import ProducerBatch
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 
 BY_ID_VERSION_MIN = 13
-BEFORE_IMPLICIT_ADD_VERSION = 11  # from 12 on a transactional batch adds its partition to the transaction (KIP-890)
+BEFORE_IMPLICIT_ADD_VERSION = 11  # from 12 on, a transactional batch adds its partition to the transaction (KIP-890)
 ZSTD_VERSION_MIN = 7
 
 
@@ -49,7 +49,7 @@ def prepare(
 def answers(
     prepared: Prepared, answer: ProduceResponse
 ) -> Iterator[tuple[ProducerBatch, ProduceResponse.PartitionProduceResponse | None]]:
-    """Each batch once; None: the broker says nothing about it."""
+    """Yield each batch once, with its response, or None if the broker leaves it out."""
     waiting = dict(prepared.by_key)
     for topic in answer.responses:
         key = topic.topic_id if prepared.version >= BY_ID_VERSION_MIN else topic.name
@@ -62,6 +62,6 @@ def answers(
 
 
 def reason(said: ProduceResponse.PartitionProduceResponse) -> str:
-    """In the broker's words, if it has any."""
+    """Return the broker's error message, if there is one."""
     texts = [error.batch_index_error_message for error in said.record_errors if error.batch_index_error_message]
     return said.error_message or (texts[0] if texts else "")

@@ -1,7 +1,7 @@
-"""The producer: records one by one or Arrow rows by the million, batched, compressed, sent to the leaders of their partitions.
+"""The producer: batches and compresses single records or Arrow rows and sends them to the partition leaders.
 
 async with AsyncProducer({"bootstrap.servers": "localhost:9092"}) as producer:
-    sent = await producer.send("orders", b"value", b"key")  # waits for room only
+    sent = await producer.send("orders", b"value", b"key")  # waits for buffer space only
     print((await sent).offset)                              # waits for the brokers
 """
 
@@ -39,16 +39,19 @@ if TYPE_CHECKING:
 
     from headrace.records.columns import EncodedBatch
 
-EXIT_S_MAX = 5.0  # for what is not sent yet when the block that used the producer has failed
-ROW_OVERHEAD_BYTES = 16  # of a row beyond its bytes in Arrow, when room for a batch is taken
+EXIT_S_MAX = 5.0  # seconds to send buffered records after the block that used the producer has failed
+ROW_OVERHEAD_BYTES = 16  # size of a row beyond its bytes in Arrow, when reserving buffer space for a batch
 
 
 class ProducerClosed(HeadraceError):
-    """Nothing can be sent any more; what was not sent yet never will be."""
+    """The producer is closed or has failed: nothing more can be sent, and unsent records never will be."""
 
 
 class AsyncProducer:
-    """Options are Kafka's. A `cluster` that is given stays open; `partitioner` is asked for every record that names no partition."""
+    """A producer for asyncio, configured with Kafka's options.
+
+    A `cluster` passed in is not closed. `partitioner` is called for every record without a partition.
+    """
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class AsyncProducer:
         await self.close(None if kind is None else EXIT_S_MAX)
 
     async def start(self) -> None:
-        """Asks nobody yet: a broker may come up later."""
+        """Start sending in the background. No broker is contacted yet, so brokers may come up later."""
         assert self._task is None, "it is started already"
         loop = asyncio.get_running_loop()
         self._metrics = metrics = ProducerMetrics(loop.time)
@@ -122,7 +125,7 @@ class AsyncProducer:
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Nobody waits for ever, also if it ended by a fault of ours."""
+        """Fail all pending deliveries and waiting callers when the sender has ended, even if a bug ended it."""
         error = None if task.cancelled() else task.exception()
         self._stop(ProducerClosed("the producer is closed" if error is None else f"the producer has failed: {error!r}"))
 
@@ -138,21 +141,21 @@ class AsyncProducer:
 
     @property
     def transaction(self) -> TransactionSession:
-        """KafkaError unless there is a transactional.id."""
+        """Return the session for transactions. Raise KafkaError if no transactional.id is set."""
         if self._transaction is None:
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, "there is no transactional.id")
         return self._transaction
 
     @property
     def block_s(self) -> float:
-        """max.block.ms, in seconds."""
+        """Return max.block.ms in seconds."""
         return self._settings.block_s
 
     def metrics(self) -> dict[str, float]:
         return {} if self._metrics is None else self._metrics.all.read()
 
     async def partitions_for(self, topic: str) -> list[int]:
-        """Of a topic, which is made if brokers do that; waits up to max.block.ms for it."""
+        """Return the topic's partitions, waiting up to max.block.ms; a missing topic is created if brokers do that."""
         return list(range(await self._counts.count(topic)))
 
     # --- records
@@ -167,9 +170,10 @@ class AsyncProducer:
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes | None]] = (),
     ) -> asyncio.Future[Sent]:
-        """Wait up to max.block.ms for room (BufferFull) and for the topic; the future is the delivery.
+        """Add a record to the buffer and return a future for its delivery.
 
-        TypeError or ValueError: an argument cannot be sent.
+        Wait up to max.block.ms for the topic's metadata and for buffer space. Raise BufferFull if there is no space in
+        time, TypeError or ValueError if an argument cannot be sent.
         """
         some = check_record(topic, value, key, partition, timestamp_ms, headers)
         sender = self._check()
@@ -203,7 +207,7 @@ class AsyncProducer:
         if sticks:
             self._sticky.add(topic, index, size, count, is_full=is_full)
         if is_full:
-            await asyncio.sleep(0)  # whoever sends without ever waiting must let the sender run
+            await asyncio.sleep(0)  # let the sender run, even if the caller never waits
         return delivery.future
 
     def _choose(self, topic: str, key: bytes | None, value: bytes | None, count: int) -> int | None:
@@ -227,10 +231,13 @@ class AsyncProducer:
     async def send_batch(
         self, topic: str, rows: pa.RecordBatch | pa.Table, *, partition: int | None = None
     ) -> asyncio.Future[list[SentRange]]:
-        """Columns key, value, headers, timestamp, and `partition` for rows that know theirs; all optional, and encoded by the kernel.
+        """Add Arrow rows to the buffer and return a future with the offset ranges they were written to.
 
-        Returns when all rows are in the buffer: whoever brings more than it holds waits here, up to max.block.ms for each batch. The
-        future has where they all are. An error that is raised here instead says that rows may have been sent, but not all.
+        The columns are key, value, headers, timestamp, and `partition` for rows with a fixed partition; all are
+        optional. They are encoded by the kernel.
+
+        Return when all rows are in the buffer; if they do not fit, wait up to max.block.ms for each batch. If this
+        raises an error, some rows may have been sent, but not all.
         """
         from headrace.client.arrow_rows import by_partition, record_batches, records_of
 
@@ -343,19 +350,22 @@ class AsyncProducer:
             self._metrics.waited.record((loop.time() - begun) * 1000)
 
     async def flush(self) -> None:
-        """Until everything that was sent so far is delivered or given up; the futures tell which."""
+        """Wait until everything sent so far is delivered or has failed; the futures hold the outcomes."""
         if self._closed is None and self._sender is not None:
             await self._sender.flush()
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Sends what is there, for so long (None: as long as delivery.timeout.ms allows), and aborts a transaction that is still open;
-        a prepared one stays. What is not sent by then fails with ProducerClosed."""
+        """Abort an open transaction, send what is buffered, and close.
+
+        This takes at most `timeout_s` (None: as long as delivery.timeout.ms allows). A prepared transaction stays
+        prepared. Records not sent by then fail with ProducerClosed.
+        """
         if self._task is not None and self._closed is None:
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._finish()
             except (HeadraceError, TimeoutError):
-                pass  # deliveries tell what became of them, and an open transaction is ended by its timeout
+                pass  # the deliveries hold their outcomes, and the transaction timeout ends an open transaction
         if self._transaction is not None:
             await self._transaction.close()
         self._stop(ProducerClosed("the producer is closed"))

@@ -1,4 +1,4 @@
-"""The sensors of a producer, in Kafka's names; times in milliseconds."""
+"""The sensors of a producer, with Kafka's names; times are in milliseconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of a producer, in Kafka's names and with Kafka's defaults, and what they come to when taken together."""
+"""Producer options with Kafka's names and defaults, and the settings derived from them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from headrace.base.options import INT_MAX, Kind, Option, OptionTable, Value, unu
 from headrace.client.options import CONNECTION_OPTIONS
 from headrace.records.compression import LEVELS, Codec
 
-IN_FLIGHT_IDEMPOTENT_MAX = 5  # brokers remember that many batches of a producer
+IN_FLIGHT_IDEMPOTENT_MAX = 5  # number of batches of a producer that brokers remember
 ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
 ROUND_ROBIN = "org.apache.kafka.clients.producer.RoundRobinPartitioner"
 PARTITIONERS = ("", "RoundRobinPartitioner", ROUND_ROBIN, "round_robin")
 GZIP_DEFAULT_LEVEL = -1
-ARROW_BATCH_BYTES = 1024 * 1024  # faster than 256 or 512 KiB on every broker tried, and what topics take by default
+ARROW_BATCH_BYTES = 1024 * 1024  # faster than 256 or 512 KiB on every broker tried, and accepted by topics by default
 
 PRODUCER_OPTIONS = OptionTable(
     *CONNECTION_OPTIONS,
@@ -105,7 +105,7 @@ PRODUCER_OPTIONS = OptionTable(
 
 
 class ProducerSettings(Struct, frozen=True):
-    """Times in seconds."""
+    """Settings of a producer; times are in seconds unless the name says otherwise."""
 
     acks: int
     idempotent: bool
@@ -133,7 +133,10 @@ class ProducerSettings(Struct, frozen=True):
 
 
 def producer_settings(values: Mapping[str, Value], given: Mapping[str, object]) -> ProducerSettings:
-    """`values`: by PRODUCER_OPTIONS; `given`: what of it was said. ConfigError for options that contradict one another."""
+    """Derive the settings from `values` (by PRODUCER_OPTIONS). Raise ConfigError if options contradict each other.
+
+    `given` holds the options that were set explicitly.
+    """
 
     def number(name: str) -> int:
         return cast(int, values[name])
@@ -174,7 +177,11 @@ def producer_settings(values: Mapping[str, Value], given: Mapping[str, object]) 
 
 
 def _idempotent(values: Mapping[str, Value], given: Mapping[str, object]) -> bool:
-    """As Kafka decides: what it needs must not be missing if it was asked for, and turns it off if it was not."""
+    """Return whether the producer is idempotent, by Kafka's rules.
+
+    Options that rule idempotence out raise ConfigError if it was requested explicitly, and disable it otherwise. Too
+    many requests in flight always raise ConfigError.
+    """
     transactional = bool(values["transactional.id"])
     if transactional and given.get("enable.idempotence") is not None and not values["enable.idempotence"]:
         raise ConfigError("enable.idempotence=false does not go with transactional.id")

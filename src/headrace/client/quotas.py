@@ -1,4 +1,4 @@
-"""Quotas of users, clients and addresses, as the cluster keeps them."""
+"""Describes and alters the quotas of users, client ids and IP addresses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.protocol.messages.describe_client_quotas import DescribeClientQuot
 
 EXACT, DEFAULT, ANY = 0, 1, 2
 
-# Types ("user", "client-id", "ip") with names; None is the default for all who have none of their own.
+# Names by entity type ("user", "client-id", "ip"); None is the default for all entities without their own quota.
 QuotaEntity = Mapping[str, str | None]
 
 
@@ -23,7 +23,10 @@ class Quotas(NamedTuple):
 
 
 async def describe_quotas(cluster: Cluster, kinds: Sequence[str] = (), *, strict: bool = False) -> list[Quotas]:
-    """Of all entities of these types, or of all; `strict`: of entities that are of no other type besides."""
+    """Return the quotas of all entities of these types, or of all types.
+
+    `strict` leaves out entities that also have another type.
+    """
     components = [
         DescribeClientQuotasRequest.ComponentData(entity_type=kind, match_type=ANY, match=None) for kind in kinds
     ]
@@ -44,7 +47,7 @@ async def describe_quotas(cluster: Cluster, kinds: Sequence[str] = (), *, strict
 async def alter_quotas(
     cluster: Cluster, entity: QuotaEntity, rates: Mapping[str, float | None], *, validate_only: bool = False
 ) -> None:
-    """A rate of None is removed."""
+    """Change the quotas of an entity; a rate of None removes that quota."""
     request = AlterClientQuotasRequest(
         entries=[
             AlterClientQuotasRequest.EntryData(

@@ -1,7 +1,7 @@
 """A bounded read: the records of one partition from one offset to before another, as Arrow record batches.
 
-The next fetch is under way while the caller works. A leader that moves or dies costs time, never rows: what was fetched whole is given
-once, and the next fetch begins after it.
+The next fetch is in flight while the caller works. A leader that moves or fails costs time, never rows: complete
+batches are returned once, and the next fetch begins after them.
 """
 
 from __future__ import annotations
@@ -30,17 +30,16 @@ from headrace.client.list_offsets import EARLIEST, LATEST, list_offset
 if TYPE_CHECKING:
     import pyarrow as pa
 
-RANGE_FETCH_BYTES = 8 << 20  # some 64 Ki rows of 100 bytes
+RANGE_FETCH_BYTES = 8 << 20  # about 64 Ki rows of 100 bytes
 FETCH_BYTES_MIN = 64 << 10
-STALL_S_MAX = 60.0  # without a new record, whatever the reason
-OLD_NEWS_S_MAX = (
-    1.0  # so long a topic's id may be the one of its predecessor: in what we knew, and in what a broker knows
-)
-SPARE = 1.2  # how much more than the rest of the range seems to need is asked for: records are not all of one size
+STALL_S_MAX = 60.0  # longest time without a new record, for any reason
+# Seconds for which our metadata, and a broker's, may still have the id of a deleted topic with the same name.
+OLD_NEWS_S_MAX = 1.0
+SPARE = 1.2  # factor on the estimated size of the rest of the range, as records differ in size
 
 
 class OffsetGone(KafkaError):
-    """The log does not hold what is to be read: it begins later by now (retention), or ends earlier (records were lost)."""
+    """The log does not hold the offset: it begins later by now (retention), or ends earlier (records were lost)."""
 
     def __init__(self, partition: TopicPartition, wanted: int, earliest: int, latest: int) -> None:
         super().__init__(
@@ -68,10 +67,11 @@ async def read_range(
     check_crcs: bool = True,
     stall_s_max: float = STALL_S_MAX,
 ) -> AsyncIterator[pa.RecordBatch]:
-    """The records with offsets from `start` to before `end`, in batches of at most `rows_max` rows, none of them empty.
+    """Yield the records from offset `start` to before `end`, in batches of at most `rows_max` rows, none of them empty.
 
-    OffsetGone if the log has no such offsets (any more); KafkaError INCONSISTENT_TOPIC_ID if the topic is not, or no longer, the one with
-    `topic_id` (default: the one that has its name at the start); KafkaError CORRUPT_MESSAGE for a damaged batch, after all before it.
+    Raise OffsetGone if the log does not have these offsets (any more); KafkaError INCONSISTENT_TOPIC_ID if the topic is
+    not, or no longer, the one with `topic_id` (default: the topic with this name at the start); KafkaError
+    CORRUPT_MESSAGE for a damaged batch, after yielding all before it.
     """
     shape = Shape(tuple(columns), timestamp_unit).check()
     if start >= end:
@@ -87,7 +87,7 @@ async def read_range(
             if batches.next_offset < end:
                 fetch = asyncio.ensure_future(source.fetch(batches.next_offset))
             while not batches.is_spent:
-                # In another thread, which needs the interpreter's lock for little of it: meanwhile the next fetch comes in.
+                # In another thread, which rarely needs the interpreter's lock: the next fetch arrives meanwhile.
                 rows = await asyncio.to_thread(batches.take_batch, shape, rows_max)
                 if rows is not None:
                     yield rows
@@ -114,13 +114,13 @@ async def read_once(
     max_bytes: int = 1 << 20,
     isolation: int = READ_UNCOMMITTED,
 ) -> ReadOnce:
-    """What one fetch brings; no records if nothing came within `wait_ms`. KafkaError as the broker says."""
+    """Return the result of one fetch; no records if none arrived within `wait_ms`. Raise the broker's KafkaError."""
     settings = FetchSettings(
         max_wait_ms=wait_ms, max_bytes=max_bytes, partition_max_bytes=max_bytes, isolation=isolation
     )
     fetched = await _fetch_one(cluster, FetchTarget(partition, offset), settings)
     if fetched.error in PASSING:
-        cluster.doubt(partition)  # what we knew of its leader was old: one more, by what is so now
+        cluster.doubt(partition)  # the known leader was outdated: try once more with fresh metadata
         fetched = await _fetch_one(cluster, FetchTarget(partition, offset), settings)
     if fetched.error is not ErrorCode.NONE:
         raise KafkaError(fetched.error, f"{partition} at offset {offset}")
@@ -162,7 +162,7 @@ class _Range:
         self._bytes_per_offset = batches.size / max(1, batches.next_offset - batches.position)
 
     async def fetch(self, offset: int) -> FetchedPartition:
-        """Something from `offset` on: a fetch that goes further, or an error."""
+        """Return a fetch with data at `offset`, retrying until the stall limit, or raise the last error."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         deadline = began + self._stall_s_max
@@ -183,7 +183,7 @@ class _Range:
                 deadline = min(deadline, began + OLD_NEWS_S_MAX)
             if loop.time() + RETRY_BACKOFF_S > deadline:
                 raise failure
-            if not isinstance(failure, OffsetGone):  # that one has waited at the broker already
+            if not isinstance(failure, OffsetGone):  # a fetch without data has already waited at the broker
                 self._cluster.doubt(self._partition)
                 await asyncio.sleep(RETRY_BACKOFF_S)
 
@@ -206,7 +206,7 @@ class _Range:
     def _check_topic(self) -> None:
         now = self._cluster.topic_id(self._partition.topic)
         if now == ZERO_UUID:
-            return  # a cluster without topic ids
+            return  # the cluster has no topic ids
         if self._topic_id is None:
             self._topic_id = now
         if self._topic_id != now:
@@ -214,7 +214,7 @@ class _Range:
 
 
 class TopicChanged(KafkaError):
-    """The topic was deleted, and another one has its name."""
+    """The topic was deleted, and another one was created with its name."""
 
     def __init__(self, topic: str, before: Uuid, now: Uuid) -> None:
         super().__init__(

@@ -1,5 +1,8 @@
-"""Answers out of a stream of bytes. Small ones are copied out of a buffer that is used again and again; what is larger than that, or comes
-in pieces, is received where it stays, so that records are not copied on their way."""
+"""Extracts response frames from a byte stream.
+
+Small responses are copied out of a reused buffer. Larger or incomplete ones are received directly into their final
+buffer, so that records are not copied.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,20 @@ _TLS_ALERT = b"\x15\x03"
 
 
 class FrameReceiver:
-    """Whoever receives asks for `room`, fills it from its start, and says how far: `received` gives the answers that are whole now."""
+    """Collects received bytes: fill `room` from its start, then call `received` to get the complete frames."""
 
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._used = 0
-        self._frame: memoryview | None = None  # being filled; else the buffer is
+        self._frame: memoryview | None = None  # frame being filled; None: the buffer is
         self._filled = 0
 
     def room(self) -> memoryview:
-        """Never empty."""
+        """Return the free part of the current buffer; it is never empty."""
         return self._buffer[self._used :] if self._frame is None else self._frame[self._filled :]
 
     def received(self, count: int) -> Iterator[memoryview]:
-        """Frames without their sizes. UnexpectedAnswer if the stream is of no use any more."""
+        """Yield the complete frames without their sizes. Raise UnexpectedAnswer if the stream is unusable."""
         if self._frame is not None:
             self._filled += count
             if self._filled == len(self._frame):

@@ -1,4 +1,4 @@
-"""The arguments of `send`, checked before anything is queued: a wrong type is the caller's mistake and is raised at the call."""
+"""Checks the arguments of `send` before anything is queued, so that a caller's mistake is raised at the call."""
 
 from __future__ import annotations
 

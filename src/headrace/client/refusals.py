@@ -1,4 +1,4 @@
-"""What was refused of many things that were asked for at once."""
+"""Errors of calls that handle several items at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from headrace.client.fetching import known_code
 
 
 class Refused(KafkaError):
-    """Has the code of the first refusal; `failures` has all of them by what they are about. Everything else was done."""
+    """Some items of a call failed, and all others succeeded.
+
+    `failures` maps each failed item to its error; `code` is that of the first.
+    """
 
     def __init__(self, failures: Mapping[object, KafkaError]) -> None:
         first = next(iter(failures.values()))

@@ -1,4 +1,4 @@
-"""How a client comes in: TLS towards the broker, and a SASL login, from options in Kafka's names."""
+"""A client's TLS context and SASL login, from options with Kafka's names."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ class Login(NamedTuple):
 
 
 class ClientSecurity(Struct, frozen=True):
-    """Nothing of it: in the clear, as nobody."""
+    """Security settings of a client; by default plaintext without a login."""
 
     tls: ssl.SSLContext | None = None
     login: Login | None = None
 
 
 def make_security(values: Mapping[str, Value], chance: Random) -> ClientSecurity:
-    """`values`: by the names of CLIENT_OPTIONS. ConfigError names the option that cannot be used."""
+    """Build the security settings from `values`, by the names of CLIENT_OPTIONS.
+
+    Raise ConfigError naming an option that cannot be used.
+    """
     protocol = str(values["security.protocol"])
     return ClientSecurity(
         tls=_make_context(values) if protocol.endswith("SSL") else None,
@@ -133,7 +136,7 @@ def _load_key(context: ssl.SSLContext, own: str, password: Value) -> None:
             raise ConfigError("the private key is encrypted: ssl.key.password must be set")
         return password
 
-    with tempfile.NamedTemporaryFile() as file:  # OpenSSL reads keys only from files; this one is readable by us only
+    with tempfile.NamedTemporaryFile() as file:  # OpenSSL only reads keys from files; only this user can read this one
         file.write(own.encode())
         file.flush()
         try:

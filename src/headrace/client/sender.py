@@ -1,8 +1,8 @@
-"""Takes batches that may go and sends them to their leaders: one request holds one batch of each partition, several are under way at once.
+"""Sends batches to their leaders: one request holds one batch of each partition, and several are in flight at once.
 
-One loop decides everything and is woken by whatever happens; what takes time (a connection, metadata, a producer id, compression of much)
-runs beside it and wakes it when done. So nothing lies between taking a batch from its queue and writing it: the order on the wire is the
-order of the queues.
+One loop makes all decisions and is woken by every event. Slow work (connecting, metadata, a producer id, compressing
+much data) runs in background tasks that wake it when done. So nothing comes between taking a batch from its queue and
+writing it: the order on the wire is the order of the queues.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, I
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 from headrace.records.compression import Codec
 
-PURPOSE = "produce"  # a connection of its own: metadata must not wait for acks
-OFF_LOOP_BYTES_MIN = 64 * 1024  # to compress more than this would hold up everything else
+PURPOSE = "produce"  # a separate connection: metadata must not wait for acks
+OFF_LOOP_BYTES_MIN = 64 * 1024  # compressing more than this would block the event loop
 _NOT_AGAIN = frozenset(
     {
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -51,19 +51,22 @@ class _Request:
 
 
 class _Link:
-    """To one broker."""
+    """State of the connection to one broker."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.connection: Connection | None = None
         self.is_busy = False  # connecting, or waiting for the socket
         self.failures = 0
-        self.quiet_until = 0.0  # after a failure, or because the broker throttles
+        self.quiet_until = 0.0  # backoff after a failure, or throttled by the broker
         self.requests: dict[_Request, None] = {}
 
 
 class Sender:
-    """`run` until it is cancelled; `wake` after anything was appended. `topics` are those that somebody sends to."""
+    """The loop that sends batches: `run` it until it is cancelled, and `wake` it after appending.
+
+    `topics` are all topics that records were sent to.
+    """
 
     def __init__(
         self,
@@ -111,11 +114,11 @@ class Sender:
         self._awake.set()
 
     def stopped(self) -> None:
-        """Whoever waits for batches looks again: all have been given up."""
+        """Wake callers of `flush`, because all batches have been given up."""
         self._changed.set()
 
     async def flush(self) -> None:
-        """Until all that was appended so far is answered or given up, which is when delivery.timeout.ms is over at the latest."""
+        """Wait until everything appended so far is answered or given up, at the latest after delivery.timeout.ms."""
         last = self._accumulator.last_number
         self._flushes += 1
         self.wake()
@@ -127,7 +130,7 @@ class Sender:
             self._flushes -= 1
 
     async def give_up_all(self, error: Exception) -> None:
-        """What is not on the wire is given up; returns when the rest is answered, which is within request.timeout.ms."""
+        """Give up what is not on the wire, and wait until the rest is answered, at most request.timeout.ms."""
         self.drop(error)
         await self.flush()
 
@@ -149,7 +152,7 @@ class Sender:
             await self._beside.stop()
 
     async def _step(self) -> float:
-        """All that can be done now; when to look again if nothing happens."""
+        """Do all that can be done now, and return when to look again if nothing happens."""
         if self._fault is not None:
             raise self._fault
         now = self._now()
@@ -188,7 +191,7 @@ class Sender:
     def _admits(self, batch: ProducerBatch) -> bool:
         partition = batch.partition
         if partition in self._building or (self._settings.in_flight_max == 1 and partition in self._on_wire()):
-            return False  # one at a time means: in order, also when the leader changes
+            return False  # one at a time, so that the order is kept even if the leader changes
         if self._transaction is not None and not self._transaction.admits(batch):
             return False
         return self._sequences is None or self._sequences.admits(batch)
@@ -198,7 +201,7 @@ class Sender:
         return {batch.partition for link in links for one in link.requests for batch in one.prepared.by_key.values()}
 
     def _keep_up(self, now: float) -> float:
-        """metadata.max.age.ms: partitions may have been added, leaders moved."""
+        """Refresh metadata after metadata.max.age.ms, in case topics have changed; return when to look again."""
         due = self._refreshed_at + self._settings.metadata_age_s
         if not self._topics:
             return NEVER
@@ -207,7 +210,7 @@ class Sender:
     # --- requests
 
     def _serve(self, link: _Link, partitions: list[TopicPartition], now: float) -> float:
-        """Requests to this broker, as many as may be; the oldest batches first."""
+        """Send as many requests to this broker as allowed, oldest batches first; return when to look again."""
         if link.is_busy or len(link.requests) >= self._settings.in_flight_max:
             return NEVER
         if now < link.quiet_until:
@@ -234,7 +237,7 @@ class Sender:
         return NEVER
 
     def _build(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Those whose first batch is complete now; much to compress is done beside."""
+        """Return the partitions whose first batch is built; compress large amounts in the background."""
         settings = self._settings
         heads = [self._accumulator.head(partition) for partition in partitions if partition not in self._building]
         open_heads = [batch for batch in heads if batch is not None and batch.encoded is None]
@@ -258,7 +261,7 @@ class Sender:
         self._building -= {batch.partition for batch in batches}
 
     def _send(self, link: _Link, connection: Connection, batches: list[ProducerBatch], now: float) -> bool:
-        """False if the connection is gone."""
+        """Send a request with these batches; return False if the connection is lost."""
         settings, transaction = self._settings, self._transaction
         for batch in batches:
             if self._sequences is not None:
@@ -309,7 +312,7 @@ class Sender:
         self.wake()
         try:
             self._answered(link, request, done)
-        except Exception as error:  # a fault of ours: the loop ends with it, rather than that somebody waits for ever
+        except Exception as error:  # our own bug: end the loop with it, rather than let callers wait forever
             self._fault = error
 
     def _answered(self, link: _Link, request: _Request, done: asyncio.Future[Any]) -> None:
@@ -340,14 +343,14 @@ class Sender:
         link.quiet_until = max(link.quiet_until, self._now() + pause)
 
     async def _watch_requests(self, now: float) -> float:
-        """A broker that does not answer in time is left; batches whose time is up are given up while they are under way."""
+        """Close connections that time out, fail expired batches in flight, and return when to look again."""
         soonest = NEVER
         for link in self._links.values():
             if not link.requests:
                 continue
             oldest = next(iter(link.requests))
             if oldest.sent_at + self._settings.request_s <= now:
-                await oldest.connection.close()  # which ends all its requests
+                await oldest.connection.close()  # which fails all its requests
             else:
                 soonest = min(soonest, oldest.sent_at + self._settings.request_s)
             for request in link.requests:
@@ -358,12 +361,12 @@ class Sender:
                         soonest = min(soonest, batch.deadline)
         return soonest
 
-    # --- beside the loop
+    # --- background tasks
 
     async def _connect(self, link: _Link) -> None:
         try:
             connection = await self._cluster.broker(link.node_id, PURPOSE)
-            connection.version_for(ProduceRequest)  # UnexpectedAnswer if there is none
+            connection.version_for(ProduceRequest)  # raises UnexpectedAnswer if the broker does not support it
             link.connection = connection
         except (HeadraceError, OSError) as error:
             self._failed(link)
@@ -420,6 +423,6 @@ class Sender:
             self.drop(error, topic)
 
     def drop(self, error: Exception, topic: str | None = None) -> None:
-        """All that is in queues, or what is there for a topic."""
+        """Give up all queued batches, or those of a topic."""
         for batch in self._accumulator.take_all(topic):
             self.outcomes.give_up(batch, error, written=None)

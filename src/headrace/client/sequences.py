@@ -1,12 +1,13 @@
-"""Which sequence numbers an idempotent producer gives to its batches, and what it makes of the answers.
+"""Sequence numbers of an idempotent producer: assigns them to batches, and decides how to handle errors.
 
-Brokers take the batches of a producer id and epoch on a partition only in the order of their sequences, without a gap, and know a batch
-that comes again. So a batch keeps its sequence when it is sent again; and when one has failed for good, those behind this gap cannot be
-written any more under the old epoch: they, and all others, go on under the next epoch from sequence 0, as soon as all before the gap are
-answered (one of those may have been written already: under another epoch it would be written again). A transactional producer does not do
-that by itself: its transaction is aborted, and the next one begins anew.
+For each producer id and epoch, brokers accept the batches of a partition only in sequence order, without gaps, and
+recognize duplicates. So a batch keeps its sequence when it is sent again. When one has failed for good, those behind
+this gap can no longer be written under the old epoch: they, and all others, continue under the next epoch from sequence
+0, as soon as all batches before the gap are answered (one of these may have been written already; under another epoch
+it would be written again). A transactional producer does not do this: its transaction is aborted, and the next one
+starts afresh.
 
-Pure: of a batch only its fields are changed; who sends is the sender.
+Pure: it changes only the fields of batches; the sender does the I/O.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ class Verdict(Enum):
 
 
 class _Partition:
-    """`in_flight` has all batches with a sequence that are not answered for good, in its order, also those that wait to be sent again."""
+    """The sequences of one partition.
+
+    `in_flight` holds all batches with a sequence and without a final response, in order, including those waiting to be
+    sent again.
+    """
 
     __slots__ = (
         "acked_offset",
@@ -47,11 +52,11 @@ class _Partition:
         self.acked_offset = -1
         self.in_flight: list[ProducerBatch] = []
         self.on_wire = 0
-        self.gap: int | None = None  # so many of in_flight are before it
-        self.is_unresolved = False  # nobody knows whether one that was given up is written
+        self.gap: int | None = None  # number of batches in `in_flight` before the gap
+        self.is_unresolved = False  # it is unknown whether a batch that was given up has been written
 
     def remove(self, batch: ProducerBatch) -> int:
-        """Where it was."""
+        """Remove the batch from `in_flight` and return its index."""
         position = self.in_flight.index(batch)
         del self.in_flight[position]
         if self.gap is not None and position < self.gap:
@@ -65,10 +70,10 @@ class Sequences:
         self._transactional = transactional
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._unresolved: set[TopicPartition] = set()
-        self._bump: set[TopicPartition] = set()  # their gaps are closed by the next epoch
+        self._bump: set[TopicPartition] = set()  # partitions whose gaps the next epoch closes
 
     def start(self, identity: ProducerIdentity) -> None:
-        """A new producer id or epoch from the coordinator: every partition begins at 0."""
+        """Start with a new producer id or epoch from the coordinator: every partition begins at 0."""
         assert not any(state.in_flight for state in self._partitions.values())
         self.identity = identity
         self._partitions.clear()
@@ -81,25 +86,26 @@ class Sequences:
             state = self._partitions[partition] = _Partition(self.identity)
         return state
 
-    # --- before a batch goes
+    # --- before a batch is sent
 
     def admits(self, batch: ProducerBatch) -> bool:
-        """Whether this batch, the first of its queue, may be sent now."""
+        """Return whether this batch, the first of its queue, may be sent now."""
         state = self._partitions.get(batch.partition)
         if self.identity == NOBODY:
             return False
         if state is None:
             return True
         if batch.has_sequence:
-            return state.in_flight[0] is batch and state.gap != 0  # one at a time, until all that failed are through
+            return state.in_flight[0] is batch and state.gap != 0  # one at a time, until all failed batches are through
         if state.is_unresolved or state.gap is not None:
             return False
-        # One of the new epoch must not overtake those of the old one. And a leader that knows nothing of this producer takes any sequence:
-        # the second batch must not come there when the first has failed, for that could then never be written.
+        # A batch of the new epoch must not overtake those of the old one. And a leader without state for this producer
+        # accepts any sequence: the second batch must not arrive there after the first has failed, or the first could
+        # never be written.
         return not state.in_flight or (state.identity == self.identity and state.acked_sequence != NO_SEQUENCE)
 
     def assign(self, batch: ProducerBatch) -> None:
-        """Called when it is put on the wire, the first time and again."""
+        """Give the batch a sequence unless it has one. Call this each time it is put on the wire."""
         state = self._state(batch.partition)
         if not batch.has_sequence:
             if state.identity != self.identity:
@@ -110,7 +116,7 @@ class Sequences:
         state.on_wire += 1
 
     def _restart(self, state: _Partition) -> None:
-        """From 0 under the identity of now, also those that wait to be sent again."""
+        """Start again from 0 under the current identity, including batches that wait to be sent again."""
         state.identity = self.identity
         state.next_sequence, state.acked_sequence = 0, NO_SEQUENCE
         state.gap, state.is_unresolved = None, False
@@ -119,10 +125,10 @@ class Sequences:
             batch.sequence_was_reset = True
             state.next_sequence = advance_sequence(state.next_sequence, batch.count)
 
-    # --- after it came back
+    # --- after a response
 
     def returned(self, batch: ProducerBatch) -> None:
-        """It is on the wire no more, whatever the answer; comes before what is made of the answer."""
+        """Record that the batch is no longer on the wire. Call this before the response is evaluated."""
         self._state(batch.partition).on_wire -= 1
 
     def acknowledged(self, batch: ProducerBatch, base_offset: int) -> None:
@@ -135,13 +141,13 @@ class Sequences:
             state.acked_offset = max(state.acked_offset, base_offset + batch.count - 1)
 
     def judge(self, batch: ProducerBatch, code: ErrorCode, log_start_offset: int) -> Verdict:
-        """What is to be done about an error, as Kafka's client does it; may decide for the next epoch."""
+        """Return what to do about an error, as Kafka's client does; this may require the next epoch."""
         state = self._state(batch.partition)
         if code is ErrorCode.UNKNOWN_PRODUCER_ID:
             return self._judge_unknown_producer(state, batch, log_start_offset)
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             if state.in_flight[0] is not batch:
-                return Verdict.RETRY  # one before it is still to be written
+                return Verdict.RETRY  # a batch before it has yet to be written
             if self._transactional:
                 return Verdict.RETRY if batch.sequence_was_reset else Verdict.FAIL
             self._leave_gap(batch.partition, state, 0)  # what is missing before it will never be written
@@ -149,7 +155,7 @@ class Sequences:
         return Verdict.RETRY if code in RETRIABLE else Verdict.FAIL
 
     def _judge_unknown_producer(self, state: _Partition, batch: ProducerBatch, log_start_offset: int) -> Verdict:
-        """Retention has removed all that this producer wrote, and the broker forgot it."""
+        """Decide after retention has removed all that this producer wrote, so that the broker has forgotten it."""
         if batch.sequence_was_reset:
             return Verdict.RETRY
         if not self._transactional:
@@ -162,13 +168,16 @@ class Sequences:
         return Verdict.FAIL
 
     def failed(self, batch: ProducerBatch, *, written: bool | None) -> None:
-        """Given up. `written`: False if a broker said that it is not in the log, None if nobody knows."""
+        """Record that the batch was given up.
+
+        `written` is False if a broker said that it is not in the log, None if that is unknown.
+        """
         if not batch.has_sequence:
             return
         state = self._state(batch.partition)
         position = state.remove(batch)
         if self._transactional or batch.identity != state.identity:
-            return  # the transaction is aborted, or an epoch lies between
+            return  # the transaction is aborted, or the epoch has changed since
         if written is None:
             state.is_unresolved = True
             self._unresolved.add(batch.partition)
@@ -180,7 +189,7 @@ class Sequences:
         self._bump.add(partition)
 
     def replaced(self, batch: ProducerBatch, pieces: list[ProducerBatch]) -> None:
-        """It was split; the pieces have its sequences."""
+        """Replace a split batch by its pieces, which have its sequences."""
         if batch.has_sequence:
             state = self._state(batch.partition)
             position = state.in_flight.index(batch)
@@ -191,9 +200,9 @@ class Sequences:
     # --- the next epoch
 
     def settle(self) -> bool:
-        """Resolves what can be, and goes to the next epoch if that is wanted and nothing under way depends on this one.
+        """Resolve batches in doubt, and go to the next epoch if required and nothing in flight depends on this one.
 
-        True if the producer id is used up: the sender must ask for another one.
+        Return True if the producer id is used up: the sender must then request another one.
         """
         for partition in [one for one in self._unresolved if not self._partitions[one].in_flight]:
             self._unresolved.discard(partition)
@@ -211,11 +220,11 @@ class Sequences:
 
     @staticmethod
     def _has_all(state: _Partition) -> bool:
-        """Whether a later batch than the one in doubt was written, and so that one too."""
+        """Return whether a batch after the one in doubt was written, which means that this one was, too."""
         return state.acked_sequence != NO_SEQUENCE and advance_sequence(state.acked_sequence, 1) == state.next_sequence
 
     def next_epoch(self, identity: ProducerIdentity) -> None:
-        """Only partitions with a gap begin anew now; others when all of theirs is answered."""
+        """Use the new identity; partitions with a gap restart now, others when all their batches are answered."""
         self.identity = identity
         for partition in self._bump:
             self._restart(self._partitions[partition])

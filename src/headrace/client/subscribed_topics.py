@@ -1,6 +1,7 @@
-"""The topics of a subscription as metadata tells them, watched for change: for classic groups, where that is the members' business.
+"""Watches the topics of a subscription for changes in metadata; in classic groups this is up to the members.
 
-Every member finds out what its pattern matches; whoever leads besides sees to the sizes of all topics of the group (and to their racks).
+Every member resolves its own pattern; the leader also watches the partition counts and racks of all topics of the
+group.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from headrace.client.group_settings import GroupSettings
 from headrace.client.membership import Subscription
 from headrace.protocol.messages.metadata import MetadataResponse
 
-MISSING_TOPIC_S = 1.0  # how often we look whether one that is missing is there now
+MISSING_TOPIC_S = 1.0  # seconds between checks for a missing topic
 _REFUSED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 class SubscribedTopics:
     def __init__(self, cluster: Cluster, settings: GroupSettings, changed: Callable[[str], None]) -> None:
-        """`changed` is told the reason why the group must be assigned again."""
+        """Create without a subscription; `changed` is called with the reason why the group must rebalance."""
         self._cluster = cluster
         self._settings = settings
         self._changed = changed
@@ -36,7 +37,7 @@ class SubscribedTopics:
         self._assigned_from: tuple[frozenset[str], Layout] | None = None
 
     def subscribe(self, subscription: Subscription) -> None:
-        """KafkaError INVALID_REGULAR_EXPRESSION of a pattern that is none."""
+        """Set the subscription. Raise KafkaError INVALID_REGULAR_EXPRESSION if the pattern is invalid."""
         try:
             self._pattern = None if subscription.pattern is None else Pattern(subscription.pattern)
         except BadPattern as error:
@@ -49,7 +50,7 @@ class SubscribedTopics:
         return self._pattern.matches(topic) if self._pattern is not None else topic in self._subscription.topics
 
     async def names(self) -> frozenset[str]:
-        """What the member joins with; remembered, so that a change of it is noticed."""
+        """Return the topics the member joins with, and remember them to notice changes."""
         subscription = self._subscription
         found = await self._matching()
         if subscription is self._subscription:
@@ -70,7 +71,7 @@ class SubscribedTopics:
         )
 
     async def layout_to_assign(self, topics: frozenset[str]) -> Layout:
-        """Of all topics of the group, for its leader; remembered."""
+        """Return the layout of all topics of the group, for its leader, and remember it to notice changes."""
         layout = await self._layout(topics)
         self._assigned_from = topics, layout
         return layout
@@ -88,7 +89,7 @@ class SubscribedTopics:
         return layout_of(answer)
 
     async def watch(self) -> None:
-        """Never returns: for a task of its own."""
+        """Look for changes forever; run this in a separate task."""
         looked = asyncio.get_running_loop().time()
         while True:
             await asyncio.sleep(MISSING_TOPIC_S)

@@ -1,4 +1,4 @@
-"""Ending tasks that run beside a client."""
+"""Ends a client's background tasks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ AGAIN_S = 0.5
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Returns when they have ended; what they raised is nobody's concern any more."""
+    """Cancel the tasks and wait until they have ended, ignoring what they raise."""
     ending = list(tasks)
     while running := [task for task in ending if not task.done()]:
         for task in running:
-            task.cancel()  # not once: Python 3.11's wait_for can swallow it (when what it waits for ends at the same time)
+            task.cancel()  # repeated: wait_for in Python 3.11 can swallow it if its awaitable ends at the same time
         await asyncio.wait(running, timeout=AGAIN_S)
     for task in ending:
         if not task.cancelled():

@@ -1,4 +1,4 @@
-"""Topics that are made, grow, lose their beginnings and are deleted. What is refused is told by name; the rest is done."""
+"""Creates and deletes topics, adds partitions and deletes records; returns an error for each item that was refused."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from headrace.protocol.messages.delete_records import DeleteRecordsRequest, Dele
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 
 AS_THE_CLUSTER_HAS_IT = -1
-BY_STATE_VERSION_MIN = 6  # of DeleteTopics: before, topics are a list of names
-WHOLE_PARTITION = -1  # as the offset before which records are deleted
+BY_STATE_VERSION_MIN = 6  # version of DeleteTopics; older ones take a list of names
+WHOLE_PARTITION = -1  # as an offset before which to delete: all records
 
 
 class NewTopic(NamedTuple):
-    """`assignments`: the brokers of each partition, instead of the counts."""
+    """A topic to create; `assignments` lists the brokers of each partition, instead of the counts."""
 
     name: str
     partitions: int = AS_THE_CLUSTER_HAS_IT
@@ -32,14 +32,17 @@ class NewTopic(NamedTuple):
 
 
 class NewPartitions(NamedTuple):
-    """`total`: of all partitions afterwards; `assignments`: the brokers of each new one."""
+    """Partitions to add: `total` is the new count of all partitions, `assignments` the brokers of each new one."""
 
     total: int
     assignments: Sequence[Sequence[int]] = ()
 
 
 async def controller(cluster: Cluster) -> Connection:
-    """Who takes changes. Where the controller is no broker, any broker hands them on, and metadata names one."""
+    """Return a connection to the broker that accepts changes.
+
+    If the controller is not a broker, metadata names any broker, which forwards changes.
+    """
     node_id = (await cluster.refresh([])).controller_id
     return await cluster.broker(node_id) if node_id >= 0 else await cluster.any_broker()
 
@@ -101,7 +104,7 @@ async def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, Kaf
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int | KafkaError]:
-    """The first offsets afterwards, or why they stay where they are."""
+    """Delete records; return the new first offset of each partition, or why it was not changed."""
     outcomes: dict[TopicPartition, int | KafkaError] = {}
     by_leader: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
     for partition, offset in before.items():

@@ -1,4 +1,4 @@
-"""How many partitions a topic has, for whoever sends to it: asked for once, waited for up to max.block.ms."""
+"""Partition counts for a producer: requested once per topic, waiting up to max.block.ms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.client.producer_options import ProducerSettings
 
 
 class TopicCounts:
-    """`topics` are all that were asked for so far, and found."""
+    """Looks up partition counts; `topics` holds all topics found so far."""
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings, chance: Random) -> None:
         self._cluster = cluster
@@ -24,7 +24,7 @@ class TopicCounts:
 
     async def count(self, topic: str) -> int:
         if topic not in self.topics:
-            async with self._asking.setdefault(topic, asyncio.Lock()):  # one asks for all who want to know
+            async with self._asking.setdefault(topic, asyncio.Lock()):  # one request serves all waiting callers
                 if topic not in self.topics:
                     await self._find(topic)
                     self.topics.add(topic)
@@ -32,7 +32,7 @@ class TopicCounts:
         return await self._cluster.partition_count(topic, create=True)
 
     async def _find(self, topic: str) -> None:
-        """It is enough that it exists: leaders may come later."""
+        """Wait until the topic exists; its leaders may be elected later."""
         now = asyncio.get_running_loop().time
         deadline = now() + self._settings.block_s
         failures = 0

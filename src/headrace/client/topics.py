@@ -1,4 +1,4 @@
-"""What a cluster says of its topics, page by page where the brokers can (DescribeTopicPartitions), else by Metadata."""
+"""Describes topics, page by page if brokers support it (DescribeTopicPartitions), else by Metadata."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PARTITIONS_PER_PAGE = 2000
 
 class PartitionInfo(NamedTuple):
     partition: int
-    leader: int  # -1: none
+    leader: int  # -1 if there is none
     leader_epoch: int
     replicas: list[int]
     isr: list[int]
     offline: list[int]
-    eligible: list[int] | None = None  # None: the broker does not say
+    eligible: list[int] | None = None  # None if the broker does not report it
     last_known_eligible: list[int] | None = None
 
 
@@ -36,7 +36,7 @@ class TopicInfo(NamedTuple):
 
 
 async def describe_topics(cluster: Cluster, names: Sequence[str] | None) -> list[TopicInfo]:
-    """All topics, or these; in the order of their names. KafkaError for one that is not there."""
+    """Return these topics, or all, sorted by name. Raise KafkaError for one that does not exist."""
     connection = await cluster.any_broker()
     try:
         connection.version_for(DescribeTopicPartitionsRequest)

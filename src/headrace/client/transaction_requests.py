@@ -1,6 +1,6 @@
-"""The requests of a transaction to its coordinators, asked until they are answered for good, and the errors that they can end in.
+"""Requests of a transaction to its coordinators, retried until a final response, and the errors they may end in.
 
-Any process may end a transaction of which it knows transactional id, producer id and epoch: `end_transaction`.
+Any process that knows transactional id, producer id and epoch may end a transaction: `end_transaction`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest,
 T = TypeVar("T")
 
 FEATURE = "transaction.version"
-IMPLICIT_VERSION = 2  # of the feature: batches add their partitions themselves, every end bumps the epoch (KIP-890)
+IMPLICIT_VERSION = (
+    2  # feature level at which batches add their partitions themselves, and every end bumps the epoch (KIP-890)
+)
 PRODUCE_IMPLICIT_MIN, END_TXN_IMPLICIT_MIN, OFFSETS_IMPLICIT_MIN = 12, 5, 5
-ADD_PARTITIONS_CLIENT_MAX = 3  # newer ones are for brokers
-TWO_PHASE_VERSION = 6  # of InitProducerId; not stable yet, and offered only by brokers that were told to
+ADD_PARTITIONS_CLIENT_MAX = 3  # newer versions are for brokers
+TWO_PHASE_VERSION = 6  # version of InitProducerId; not stable yet, and offered only by brokers configured to do so
 TIMEOUT_S = 60.0
-BACKOFF_S = (0.02, 1.0)  # markers of the transaction before are written within a few milliseconds, mostly
+BACKOFF_S = (0.02, 1.0)  # markers of the previous transaction are mostly written within a few milliseconds
 
 _PASSING = frozenset(
     {
@@ -42,7 +44,7 @@ _PASSING = frozenset(
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # just made: brokers hear of it one after another
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # just created: brokers learn of it one after another
     }
 )
 _MOVED = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
@@ -60,23 +62,26 @@ _FATAL = frozenset(
 
 
 class TransactionError(KafkaError):
-    """It went wrong; the subclass says what can be done about it."""
+    """A transaction failed; the subclass says what can be done about it."""
 
 
 class AbortableTransactionError(TransactionError):
-    """This transaction cannot be committed: abort it, and begin another one."""
+    """The transaction cannot be committed: abort it, and begin another one."""
 
 
 class FatalTransactionError(TransactionError):
-    """The producer cannot go on: close it."""
+    """The producer cannot continue: close it."""
 
 
 class ProducerFenced(FatalTransactionError):
-    """Somebody else has taken the transactional id, or a timeout ended the transaction: PRODUCER_FENCED, INVALID_PRODUCER_EPOCH."""
+    """Another producer uses the transactional id, or a timeout ended the transaction.
+
+    The code is PRODUCER_FENCED or INVALID_PRODUCER_EPOCH.
+    """
 
 
 class InvalidTransactionState(FatalTransactionError):
-    """The coordinator's transaction cannot be ended so (INVALID_TXN_STATE): it was ended the other way, perhaps."""
+    """The transaction cannot be ended this way (INVALID_TXN_STATE); it may have been ended the other way."""
 
 
 def transaction_error(code: ErrorCode, message: str) -> TransactionError:
@@ -96,7 +101,7 @@ class TransactionIdentity(NamedTuple):
 
 
 def is_implicit(connection: Connection) -> bool:
-    """Whether the cluster has decided for transaction version 2, and both sides speak it."""
+    """Return whether the cluster uses transaction version 2 and both sides support it."""
     return (
         connection.features.get(FEATURE, 0) >= IMPLICIT_VERSION
         and connection.version_for(ProduceRequest) >= PRODUCE_IMPLICIT_MIN
@@ -105,7 +110,7 @@ def is_implicit(connection: Connection) -> bool:
 
 
 class Coordinator:
-    """Of a transactional id or a group: found when first needed, and again when it has moved."""
+    """The coordinator of a transactional id or a group: found when first needed, and again when it has moved."""
 
     def __init__(self, cluster: Cluster, key: str, kind: int = TRANSACTION) -> None:
         self._cluster = cluster
@@ -128,7 +133,10 @@ class Coordinator:
     async def ask(
         self, attempt: Callable[[Connection], Awaitable[tuple[ErrorCode, T]]], *, what: str, timeout_s: float
     ) -> T:
-        """`attempt` is made again for what passes, within the time; then TransactionError, or what the connection said."""
+        """Run `attempt` until it succeeds, retrying transient errors within the timeout.
+
+        Raise TransactionError for other errors; after the timeout, raise the last transient error.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         pause = BACKOFF_S[0]
@@ -148,7 +156,7 @@ class Coordinator:
                 raise FatalTransactionError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
             except TransactionError:
                 raise
-            except KafkaError as error:  # nobody to ask
+            except KafkaError as error:  # the coordinator could not be found
                 if error.code not in _PASSING and error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
                     raise transaction_error(error.code, error.message) from error
                 self._doubt()
@@ -167,7 +175,7 @@ class Coordinator:
 async def init_producer_id(
     coordinator: Coordinator, request: InitProducerIdRequest, *, timeout_s: float
 ) -> tuple[InitProducerIdResponse, bool]:
-    """And whether transactions are of version 2 from now on."""
+    """Return the response, and whether transactions are of version 2 from now on."""
 
     async def attempt(connection: Connection) -> tuple[ErrorCode, tuple[InitProducerIdResponse, bool]]:
         version = connection.version_for(InitProducerIdRequest, unstable=request.enable2_pc)
@@ -218,7 +226,7 @@ async def add_partitions(
 
 
 def _worst(codes: list[ErrorCode]) -> ErrorCode:
-    """Of several answers the one that decides; one that was not tried because of another says nothing."""
+    """Return the decisive one of several codes; OPERATION_NOT_ATTEMPTED only follows from another error."""
     told = [code for code in codes if code not in (ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED)]
     lasting = [code for code in told if code not in _PASSING]
     return next(iter([*lasting, *told]), ErrorCode.NONE)
@@ -248,7 +256,7 @@ async def commit_offsets(
     implicit: bool,
     timeout_s: float,
 ) -> None:
-    """To the coordinator of the group, where they wait for the end of the transaction."""
+    """Send offsets to the group's coordinator, where they are pending until the transaction ends."""
     topics: dict[str, list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition]] = defaultdict(list)
     for (topic, index), committed in offsets.items():
         topics[topic].append(
@@ -292,11 +300,13 @@ async def end_transaction(
     implicit: bool | None = None,
     coordinator: Coordinator | None = None,
 ) -> TransactionIdentity:
-    """Commits or aborts, and gives the identity that the next transaction has. May be repeated, also by another process: the same end
-    of the same transaction is no error.
+    """Commit or abort a transaction, and return the identity for the next one.
 
-    `implicit`: whether the transaction is of version 2, as the producer that made it knows; None: as the cluster has it now.
-    ProducerFenced if it is over already (timed out, or taken by somebody else), InvalidTransactionState if it was ended the other way.
+    This may be repeated, also by another process: ending the same transaction in the same way again is not an error.
+    `implicit` says whether the transaction is of version 2, as its producer knows; None: as the cluster is now.
+
+    Raise ProducerFenced if the transaction is over already (timed out, or another producer took over),
+    InvalidTransactionState if it was ended the other way.
     """
     request = EndTxnRequest(
         transactional_id=identity.transactional_id,

@@ -1,12 +1,12 @@
-"""The transactions of one producer, one after another: what it may do when, and what has to be asked of coordinators.
+r"""The transactions of one producer, one after another: what is allowed when, and the requests this takes.
 
                     init              begin                     commit, abort
     UNINITIALIZED ---------> READY ------------> OPEN ----------------------------> READY
-                               ^                  | \\  prepare
+                               ^                  | \  prepare
                                |                  |  `--------> PREPARED ---> (commit, abort)
                                `----- abort ----- FAILED        any ---------> FENCED (nothing but close)
 
-A batch that fails makes its transaction FAILED: the rest of it is not sent, and only an abort helps.
+A failed batch makes its transaction FAILED: the rest of it is not sent, and it can only be aborted.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 
 T = TypeVar("T")
 
-# From a partition's leader. An epoch that it does not take is not among them: the coordinator has bumped it, perhaps on a timeout, and only
-# it can say whether somebody else has the transactional id now.
+# Errors from a partition's leader. A rejected epoch is not among them: the coordinator has bumped it, perhaps on a
+# timeout, and only the coordinator can say whether another producer has the transactional id now.
 _FATAL_FOR_BATCHES = (
     ErrorCode.PRODUCER_FENCED,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
@@ -55,7 +55,7 @@ class TransactionState(Enum):
     READY = "ready"
     OPEN = "open"
     PREPARED = "prepared"
-    COMMITTING = "committing"  # asked for, and the answer is missing: only another commit can tell
+    COMMITTING = "committing"  # requested without a response yet: only another commit can determine the outcome
     ABORTING = "aborting"
     FAILED = "failed"
     FENCED = "fenced"
@@ -80,12 +80,12 @@ class Outbox(Protocol):
     async def flush(self) -> None: ...
 
     async def give_up_all(self, error: Exception) -> None:
-        """What is not on the wire is given up; returns when the rest is answered."""
+        """Give up what is not on the wire, and wait until the rest is answered."""
         ...
 
 
 class TransactionSession:
-    """`outbox` is set before anything else is done."""
+    """The transactions of a producer, one after another; `outbox` must be set before any call."""
 
     outbox: Outbox
 
@@ -103,19 +103,22 @@ class TransactionSession:
         self._wanted: set[TopicPartition] = set()
         self._adding: asyncio.Task[None] | None = None
         self._prepared: TransactionIdentity | None = None
-        self._has_begun = False  # at a broker: there is something to end
-        self._needs_epoch = False  # sequences are in doubt, and the end of the transaction does not bump the epoch
+        self._has_begun = False  # a broker knows of the transaction, so it has to be ended
+        self._needs_epoch = False  # sequences are in doubt, and ending the transaction does not bump the epoch
 
     @property
     def identity(self) -> TransactionIdentity:
-        """With which this transaction can be ended by anybody."""
+        """Return the identity with which any process can end this transaction."""
         return TransactionIdentity(self.transactional_id, *self._sequences.identity)
 
-    # --- what the application does
+    # --- for the application
 
     async def init(self, *, keep_prepared: bool = False) -> TransactionIdentity | None:
-        """Fences whoever had the transactional id, and aborts what it left open; with `keep_prepared` (two-phase commit) what it had
-        prepared stays, is given back, and waits for `complete`."""
+        """Fence the previous producer of the transactional id and abort its open transaction.
+
+        With `keep_prepared` (two-phase commit), a prepared transaction is kept and returned, to be ended with
+        `complete`.
+        """
         self._check("init")
         if keep_prepared and not self._settings.two_phase:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "keep_prepared needs transaction.two.phase.commit.enable")
@@ -128,7 +131,7 @@ class TransactionSession:
         return None
 
     async def _initialize(self, *, keep_prepared: bool = False, bump: bool = False) -> ProducerIdentity:
-        """The identity of a transaction that was prepared before, -1 if there is none."""
+        """Get a producer id and epoch; return the identity of a transaction prepared before, -1 if there is none."""
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=self._settings.transaction_timeout_ms,
@@ -156,7 +159,7 @@ class TransactionSession:
         self.error = None
 
     async def send_offsets(self, offsets: Mapping[TopicPartition, CommittedOffset], group: GroupMetadata) -> None:
-        """They become the group's when, and only if, the transaction is committed."""
+        """Add a group's offsets to the transaction; they are committed only if the transaction is."""
         self._check("send")
         if not offsets:
             return
@@ -169,7 +172,7 @@ class TransactionSession:
         )
 
     async def prepare(self) -> TransactionIdentity:
-        """All is written; nothing more goes in, and whoever has the identity may end it."""
+        """Flush all records and close the transaction to more; any process with the returned identity may end it."""
         self._check("prepare")
         await self.outbox.flush()
         self._check("prepare")  # a batch may have failed
@@ -177,14 +180,17 @@ class TransactionSession:
         return self.identity
 
     async def complete(self, prepared: TransactionIdentity) -> None:
-        """Of what `init` found prepared: committed if that is what was decided for, else aborted."""
+        """Commit the prepared transaction that `init` returned if it is `prepared`, else abort it."""
         if prepared == self._prepared:
             await self.commit()
         else:
             await self.abort()
 
     async def commit(self) -> None:
-        """All or nothing of it is visible afterwards. After a timeout it may be called again, and nothing else."""
+        """Commit the transaction: all of it becomes visible, or nothing.
+
+        After a timeout, only `commit` may be called again.
+        """
         self._check("commit")
         if self.state is S.OPEN:
             await self.outbox.flush()
@@ -241,13 +247,13 @@ class TransactionSession:
             self.batch_failed(error)
             raise
 
-    # --- what the sender asks
+    # --- for the sender
 
     def check_send(self) -> None:
         self._check("send")
 
     def admits(self, batch: ProducerBatch) -> bool:
-        """Whether the batch may go: its partition belongs to the transaction, or will by being written to."""
+        """Return whether the batch may be sent: its partition is in the transaction, or is added by the write."""
         if self.error is not None or self.state in (S.ABORTING, S.READY):
             return False
         if self.is_implicit:
@@ -269,7 +275,7 @@ class TransactionSession:
                 self._added |= some
                 self.outbox.wake()
         except KafkaError as error:
-            self._has_begun = True  # perhaps some of them
+            self._has_begun = True  # some of them may have been added
             self.batch_failed(error)
         except HeadraceError as error:
             self._has_begun = True
@@ -279,8 +285,10 @@ class TransactionSession:
             self.outbox.wake()
 
     def batch_failed(self, error: KafkaError, *, in_doubt: bool = False) -> None:
-        """Of a batch (`in_doubt`: that has a sequence, of which nobody knows whether it is used), or of anything else that belongs to the
-        transaction."""
+        """Record the failure of a batch, or of anything else in the transaction.
+
+        `in_doubt` says that the batch has a sequence of which it is unknown whether it was used.
+        """
         self._needs_epoch |= in_doubt and not self.is_implicit
         if self.state is S.FENCED:
             return
@@ -291,6 +299,6 @@ class TransactionSession:
         self.outbox.wake()
 
     async def close(self) -> None:
-        """Nothing runs beside it any more."""
+        """End the background task that adds partitions."""
         if self._adding is not None:
             await end_tasks([self._adding])

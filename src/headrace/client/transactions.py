@@ -1,4 +1,4 @@
-"""Transactions as an administrator sees them: what coordinators know of them, what leaders of partitions do, and how both are ended."""
+"""Transactions as an administrator sees them: on coordinators, on partition leaders, and how to end them there."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, I
 from headrace.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from headrace.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
-TWO_PHASE_VERSION_MIN = 6  # of InitProducerId
-DURATION_VERSION_MIN = 1  # of ListTransactions
+TWO_PHASE_VERSION_MIN = 6  # version of InitProducerId
+DURATION_VERSION_MIN = 1  # version of ListTransactions
 PATTERN_VERSION_MIN = 2
-NO_TIMEOUT_MS = 2_147_483_647  # of a transaction that takes part in a two-phase commit (KIP-939)
+NO_TIMEOUT_MS = 2_147_483_647  # timeout of a transaction in a two-phase commit (KIP-939)
 ONGOING = "Ongoing"
 _PASSING = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -33,12 +33,12 @@ _PASSING = (
 
 
 class TransactionFilter(NamedTuple):
-    """What is not given lets everything pass."""
+    """A filter of transactions; fields that are not set match everything."""
 
     states: Collection[str] = ()
     producer_ids: Collection[int] = ()
-    duration_ms: int | None = None  # only those that began longer ago
-    pattern: str | None = None  # of transactional ids
+    duration_ms: int | None = None  # only transactions that began longer ago
+    pattern: str | None = None  # pattern of transactional ids
 
 
 class ListedTransaction(NamedTuple):
@@ -54,13 +54,13 @@ class TransactionInfo(NamedTuple):
     producer_id: int
     producer_epoch: int
     state: str
-    timeout_ms: int | None  # None: it takes part in a two-phase commit, may be prepared, and waits for its decision
+    timeout_ms: int | None  # None: part of a two-phase commit; it may be prepared and wait for its decision
     started_ms: int | None
     partitions: list[TopicPartition]
 
 
 class PreparedTransaction(NamedTuple):
-    """What an outside coordinator writes down when it has prepared; as text it is Kafka's `PreparedTxnState`."""
+    """What an external coordinator stores after preparing; its text is Kafka's `PreparedTxnState`."""
 
     producer_id: int
     producer_epoch: int
@@ -70,7 +70,7 @@ class PreparedTransaction(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """ValueError for anything else than two numbers with a colon."""
+        """Parse two numbers separated by a colon. Raise ValueError for anything else."""
         producer_id, _, epoch = text.partition(":")
         if not (producer_id.isascii() and producer_id.isdigit() and epoch.isascii() and epoch.isdigit()):
             raise ValueError(f"{text!r} is not PRODUCER-ID:EPOCH")
@@ -78,25 +78,25 @@ class PreparedTransaction(NamedTuple):
 
 
 class ActiveProducer(NamedTuple):
-    """As the leader of a partition remembers it."""
+    """A producer as the leader of a partition remembers it."""
 
     partition: TopicPartition
     producer_id: int
     producer_epoch: int
-    coordinator_epoch: int  # -1: no transaction of it has ended here
+    coordinator_epoch: int  # -1 if no transaction of it has ended here
     last_sequence: int
     last_timestamp_ms: int
-    start_offset: int | None  # of its open transaction
+    start_offset: int | None  # first offset of its open transaction, if there is one
 
 
 EVERYTHING = TransactionFilter()
 
 
-# --- what coordinators know
+# --- on coordinators
 
 
 async def list_transactions(cluster: Cluster, wanted: TransactionFilter = EVERYTHING) -> list[ListedTransaction]:
-    """Of all brokers: each knows those that it coordinates."""
+    """Return the transactions of all brokers; each broker knows those that it coordinates."""
     listed: list[ListedTransaction] = []
     unknown: set[str] = set()
     for node_id in await cluster.brokers():
@@ -130,7 +130,7 @@ def _list_request(wanted: TransactionFilter, version: int, node_id: int) -> List
 
 
 async def describe_transaction(cluster: Cluster, transactional_id: str) -> TransactionInfo:
-    """KafkaError TRANSACTIONAL_ID_NOT_FOUND if nobody knows it."""
+    """Describe a transaction. Raise KafkaError TRANSACTIONAL_ID_NOT_FOUND if it does not exist."""
     node_id, connection = await find_coordinator(cluster, transactional_id, TRANSACTION)
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     answer: DescribeTransactionsResponse = await connection.request(request)
@@ -150,9 +150,14 @@ async def describe_transaction(cluster: Cluster, transactional_id: str) -> Trans
 
 
 async def terminate_transaction(cluster: Cluster, transactional_id: str) -> TransactionInfo:
-    """Fences whoever uses the transactional id, which aborts what it has open. What it was before. KafkaError if nobody knows it."""
-    before = await describe_transaction(cluster, transactional_id)  # to initialize an unknown one would make it
-    timeout_ms = int(cluster.timeout_s * 1000)  # nobody writes with the epoch that this asks for
+    """Fence the producer of a transactional id, aborting its open transaction; return its previous state.
+
+    Raise KafkaError if the transactional id does not exist.
+    """
+    before = await describe_transaction(
+        cluster, transactional_id
+    )  # raises for an unknown id, which InitProducerId would create
+    timeout_ms = int(cluster.timeout_s * 1000)  # arbitrary, as no producer writes with the new epoch
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
     await _ask_coordinator(cluster, transactional_id, request)
     return before
@@ -161,10 +166,11 @@ async def terminate_transaction(cluster: Cluster, transactional_id: str) -> Tran
 async def commit_prepared(
     cluster: Cluster, transactional_id: str, prepared: PreparedTransaction | None = None
 ) -> TransactionInfo:
-    """Takes the open transaction of a two-phase commit over from its producer, which is fenced, and commits it. What it was before.
+    """Commit the open transaction of a two-phase commit, fencing its producer; return its previous state.
 
-    KafkaError INVALID_TXN_STATE, and nothing is done, if there is none or it is not `prepared`; UNSUPPORTED_VERSION from brokers that
-    do not offer it."""
+    Raise KafkaError INVALID_TXN_STATE, and commit nothing, if there is none or it is not `prepared`;
+    UNSUPPORTED_VERSION if brokers do not offer two-phase commit.
+    """
     before = await describe_transaction(cluster, transactional_id)
     found = PreparedTransaction(before.producer_id, before.producer_epoch)
     if before.state != ONGOING:
@@ -190,7 +196,10 @@ async def commit_prepared(
 async def _ask_coordinator(
     cluster: Cluster, transactional_id: str, request: InitProducerIdRequest | EndTxnRequest
 ) -> Any:
-    """Again while a transaction is being ended, or its coordinator is not there yet. KafkaError for any other refusal."""
+    """Send a request, retrying while a transaction is being ended or its coordinator is not available.
+
+    Raise KafkaError for any other error, or after the cluster's timeout.
+    """
     two_phase = isinstance(request, InitProducerIdRequest) and request.keep_prepared_txn
     deadline = asyncio.get_running_loop().time() + cluster.timeout_s
     while True:
@@ -208,13 +217,13 @@ async def _ask_coordinator(
         await asyncio.sleep(RETRY_BACKOFF_S)
 
 
-# --- what partitions know
+# --- on partition leaders
 
 
 async def describe_producers(
     cluster: Cluster, partition: TopicPartition, broker: int | None = None
 ) -> list[ActiveProducer]:
-    """As the leader remembers them, or this broker."""
+    """Return the producers that the partition's leader, or the given broker, remembers."""
     connection = await _leader(cluster, partition) if broker is None else await cluster.broker(broker)
     found, refused = await producers_of(connection, [partition])
     if refused:
@@ -233,7 +242,7 @@ async def _leader(cluster: Cluster, partition: TopicPartition) -> Connection:
 async def producers_of(
     connection: Connection, partitions: Sequence[TopicPartition]
 ) -> tuple[list[ActiveProducer], dict[TopicPartition, KafkaError]]:
-    """As this broker remembers them, and of which partitions it says nothing."""
+    """Return the producers that this broker remembers, and the errors of partitions it did not describe."""
     topics: dict[str, list[int]] = defaultdict(list)
     for topic, index in partitions:
         topics[topic].append(index)
@@ -269,7 +278,7 @@ def _active(partition: TopicPartition, state: DescribeProducersResponse.Producer
 async def write_abort(
     cluster: Cluster, partition: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int
 ) -> None:
-    """Whatever the producer has open on this partition is aborted there, and only there. Nobody is asked whether it hangs."""
+    """Abort what the producer has open on this partition, and only there, without checking whether it hangs."""
     connection = await _leader(cluster, partition)
     topic = WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=partition.topic, partition_indexes=[partition.partition])
     marker = WriteTxnMarkersRequest.WritableTxnMarker(
@@ -277,7 +286,7 @@ async def write_abort(
         producer_epoch=producer_epoch,
         transaction_result=False,
         topics=[topic],
-        coordinator_epoch=max(0, coordinator_epoch),  # -1: none was seen yet, and 0 is as early as any
+        coordinator_epoch=max(0, coordinator_epoch),  # -1: no marker seen yet; no epoch is earlier than 0
     )
     answer: WriteTxnMarkersResponse = await connection.request(WriteTxnMarkersRequest(markers=[marker]))
     code = ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)

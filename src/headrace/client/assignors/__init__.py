@@ -1,4 +1,4 @@
-"""Who of a classic group reads what: the leader's part. `assignors_named` reads partition.assignment.strategy."""
+"""Assignors of classic groups, run by the group's leader; `assignors_named` reads partition.assignment.strategy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ _BY_NAME = {name: kind for kind in _KINDS for name in (kind.name, kind.__name__,
 
 
 def assignors_named(names: Sequence[str]) -> list[Assignor]:
-    """In the order of preference; a name is the short one, or that of Java's class with or without its package."""
+    """Return the assignors in order of preference.
+
+    A name is the short one, or that of Java's class with or without its package. Raise ConfigError if one is unknown or
+    occurs twice, or if there is none.
+    """
     if not names:
         raise ConfigError("partition.assignment.strategy names no assignor")
     found: dict[str, Assignor] = {}
@@ -40,5 +44,5 @@ def assignors_named(names: Sequence[str]) -> list[Assignor]:
 
 
 def is_cooperative(assignors: Sequence[Assignor]) -> bool:
-    """Whether members keep their partitions while the group rebalances: only if none of the assignors minds."""
+    """Return whether members keep their partitions during a rebalance: only if all assignors are cooperative."""
     return all(assignor.cooperative for assignor in assignors)

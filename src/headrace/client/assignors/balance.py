@@ -1,7 +1,8 @@
-"""An even assignment that moves little: what both sticky assignors stand on.
+"""An even assignment that moves few partitions: the basis of both sticky assignors.
 
-Everybody keeps what it had, what nobody had goes to whoever has least, and then partitions move, one at a time, to members that have at
-least two less. Each move makes the sum of the squares smaller, so there is an end; and nothing moves that balance does not ask for.
+Members keep what they had, partitions without a holder go to the least loaded member, and then partitions move, one at
+a time, to members that have at least two fewer. Each move reduces the sum of the squares, so this ends; and nothing
+moves that balance does not require.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from headrace.base.ids import TopicPartition
 from headrace.client.assignors.spec import Assignment, Layout, subscribers
 from headrace.client.classic_protocol import Subscribed
 
-Readers = tuple[str, ...]  # members that want a topic; one and the same object for all topics that have the same
+Readers = tuple[str, ...]  # members that subscribe to a topic; topics with the same members share one object
 Holders = dict[TopicPartition, str]
 ToGive = dict[Readers, list[TopicPartition]]
 
 
 def valid_holders(claims: Mapping[str, tuple[Iterable[TopicPartition], int]]) -> Holders:
-    """Who had a partition last, by what members claim in which generation; nobody, if two claim it in one."""
+    """Return who last held each partition, by the claims of members and their generations.
+
+    A partition that two members claim in its newest generation has no holder.
+    """
     newest: dict[TopicPartition, tuple[int, str | None]] = {}
     for member, (partitions, generation) in claims.items():
         for partition in dict.fromkeys(partitions):
@@ -44,7 +48,7 @@ class _Balance:
             readers = tuple(sorted(some))
             self._readers[topic] = same.setdefault(readers, readers)
         self._counts = layout.counts
-        # By readers: how much each has, the least first. An entry that is no longer true is thrown away when it comes up.
+        # Heaps of loads by readers, least first. An outdated entry is discarded when it comes to the top.
         self._loads: dict[Readers, list[tuple[int, str]]] = {readers: [] for readers in same}
         self._loads_of: dict[str, list[list[tuple[int, str]]]] = {member: [] for member in members}
         for readers, heap in self._loads.items():
@@ -63,7 +67,7 @@ class _Balance:
         return {member: sorted(held) for member, held in self._held.items()}
 
     def _keep(self, holders: Holders) -> list[TopicPartition]:
-        """What remains to be given out."""
+        """Let members keep what they held; return the partitions left to assign."""
         left = []
         for topic, readers in self._readers.items():
             reading = set(readers)
@@ -91,7 +95,10 @@ class _Balance:
         return heap[0][1]
 
     def _even_out(self, holders: Holders) -> None:
-        """Whoever has most gives first, one at a time: what it gives too much, another would have to give again."""
+        """Move partitions one at a time, always from the most loaded member.
+
+        If a member gave away too many, the receiver would have to give them away again.
+        """
         moving = True
         while moving:
             moving = False
@@ -109,7 +116,10 @@ class _Balance:
                         heappush(most, (-len(self._held[member]), member))
 
     def _to_give(self, giver: str, holders: Holders) -> ToGive:
-        """What others want too; what goes first is last: that which the giver did not have before."""
+        """Return the partitions that other members subscribe to as well, by readers.
+
+        The last of each list is given first: one that the giver did not hold before.
+        """
         found: ToGive = {}
         for partition in sorted(self._held[giver], key=lambda one: (holders.get(one) != giver, one)):
             readers = self._readers[partition.topic]
@@ -118,7 +128,7 @@ class _Balance:
         return found
 
     def _give_one(self, giver: str, to_give: dict[str, ToGive]) -> str | None:
-        """To whoever has least, if that is at least two less."""
+        """Give a partition to the least loaded member, if that has at least two fewer; return that member."""
         own = to_give[giver]
         if not own:
             return None

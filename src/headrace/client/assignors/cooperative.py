@@ -1,4 +1,4 @@
-"""Sticky, in two rebalances (KIP-429): members keep reading what stays with them, and what moves is first given up, then given out."""
+"""Sticky assignment in two rebalances (KIP-429): what moves is first revoked, then assigned; the rest stays in use."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class CooperativeStickyAssignor:
                 partition
                 for partition in partitions
                 if holders.get(partition) == member
-                or not claimants.get(partition)  # else somebody may be reading it yet
+                or not claimants.get(partition)  # else a member may still be reading it
             ]
             for member, partitions in wanted.items()
         }
 
 
 def _generation(told: Subscribed) -> int:
-    """Members of before subscription version 2 say it in their user data."""
+    """Return the member's generation; before subscription version 2 it is in the user data."""
     return told.generation if told.generation != NO_GENERATION else decode_generation(told.user_data)

@@ -1,6 +1,6 @@
-"""Each topic in even pieces, side by side, to those who want it: partition n of two topics of one size has one reader.
+"""Assigns each topic in even ranges; members get the same partition numbers of topics of equal size.
 
-With racks (KIP-881) a member first gets what has a replica in its own rack, as long as that leaves the pieces even.
+With racks (KIP-881), a member first gets partitions with a replica in its own rack, as long as the ranges stay even.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RangeAssignor:
 
 
 class _Pieces:
-    """One topic, being cut."""
+    """One topic, being divided among its members."""
 
     def __init__(self, name: str, layout: Layout, members: list[str], racks: Mapping[str, str]) -> None:
         self.name = name
@@ -53,7 +53,7 @@ class _Pieces:
         self.racks_matter = self._do_racks_matter()
 
     def _do_racks_matter(self) -> bool:
-        """Not if each partition is in every rack anyway."""
+        """Return whether racks make a difference: not if every partition is in every rack."""
         all_racks = frozenset().union(*self._racks)
         if all_racks.isdisjoint(self._rack_of.values()):
             return False
@@ -61,7 +61,7 @@ class _Pieces:
 
     @property
     def alike(self) -> tuple[tuple[tuple[str, str | None], ...], int]:
-        """Topics in which this is the same are cut together."""
+        """Return a key; topics with equal keys are divided together."""
         return tuple((member, self._rack_of.get(member)) for member in self.members), self.count
 
     @property
@@ -101,7 +101,7 @@ def _match_racks(pieces: list[_Pieces]) -> None:
 
 
 def _match_racks_together(topics: list[_Pieces]) -> None:
-    """Partition n of all of them to the same member, the first that has room and a replica of each in its rack."""
+    """Give partition n of all topics to the first member with capacity and a replica of each in its rack."""
     for index in range(topics[0].count):
         for member in topics[0].members:
             if all(topic.room(member) > 0 and topic.in_rack(member, index) for topic in topics):

@@ -1,4 +1,4 @@
-"""Partitions are dealt out like cards: to the next in turn who wants the topic."""
+"""Assigns partitions in turn to the members that subscribe to their topic."""
 
 from __future__ import annotations
 

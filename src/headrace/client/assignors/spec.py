@@ -1,4 +1,4 @@
-"""What an assignor is told, and what it must do."""
+"""The interface of assignors: their input and what they must do."""
 
 from __future__ import annotations
 
@@ -8,31 +8,33 @@ from typing import ClassVar, NamedTuple, Protocol
 from headrace.base.ids import TopicPartition
 from headrace.client.classic_protocol import Subscribed
 
-Assignment = dict[str, list[TopicPartition]]  # by member id; everybody is in it
+Assignment = dict[str, list[TopicPartition]]  # partitions by member id, with an entry for every member
 
 
 class Layout(NamedTuple):
-    """The topics as metadata tells them; those that do not exist are left out."""
+    """The topics according to metadata; topics that do not exist are left out."""
 
     counts: Mapping[str, int]
-    racks: Mapping[
-        TopicPartition, frozenset[str]
-    ] = {}  # of the brokers that have a replica; racks without a name left out
+    # racks of the brokers with a replica; brokers without a rack are left out
+    racks: Mapping[TopicPartition, frozenset[str]] = {}
 
 
 class Assignor(Protocol):
-    name: ClassVar[str]  # on the wire
+    name: ClassVar[str]  # name in the protocol
     cooperative: ClassVar[bool]
 
     def user_data(self, held: Collection[TopicPartition], generation: int) -> bytes | None:
-        """What the leader's assignor wants to know of a member: what it had last, and since when."""
+        """Return what the leader's assignor needs to know about a member: what it held last, and since when."""
         ...
 
     def assign(self, layout: Layout, members: Mapping[str, Subscribed]) -> Assignment: ...
 
 
 def in_order(members: Mapping[str, Subscribed]) -> list[str]:
-    """Static members first, by their instance ids: so each gets what it had, whatever its member id is this time."""
+    """Return the members in order, static ones first by instance id.
+
+    A static member thus gets what it had, whatever its member id is this time.
+    """
     return sorted(members, key=lambda member: _place(member, members[member].instance_id))
 
 
@@ -41,7 +43,7 @@ def _place(member_id: str, instance_id: str | None) -> tuple[bool, str]:
 
 
 def subscribers(layout: Layout, members: Mapping[str, Subscribed]) -> dict[str, list[str]]:
-    """Of each topic that exists and that somebody wants, in the order of `in_order`; topics in theirs."""
+    """Return the subscribers of each existing topic that has any, ordered by `in_order`; topics are sorted by name."""
     found: dict[str, list[str]] = {topic: [] for topic in sorted(layout.counts)}
     for member in in_order(members):
         for topic in members[member].topics:

@@ -1,4 +1,4 @@
-"""As even as can be, and with as little change as that allows; members give everything up before (eager) and tell what they had."""
+"""As even as possible, with as few moves as that allows; eager: members revoke everything first and report it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clients without await: the same names and signatures, over one event loop in a thread of its own."""
+"""Blocking clients: the interface of the asyncio clients, on one event loop in a background thread."""
 
 from headrace.client.face.admin import Admin
 from headrace.client.face.consumer import Consumer

@@ -1,4 +1,4 @@
-"""The administration without await.
+"""The blocking admin client.
 
 with Admin({"bootstrap.servers": "localhost:9092"}) as admin:
     admin.create_topics([NewTopic("orders", partitions=6)])
@@ -30,7 +30,7 @@ from headrace.security.acls import Acl, AclFilter
 
 
 class Admin:
-    """What `AsyncAdmin` is. May be used by several threads."""
+    """A blocking admin client with the interface of `AsyncAdmin`. It is thread-safe."""
 
     def __init__(self, options: Mapping[str, object]) -> None:
         self._background = background()
@@ -50,11 +50,14 @@ class Admin:
         self.close()
 
     def start(self) -> None:
-        """Finds the cluster: Disconnected if nobody answers at bootstrap.servers. Not needed, but a wrong address is known sooner."""
+        """Connect to the cluster. Raise Disconnected if no broker of bootstrap.servers responds.
+
+        Calling this is optional, but reports a wrong address early.
+        """
         self._do(self._admin.start())
 
     def close(self) -> None:
-        if self._background.is_here:  # a child of a fork leaves it to its parent
+        if self._background.is_here:  # a forked child leaves this to its parent
             self._background.closed(self)
             self._do(self._admin.close())
 
@@ -66,7 +69,7 @@ class Admin:
     # --- topics
 
     def list_topics(self, *, internal: bool = False, timeout_s: float | None = None) -> list[str]:
-        """Their names; with `internal` also those of the cluster itself."""
+        """Return the names of all topics; internal topics only if `internal` is set."""
         return self._do(self._admin.list_topics(internal=internal, timeout_s=timeout_s))
 
     def describe_topics(self, names: Iterable[str], timeout_s: float | None = None) -> dict[str, TopicInfo]:
@@ -75,7 +78,10 @@ class Admin:
     def create_topics(
         self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, timeout_s: float | None = None
     ) -> None:
-        """Refused with TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION …; `validate_only` makes none."""
+        """Create topics, or only check the request if `validate_only` is set.
+
+        Raise Refused with TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION …
+        """
         self._do(self._admin.create_topics(topics, validate_only=validate_only, timeout_s=timeout_s))
 
     def create_partitions(
@@ -85,7 +91,7 @@ class Admin:
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """How many each topic is to have in all."""
+        """Add partitions; each topic is given with its new total."""
         self._do(self._admin.create_partitions(topics, validate_only=validate_only, timeout_s=timeout_s))
 
     def delete_topics(self, names: Iterable[str], timeout_s: float | None = None) -> None:
@@ -100,21 +106,28 @@ class Admin:
         isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, ListedOffset]:
-        """The first, the end, that of the largest timestamp, or the first at or after a time in ms (offset -1 if there is none)."""
+        """Return an offset of each partition.
+
+        That is the first offset, the end, the offset of the largest timestamp, or the first offset at or after a
+        timestamp in ms (-1 if there is none).
+        """
         return self._do(self._admin.list_offsets(partitions, isolation=isolation, timeout_s=timeout_s))
 
     def delete_records(
         self, before: Mapping[TopicPartition, int], timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Those before these offsets (-1: all that are there); the first offsets afterwards."""
+        """Delete the records before these offsets (-1: all records) and return the new first offsets."""
         return self._do(self._admin.delete_records(before, timeout_s))
 
-    # --- options
+    # --- configs
 
     def describe_configs(
         self, kind: ResourceKind, name: str, *, synonyms: bool = False, timeout_s: float | None = None
     ) -> dict[str, OptionInfo]:
-        """Of a broker by its number, as text; an empty one: what all brokers have by default."""
+        """Return the options of a resource by name.
+
+        A broker's name is its id as text; an empty name stands for the defaults of all brokers.
+        """
         return self._do(self._admin.describe_configs(kind, name, synonyms=synonyms, timeout_s=timeout_s))
 
     def alter_configs(
@@ -126,7 +139,7 @@ class Admin:
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """What is not among the changes stays; None takes an option away, so that the default is back."""
+        """Change some options of a resource; None removes an option, which restores its default."""
         self._do(self._admin.alter_configs(kind, name, changes, validate_only=validate_only, timeout_s=timeout_s))
 
     # --- groups
@@ -137,27 +150,27 @@ class Admin:
         return self._do(self._admin.list_groups(states=states, types=types, timeout_s=timeout_s))
 
     def describe_group(self, group: str, timeout_s: float | None = None) -> GroupInfo:
-        """GROUP_ID_NOT_FOUND if nobody knows it."""
+        """Describe a group. Raise KafkaError GROUP_ID_NOT_FOUND if it does not exist."""
         return self._do(self._admin.describe_group(group, timeout_s))
 
     def delete_groups(self, names: Iterable[str], timeout_s: float | None = None) -> None:
-        """With all that they have committed; NON_EMPTY_GROUP while there are members."""
+        """Delete groups with their committed offsets. Raise Refused with NON_EMPTY_GROUP if one has members."""
         self._do(self._admin.delete_groups(names, timeout_s))
 
     def committed_offsets(self, group: str, timeout_s: float | None = None) -> dict[TopicPartition, Committed]:
-        """All that a group has committed."""
+        """Return all offsets that a group has committed."""
         return self._do(self._admin.committed_offsets(group, timeout_s))
 
     def alter_committed_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int], timeout_s: float | None = None
     ) -> None:
-        """Of a group without members: UNKNOWN_MEMBER_ID if it has some."""
+        """Set committed offsets of a group without members. Raise Refused with UNKNOWN_MEMBER_ID if it has members."""
         self._do(self._admin.alter_committed_offsets(group, offsets, timeout_s))
 
     def delete_committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> None:
-        """GROUP_SUBSCRIBED_TO_TOPIC while a member reads them."""
+        """Delete committed offsets. Raise Refused with GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic."""
         self._do(self._admin.delete_committed_offsets(group, partitions, timeout_s))
 
     # --- transactions
@@ -168,26 +181,29 @@ class Admin:
         return self._do(self._admin.list_transactions(wanted, timeout_s))
 
     def describe_transaction(self, transactional_id: str, timeout_s: float | None = None) -> TransactionInfo:
-        """TRANSACTIONAL_ID_NOT_FOUND if nobody knows it."""
+        """Describe a transaction. Raise KafkaError TRANSACTIONAL_ID_NOT_FOUND if it does not exist."""
         return self._do(self._admin.describe_transaction(transactional_id, timeout_s))
 
     def fence_producer(self, transactional_id: str, timeout_s: float | None = None) -> TransactionInfo:
-        """Whoever uses the transactional id is shut out, and what it has open is aborted. What it was before."""
+        """Fence the producer of a transactional id, aborting its open transaction; return its previous state."""
         return self._do(self._admin.fence_producer(transactional_id, timeout_s))
 
     def describe_producers(
         self, partition: TopicPartition, broker: int | None = None, timeout_s: float | None = None
     ) -> list[ActiveProducer]:
-        """As the partition's leader remembers them, or this broker."""
+        """Return the producers that the partition's leader, or the given broker, remembers."""
         return self._do(self._admin.describe_producers(partition, broker, timeout_s))
 
     def abort_transaction(
         self, partition: TopicPartition, start_offset: int, timeout_s: float | None = None
     ) -> ActiveProducer:
-        """One that hangs: open on this partition from there on, while its coordinator knows nothing of it. NotHanging otherwise."""
+        """Abort a hanging transaction: open on this partition from `start_offset`, and its coordinator will not end it.
+
+        Raise NotHanging if there is no such transaction.
+        """
         return self._do(self._admin.abort_transaction(partition, start_offset, timeout_s))
 
-    # --- rules and quotas
+    # --- ACLs and quotas
 
     def describe_acls(self, wanted: AclFilter = EVERY_ACL, timeout_s: float | None = None) -> list[Acl]:
         return self._do(self._admin.describe_acls(wanted, timeout_s))
@@ -196,13 +212,16 @@ class Admin:
         self._do(self._admin.create_acls(rules, timeout_s))
 
     def delete_acls(self, filters: Iterable[AclFilter], timeout_s: float | None = None) -> list[Acl]:
-        """Those that are gone."""
+        """Delete the ACLs that match any of the filters and return them."""
         return self._do(self._admin.delete_acls(filters, timeout_s))
 
     def describe_quotas(
         self, kinds: Sequence[str] = (), *, strict: bool = False, timeout_s: float | None = None
     ) -> list[Quotas]:
-        """Of all entities of these types ("user", "client-id", "ip"); `strict`: that are of no other type besides."""
+        """Return the quotas of all entities of these types ("user", "client-id", "ip").
+
+        `strict` leaves out entities that also have another type.
+        """
         return self._do(self._admin.describe_quotas(kinds, strict=strict, timeout_s=timeout_s))
 
     def alter_quotas(
@@ -213,5 +232,8 @@ class Admin:
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """Of an entity as {"user": "alice", "client-id": None}, where None is the default; a rate of None is taken away."""
+        """Change the quotas of an entity such as {"user": "alice", "client-id": None}; None is the default entity.
+
+        A rate of None removes that quota.
+        """
         self._do(self._admin.alter_quotas(entity, rates, validate_only=validate_only, timeout_s=timeout_s))

@@ -1,7 +1,7 @@
-"""One thread with an event loop for each process: all synchronous clients of the process work there.
+"""One thread with an event loop per process, shared by all blocking clients.
 
-A child of a fork has none of its parent's threads, so it makes a loop of its own, and cannot use its parent's clients. Clients that are
-still open when the interpreter ends are closed then, as far as that is done within EXIT_S_MAX.
+A forked child has none of its parent's threads, so it creates its own loop and cannot use its parent's clients. Clients
+still open at interpreter exit are closed then, within EXIT_S_MAX.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 EXIT_S_MAX = 10.0
 
-# What a thread that waits for the loop is asked to do meanwhile; None: it need not wait any longer.
+# Functions to run in a thread that waits for the loop; None ends the wait.
 Calls = queue.SimpleQueue[Callable[[], None] | None]
 
 
@@ -32,11 +32,11 @@ class Background(LoopThread):
     def __init__(self) -> None:
         super().__init__("headrace-client")
         self._open: dict[int, tuple[str, Callable[[], Coroutine[Any, Any, None]]]] = {}
-        # Before atexit if that can be had: the executors that compress are shut down between the two.
+        # Before atexit if possible: the executors used for compression are shut down in between.
         getattr(threading, "_register_atexit", atexit.register)(self.close_all)
 
     def do_and_call(self, work: Coroutine[Any, Any, T], calls: Calls) -> T:
-        """As `do`; this thread meanwhile does the calls that come."""
+        """Run `work` like `do`, and run `calls` in this thread meanwhile."""
 
         def meanwhile(future: Future[T]) -> None:
             future.add_done_callback(lambda _: calls.put(None))
@@ -46,17 +46,20 @@ class Background(LoopThread):
         return self.do(work, meanwhile)
 
     def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """A function, in the loop's thread."""
+        """Call a function in the loop's thread."""
 
         async def work() -> T:
             return function(*arguments, **named)
 
         return self.do(work())
 
-    # --- clients that are open
+    # --- open clients
 
     def opened(self, client: object, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Until `closed`; a client that is forgotten instead is closed when it is collected, so `close` must not know it."""
+        """Register an open client until `closed`; if it is garbage-collected before, it is closed then.
+
+        `close` must not refer to the client.
+        """
         self._open[id(client)] = type(client).__name__, close
         weakref.finalize(client, self._forgotten, id(client)).atexit = False
 
@@ -71,7 +74,7 @@ class Background(LoopThread):
             asyncio.run_coroutine_threadsafe(close(), self.loop)
 
     def close_all(self) -> None:
-        """At the end of the interpreter, as long as threads can still be started."""
+        """Close all clients at interpreter exit, while threads can still be started."""
         if not self.is_here or not self._open:
             return
         closers = [close for _, close in self._open.values()]
@@ -85,7 +88,7 @@ class Background(LoopThread):
 
 
 def passed_on(future: asyncio.Future[T]) -> Future[T]:
-    """To be called in the loop's thread; what it becomes can be waited for in any."""
+    """Return a `concurrent.futures.Future` with the outcome of `future`. Call this in the loop's thread."""
     outside: Future[T] = Future()
     pass_on(future, outside)
     return outside

@@ -1,4 +1,4 @@
-"""The consumer without await.
+"""The blocking consumer.
 
 with Consumer({"bootstrap.servers": "localhost:9092", "group.id": "g", "auto.offset.reset": "earliest"}) as consumer:
     consumer.subscribe(["orders"])
@@ -31,7 +31,7 @@ Callback = Callable[[frozenset[TopicPartition]], object]
 
 
 class Caller:
-    """Callbacks of the application run in its thread, while that waits for a poll; so they may use the consumer."""
+    """Runs callbacks in the application's thread while it waits for a poll, so that they may use the consumer."""
 
     def __init__(self) -> None:
         self.calls: Calls | None = None
@@ -44,7 +44,7 @@ class Caller:
 
         async def called(partitions: frozenset[TopicPartition]) -> None:
             calls = self.calls
-            if calls is None:  # nobody waits: the interpreter ends, or nobody has the consumer any more
+            if calls is None:  # no thread is waiting: the interpreter is exiting, or the consumer was garbage-collected
                 await asyncio.to_thread(callback, partitions)
                 return
             loop = asyncio.get_running_loop()
@@ -74,14 +74,17 @@ def _end(future: asyncio.Future[None], error: BaseException | None) -> None:
     elif isinstance(error, Exception):
         future.set_exception(error)
     else:
-        future.cancel()  # the application's thread has it
+        future.cancel()  # `call` raises the error in the application's thread
 
 
 class Consumer:
-    """What `AsyncConsumer` is. To be used by one thread at a time."""
+    """A blocking consumer with the interface of `AsyncConsumer`. Use it from one thread at a time."""
 
     def __init__(self, options: Mapping[str, object]) -> None:
-        """Options in Kafka's names (consumer_options.py); ConfigError names one that cannot be used."""
+        """Create a consumer from options with Kafka's names (consumer_options.py).
+
+        Raise ConfigError naming an option that cannot be used.
+        """
         self._background = background()
         self._consumer = self._background.call(AsyncConsumer, options)
         self._caller = Caller()
@@ -100,7 +103,7 @@ class Consumer:
         self.close()
 
     def _served(self, work: Coroutine[Any, Any, T]) -> T:
-        """Waits for it, and runs callbacks meanwhile."""
+        """Wait for the result of `work`, running callbacks meanwhile."""
         if self._caller.calls is not None:
             work.close()
             raise HeadraceError("a consumer is polled by one thread, and not inside its callbacks")
@@ -112,12 +115,15 @@ class Consumer:
             self._caller.calls = None
 
     def start(self) -> None:
-        """Finds the cluster: Disconnected if nobody answers at bootstrap.servers. Not needed, but a wrong address is known sooner."""
+        """Connect to the cluster. Raise Disconnected if no broker of bootstrap.servers responds.
+
+        Calling this is optional, but reports a wrong address early.
+        """
         self._background.do(self._consumer.start())
 
     def close(self, timeout_s: float = CLOSE_S_MAX) -> None:
-        """Commits if it does so by itself, leaves the group, closes connections."""
-        if self._is_closed or not self._background.is_here:  # a child of a fork leaves it to its parent
+        """Commit if enable.auto.commit is set, leave the group, and close all connections."""
+        if self._is_closed or not self._background.is_here:  # a forked child leaves this to its parent
             return
         if self._caller.calls is not None:
             raise HeadraceError("a consumer cannot be closed inside its callbacks")
@@ -125,10 +131,13 @@ class Consumer:
         self._background.closed(self)
         self._served(self._consumer.close(timeout_s))
 
-    # --- what is read
+    # --- assignment
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """These and no others, without asking a group; those that were read before keep their positions."""
+        """Read exactly these partitions, without group assignment; those already being read keep their positions.
+
+        Raise HeadraceError if the consumer is subscribed.
+        """
         self._background.call(self._consumer.assign, partitions)
 
     def subscribe(
@@ -140,9 +149,11 @@ class Consumer:
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        """As a member of the group: what of these topics, or of those that the pattern (RE2) matches, is read here, the group decides.
+        """Read the partitions that the group assigns to this member.
 
-        The callbacks get partitions; they are called inside poll and close, by the thread that does so, and may use the consumer.
+        The group divides the partitions of `topics`, or of the topics that `pattern` (RE2) matches. Callbacks are
+        called with the partitions, inside poll, unsubscribe and close and in the calling thread; they may use the
+        consumer.
         """
         wrap = self._caller.wrap
         self._background.call(
@@ -155,14 +166,14 @@ class Consumer:
         )
 
     def unsubscribe(self, timeout_s: float = CLOSE_S_MAX) -> None:
-        """Leaves the group, and reads nothing any more."""
+        """Leave the group and stop reading."""
         self._served(self._consumer.unsubscribe(timeout_s))
 
     def assignment(self) -> frozenset[TopicPartition]:
         return self._background.call(self._consumer.assignment)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Polls give nothing of them until they are resumed."""
+        """Return no records of these partitions from polls until they are resumed."""
         self._background.call(self._consumer.pause, partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
@@ -174,7 +185,12 @@ class Consumer:
     # --- reading
 
     def poll(self, timeout_s: float = POLL_S, max_records: int | None = None) -> list[ConsumerRecord]:
-        """The next records, at most max.poll.records; none if none came in time. Errors as with the asyncio consumer."""
+        """Return the next records, at most `max_records` (default: max.poll.records); none if none arrived in time.
+
+        Raise KafkaError where the application has to decide: CORRUPT_MESSAGE (naming partition and offset; seek beyond
+        it to continue), OFFSET_OUT_OF_RANGE with auto.offset.reset=none, TOPIC_AUTHORIZATION_FAILED …; the next poll
+        continues with the rest.
+        """
         return self._served(self._consumer.poll(timeout_s, max_records))
 
     def poll_batch(
@@ -185,22 +201,26 @@ class Consumer:
         columns: Sequence[str] = Shape().columns,
         timestamp_unit: str = "ms",
     ) -> list[tuple[TopicPartition, pa.RecordBatch]]:
-        """The next records as Arrow record batches, each of one partition, with at most so many rows in all.
+        """Return the next records as Arrow batches of one partition each, with at most `max_records` rows in all.
 
-        Columns are any of topic, partition, offset, timestamp, timestamp_type, key, value, headers: what is not asked for costs nothing.
+        The columns are any of topic, partition, offset, timestamp, timestamp_type, key, value, headers; columns not
+        requested cost nothing. Errors are those of `poll`.
         """
         polled = self._consumer.poll_batch(timeout_s, max_records, columns=columns, timestamp_unit=timestamp_unit)
         return self._served(polled)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Record by record, for as long as the consumer is open; a commit covers what was given and no more. `poll` is faster."""
+        """Yield single records while the consumer is open; `poll` is faster.
+
+        Positions advance with each record, so a commit covers exactly the records yielded.
+        """
         while not self._is_closed:
             yield from self.poll(LOOK_S, max_records=1)
 
     # --- positions
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """The next record of it will be the first from `offset` on."""
+        """Continue reading the partition at the first record at or after `offset`."""
         self._background.call(self._consumer.seek, partition, offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
@@ -210,19 +230,22 @@ class Consumer:
         self._background.call(self._consumer.seek_to_end, partitions)
 
     def seek_to_time(self, partitions: Iterable[TopicPartition] | None, timestamp_ms: int) -> None:
-        """To the first record at or after that time; to the end if there is none."""
+        """Continue at the first record at or after the timestamp, or at the end if there is none."""
         self._background.call(self._consumer.seek_to_time, partitions, timestamp_ms)
 
     def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
-        """Of the next record for the application; looked up if that was not done yet."""
+        """Return the offset of the next record for the application, looking it up if it is not known yet.
+
+        Raise TimeoutError if it is not found in time.
+        """
         return self._background.do(self._consumer.position(partition, timeout_s))
 
     def positions(self) -> dict[TopicPartition, CommittedOffset]:
-        """Those that are known: what a commit without offsets would commit now."""
+        """Return the known positions, as `commit` without offsets commits them; also for `transaction.send_offsets`."""
         return self._background.call(self._consumer.positions)
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """Records between the position and the end, as the last fetch told it; None if there was none yet."""
+        """Return the records between position and end as of the last fetch, or None if there was no fetch yet."""
         return self._background.call(self._consumer.lag, partition)
 
     def beginning_offsets(
@@ -233,42 +256,45 @@ class Consumer:
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
-        """With read_committed the last stable offsets."""
+        """Return the end offsets; with read_committed, the last stable offsets."""
         return self._background.do(self._consumer.end_offsets(partitions, timeout_s))
 
     def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int], timeout_s: float | None = None
     ) -> dict[TopicPartition, ListedOffset | None]:
-        """The first records at or after these times; None where there is none."""
+        """Return the first offset at or after each timestamp, or None where there is no such record."""
         return self._background.do(self._consumer.offsets_for_times(times_ms, timeout_s))
 
     def partitions_for(self, topic: str) -> list[int]:
         return self._background.do(self._consumer.partitions_for(topic))
 
-    # --- what is committed
+    # --- commits
 
     def commit(
         self,
         offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """These (of the next records to read), else all positions. KafkaError if they cannot be: then none may be."""
+        """Commit these offsets (of the next records to read), or all positions.
+
+        Raise KafkaError if some could not be committed; others may have been.
+        """
         self._background.do(self._consumer.commit(offsets, timeout_s))
 
     def commit_async(self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None) -> Future[None]:
-        """What `commit` does, beside; the future has its end."""
+        """Commit like `commit`, in the background; the returned future holds the outcome."""
         return self._background.call(lambda: passed_on(self._consumer.commit_async(offsets)))
 
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Without those for which the group has committed nothing."""
+        """Return the group's committed offsets, leaving out partitions without one."""
         return self._background.do(self._consumer.committed(partitions, timeout_s))
 
     def group_metadata(self) -> GroupMetadata:
-        """For offsets in a transaction (`transaction.send_offsets`)."""
+        """Return the group metadata for `transaction.send_offsets`."""
         return self._background.call(self._consumer.group_metadata)
 
     def metrics(self) -> dict[str, float]:
-        """In Kafka's names; the lag of one partition is `topic-partition.records-lag`."""
+        """Return the metrics under Kafka's names; a single partition's lag is `topic-partition.records-lag`."""
         return self._background.call(self._consumer.metrics)

@@ -1,4 +1,4 @@
-"""The producer without await.
+"""The blocking producer.
 
 with Producer({"bootstrap.servers": "localhost:9092"}) as producer:
     sent = producer.send("orders", b"value", b"key")
@@ -32,12 +32,12 @@ from headrace.client.transaction_session import TransactionState
 if TYPE_CHECKING:
     import pyarrow as pa
 
-HANDED_MAX = 1000  # records on their way to the loop's thread, before whoever sends more waits
-LOOK_S = 1.0  # whoever waits for room looks so often whether the producer is still there
+HANDED_MAX = 1000  # records waiting for the event loop's thread before `send` blocks
+LOOK_S = 1.0  # seconds after which a blocked `send` checks again whether the producer is still open
 
 
 class _Handed(NamedTuple):
-    at: float  # when it was handed over, by time.monotonic
+    at: float  # time of the handover, by time.monotonic
     delivery: Future[Sent]
     topic: str
     value: bytes | None
@@ -48,22 +48,27 @@ class _Handed(NamedTuple):
 
 
 class Handover:
-    """Records from other threads to the loop's, in order and many at a time: to cross over for each would cost more than to send it."""
+    """Passes records from other threads to the event loop, in order and in bulk.
+
+    Switching threads for each record would cost more than sending it.
+    """
 
     def __init__(self, producer: AsyncProducer, loop: asyncio.AbstractEventLoop) -> None:
         self.producer = producer
-        self.refused: Exception | None = None  # why a record was not taken, since the transaction began
+        self.refused: Exception | None = (
+            None  # first error of a record that was not accepted since the transaction began
+        )
         self.is_closed = False
         self._loop = loop
-        self._records: deque[_Handed | asyncio.Future[None]] = deque()  # a future: somebody waits until its turn comes
-        self._stuck: Exception | None = None  # why nothing is taken now
+        self._records: deque[_Handed | asyncio.Future[None]] = deque()  # futures belong to callers of `through`
+        self._stuck: Exception | None = None  # timeout error of the last record; None while records are accepted
         self._is_awake = False
         self._woken = asyncio.Event()
         self._room = threading.Event()
         self._task: asyncio.Task[None] | None = None
 
     def put(self, record: _Handed) -> None:
-        """From any thread."""
+        """Queue a record, from any thread; block while the queue is full."""
         if self.is_closed:
             raise ProducerClosed("the producer is closed")
         self._records.append(record)
@@ -84,7 +89,7 @@ class Handover:
 
     async def _run(self) -> None:
         while True:
-            self._is_awake = False  # before the look: whoever puts something after it, wakes
+            self._is_awake = False  # before the check, so that a later `put` wakes this task again
             if not self._records:
                 self._woken.clear()
                 await self._woken.wait()
@@ -103,7 +108,7 @@ class Handover:
         at, delivery, topic, value, key, partition, timestamp_ms, headers = record
         try:
             if self._stuck is not None and time.monotonic() - at > self.producer.block_s:
-                raise self._stuck  # it has waited as long as the one before it: not once more for each
+                raise self._stuck  # it has already waited as long in the queue; do not wait again for each record
             sent = await self.producer.send(
                 topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
             )
@@ -120,7 +125,7 @@ class Handover:
             pass_on(sent, delivery)
 
     async def through(self) -> None:
-        """Until all that was handed over before is in the producer, or refused."""
+        """Wait until all records handed over so far are in the producer's buffer or refused."""
         if self.is_closed:
             return
         turn = self._loop.create_future()
@@ -153,7 +158,10 @@ class Handover:
 
 
 class Producer:
-    """What `AsyncProducer` is; deliveries are `concurrent.futures.Future`s. May be used by several threads."""
+    """A blocking producer with the interface of `AsyncProducer`. It is thread-safe.
+
+    Deliveries are `concurrent.futures.Future`s.
+    """
 
     def __init__(self, options: Mapping[str, object], *, partitioner: Partitioner | None = None) -> None:
         self._background = background()
@@ -170,7 +178,7 @@ class Producer:
 
     @property
     def transaction(self) -> Transaction:
-        """KafkaError unless there is a transactional.id."""
+        """Return the producer's transactions. Raise KafkaError if no transactional.id is set."""
         if self._transaction is None:
             _ = self._handover.producer.transaction
             self._transaction = Transaction(self._background, self._handover)
@@ -180,7 +188,7 @@ class Producer:
         return self._background.call(self._handover.producer.metrics)
 
     def partitions_for(self, topic: str) -> list[int]:
-        """Of a topic, which is made if brokers do that; waits up to max.block.ms for it."""
+        """Return the topic's partitions, waiting up to max.block.ms; a missing topic is created if brokers do that."""
         return self._background.do(self._handover.producer.partitions_for(topic))
 
     def send(
@@ -193,9 +201,10 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes | None]] = (),
     ) -> Future[Sent]:
-        """Wait while buffer.memory is full; the future is the delivery, or says why the record was not taken (after max.block.ms).
+        """Queue a record and return a future for its delivery; block while buffer.memory and the queue are full.
 
-        TypeError or ValueError: an argument cannot be sent.
+        The future fails if the record is not accepted within max.block.ms. Raise TypeError or ValueError if an argument
+        cannot be sent.
         """
         some = check_record(topic, value, key, partition, timestamp_ms, headers)
         self._background.check()
@@ -206,9 +215,10 @@ class Producer:
     def send_batch(
         self, topic: str, rows: pa.RecordBatch | pa.Table, *, partition: int | None = None
     ) -> Future[list[SentRange]]:
-        """Columns key, value, headers, timestamp, and `partition` for rows that know theirs; all optional, and encoded by the kernel.
+        """Add Arrow rows to the buffer and return a future with the offset ranges they were written to.
 
-        Returns when all rows are in the buffer; the future has where they all are.
+        The columns are key, value, headers, timestamp, and `partition` for rows with a fixed partition; all are
+        optional. They are encoded by the kernel. Return when all rows are in the buffer.
         """
 
         async def work() -> Future[list[SentRange]]:
@@ -218,20 +228,23 @@ class Producer:
         return self._background.do(work())
 
     def flush(self) -> None:
-        """Until everything that was sent so far is delivered or given up; the futures tell which."""
+        """Wait until everything sent so far is delivered or has failed; the futures hold the outcomes."""
         self._background.do(_flush(self._handover))
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Sends what is there, for so long (None: as long as delivery.timeout.ms allows), and aborts a transaction that is still open;
-        a prepared one stays. What is not sent by then fails with ProducerClosed."""
-        if self._background.is_here:  # a child of a fork leaves it to its parent
+        """Abort an open transaction, send what is buffered, and close.
+
+        This takes at most `timeout_s` (None: as long as delivery.timeout.ms allows). A prepared transaction stays
+        prepared. Records not sent by then fail with ProducerClosed.
+        """
+        if self._background.is_here:  # a forked child leaves this to its parent
             self._background.closed(self)
             if not self._handover.is_closed:
                 self._background.do(self._handover.close(timeout_s))
 
 
 class Transaction:
-    """The transactions of a producer, one after another (`TransactionSession`)."""
+    """The transactions of a producer, one after another; the blocking form of `TransactionSession`."""
 
     def __init__(self, background: Background, handover: Handover) -> None:
         self._background = background
@@ -248,12 +261,15 @@ class Transaction:
 
     @property
     def identity(self) -> TransactionIdentity:
-        """With which this transaction can be ended by anybody."""
+        """Return the identity with which any process can end this transaction."""
         return self._background.call(lambda: self._session.identity)
 
     def init(self, *, keep_prepared: bool = False) -> TransactionIdentity | None:
-        """Fences whoever had the transactional id, and aborts what it left open; with `keep_prepared` (two-phase commit) what it had
-        prepared stays, is given back, and waits for `complete`."""
+        """Fence the previous producer of the transactional id and abort its open transaction.
+
+        With `keep_prepared` (two-phase commit), a prepared transaction is kept and returned, to be ended with
+        `complete`.
+        """
         return self._background.do(self._session.init(keep_prepared=keep_prepared))
 
     def begin(self) -> None:
@@ -264,11 +280,11 @@ class Transaction:
         self._background.do(work())
 
     def send_offsets(self, offsets: Mapping[TopicPartition, CommittedOffset], group: GroupMetadata) -> None:
-        """They become the group's when, and only if, the transaction is committed."""
+        """Add a group's offsets to the transaction; they are committed only if the transaction is."""
         self._background.do(self._session.send_offsets(offsets, group))
 
     def prepare(self) -> TransactionIdentity:
-        """All is written; nothing more goes in, and whoever has the identity may end it."""
+        """Flush all records and close the transaction to more; any process with the returned identity may end it."""
 
         async def work() -> TransactionIdentity:
             await self._all_taken()
@@ -277,11 +293,14 @@ class Transaction:
         return self._background.do(work())
 
     def complete(self, prepared: TransactionIdentity) -> None:
-        """Of what `init` found prepared: committed if that is what was decided for, else aborted."""
+        """Commit the prepared transaction that `init` returned if it is `prepared`, else abort it."""
         self._background.do(self._session.complete(prepared))
 
     def commit(self) -> None:
-        """All or nothing of it is visible afterwards. After a timeout it may be called again, and nothing else."""
+        """Commit the transaction: all of it becomes visible, or nothing.
+
+        After a timeout, only `commit` may be called again.
+        """
 
         async def work() -> None:
             await self._all_taken()
@@ -297,7 +316,7 @@ class Transaction:
         self._background.do(work())
 
     async def _all_taken(self) -> None:
-        """A record that was not taken, of which only its future tells, must not be missing in what is committed."""
+        """Raise AbortableTransactionError if a record was not accepted, so that no commit goes through without it."""
         await self._handover.through()
         error = self._handover.refused
         if error is not None and self._session.state is TransactionState.OPEN:
