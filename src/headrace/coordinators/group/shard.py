@@ -35,7 +35,7 @@ Beginning = Callable[["GroupShard", int, Tx], None]
 
 
 class Room:
-    """Handlers of one kind of state: of requests by type, of records by type of key, of timers by their first item."""
+    """Handlers for one kind of state: requests by type, records by type of key, timers by their first item."""
 
     def __init__(
         self,

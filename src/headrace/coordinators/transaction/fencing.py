@@ -1,6 +1,6 @@
 """Refusals of producers that are not, or no longer, the current producer of their transactional id.
 
-Each one is logged with the epoch it sent, the current epoch and the cause of the current epoch: a producer that fails with
+Every fenced producer is logged with the epoch it sent, the current epoch and why it is current: a producer that fails with
 PRODUCER_FENCED cannot tell by itself whether a second instance, a timeout or a bug is to blame.
 """
 

@@ -61,7 +61,7 @@ def _keep(members: Sequence[MemberSpec], partitions: Mapping[Uuid, int]) -> tupl
 def _share_equally(kept: dict[str, _Kept], free: _Kept) -> None:
     """Distribute partitions over members with equal subscriptions, so that all sizes are known in advance.
 
-    Members that have more than the share already keep the extra partitions first.
+    Members that are above the share already are the first to keep an extra partition.
     """
     sizes = {member_id: sum(map(len, had.values())) for member_id, had in kept.items()}
     total = sum(sizes.values()) + sum(map(len, free.values()))

@@ -159,7 +159,7 @@ def _flat(owned: Owned) -> list[tuple[Uuid, int]]:
 
 
 def _recount(counts: Table[Key, int], old: Key, new: Key) -> None:
-    """Count one less `old` and one more `new`; empty values are not counted."""
+    """Decrement the count of `old` and increment that of `new`; empty keys are not counted."""
     if old == new:
         return
     if old:

@@ -107,7 +107,7 @@ def join(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
 
 
 def _owned(subscription: ConsumerProtocolSubscription, image: Image) -> dict[Uuid, dict[int, None]]:
-    """Return the partitions that the member reports to own, of topics that exist."""
+    """Return the partitions that the member says it owns, of topics that exist."""
     return {
         topic.id: dict.fromkeys(one.partitions)
         for one in subscription.owned_partitions

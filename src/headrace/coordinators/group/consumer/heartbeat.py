@@ -101,7 +101,7 @@ def check_request(request: ConsumerGroupHeartbeatRequest, version: int, assignor
 class _Changes(NamedTuple):
     names: bool
     regex: bool
-    assigns_again: bool  # whether a new assignment is needed before any search has ended
+    assigns_again: bool  # whether a new assignment is needed without waiting for a search
 
 
 def _beat(shard: GroupShard, asked: Asked, request: ConsumerGroupHeartbeatRequest, now_ms: int, tx: Tx) -> None:

@@ -44,7 +44,7 @@ def find_member(group: ConsumerGroup, member_id: str) -> Member:
 
 
 def find_static(group: ConsumerGroup, instance_id: str, member_id: str) -> Member:
-    """Return the member with this instance id. Raise KafkaError if there is none or its member id is another."""
+    """Return the member with this instance id. Raise KafkaError if there is none or its member id differs."""
     held = group.static.get(instance_id)
     if held is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")

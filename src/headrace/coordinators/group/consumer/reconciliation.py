@@ -69,8 +69,8 @@ TRANSITIONS: Mapping[tuple[MemberState, Finding], Step] = {
 class Reconciliation:
     """One reconciliation step of one member.
 
-    `taken` returns whether another member owns a partition. `told` holds the partitions that this member reports to own, None if it
-    reports none.
+    `taken` returns whether another member owns a partition. `told` holds the partitions that this member says it owns; it is None if the
+    request does not list them.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Reconciliation:
         )
 
     def _holds(self, partitions: Owned) -> bool:
-        """Return whether the member may still use one of these partitions; assume so if it did not report its own."""
+        """Return whether the member may still use one of these partitions; assume so if its own are not listed."""
         told = self._told
         if told is None:
             return True
