@@ -1,4 +1,4 @@
-"""From the flags of `headrace acls` to rules: resources, operations, and what producers and consumers need."""
+"""Builds rules from the flags of `headrace acls`: resources, operations, and what producers and consumers need."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def patterns(text: str, *, filters: bool) -> int:
 
 
 def operations(names: list[str] | None, default: int) -> list[int]:
-    """Kafka's names in any spelling: DescribeConfigs, describe-configs, DESCRIBE_CONFIGS."""
+    """Parse Kafka's names of operations in any spelling: DescribeConfigs, describe-configs, DESCRIBE_CONFIGS."""
     known = {one.name.replace("_", "").lower(): one for one in Operation if one is not Operation.NONE}
     found: list[int] = []
     for name in names or []:
@@ -57,7 +57,7 @@ def operations(names: list[str] | None, default: int) -> list[int]:
 
 
 def convenience(named: Resources, *, producer: bool, consumer: bool, idempotent: bool) -> list[tuple[int, str, int]]:
-    """As kafka-acls understands --producer and --consumer."""
+    """Return the resources and operations that --producer and --consumer stand for in kafka-acls."""
     if not named.topics:
         raise ConfigError("--producer and --consumer need --topic")
     if consumer and not named.groups:

@@ -1,4 +1,4 @@
-"""`headrace acls …`: who may do what to which resources, with the flags of kafka-acls."""
+"""`headrace acls …`: access rules, with the flags of kafka-acls."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def list_(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """The rules about these resources, or all of them."""
+    """List the rules for these resources, or all rules."""
     named = Resources(topic, group, cluster, transactional_id, delegation_token, user_principal)
     pattern = patterns(resource_pattern_type, filters=True)
     everything: list[tuple[int, str | None]] = [(ANY, None)]
@@ -98,7 +98,7 @@ def add(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Add rules: allow or deny somebody something."""
+    """Add rules that allow or deny operations to principals."""
     named = Resources(topic, group, cluster, transactional_id, delegation_token, user_principal)
     pattern = patterns(resource_pattern_type, filters=False)
     wanted = _what(named, operation, producer, consumer, idempotent, default=Operation.ALL)
@@ -143,7 +143,7 @@ def remove(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Remove the rules that fit; without principals all rules about these resources."""
+    """Remove the rules that match; without principals, all rules for these resources."""
     named = Resources(topic, group, cluster, transactional_id, delegation_token, user_principal)
     pattern = patterns(resource_pattern_type, filters=True)
     wanted = _what(named, operation, producer, consumer, idempotent, default=ANY_OPERATION)

@@ -1,4 +1,7 @@
-"""The list of commands. Each is a module that is imported when it runs, so that `serve` starts at once and `--help` is quick."""
+"""The list of commands.
+
+The module of a command is only imported when it runs, so that `serve` starts at once and `--help` is quick.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typer.core import TyperGroup
 from headrace import __version__
 from headrace.base.options import suggestion
 
-# Command -> the module whose `app` it is, and what it is for.
+# Command -> the module with its `app`, and its help text.
 COMMANDS = {
     "serve": ("headrace.cli.serve", "Run a node until SIGTERM or Ctrl-C."),
     "format": (
@@ -54,7 +57,7 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """From the list above: help needs none of the modules."""
+        """Write the list from COMMANDS, so that the help imports no command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, help) for name, (_, help) in COMMANDS.items()])
 
@@ -80,4 +83,4 @@ def _root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """An event streaming platform that speaks Apache Kafka's protocol."""
+    """Handle the options that precede the command. The help text is that of `app`."""

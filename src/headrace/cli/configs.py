@@ -1,4 +1,7 @@
-"""`headrace configs …`: options of topics, brokers, loggers, groups, client metrics; quotas and passwords of users, clients, addresses."""
+"""`headrace configs …`: options of topics, brokers, loggers, groups and client metrics.
+
+For users, clients and addresses it handles quotas and passwords.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,14 @@ RESOURCES = {
 }  # fmt: skip
 QUOTA_TYPES = {"users": "user", "clients": "client-id", "ips": "ip"}
 TYPES = (*RESOURCES, *QUOTA_TYPES)
-# Where what was set on purpose comes from, by type; of loggers everything is shown.
+# Sources of values that were set explicitly, by type; for loggers, everything is shown.
 _OWN = {TOPIC: {1}, BROKER: {2, 3}, CLIENT_METRICS: {7}, GROUP: {8}, LOGGER: {6}}
 
 app = noun()
 
 
 class Entity(NamedTuple):
-    """`name` None: all of them; empty: the default of all (brokers, users, clients, ips)."""
+    """An entity by type and name. None stands for all entities, an empty name for the default (brokers and quotas)."""
 
     type: str
     name: str | None
@@ -95,7 +98,7 @@ def describe(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Options and where their values come from; of users, clients and addresses their quotas."""
+    """Show options and where their values come from, or the quotas of users, clients and addresses."""
     shorts = _shorts(
         topics=topic, brokers=broker, broker_loggers=broker_logger, users=user, clients=client, ips=ip, groups=group,
         client_metrics=client_metrics,
@@ -161,7 +164,7 @@ def alter(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Set options, or take them back."""
+    """Set options, or delete them to restore their defaults."""
     shorts = _shorts(
         topics=topic, brokers=broker, broker_loggers=broker_logger, users=user, clients=client, ips=ip, groups=group,
         client_metrics=client_metrics,
@@ -193,7 +196,7 @@ def alter(
 
 
 async def _check_deletions(cluster: Cluster, entity: Entity, names: Sequence[str]) -> None:
-    """Raise ConfigError for an option that is not set on the entity: brokers take such a deletion without a word."""
+    """Raise ConfigError for an option that is not set on the entity: brokers silently accept such a deletion."""
     kind = RESOURCES[entity.type]
     [described] = await describe_configs(cluster, [(kind, entity.name or "")])
     own = {option.name for option in described if option.source in _OWN[kind]}
@@ -206,7 +209,10 @@ async def _check_deletions(cluster: Cluster, entity: Entity, names: Sequence[str
 
 
 def parse_entities(types: Sequence[str], names: Sequence[str], default: bool, short: list[Entity]) -> list[Entity]:
-    """One entity, or a client of a user. A name belongs to the type before it."""
+    """Return one entity, or a user and a client. Each name belongs to the type at the same position.
+
+    Raise ConfigError for any other combination.
+    """
     for kind in types:
         if kind not in TYPES:
             raise ConfigError(f"--entity-type {kind!r}: expected {', '.join(TYPES)}")
@@ -236,7 +242,7 @@ def parse_entities(types: Sequence[str], names: Sequence[str], default: bool, sh
 
 
 def parse_additions(text: str) -> dict[str, str]:
-    """`a=1,b=[2,3],c=4`: commas inside of brackets belong to the value."""
+    """Parse `a=1,b=[2,3],c=4`, where commas inside brackets belong to the value."""
     parts, depth, start = [], 0, 0
     for at, character in enumerate(text):
         depth += (character == "[") - (character == "]")

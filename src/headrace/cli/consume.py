@@ -1,4 +1,4 @@
-"""`headrace consume`: records to standard output."""
+"""`headrace consume`: prints records to standard output."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ app = verb()
 
 
 class Start(NamedTuple):
-    """Where reading begins; at most one of the last three is given."""
+    """Where reading starts: at `time_ms` or `last` if one of them is set, otherwise at `offset`."""
 
     offset: str | None = None  # EARLIEST, LATEST or a number
     time_ms: int | None = None
-    last: int | None = None  # so many offsets before the end of each partition
+    last: int | None = None  # number of offsets before the end of each partition
 
 
 class Ending(NamedTuple):
     messages_max: int
-    at_end: bool  # of all partitions that are read
+    at_end: bool  # whether to stop at the end of all assigned partitions
 
 
 @app.command()
@@ -102,7 +102,7 @@ def consume(
 def parse_start(
     offset: str | None, from_time: str | None, last: int | None, group: str | None, partition: int | None
 ) -> Start:
-    """Raise ConfigError for a start that is none, and for options that contradict each other."""
+    """Return where to start. Raise ConfigError for an invalid start and for options that contradict each other."""
     given = {"--offset": offset, "--from": from_time, "--last": last}
     chosen = [name for name, value in given.items() if value is not None]
     if len(chosen) > 1:
@@ -137,7 +137,10 @@ async def _seek(consumer: AsyncConsumer, start: Start) -> None:
 
 
 async def _read_as_member(cluster: Cluster, group: str, topic: str, start: Start, ending: Ending, format: str) -> None:
-    """Commit only what was printed: a record that a broken pipe has swallowed is read again."""
+    """Print records as a member of the group.
+
+    Only printed records are committed, so that a record lost to a broken pipe is read again.
+    """
     options = {"group.id": group, "auto.offset.reset": start.offset, "enable.auto.commit": False}
     loop = asyncio.get_running_loop()
     async with AsyncConsumer(options, cluster=cluster) as consumer:
@@ -158,7 +161,7 @@ async def _read_as_member(cluster: Cluster, group: str, topic: str, start: Start
 async def _print_records(
     consumer: AsyncConsumer, ending: Ending, format: str
 ) -> AsyncIterator[dict[TopicPartition, CommittedOffset]]:
-    """Print until the end; after each poll, yield the positions behind what is printed."""
+    """Print records until the end; after each poll, yield the positions after the printed records."""
     left = ending.messages_max
     while left > 0:
         records = await consumer.poll(max_records=min(left, RECORDS_AT_ONCE))
@@ -191,7 +194,7 @@ def _show(record: ConsumerRecord, format: str) -> bytes:
 
 
 def _text(data: bytes | None) -> str | dict[str, str] | None:
-    """Text where it is text; else base64, marked as such."""
+    """Return UTF-8 as text, and other data as base64 in a dict that says so."""
     if data is None:
         return None
     try:

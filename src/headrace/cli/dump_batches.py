@@ -1,4 +1,4 @@
-"""The batches and records of a .log or .checkpoint for `dump-log`, of every format, and what is wrong with them."""
+"""Reads and checks batches and records of any format in .log and .checkpoint files, for `dump-log`."""
 
 from __future__ import annotations
 
@@ -25,20 +25,23 @@ from headrace.records.control import parse_control_batch
 from headrace.records.legacy import check_any_crc, decode_any_records, read_any_header
 from headrace.records.record import Record, decode_records
 
-BATCH_BYTES_MAX = 1 << 30  # more than a broker would ever take
-_PEEK_BYTES = 17  # enough to know size and format
+BATCH_BYTES_MAX = 1 << 30  # more than a broker ever accepts
+_PEEK_BYTES = 17  # enough to read size and format
 NO_SEQUENCE = -1
 
 
 class Line(NamedTuple):
-    """`kind`: batch, record, or problem."""
+    """One line of output. `kind` is batch, record, entry, problem or summary."""
 
     kind: str
     facts: dict[str, Any]
 
 
 def read_batches(file: BinaryIO, size: int, *, headers_only: bool = False) -> Iterator[tuple[int, BatchHeader, bytes]]:
-    """Positions, headers and bytes; CorruptBatch where there is no whole batch. Checksums are not looked at."""
+    """Yield position, header and bytes of each batch, without verifying checksums.
+
+    Raise CorruptBatch at a batch that is not complete.
+    """
     position = 0
     while position < size:
         file.seek(position)
@@ -60,7 +63,7 @@ def read_batches(file: BinaryIO, size: int, *, headers_only: bool = False) -> It
 def dump_batches(
     path: Path, deep: bool, decode: Decoder | None, max_bytes: int | None, progress: Progress
 ) -> Iterator[Line]:
-    """All that can be read, with each problem where it was found; the last line sums up."""
+    """Yield everything that can be read, each problem where it was found, and finally a summary."""
     batches = records = 0
     first: int | None = None
     expected = -1

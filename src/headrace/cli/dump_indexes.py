@@ -1,4 +1,7 @@
-"""The indexes of a segment and the snapshots of producers for `dump-log`, checked by themselves and against the log beside them."""
+"""Reads and checks producer snapshots and indexes of a segment, for `dump-log`.
+
+Indexes are also checked against the log of the segment, if it exists.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ INDEX_BYTES_MAX = 2**31 - 1
 
 
 def dump_index(path: Path) -> Iterator[Line]:
-    """Zeros at the end are the room that a broker set aside: they are no entries."""
+    """Yield entries and problems. Zeros at the end are preallocated space, not entries."""
     kind = path.suffix
     entry = {".index": OffsetIndex.ENTRY, ".timeindex": TimeIndex.ENTRY, ".txnindex": ABORTED_ENTRY}[kind]
     base = offset_of(path.name, kind)
@@ -102,10 +105,13 @@ def _order(kind: str, last: tuple[int, ...] | None, row: tuple[int, ...]) -> str
 
 
 class _Log:
-    """The headers of the log beside an index, as far as it can be read: what is wrong with it is its own file's affair."""
+    """The batch headers of the log that an index belongs to, as far as they can be read.
+
+    Problems of the log are reported when the log itself is dumped.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.at: dict[int, BatchHeader] = {}  # by position
+        self.at: dict[int, BatchHeader] = {}  # headers by position
         with path.open("rb") as file, suppress(CorruptData):
             for position, header, _ in read_batches(file, path.stat().st_size, headers_only=True):
                 self.at[position] = header

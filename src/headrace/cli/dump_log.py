@@ -1,4 +1,4 @@
-"""`headrace dump-log`: what stands in the files of a data directory, in Kafka's words, and whether it can be right."""
+"""`headrace dump-log`: prints the files of a data directory in Kafka's words, and checks them."""
 
 from __future__ import annotations
 
@@ -56,9 +56,7 @@ def dump_log(
     max_bytes: Annotated[int | None, typer.Option(help="look only at so many bytes of each log", min=1)] = None,
     json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
 ) -> None:
-    """Print and check files of a data directory: .log, .index, .timeindex, .txnindex, .snapshot, .checkpoint.
-
-    Exit code 1 if anything is wrong."""
+    """Print and check the files of a data directory; exit with code 1 if anything is wrong."""
     chosen = {
         "__cluster_metadata": cluster_metadata,
         "__consumer_offsets": offsets,
@@ -99,7 +97,7 @@ def _files_of(directory: Path) -> list[Path]:
 
 
 def _decoder_of(path: Path) -> Decoder:
-    """What the directory says of its records."""
+    """Return the decoder for the topic that the directory is named after."""
     if path.suffix == ".checkpoint":
         return as_metadata
     partition = parse_partition_dir(path.resolve().parent.name)
@@ -128,7 +126,7 @@ class _Shower:
         self.wrong = 0
 
     def file(self, path: Path, lines: Iterator[Line]) -> None:
-        """Entries as they come, then the verdict."""
+        """Print the lines of a file as they are read, then the verdict."""
         if not self._json:
             print(f"Dumping {path}")
         problems = 0
@@ -165,7 +163,7 @@ class _Shower:
 
 
 def _value(value: Any) -> str:
-    """As Java prints it."""
+    """Format a value as Java prints it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:

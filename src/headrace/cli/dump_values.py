@@ -1,4 +1,4 @@
-"""Keys and values of records as `dump-log` shows them: text, or the JSON that Kafka makes of the records of internal topics."""
+"""Keys and values of records as `dump-log` shows them: text, or Kafka's JSON for records of internal topics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.records.record import Record
 Decoder = Callable[[Record], dict[str, Any]]
 
 HIDDEN = "(hidden)"
-_SECRETS = frozenset({"salt", "stored_key", "server_key"})  # of a SCRAM user
+_SECRETS = frozenset({"salt", "stored_key", "server_key"})  # fields of a SCRAM user
 _CONTROL: dict[int, tuple[str, type[Struct]]] = {
     ControlType.LEADER_CHANGE: ("LeaderChange", embedded.LeaderChangeMessage),
     ControlType.SNAPSHOT_HEADER: ("SnapshotHeader", embedded.SnapshotHeaderRecord),
@@ -34,7 +34,7 @@ _CONTROL: dict[int, tuple[str, type[Struct]]] = {
     ControlType.KRAFT_VERSION: ("KRaftVersion", embedded.KRaftVersionRecord),
     ControlType.KRAFT_VOTERS: ("KRaftVoters", embedded.VotersRecord),
 }
-# Kafka writes a colon behind the first of them only.
+# Kafka only writes a colon after the first of them.
 WITHOUT_COLON = frozenset(name for name, _ in _CONTROL.values()) - {"LeaderChange"}
 
 
@@ -92,7 +92,7 @@ def of_control(record: ParsedControlRecord) -> dict[str, Any]:
         return {"controlType": record.type, "payload": record.value.hex()}
     name, message = _CONTROL[record.type]
     try:
-        # The version is the first field of the value itself, and that of its form.
+        # The first field of the value is its version, which is also the version of its encoding.
         version = min(max(int.from_bytes(record.value[:2], "big"), 0), message.facts.versions.high)
         return {name: as_json(codec(message, version).decode(record.value, 0), version)}
     except DecodeError as error:
@@ -100,7 +100,10 @@ def of_control(record: ParsedControlRecord) -> dict[str, Any]:
 
 
 def as_json(struct: Struct, version: int) -> dict[str, Any]:
-    """In Kafka's names; without fields that the version lacks, and without tagged ones that have their default."""
+    """Return a message with Kafka's field names.
+
+    Fields that the version lacks are left out, as are tagged fields that have their default.
+    """
     shown = {}
     for field in fields_of(type(struct)):
         value = getattr(struct, field.name)

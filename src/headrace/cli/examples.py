@@ -1,10 +1,10 @@
-"""What `headrace serve --examples` prints once the node serves: commands to try in another terminal."""
+"""The text that `headrace serve --examples` prints once the node serves: commands to try in another terminal."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-LOCAL = "localhost:9092"  # the broker that commands ask without -b
+LOCAL = "localhost:9092"  # the broker that commands use without -b
 
 
 class Serving(NamedTuple):

@@ -1,4 +1,4 @@
-"""`headrace format`: data directories before the first start."""
+"""`headrace format`: formats the data directories before the first start."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def format_(
         ),
     ] = None,
 ) -> None:
-    """Make the data directories of a node (serve does it too, on its first start)."""
+    """Format the data directories of a node (`serve` does this too, on its first start)."""
     settings = read_settings(config, flags or [], os.environ, strict=strict)
     chance = random.SystemRandom()
     levels = feature_levels(release_version, feature or [])

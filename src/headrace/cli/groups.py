@@ -1,4 +1,4 @@
-"""`headrace groups list | describe | members | delete | delete-offsets`: groups, their members, and how far behind they are."""
+"""`headrace groups list | describe | members | delete | delete-offsets`: groups, their members and their lag."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headrace.client.groups import delete_offsets as forget_offsets
 from headrace.client.list_offsets import LATEST, list_offset
 from headrace.client.range_reader import read_once
 
-LOOK_BYTES = 64 * 1024  # read of a partition to learn when the first unread record was written
+LOOK_BYTES = 64 * 1024  # bytes to read from a partition for the timestamp of its first unread record
 T = TypeVar("T")
 
 app = noun()
@@ -44,13 +44,13 @@ AllGroups = Annotated[bool, typer.Option("--all-groups", help="instead of names"
 
 
 class Behind(NamedTuple):
-    """One partition that a group reads. Lags are None where nothing is committed or the partition cannot be asked."""
+    """A partition that a group reads. Lags are None if nothing is committed or the partition is unavailable."""
 
     partition: TopicPartition
     committed: int | None
     end: int | None
     lag: int | None
-    lag_ms: int | None  # the age of the first record that it has not read
+    lag_ms: int | None  # age of the first unread record
     member: Member | None
 
 
@@ -62,7 +62,7 @@ def show_list(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """The groups of the cluster."""
+    """List the groups of the cluster."""
     listed = with_cluster(
         Target(bootstrap_server, command_config), lambda cluster: list_groups(cluster, state or [], type or [])
     )
@@ -81,7 +81,7 @@ def describe(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """What groups have read, and how far behind they are, in records and in time."""
+    """Show the committed offsets of groups, and their lag in records and in time."""
 
     async def one(cluster: Cluster, group: str) -> tuple[GroupInfo, list[Behind]]:
         found = await describe_group(cluster, group)
@@ -112,7 +112,7 @@ def members(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Who is in groups, and what they read."""
+    """Show the members of groups and their partitions."""
     described = _each(groups, all_groups, Target(bootstrap_server, command_config), describe_group)
     if json:
         show_json([_group_json(found, []) for found in described.results])
@@ -135,7 +135,7 @@ def delete(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Delete groups without members, and all that they have committed."""
+    """Delete groups without members, and all their committed offsets."""
 
     async def one(cluster: Cluster, group: str) -> str:
         code = await delete_group(cluster, group)
@@ -156,7 +156,7 @@ def delete_offsets(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Forget what a group has committed for topics that it reads no more."""
+    """Delete the committed offsets of a group for topics that it no longer reads."""
 
     async def work(cluster: Cluster) -> dict[TopicPartition, ErrorCode]:
         return await forget_offsets(cluster, group, await parse_topics(cluster, topic))
@@ -179,7 +179,7 @@ class _Described(NamedTuple):
 def _each(
     groups: list[str] | None, all_groups: bool, target: Target, work: Callable[[Cluster, str], Awaitable[T]]
 ) -> _Described:
-    """One group that cannot be asked does not keep the others from being shown."""
+    """Do the work for each group; the failure of one group does not affect the others."""
     if bool(groups) == all_groups:
         raise ConfigError("which groups? Give their names, or --all-groups")
     failures = Failures()
@@ -199,7 +199,7 @@ def _each(
     return _Described(with_cluster(target, run), failures)
 
 
-# --- how far behind
+# --- lag
 
 
 async def lags(cluster: Cluster, group: GroupInfo) -> list[Behind]:
@@ -212,7 +212,7 @@ async def lags(cluster: Cluster, group: GroupInfo) -> list[Behind]:
             lag = None if offset is None else max(0, end - offset)
             age = await _age_ms(cluster, partition, offset) if lag and offset is not None else lag
         except KafkaError:
-            end, lag, age = None, None, None  # the topic is gone, or nobody leads the partition
+            end, lag, age = None, None, None  # the topic was deleted or the partition has no leader
         found.append(Behind(partition, offset, end, lag, age, owners.get(partition)))
     return found
 
@@ -222,7 +222,7 @@ async def _age_ms(cluster: Cluster, partition: TopicPartition, offset: int) -> i
     return max(0, int(time.time() * 1000) - fetched.records[0].timestamp) if fetched.records else None
 
 
-# --- showing
+# --- output
 
 
 def _row(group: str, one: Behind) -> tuple[object, ...]:

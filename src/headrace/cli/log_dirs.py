@@ -1,4 +1,4 @@
-"""`headrace log-dirs describe`: the data directories of brokers, and how large what they hold is."""
+"""`headrace log-dirs describe`: the data directories of brokers and the sizes of their partitions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def describe(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Directories, their space, and the partitions in them."""
+    """Show directories, their disk space, and the partitions in them."""
     try:
         brokers = [int(text) for text in broker_list.split(",")] if broker_list else None
     except ValueError:
@@ -50,7 +50,7 @@ def describe(
         for broker, answer in with_cluster(Target(bootstrap_server, command_config), work)
     ]
     if json:
-        # As kafka-log-dirs prints it, and the space besides.
+        # The format of kafka-log-dirs, with the disk space added.
         show_json({"version": 1, "brokers": [{"broker": broker, "logDirs": dirs} for broker, dirs in described]})
         return
     for broker, dirs in described:

@@ -1,4 +1,4 @@
-"""The entry point of `headrace …`: a failure ends in a line on standard error and exit code 1."""
+"""The entry point of `headrace …`; a failure prints one line to standard error and exits with code 1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def main() -> None:
         print(f"headrace: {error}", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:
-        # Whoever read us has gone; what is left in the buffer must not complain at exit.
+        # The reader has closed the pipe; flushing what is left in the buffer must not fail at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Times as commands take them: an ISO time, milliseconds since 1970, or a duration before now."""
+"""Parses times in options: an ISO time, milliseconds since 1970, or a duration before now."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from headrace.client.consumer_options import duration_ms
 
 
 def parse_moment(option: str, text: str) -> int:
-    """Return milliseconds since 1970, not below 0, which brokers take for something else. A time without a zone is UTC."""
+    """Return milliseconds since 1970. A time without a zone is UTC.
+
+    The result is never negative, because negative times have special meanings in requests.
+    """
     if text.isdecimal() and len(text) < 18:
         return int(text)
     if text.startswith("P"):

@@ -1,4 +1,4 @@
-"""`headrace offsets get`: offsets of partitions, the first, the last, or by time."""
+"""`headrace offsets get`: the first or last offsets of partitions, or offsets by time."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def get(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """The offsets of partitions at a time."""
+    """Show the offsets of partitions at a point in time."""
     when, chosen = parse_time(time), _parse_partitions(partitions)
     patterns = [*(names or []), *(topic or [])]
 

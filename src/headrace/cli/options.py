@@ -1,4 +1,4 @@
-"""Options that many commands have, and how a command's module makes its own."""
+"""Options that commands share, and constructors for their typer apps."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from headrace.base.options import suggestion
 
 
 def noun() -> typer.Typer:
-    """For a module with verbs: `headrace topics list`."""
+    """Return the app of a module with several commands: `headrace topics list`."""
     return typer.Typer(
         add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
     )
 
 
 def verb() -> typer.Typer:
-    """For a module that is one command: `headrace serve`."""
+    """Return the app of a module with a single command: `headrace serve`."""
     return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 

@@ -1,4 +1,4 @@
-"""What commands print: tables for a terminal, plain columns for a pipe, JSON for scripts, and how far long work is."""
+"""Output of commands: tables for a terminal, plain columns for a pipe, JSON for scripts, and progress."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 from headrace.base.errors import ErrorCode, KafkaError
 
-LINE_EVERY_S = 5.0  # where there is no terminal to draw a bar on
-FOLDED_WIDTH_MIN = 8  # characters of a column that may be folded
+LINE_EVERY_S = 5.0  # interval between progress lines if there is no terminal for a bar
+FOLDED_WIDTH_MIN = 8  # minimum width of a folded column, in characters
 _GAP = "  "
-_FRAME_WIDTH = 3  # of a column in a table with frames: a bar and two spaces
+_FRAME_WIDTH = 3  # extra width of each column in a table with frames: a bar and two spaces
 _UNITS_S = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -26,8 +26,9 @@ def show_json(value: Any) -> None:
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table with frames on a terminal, plain columns elsewhere.
 
-    The first column, which names things, is never folded: an id on two lines cannot be copied or searched for. A table that does
-    not fit otherwise is printed in plain columns, and the terminal wraps its lines."""
+    The first column holds names and is never folded: an id on two lines cannot be copied or searched for. A table that is still too wide
+    is printed in plain columns, and the terminal wraps its lines.
+    """
     texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
     widths = [max(len(row[index]) for row in [list(columns), *texts]) for index in range(len(columns))]
     if sys.stdout.isatty():
@@ -41,7 +42,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
             first = Column(columns[0], no_wrap=True, min_width=widths[0])
             table = Table(first, *(Column(name, overflow="fold") for name in columns[1:]))  # nothing is cut off
             for row in texts:
-                table.add_row(*map(Text, row))  # as it is: a name may look like markup
+                table.add_row(*map(Text, row))  # plain text: a name may look like markup
             console.print(table)
             return
     for row in [list(columns), *texts]:
@@ -49,7 +50,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 
 def duration(milliseconds: int | None) -> str | None:
-    """Return a length of time in its two largest units: `3 h 12 min`, `1 min 30 s`, `2.5 s`, `40 ms`; None for None."""
+    """Format a duration in its two largest units: `3 h 12 min`, `1 min 30 s`, `2.5 s`, `40 ms`; None for None."""
     if milliseconds is None:
         return None
     if milliseconds < 0:
@@ -79,7 +80,10 @@ def check(code: int, message: str | None) -> None:
 
 
 class Failures:
-    """Of work on many things: each failure is a line on standard error, and at the end the command has failed."""
+    """Failures of a command that works on many things.
+
+    Each is printed to standard error at once; `end` exits with code 1 if there was one.
+    """
 
     def __init__(self) -> None:
         self._count = 0
@@ -105,7 +109,7 @@ class Progress(Protocol):
 
 @contextmanager
 def progress(label: str, total: int | None) -> Iterator[Progress]:
-    """On standard error: a bar on a terminal, a line now and then elsewhere, nothing for what is done at once."""
+    """Show progress on standard error: a bar on a terminal, elsewhere a line every few seconds."""
     if not sys.stderr.isatty():
         yield _Lines(label, total)
         return

@@ -1,4 +1,4 @@
-"""Files of pipelines, for `headrace pipelines`: read with what the command sets instead, shown to Spark; and what drivers log."""
+"""Loads pipeline files with the overrides of `headrace pipelines`, checks them with Spark, and shows driver logs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.observe.log_format import LineFormatter
 if TYPE_CHECKING:
     from headrace.pipelines.definitions.definition import Pipeline
 
-SPARK_LINES_SHOWN = 20  # of what a Spark that cannot be started has written
+SPARK_LINES_SHOWN = 20  # last lines of Spark's output that are shown if it cannot be started
 
 
 def overrides(brokers: str | None, master: str | None, once: bool, settings: Sequence[str] | None) -> dict[str, str]:
@@ -57,7 +57,7 @@ def build_all(pipelines: Sequence[Pipeline], spark: Any) -> None:
 
 @contextmanager
 def spark_for(pipelines: Sequence[Pipeline]) -> Iterator[Any]:
-    """Start Spark for a look at the pipelines; what it writes to standard error is shown only if it cannot be started."""
+    """Start Spark to check the pipelines; its standard error is only shown if it cannot be started."""
     from headrace.pipelines.runner.engine import NoSpark, settings_of, spark_log
     from headrace.pipelines.session import make_session
 
@@ -85,7 +85,7 @@ def nobody() -> Iterator[None]:
 
 
 class _Screen(logging.Handler):
-    """Whatever standard error is at the moment: bars put themselves there."""
+    """Logs to the current `sys.stderr`, which progress bars replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(self.format(record), file=sys.stderr, flush=True)
@@ -93,7 +93,7 @@ class _Screen(logging.Handler):
 
 @contextmanager
 def told(level: int) -> Iterator[None]:
-    """What drivers log, on the screen."""
+    """Show what drivers log on standard error."""
     screen = _Screen()
     screen.setFormatter(LineFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     log = logging.getLogger("headrace")
@@ -101,7 +101,7 @@ def told(level: int) -> Iterator[None]:
     log.setLevel(level)
     log.propagate = False
     log.addHandler(screen)
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # Spark's end is told once, and by us
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # the end of Spark is logged once, by Headrace
     try:
         yield
     finally:

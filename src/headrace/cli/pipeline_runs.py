@@ -1,4 +1,4 @@
-"""What runs, for `headrace pipelines`: which drivers there are, how their queries stand, as rows of a table."""
+"""Running pipelines, for `headrace pipelines`: their drivers, and the status of their queries as rows of a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.pipelines.runner.control import NoAnswer, ask_status
 from headrace.pipelines.runner.runs import Run, Runs
 from headrace.pipelines.runner.status import GONE, QueryStatus
 
-ERROR_CHARACTERS_MAX = 250  # in a table; --json has all of it
+ERROR_CHARACTERS_MAX = 250  # in a table; --json shows the whole text
 COLUMNS = (
     *("pipeline", "query", "state", "rows/s", "behind", "behind by"),
     *("state rows", "state size", "batches", "rows", "dead letters", "restarts", "error"),
@@ -64,7 +64,7 @@ def chosen(runs: Runs, names: Sequence[str]) -> list[Run]:
 
 
 def where_looked(runs: Runs) -> str:
-    """Return where drivers were looked for, and how to look elsewhere."""
+    """Return a text that says where drivers were looked for, and how to look elsewhere."""
     return (
         f"drivers are looked for in {runs.runtime.absolute()}; they leave word in .headrace of the folder that"
         " `pipelines run` is started in, and --runtime FOLDER or HEADRACE_RUNTIME names another"
@@ -72,7 +72,7 @@ def where_looked(runs: Runs) -> str:
 
 
 def is_stopped(runs: Runs, run: Run) -> bool:
-    """Its driver may go on with other pipelines."""
+    """Return whether the pipeline has stopped. Its driver may continue with other pipelines."""
     now = runs.find(run.pipeline)
     return now is None or now.driver != run.driver
 

@@ -1,4 +1,4 @@
-"""`headrace pipelines …`: run, validate, plan; list, status and stop of what runs."""
+"""`headrace pipelines …`: run, validate and plan pipelines; list, watch and stop running ones."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def run(
     runtime: Runtime = RUNTIME,
     quiet: Annotated[bool, typer.Option("--quiet", help="only what goes wrong")] = False,
 ) -> None:
-    """Run pipelines in this process until Ctrl-C, SIGTERM or `stop`; bounded ones until all is read."""
+    """Run pipelines in this process until Ctrl-C, SIGTERM or `stop`; bounded ones until all input is read."""
     from headrace.pipelines.runner.bars import line_of, watching
     from headrace.pipelines.runner.driver import Driver
 
@@ -81,7 +81,7 @@ def run(
         for one in statuses:
             print(line_of(one))
     if any(one.state == State.FAILED.value for one in statuses):
-        raise typer.Exit(1)  # each was told when it was given up
+        raise typer.Exit(1)  # each failure was logged when it happened
 
 
 @app.command()
@@ -97,7 +97,7 @@ def validate(
         ),
     ] = False,
 ) -> None:
-    """Say all that is wrong in files of pipelines, with file and line; exit code 1 if anything is."""
+    """Report all errors in pipeline files, with file and line; exit with code 1 if there are any."""
     pipelines = load_all(paths, overrides(bootstrap_server, master, False, settings))
     if with_spark:
         with spark_for(pipelines) as spark:
@@ -114,7 +114,7 @@ def plan(
     settings: Set = None,
     with_spark: Annotated[bool, typer.Option("--spark", help="with schemas, as Spark sees them (starts it)")] = False,
 ) -> None:
-    """Show what a pipeline is made of: sources, steps, sinks, topics, what keeps state, and when it runs."""
+    """Show the parts of a pipeline: sources, steps, sinks, topics, what keeps state, and when it runs."""
     from headrace.pipelines.definitions.plan_text import plan as plan_text
 
     pipelines = load_all(paths, overrides(bootstrap_server, master, False, settings))
@@ -124,7 +124,7 @@ def plan(
 
 @app.command("list")
 def list_(paths: MaybePaths = None, json: Json = False, runtime: Runtime = RUNTIME) -> None:
-    """Pipelines that run, and those that are defined in files or folders."""
+    """List running pipelines, and those defined in files or folders."""
     known = Runs(runtime)
     runs = {run.pipeline: run for run in known.all()}
     defined = {one.name: one for one in (load_all(paths, {}) if paths else [])}
@@ -159,7 +159,7 @@ def status(
     json: Json = False,
     runtime: Runtime = RUNTIME,
 ) -> None:
-    """How each query stands: rows a second, how far behind, how large its state is, what went wrong."""
+    """Show the status of each query: rows per second, lag, size of its state, and errors."""
     runs = Runs(runtime)
     while True:
         statuses = statuses_of(runs, names or [])
@@ -183,7 +183,7 @@ def stop(
     all_: Annotated[bool, typer.Option("--all", help="every pipeline that runs")] = False,
     runtime: Runtime = RUNTIME,
 ) -> None:
-    """End pipelines where they are; the next run goes on from there. A driver without pipelines ends."""
+    """Stop pipelines; the next run continues where they stopped. A driver without pipelines exits."""
     if not names and not all_:
         raise ConfigError("which pipeline? Give its name, or --all")
     runs = Runs(runtime)
@@ -201,7 +201,7 @@ def stop(
                     f"pipeline {run.pipeline} (process {run.driver.pid}) has not stopped within {STOP_S_MAX:g} s"
                 )
             time.sleep(STOP_PAUSE_S)
-        runs.forget(run)  # if it was killed
+        runs.forget(run)  # removes the entry of a driver that was killed
         print(f"stopped {run.pipeline}")
 
 

@@ -1,4 +1,4 @@
-"""`headrace produce`: lines in, records out."""
+"""`headrace produce`: sends lines of standard input as records."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class LineFormat(NamedTuple):
-    """How lines become records."""
+    """How a line is parsed into a record."""
 
     key_separator: bytes | None = None
-    headers_delimiter: bytes | None = None  # None: a line has no headers of its own
+    headers_delimiter: bytes | None = None  # None if lines contain no headers
     null_marker: bytes | None = None
     empty_as_null: bool = False
-    headers: Headers = ()  # of every record
+    headers: Headers = ()  # headers of every record
 
 
 class ParsedLine(NamedTuple):
@@ -105,7 +105,7 @@ def produce(
             with progress("records", None) as done:
                 under_way: list[asyncio.Future[Sent]] = []
                 while some := await asyncio.to_thread(_read_lines):
-                    await asyncio.gather(*under_way)  # those of the round before: the first that failed ends it
+                    await asyncio.gather(*under_way)  # of the previous round; the first failure ends the command
                     under_way = []
                     for number, line in enumerate(some, sent + 1):
                         key, value, headers = parse_line(line, number, lines)
@@ -120,7 +120,7 @@ def produce(
 
 
 def _read_lines() -> list[bytes]:
-    """What is there: at least one line, unless the input has ended."""
+    """Read up to LINES_AT_ONCE lines, or one from a terminal; return none at the end of the input."""
     return list(_up_to(LINES_AT_ONCE))
 
 

@@ -1,4 +1,4 @@
-"""`headrace quorum describe`: who decides, and how far voters and observers of the metadata log are."""
+"""`headrace quorum describe`: the leader, and the progress of voters and observers of the metadata log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ app = noun()
 
 @app.callback()
 def _noun() -> None:
-    """Show the controllers and how far they are."""
+    """Show the controllers and their progress."""
 
 
 @app.command()
@@ -37,7 +37,7 @@ def describe(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Leader, epoch, high watermark, and the progress of each replica of the metadata log."""
+    """Show leader, epoch, high watermark, and the progress of each replica of the metadata log."""
 
     async def work(cluster: Cluster) -> tuple[DescribeClusterResponse, DescribeQuorumResponse]:
         ask = DescribeQuorumRequest(
@@ -126,7 +126,7 @@ def _replication(quorum: DescribeQuorumResponse.PartitionData) -> list[dict[str,
 
 
 def _ago(timestamp_ms: int) -> str | None:
-    """Return how long ago it was by this machine's clock; None for a time that the leader does not know."""
+    """Return how long ago it was by this machine's clock, or None if the leader does not know the time."""
     return None if timestamp_ms < 0 else f"{duration(max(0, int(time.time() * 1000) - timestamp_ms))} ago"
 
 

@@ -1,4 +1,4 @@
-"""Quotas of users, clients and addresses, and the SCRAM passwords that Kafka counts among a user's options."""
+"""Quotas of users, clients and addresses, and SCRAM passwords, which Kafka treats as options of a user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUOTAS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "con
 
 
 def describe(target: Target, entities: Sequence[tuple[str, str | None]], json: bool) -> None:
-    """Print quotas by types and names of entities: a name of None means all, an empty one the default."""
+    """Print the quotas of entities, given as types and names: None stands for all, an empty name for the default."""
     [(kind, user), *more] = entities
     wants_passwords = kind == USER and not more and user != ""
 

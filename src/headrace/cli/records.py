@@ -1,4 +1,4 @@
-"""`headrace records delete`: the beginning of partitions moves forward."""
+"""`headrace records delete`: deletes the records at the beginning of partitions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def delete(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Delete the records before an offset; they cannot be had again."""
+    """Delete the records before an offset; this cannot be undone."""
     if (offset_json_file is None) == (topic is None or before_offset is None):
         raise ConfigError("either --offset-json-file, or --topic with --before-offset (and --partition)")
     if offset_json_file is not None:
@@ -89,7 +89,7 @@ def delete(
 
 
 def read_offsets(file: Path) -> dict[TopicPartition, int]:
-    """The file that kafka-delete-records takes."""
+    """Read a file in the format of kafka-delete-records."""
     try:
         if file.stat().st_size > FILE_BYTES_MAX:
             raise ConfigError(f"--offset-json-file: {file} has more than {FILE_BYTES_MAX} bytes")

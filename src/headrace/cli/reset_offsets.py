@@ -1,4 +1,4 @@
-"""`headrace groups reset-offsets`: every way of Kafka's tool to move what a group has committed; a dry run unless --execute."""
+"""`headrace groups reset-offsets`: changes committed offsets like Kafka's tool; a dry run unless --execute."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _AT_REST = ("Empty", "Dead")
 
 
 class Move(NamedTuple):
-    """How new offsets are found; exactly one of them is given."""
+    """How new offsets are determined; exactly one field is set."""
 
     to_earliest: bool = False
     to_latest: bool = False
@@ -65,7 +65,7 @@ def reset_offsets(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Move what a group has committed; the group must have no members."""
+    """Change the committed offsets of a group; the group must have no members."""
     move = Move(to_earliest, to_latest, to_current, to_offset, shift_by, to_datetime, by_duration, from_file)
     if sum(way not in (None, False) for way in move) != 1:
         ways = ", ".join(f"--{name.replace('_', '-')}" for name in Move._fields)
@@ -100,7 +100,10 @@ def reset_offsets(
 
 
 async def _check_at_rest(cluster: Cluster, group: str) -> None:
-    """A group that is unknown gets its first offsets; one that is at work would take no notice, or commit over ours."""
+    """Raise KafkaError if the group is active: its members would ignore the new offsets or overwrite them.
+
+    An unknown group is accepted and gets its first offsets.
+    """
     try:
         state = (await describe_group(cluster, group)).state
     except KafkaError as error:
@@ -114,7 +117,7 @@ async def _check_at_rest(cluster: Cluster, group: str) -> None:
 async def _find(
     cluster: Cluster, partition: TopicPartition, committed: int | None, move: Move, planned: int | None
 ) -> int:
-    """Within what the partition holds, like Kafka's tool."""
+    """Return the new offset, clamped to the partition's offsets as in Kafka's tool."""
     first, end = await list_offset(cluster, partition, EARLIEST), await list_offset(cluster, partition, LATEST)
     if move.to_earliest:
         return first
@@ -140,7 +143,7 @@ async def _find(
 
 
 async def parse_topics(cluster: Cluster, texts: list[str]) -> list[TopicPartition]:
-    """`orders` is all of its partitions, `orders:0,2` two of them."""
+    """Return the partitions of topics: `orders` stands for all of them, `orders:0,2` for two."""
     found: dict[TopicPartition, None] = {}
     for text in texts:
         match = _TOPIC.match(text)
@@ -157,7 +160,7 @@ async def parse_topics(cluster: Cluster, texts: list[str]) -> list[TopicPartitio
 
 
 def read_plan(file: Path) -> dict[TopicPartition, int]:
-    """What --export writes. ConfigError names the line."""
+    """Read a file that --export has written. Raise ConfigError with the number of a malformed line."""
     try:
         if file.stat().st_size > FILE_BYTES_MAX:
             raise ConfigError(f"--from-file: {file} has more than {FILE_BYTES_MAX} bytes")
@@ -169,7 +172,7 @@ def read_plan(file: Path) -> dict[TopicPartition, int]:
         if not row:
             continue
         try:
-            topic, partition, offset = (cell.strip() for cell in row[-3:])  # a group before them is Kafka's own way
+            topic, partition, offset = (cell.strip() for cell in row[-3:])  # Kafka's tool may write the group first
             plan[TopicPartition(topic, int(partition))] = int(offset)
         except ValueError:
             raise ConfigError(f"--from-file: {file}, line {number}: expected topic,partition,offset") from None

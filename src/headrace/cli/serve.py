@@ -1,4 +1,4 @@
-"""`headrace serve`: a node in the foreground."""
+"""`headrace serve`: runs a node in the foreground."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ from headrace.storage.disk import DiskFiles
 log = logging.getLogger("headrace")
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
-SWITCH_INTERVAL_S = (
-    0.0005  # how long a thread may keep the loop waiting for the interpreter; Python's own 5 ms are a long time here
-)
+# How long another thread may keep the event loop waiting for the interpreter; Python's default of 5 ms is too long here.
+SWITCH_INTERVAL_S = 0.0005
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
-MALLOC_MMAP_THRESHOLD_BYTES = 4 * 1024 * 1024  # from this size on, a buffer is mapped by itself and unmapped when freed
-MALLOC_TRIM_THRESHOLD_BYTES = 16 * 1024 * 1024  # the most free memory kept at the top of the heap
+MALLOC_MMAP_THRESHOLD_BYTES = 4 * 1024 * 1024  # buffers of at least this size are mapped, and unmapped when freed
+MALLOC_TRIM_THRESHOLD_BYTES = 16 * 1024 * 1024  # maximum free memory kept at the top of the heap
 
 app = verb()
 
@@ -74,7 +73,10 @@ def serve(
 
 
 def _raise_open_files_limit() -> None:
-    """One descriptor an open segment: the soft limit of a shell (1024) would be the first thing to run out."""
+    """Raise the soft limit on open files to the hard limit.
+
+    Each open segment needs a descriptor, so the soft limit of a shell (1024) would be the first resource to run out.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -87,7 +89,7 @@ async def _serve(settings: Settings, *, show_examples: bool) -> None:
         loop.add_signal_handler(number, stopped.set)
     _calm_the_collector()
     node = await Node.start(settings, Ports(DiskFiles(), SystemClock(), random.SystemRandom(), loop))
-    gc.freeze()  # what lives as long as the node is looked at no more
+    gc.freeze()  # the collector skips objects that live as long as the node
     _announce(node)
     if show_examples:
         print(make_examples(_serving(node)), flush=True)
@@ -106,24 +108,27 @@ async def _serve(settings: Settings, *, show_examples: bool) -> None:
 def _limit_retained_memory() -> None:
     """Make glibc return freed memory to the system.
 
-    By default it learns from large buffers that large buffers are common, and keeps up to 64 MB of what was freed in each arena.
+    By default, freeing large buffers raises its thresholds, so that it keeps up to 64 MB of freed memory in each arena.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
-        return  # another C library, without such a habit
+        return  # another C library, which does not do this
     mallopt(M_MMAP_THRESHOLD, MALLOC_MMAP_THRESHOLD_BYTES)
     mallopt(M_TRIM_THRESHOLD, MALLOC_TRIM_THRESHOLD_BYTES)
 
 
 def _calm_the_collector() -> None:
-    """Full collections are rare: with ten thousand partitions one takes 100 ms. The last for long comes before clients do."""
+    """Run a full collection before clients connect, and make further ones rare.
+
+    With ten thousand partitions a full collection takes 100 ms.
+    """
     gc.collect()
     gc.set_threshold(50_000, 50, 100)
 
 
 def _announce(node: Node) -> None:
-    """Print the one line on standard output that scripts wait for: clients can connect."""
+    """Print the one line on standard output that scripts wait for: it says that clients can connect."""
     http = f", http://{_http_address(node)}/metrics" if node.http_port else ""
     print(
         f"headrace node {node.settings.node_id} of cluster {node.cluster_id} serves on {', '.join(_addresses(node))}{http}",

@@ -1,4 +1,7 @@
-"""`headrace settings`: every option of a node: type, default, what is allowed, whether it changes while a node runs, what it means."""
+"""`headrace settings`: every option of a node, with its type, default, allowed values and meaning.
+
+It also says whether the option can be changed while the node runs.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def settings(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Every option of a node: what it means, what it may be, what it is."""
+    """Show every option of a node: its meaning, allowed values and current value."""
     if single_node:
         print(single_node_file(), end="")
         return
@@ -91,7 +94,7 @@ def single_node_file() -> str:
 
 
 def changes(option: str) -> str:
-    """In Kafka's words."""
+    """Return how the option can be changed at runtime, in Kafka's words."""
     if option in FIXED:
         return "read-only"
     return "per-broker" if option in PER_BROKER else "cluster-wide" if option in CLUSTER_WIDE else "read-only"

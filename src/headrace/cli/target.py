@@ -1,4 +1,4 @@
-"""The cluster that a command speaks to: where it is, and as whom."""
+"""The cluster that a command connects to: its address and the client's properties."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class Target(NamedTuple):
 
 
 def file_values(file: Path | None) -> dict[str, Value]:
-    """ConfigError names a property that cannot be used; one that nobody knows is a warning."""
+    """Read client properties from a file; print a warning for unknown ones.
+
+    Raise ConfigError with the name of a property that cannot be used.
+    """
     if file is None:
         return client_values({}, CLIENT_OPTIONS)
     try:

@@ -20,7 +20,7 @@ from headrace.protocol.messages.create_topics import CreateTopicsRequest, Create
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 
 TIMEOUT_MS = 30_000
-TOPIC_SOURCE = 1  # an option of the topic's own
+TOPIC_SOURCE = 1  # source of an option that is set on the topic
 TOPICS_AT_ONCE = 100
 _NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
 
@@ -39,7 +39,7 @@ def list_(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """All topics with their partitions and replicas."""
+    """List topics with their partitions and replicas."""
     patterns = [*(names or []), *(topic or [])]
 
     async def work(cluster: Cluster) -> list[TopicInfo]:
@@ -82,7 +82,7 @@ def describe(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Leaders, replicas and options of topics."""
+    """Show the leaders, replicas and options of topics."""
     patterns = [*(names or []), *(topic or [])]
 
     async def work(cluster: Cluster) -> tuple[list[TopicInfo], list[dict[str, str | None]]]:
@@ -200,7 +200,7 @@ def alter(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Give topics more partitions (options are changed by `headrace configs alter`)."""
+    """Add partitions to topics (use `headrace configs alter` to change options)."""
     if partitions < 1:
         raise ConfigError("--partitions must say how many partitions there are to be")
     brokers = [
@@ -275,7 +275,10 @@ def _exact(names: list[str] | None, topic: list[str] | None) -> list[str]:
 
 
 def select_topics(topics: list[TopicInfo], patterns: list[str], exclude_internal: bool) -> list[TopicInfo]:
-    """A text with characters that no topic name has is a pattern; a name that is not there is an error."""
+    """Return the topics that match a name or pattern. Raise KafkaError for a name that does not exist.
+
+    A text with characters that are not allowed in topic names is a pattern.
+    """
     chosen = topics
     if patterns:
         known = {one.name for one in topics}
@@ -296,7 +299,7 @@ def _fits(pattern: str, name: str) -> bool:
 
 
 def _assignment(text: str | None) -> list[list[int]]:
-    """`1:2,2:3`: the brokers of each partition."""
+    """Parse `1:2,2:3` as the brokers of each partition."""
     if text is None:
         return []
     try:

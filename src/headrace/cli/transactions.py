@@ -1,4 +1,4 @@
-"""`headrace transactions list | describe | producers | find-hanging | abort | commit | terminate`: what is open, and how it is ended."""
+"""`headrace transactions …`: list and describe transactions, find hanging ones, and end them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from headrace.client.transactions import (
 
 MINUTE_MS = 60_000
 INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
-TIMEOUT_MINUTES = 15  # transaction.max.timeout.ms, where nobody has set it
+TIMEOUT_MINUTES = 15  # the default of transaction.max.timeout.ms
 _YEAR_9999_MS = 253_402_300_799_999
 
 app = noun()
@@ -39,7 +39,7 @@ app = noun()
 
 @app.callback()
 def _noun() -> None:
-    """List and describe transactions; find and end those that hang."""
+    """List and describe transactions; find and end hanging ones."""
 
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="TRANSACTIONAL-ID…", show_default=False)]
@@ -63,7 +63,7 @@ def show_list(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """The transactional ids that the cluster knows, and what the last transaction of each is doing."""
+    """List the transactional ids of the cluster with the state of their last transactions."""
     wanted = TransactionFilter(state or [], producer_id or [], duration_filter, transactional_id_pattern)
     listed = with_cluster(Target(bootstrap_server, command_config), lambda cluster: list_transactions(cluster, wanted))
     if json:
@@ -80,7 +80,7 @@ def describe(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Transactions as their coordinators know them: since when, how long they may take, where they write."""
+    """Show transactions as their coordinators know them: start, timeout and partitions."""
     names = _ids(ids, transactional_id)
     failures = Failures()
 
@@ -116,7 +116,7 @@ def producers(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """The producers that a partition remembers, and where their open transactions begin."""
+    """Show the producers that a partition remembers, and where their open transactions start."""
     where = TopicPartition(topic, partition)
     found = with_cluster(
         Target(bootstrap_server, command_config), lambda cluster: describe_producers(cluster, where, broker_id)
@@ -149,7 +149,7 @@ def show_hanging(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Transactions on partitions, five minutes and more past the largest timeout, that no coordinator will end."""
+    """Find transactions at least five minutes past the largest timeout that no coordinator will end."""
     if partition is not None and topic is None:
         raise ConfigError("--partition: of which topic? Give --topic, too")
     where, timeout_ms, now_ms = Search(topic, partition, broker_id), max_transaction_timeout * MINUTE_MS, _now_ms()
@@ -195,7 +195,7 @@ def abort(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Abort a hanging transaction of one partition, so that readers of committed records go on."""
+    """Abort a hanging transaction in one partition, so that readers of committed records can continue."""
     where, by_producer = TopicPartition(topic, partition), (producer_id, producer_epoch, coordinator_epoch)
     if (start_offset is None) == (by_producer == (None, None, None)):
         raise ConfigError("which transaction? Either --start-offset, or --producer-id with both epochs")
@@ -227,7 +227,7 @@ def commit(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Commit prepared transactions of two-phase commits whose producers do not come back; `terminate` aborts one."""
+    """Commit prepared two-phase transactions whose producers will not return; `terminate` aborts them."""
     names, expected = _ids(ids, transactional_id), None
     if prepared is not None:
         if len(names) > 1:
@@ -259,7 +259,7 @@ def terminate(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Fence the producers of transactional ids, which aborts what they have open."""
+    """Fence the producers of transactional ids, which aborts their open transactions."""
     names = _ids(ids, transactional_id)
     failures = Failures()
 
@@ -284,7 +284,7 @@ def _ids(ids: list[str] | None, more: list[str] | None) -> list[str]:
     return names
 
 
-# --- showing
+# --- output
 
 
 def _now_ms() -> int:
@@ -292,7 +292,7 @@ def _now_ms() -> int:
 
 
 def _when(timestamp_ms: int | None) -> str | None:
-    """A producer may have written any number as its time."""
+    """Format a timestamp; show it as a number if it is past the year 9999, as producers may write any number."""
     if timestamp_ms is None or timestamp_ms < 0:
         return None
     if timestamp_ms > _YEAR_9999_MS:

@@ -1,4 +1,7 @@
-"""`headrace users …`: SCRAM users, whose passwords live in the metadata log. A password leaves this machine salted and hashed."""
+"""`headrace users …`: SCRAM users, whose credentials are stored in the metadata log.
+
+A password is salted and hashed before it leaves this machine.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def list_(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Users and the mechanisms by which they can log in."""
+    """List users and the mechanisms with which they can log in."""
 
     async def work(cluster: Cluster) -> dict[str, dict[str, int]]:
         found = await describe_credentials(cluster, names)
@@ -80,7 +83,7 @@ def add(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Add a user, or give it a new password; without --mechanism for SCRAM-SHA-512."""
+    """Add a user or change its password; the default mechanism is SCRAM-SHA-512."""
     _check_iterations(iterations)
     chosen = _mechanisms(mechanism) or [ScramMechanism.SHA_512]
     if password is None:
@@ -104,7 +107,7 @@ def remove(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Remove users, or with --mechanism one way in which they log in."""
+    """Remove users, or with --mechanism only their passwords for these mechanisms."""
     chosen = _mechanisms(mechanism)
     failures = Failures()
 
@@ -129,7 +132,7 @@ def remove(
 
 
 async def describe_credentials(cluster: Cluster, names: Sequence[str] | None) -> dict[str, dict[str, int]]:
-    """Mechanisms and iterations by user; of these, or of all. Somebody unknown has none."""
+    """Return mechanisms and iterations of these users, or of all; unknown users are left out."""
     users = None if not names else [DescribeUserScramCredentialsRequest.UserName(name=name) for name in names]
     answer: DescribeUserScramCredentialsResponse = await cluster.request(
         DescribeUserScramCredentialsRequest(users=users)
@@ -150,7 +153,7 @@ async def describe_credentials(cluster: Cluster, names: Sequence[str] | None) ->
 async def alter_credentials(
     cluster: Cluster, upsertions: list[Upsertion], deletions: Sequence[tuple[str, ScramMechanism]]
 ) -> list[Result]:
-    """One request for each mechanism and way: a user may be in a request only once."""
+    """Send separate requests for each mechanism and kind of change: a request may contain a user only once."""
     results: list[Result] = []
     gone = [Deletion(name=name, mechanism=one) for name, one in deletions]
     for mechanism in ScramMechanism:
@@ -177,7 +180,7 @@ def make_upsertion(name: str, mechanism: ScramMechanism, password: str, iteratio
 
 
 def parse_scram_fields(option: str, text: str) -> tuple[str, int]:
-    """`iterations=8192,password=secret`, as kafka-configs takes it; never repeated in a complaint."""
+    """Parse `iterations=8192,password=secret` like kafka-configs; error messages never repeat the text."""
     fields = dict(part.partition("=")[::2] for part in text.split(","))
     if not fields.get("password") or not set(fields) <= {"password", "iterations"}:
         raise ConfigError(f"{option}: expected [password=…] or [iterations={ITERATIONS_MIN},password=…]")

@@ -1,1 +1,1 @@
-"""Decisions about groups and transactions: machines on the journal of an internal topic."""
+"""The group and transaction coordinators: state machines whose journals are partitions of internal topics."""

@@ -1,4 +1,4 @@
-"""The topics that coordinators keep their state in, as the options of a node want them made."""
+"""The internal topics that coordinators keep their state in, configured from the node's options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which partition of an internal topic keeps a group or a transactional id: Java's hash of the name, as every broker computes it."""
+"""Maps group and transactional ids to partitions of internal topics: by Java's string hash, as on every broker."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 SHARE_TOPIC = "__share_group_state"
 INTERNAL_TOPICS = frozenset({GROUPS_TOPIC, TRANSACTIONS_TOPIC, SHARE_TOPIC})  # written by coordinators only
 
-HASHES_KEPT = 4096  # groups that are asked for again and again
+HASHES_KEPT = 4096  # cache entries; the same groups are looked up again and again
 NAME_KEPT_MAX = 255
 _INT_MIN = -(2**31)
 
 
 def java_hash(text: str) -> int:
-    """String.hashCode: over UTF-16 code units, in 32 bits with a sign."""
+    """Return Java's String.hashCode: a signed 32-bit hash over UTF-16 code units."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for position in range(0, len(units), 2):

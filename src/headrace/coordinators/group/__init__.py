@@ -1,1 +1,1 @@
-"""Groups and the offsets they committed. `shard` only routes: offsets, classic groups and consumer groups have rooms of their own."""
+"""Groups and their committed offsets. `shard` routes to the handlers of offsets, classic groups and consumer groups."""

@@ -1,4 +1,4 @@
-"""A request as a shard is asked it, and how one is refused."""
+"""Requests to a group coordinator's shard."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ def _everything(topic: str) -> bool:
 
 
 class Asked(NamedTuple):
+    """A coordinator request with its caller's identity and permissions."""
+
     request: Struct
     version: int
     client_id: str = ""
-    client_host: str = ""  # with the slash before the address that Java prints
-    allowed: Callable[[str], bool] = _everything  # whether the asker may DESCRIBE this topic
+    client_host: str = ""  # address with a leading slash, as Java prints it
+    allowed: Callable[[str], bool] = _everything  # whether the caller may DESCRIBE this topic

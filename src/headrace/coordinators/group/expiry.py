@@ -1,7 +1,7 @@
-"""Old offsets go, and with the last of them the group (KIP-211); so do the offsets of topics that were deleted.
+"""Expiry of old offsets and of groups without offsets (KIP-211), and removal of the offsets of deleted topics.
 
-A sweep looks at everything the shard has, a little in each turn. What it finds is looked at again before it goes: somebody may have
-committed since. A turn that fails is not repeated: the next sweep finds what it left.
+A sweep examines everything in the shard, a few entries per turn. Each entry is looked up again before it is removed, because a newer
+commit may have arrived. A failed turn is not retried: the next sweep finds what it left behind.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from headrace.coordinators.group.shard import GroupShard, Tx
 
 SWEEP = "offsets-sweep"
-LOOKED_AT_ONCE = 200  # offsets and groups in one turn; also bounds the batch that is written
+LOOKED_AT_ONCE = 200  # offsets and groups examined per turn; also bounds the batch that is written
 MINUTE_MS = 60_000
 
-# A group and one place of it, or no place: the group itself, after all of its places.
+# A group id and one of its topic-partitions, or None for the group itself, which follows all of its partitions.
 Found = tuple[str, Place | None]
 
 
@@ -38,7 +38,10 @@ def begin(shard: GroupShard, now_ms: int, tx: Tx) -> None:
 
 
 def on_sweep_timer(shard: GroupShard, timer: tuple[str], now_ms: int, tx: Tx) -> None:
-    """The walk itself is no state: whoever loses it begins anew."""
+    """Expire the next entries of the sweep and arm the timer of the next turn.
+
+    The position of the sweep is not durable: if it is lost, the sweep starts over.
+    """
     if shard.offsets.sweep is None:
         shard.offsets.sweep = _everything(shard)
     found = list(islice(shard.offsets.sweep, LOOKED_AT_ONCE))
@@ -81,7 +84,7 @@ def _expire_offset(
             tx.emit(offset_tombstone(group_id, place))
             return
     if committed is None or pending.has(group_id, place):
-        return  # what a transaction is about to renew is not old
+        return  # an open transaction is about to replace it
     if owner is None or not owner.is_subscribed(group_id, place[0]):
         retention_ms = shard.settings.offsets_retention_minutes * MINUTE_MS
         if _is_expired(owner, group_id, committed, now_ms, retention_ms):
@@ -89,7 +92,7 @@ def _expire_offset(
 
 
 def _is_of(committed: CommittedOffset, topic_id: Uuid, deleted_ms: int) -> bool:
-    """A topic of the same name may have been made, and read, since."""
+    """Return whether the offset belongs to the deleted topic, not to a newer topic with the same name."""
     if committed.topic_id == ZERO_UUID:
         return committed.committed_ms <= deleted_ms
     return committed.topic_id == topic_id
@@ -109,7 +112,7 @@ def _is_expired(
 
 
 def _expire_group(shard: GroupShard, owner: GroupOwner | None, group_id: str, tx: Tx) -> None:
-    """Without offsets and without members nobody would miss it."""
+    """Remove the group if it has neither offsets nor members."""
     if shard.offsets.has(group_id):
         return
     if owner is None:

@@ -1,4 +1,4 @@
-"""ListGroups, DescribeGroups and DeleteGroups as a shard answers them: groups of every type, and those that are nothing but offsets."""
+"""ListGroups, DescribeGroups and DeleteGroups for groups of every type, including groups that only have offsets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DescribedMember = DescribeGroupsResponse.DescribedGroupMember
 
 
 def list_groups(shard: GroupShard, states: Sequence[str], types: Sequence[str]) -> list[Listed]:
-    """Filters are compared without case; an empty one lets everything pass."""
+    """Return the groups that match both filters. Filters ignore case, and an empty filter matches every group."""
     states, types = [state.lower() for state in states], [kind.lower() for kind in types]
     found = [group for owner in shard.owners for group in owner.listed()]
     owned = {group.group_id for group in found}
@@ -42,7 +42,7 @@ def list_groups(shard: GroupShard, states: Sequence[str], types: Sequence[str]) 
 
 
 def describe_group(shard: GroupShard, group_id: str, version: int) -> Described:
-    """Of classic groups only: others have an API of their own."""
+    """Return the description of a classic group. Groups of other types have separate APIs."""
     group = shard.classic.groups.get(group_id)
     if group is None and shard.offsets.has(group_id) and owner_of(shard.owners, group_id) is None:
         group = ClassicGroup(group_id)
@@ -73,7 +73,10 @@ def describe_group(shard: GroupShard, group_id: str, version: int) -> Described:
 
 
 def delete_group(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
-    """One that is named, with all its offsets, also those of transactions that are open; KafkaError unless it is there and empty."""
+    """Delete the one group in the request with all its offsets, including those of open transactions.
+
+    Raise KafkaError unless the group exists and is empty.
+    """
     request = asked.request
     assert isinstance(request, DeleteGroupsRequest)
     [group_id] = request.groups_names

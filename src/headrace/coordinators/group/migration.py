@@ -1,8 +1,8 @@
-"""A group changes its type while its members go on (KIP-848): classic to consumer when the first member of the new protocol joins,
-consumer to classic when the last one has gone. `group.consumer.migration.policy` says which way is open.
+"""Online migration of a group between the classic and the consumer type (KIP-848).
 
-Members keep their ids and what they own; a generation and an epoch are the same number. Members of the classic protocol are served by
-a consumer group as guests (`consumer.guests`).
+A classic group becomes a consumer group when the first member of the new protocol joins, and a classic group again when the last one
+has left. `group.consumer.migration.policy` says which directions are allowed. Members keep their ids and their partitions; generation
+and epoch are the same number. `consumer.guests` serves classic members of a consumer group.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from headrace.protocol.messages.sync_group import SyncGroupResponse
 if TYPE_CHECKING:
     from headrace.coordinators.group.shard import GroupShard, Tx
 
-UPGRADES = ("bidirectional", "upgrade")  # policies
+UPGRADES = ("bidirectional", "upgrade")  # policies that allow an upgrade
 DOWNGRADES = ("bidirectional", "downgrade")
 DISABLED = "disabled"
 EMBEDDED_VERSION_MAX = 3
@@ -54,10 +54,10 @@ ClassicMetadata = ConsumerGroupMemberMetadataValue.ClassicMemberMetadata
 
 
 class CustomAssignor(DecodeError):
-    """An assignment that carries data of a custom assignor, which an upgrade would lose."""
+    """The assignment carries user data of a custom assignor, which an upgrade would lose."""
 
 
-# --- what is embedded in the classic protocol
+# --- messages embedded in the classic protocol
 
 
 def _embedded_version(data: bytes) -> int:
@@ -66,7 +66,7 @@ def _embedded_version(data: bytes) -> int:
     version: int = _VERSION.unpack_from(data)[0]
     if version < 0:
         raise DecodeError(f"an embedded message of version {version}")
-    return min(version, EMBEDDED_VERSION_MAX)  # newer ones begin as the newest that is known here
+    return min(version, EMBEDDED_VERSION_MAX)  # newer versions start with the fields of the newest known one
 
 
 def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
@@ -78,7 +78,10 @@ def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
 
 
 def read_assignment(data: bytes, image: Image) -> Assignment:
-    """Return the partitions of an embedded assignment. DecodeError if it cannot be read, CustomAssignor if data would be lost."""
+    """Return the partitions of an embedded assignment, ignoring topics that do not exist.
+
+    Raise DecodeError if it cannot be read, and CustomAssignor if it has user data that would be lost.
+    """
     if not data:
         return {}
     version = _embedded_version(data)
@@ -94,7 +97,7 @@ def read_assignment(data: bytes, image: Image) -> Assignment:
 
 
 def write_assignment(owned: Owned, metadata: bytes, image: Image) -> bytes:
-    """In the version of the member's subscription."""
+    """Encode an embedded assignment in the version of the member's subscription."""
     version = _embedded_version(metadata)
     topics = [
         ConsumerProtocolAssignment.TopicPartition(topic=image.topic_names[topic], partitions=sorted(owned[topic]))
@@ -119,7 +122,10 @@ def classic_metadata(session_timeout_ms: int, protocols: Mapping[str, bytes]) ->
 
 
 def upgrade(shard: GroupShard, group_id: str, now_ms: int, tx: Tx) -> None:
-    """KafkaError GROUP_ID_NOT_FOUND if it must stay what it is. Whoever waits for a generation is asked to join again."""
+    """Turn a classic group into a consumer group. Members that wait for a generation have to rejoin.
+
+    Raise KafkaError (GROUP_ID_NOT_FOUND) if the group cannot be upgraded.
+    """
     classic = shard.classic.groups[group_id]
     why = _why_no_upgrade(shard, classic)
     if why is not None:
@@ -176,7 +182,7 @@ def _why_no_upgrade(shard: GroupShard, group: ClassicGroup) -> str | None:
 
 def _upgraded(group: ClassicGroup, member: ClassicMember, image: Image) -> Member:
     protocols = dict(member.protocols)
-    # Before its first generation a group has chosen no protocol: any of them tells the topics.
+    # A group has no chosen protocol before its first generation; any of the member's protocols lists the topics.
     subscription = read_subscription(protocols.get(group.protocol or "", next(iter(protocols.values()), b"")))
     assigned = read_assignment(member.assignment, image)
     return Member(
@@ -200,7 +206,10 @@ def _upgraded(group: ClassicGroup, member: ClassicMember, image: Image) -> Membe
 def downgrade_without(
     shard: GroupShard, group: ConsumerGroup, leaving: Mapping[str, Member], now_ms: int, tx: Tx
 ) -> bool:
-    """Make it a classic group, whose members have to join again, if all that stay speak the classic protocol and it may be one."""
+    """Downgrade the group if the policy and its size allow it and all remaining members use the classic protocol.
+
+    Members of the new classic group have to join again. Return whether the group was downgraded.
+    """
     rest = [member for member in group.members.values() if member.member_id not in leaving]
     if not rest or not _may_downgrade(shard, rest):
         return False
@@ -209,7 +218,7 @@ def downgrade_without(
 
 
 def may_downgrade_with(shard: GroupShard, group: ConsumerGroup, replaced: Member) -> bool:
-    """Return whether the group becomes a classic one when this member of the new protocol comes back with the classic protocol."""
+    """Return whether the group becomes classic when this member of the new protocol rejoins with the classic one."""
     rest = [member for member in group.members.values() if member.member_id != replaced.member_id]
     return (
         replaced.classic is None and _may_downgrade(shard, rest) and len(group.members) <= shard.settings.group_max_size
@@ -217,8 +226,10 @@ def may_downgrade_with(shard: GroupShard, group: ConsumerGroup, replaced: Member
 
 
 def downgrade(shard: GroupShard, group: ConsumerGroup, generation: int, now_ms: int, tx: Tx) -> None:
-    """Make it a classic group of this generation, which is the epoch that its members know. They go on undisturbed if each of them
-    has what it is to have; else they join again."""
+    """Turn the group into a classic group of this generation, which is the epoch that its members know.
+
+    The members continue undisturbed if each of them is reconciled with its target; otherwise they have to join again.
+    """
     epochs, rest = group.epochs, list(group.members.values())
     is_settled = epochs.assignment == epochs.group and all(one.is_reconciled(epochs.group) for one in rest)
     _downgrade(shard, group, rest, generation, now_ms, tx, rebalance=not is_settled)

@@ -1,7 +1,8 @@
-"""OffsetFetch 1–10 as a shard answers it, for one group.
+"""OffsetFetch 1–10 for one group.
 
-Read past the runtime, an offset is what was committed last. With require_stable it is asked as a decision: then it is the newest, and
-the answer waits until that one is committed too; where a transaction that is open has committed another, there is none to tell.
+A plain fetch bypasses the runtime and reads the state that is already committed in the journal. With require_stable the fetch is a
+decision: it reads the newest state, and its response waits until that state is committed too. Partitions for which an open
+transaction has a pending offset then get an error instead of an offset.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def fetch_stable(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
 
 
 def fetch(shard: GroupShard, request: FetchGroup, *, newest: bool = False) -> FetchedGroup:
-    """Topics are named; none named: all that the group has offsets of. KafkaError if the member may not ask."""
+    """Return the offsets of the requested topics, or of all topics if the request has no topic list.
+
+    Topics must have their names set. Raise KafkaError if the member may not fetch offsets.
+    """
     owner = owner_of(shard.owners, request.group_id)
     if owner is not None:
         owner.check_fetch(request.group_id, request.member_id, request.member_epoch)
@@ -74,7 +78,7 @@ def _hide_unstable(topics: list[FetchedTopic], pending: PendingOffsets, group_id
 def _find(
     table: Table[Place, CommittedOffset] | None, place: Place, topic_id: Uuid, newest: bool
 ) -> CommittedOffset | None:
-    """Not what was committed for another topic of that name, if the id of this one is known."""
+    """Return the committed offset, unless the ids show that it belongs to another topic with the same name."""
     if table is None:
         return None
     found = table.get(place) if newest else table.committed(place)

@@ -1,6 +1,6 @@
-"""Committed offsets: OffsetCommit 2–10 and OffsetDelete 0, and the table of them.
+"""Committed offsets: OffsetCommit 2–10, OffsetDelete 0, and the table of committed offsets.
 
-Offsets belong to a group id, not to a type of group: they stay when a group changes its type, and alone they are a group too.
+Offsets belong to a group id, not to a type of group: they stay when a group changes its type, and a group may consist of offsets only.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from headrace.coordinators.group.asked import Asked
     from headrace.coordinators.group.shard import GroupShard, Tx
 
-NO_EXPIRY = -1  # the retention of the broker counts
+NO_EXPIRY = -1  # the broker's retention applies
 VALUE_VERSION = 4
-VALUE_VERSION_WITH_EXPIRY = 1  # for clients that choose a retention of their own (OffsetCommit before version 5)
+VALUE_VERSION_WITH_EXPIRY = 1  # for clients that choose the retention (OffsetCommit before version 5)
 GROUP_ERRORS_VERSION_MIN = 9
 
 Place = tuple[str, int]  # topic and partition
-DeletedTopic = tuple[Uuid, int]  # its id, and when it was deleted
+DeletedTopic = tuple[Uuid, int]  # topic id, and time of the deletion in ms
 Partition = OffsetCommitRequest.OffsetCommitRequestPartition
 TransactionalPartition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
 Answered = OffsetCommitResponse.OffsetCommitResponsePartition
@@ -51,11 +51,11 @@ class CommittedOffset(msgspec.Struct, frozen=True, gc=False):
     metadata: str
     committed_ms: int
     expire_ms: int
-    topic_id: Uuid  # zero if it was committed by name, or by a version that knew none
+    topic_id: Uuid  # zero if committed by name or by a version without topic ids
 
 
 class TopicsDeleted(Struct):
-    """Asked by the shell of every shard."""
+    """Internal request that the shell sends to every shard when topics have been deleted."""
 
     class Topic(Struct):
         name: str = ""
@@ -67,26 +67,26 @@ class TopicsDeleted(Struct):
 class OffsetsState:
     def __init__(self, undo: UndoLog) -> None:
         self._undo = undo
-        self.groups: Table[str, Table[Place, CommittedOffset]] = Table(undo)  # none of them empty
+        self.groups: Table[str, Table[Place, CommittedOffset]] = Table(undo)  # no inner table is empty
         self.pending = PendingOffsets(undo)
-        # Where the sweep of old offsets is, and the topics that it has to take with it; see expiry.
+        # Position of the expiry sweep, and deleted topics whose offsets it must remove; see `expiry`. Not durable.
         self.sweep: Iterator[tuple[str, Place | None]] | None = None
         self.deleted: dict[str, DeletedTopic] = {}
 
     def has(self, group_id: str) -> bool:
-        """Offsets, be they pending."""
+        """Return whether the group has offsets, including pending ones."""
         return group_id in self.groups or group_id in self.pending.groups
 
     def group_ids(self) -> Iterable[str]:
         return dict.fromkeys([*self.groups.keys(), *self.pending.groups.keys()])
 
     def places(self, group_id: str) -> Iterable[Place]:
-        """Where it has offsets, be they pending."""
+        """Return the topic-partitions that have an offset, including pending ones."""
         table = self.groups.get(group_id)
         return dict.fromkeys([*([] if table is None else table.keys()), *self.pending.places(group_id)])
 
     def put(self, group_id: str, place: Place, offset: CommittedOffset, position: int = NEWEST) -> None:
-        """`position`: of its record in the log, if others may lie behind it."""
+        """Store a committed offset; `position` is the log offset of its record, if later records may exist."""
         if len(self.pending.groups):
             self.pending.overtake(group_id, place, position)
         table = self.groups.get(group_id)
@@ -108,11 +108,11 @@ class OffsetsState:
         return None if table is None else table.get(place)
 
     def has_at(self, group_id: str, place: Place) -> bool:
-        """An offset, be it pending."""
+        """Return whether the topic-partition has an offset, including pending ones."""
         return self.get(group_id, place) is not None or self.pending.has(group_id, place)
 
 
-# --- verbs
+# --- requests
 
 
 def commit(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
@@ -144,7 +144,7 @@ def _check_commit(
     if owner is not None:
         return owner.check_commit(asked, now_ms, tx)
     if request.generation_id_or_member_epoch < 0:
-        return None  # a consumer that assigns itself, or an administrator: the offsets make the group
+        return None  # a self-assigned consumer or an administrator: the offsets create the group
     if shard.offsets.has(request.group_id):
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
     known = asked.version >= GROUP_ERRORS_VERSION_MIN
@@ -152,7 +152,7 @@ def _check_commit(
 
 
 def delete_offsets(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
-    """Of topics that nobody in the group is subscribed to."""
+    """Delete the offsets of topics that no member of the group is subscribed to."""
     request = asked.request
     assert isinstance(request, OffsetDeleteRequest)
     owner = owner_of(shard.owners, request.group_id)
@@ -208,7 +208,7 @@ def offset_tombstone(group_id: str, place: Place) -> GroupRecord:
 
 
 def apply_offset(shard: GroupShard, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-    place = (sys.intern(key.topic), key.partition)  # a shard has a million of them, and a few topics
+    place = (sys.intern(key.topic), key.partition)  # a shard may hold a million offsets of few topics
     if value is None:
         shard.offsets.drop(key.group, place)
         return
@@ -227,7 +227,7 @@ def committed_offset(value: OffsetCommitValue) -> CommittedOffset:
 
 
 def apply_legacy_offset(shard: GroupShard, key: LegacyOffsetCommitKey, value: LegacyOffsetCommitValue | None) -> None:
-    """As Kafka wrote them once."""
+    """Apply an offset record in the format of old Kafka versions."""
     modern = None
     if value is not None:
         modern = OffsetCommitValue(

@@ -1,4 +1,4 @@
-"""The room of committed offsets, and of what is asked about groups of any type."""
+"""Handlers for committed offsets and for requests about groups of any type."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is asked of a group whatever its type: by offsets, by expiry, by the APIs that list and delete groups.
+"""The interface to groups of any type, used by offsets, expiry and the APIs that list and delete groups.
 
-A group id is of one type at a time. Each type of group answers for its own (ClassicState, ConsumerState); `owner_of` finds the one.
-A group that only has offsets, of a consumer that never joined, has no owner: it is an empty classic group to whoever looks.
+A group id has one type at a time. Each type implements the interface for its groups (ClassicState, ConsumerState); `owner_of` finds
+the right one. A group that only has offsets, of a consumer that never joined, has no owner and is presented as an empty classic group.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ if TYPE_CHECKING:
 
 Listed = ListGroupsResponse.ListedGroup
 
-# Topic, its id (zero where the request has none) and partition; KafkaError if this member may not commit this one.
+# Takes topic, topic id (zero if the request has none) and partition; raises KafkaError if the member may not commit it.
 PartitionCheck = Callable[[str, Uuid, int], None]
 
 
 class GroupOwner(Protocol):
-    """All of one type of group in a shard. Names are of groups that it has, unless said otherwise; errors are KafkaErrors."""
+    """All groups of one type in a shard.
+
+    Unless noted otherwise, the group must be one of them. Failed checks raise KafkaError.
+    """
 
     def has(self, group_id: str) -> bool:
-        """In the newest state."""
+        """Return whether the group exists in the newest state, committed or not."""
 
     def group_ids(self) -> Iterable[str]: ...
 
@@ -36,24 +39,29 @@ class GroupOwner(Protocol):
     def is_subscribed(self, group_id: str, topic: str) -> bool: ...
 
     def check_commit(self, asked: Asked, now_ms: int, tx: Tx) -> PartitionCheck | None:
-        """Of an OffsetCommitRequest. None if there is nothing to check of each partition; a member's session is prolonged here."""
+        """Check an OffsetCommitRequest; return the check of each partition, or None if none is needed.
+
+        Extend the session of a classic group's member.
+        """
 
     def check_transactional_commit(self, request: TxnOffsetCommitRequest) -> PartitionCheck | None:
-        """Like `check_commit`, but a rebalance does not matter, nobody's session is prolonged, and whoever does not say who it is, as
-        before version 3, is not asked."""
+        """Check a TxnOffsetCommitRequest like `check_commit`, but ignore rebalances and extend no session.
+
+        Requests that do not identify a member, as before version 3, are not checked.
+        """
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
-        """Against what is committed; the group may be one it does not have."""
+        """Check that the member may fetch offsets, against the committed state. The group may be unknown."""
 
     def check_offset_delete(self, group_id: str) -> None: ...
 
     def check_delete(self, group_id: str) -> None: ...
 
     def retained_since(self, group_id: str, committed_ms: int) -> int | None:
-        """From when the retention of an offset committed at that time is counted (KIP-211); None while it cannot expire."""
+        """Return when the retention of an offset committed then starts (KIP-211), or None while it cannot expire."""
 
     def forget(self, group_id: str, tx: Tx) -> None:
-        """Emits the tombstones of an empty group; of its offsets others take care."""
+        """Emit the tombstones of an empty group. Its offsets are the caller's responsibility."""
 
     def listed(self) -> list[Listed]: ...
 

@@ -1,8 +1,8 @@
-"""Offsets that transactions have committed and that wait for the end of theirs.
+"""Offsets committed by transactions that have not ended yet.
 
-In the log they lie where they were written, so what was written later wins, whenever the transaction ends: Kafka compares the offsets of
-the records then. Here whatever is committed marks the older ones that wait at its place as overtaken, which spares a million committed
-offsets their position. Overtaken ones stay: until its transaction has ended a place is not stable.
+The record that was written later wins, whenever its transaction ends. Kafka compares the log offsets of the records at that time. Here,
+each committed offset marks older pending offsets of its topic-partition as overtaken, so that a million committed offsets need not store
+their positions. Overtaken offsets are kept: a topic-partition is unstable until the transaction has ended.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from headrace.coordinators.group.offsets import CommittedOffset, Place
 
 
-NEWEST = sys.maxsize  # a position behind all that is there
+NEWEST = sys.maxsize  # a position after every existing record
 
 
 class PendingOffset(msgspec.Struct, frozen=True):
-    position: int  # of its record in the log
-    offset: CommittedOffset | None  # None: overtaken
+    position: int  # log offset of its record
+    offset: CommittedOffset | None  # None if overtaken by a later commit
 
 
 class PendingOffsets:
@@ -42,7 +42,7 @@ class PendingOffsets:
         return [] if table is None else table.keys()
 
     def at(self, group_id: str, place: Place) -> list[CommittedOffset]:
-        """Those that may still be committed."""
+        """Return the pending offsets that may still be committed."""
         found = (self.producers[producer_id][group_id, place].offset for producer_id in self._waiting(group_id, place))
         return [offset for offset in found if offset is not None]
 
@@ -57,7 +57,7 @@ class PendingOffsets:
         waiting[place] = (waiting.get(place) or frozenset()) | {producer_id}
 
     def overtake(self, group_id: str, place: Place, position: int) -> None:
-        """A record at that position is committed."""
+        """Mark pending offsets that are older than a committed record at `position` as overtaken."""
         for producer_id in self._waiting(group_id, place):
             own = self.producers[producer_id]
             pending = own[group_id, place]
@@ -65,7 +65,7 @@ class PendingOffsets:
                 own[group_id, place] = PendingOffset(pending.position, None)
 
     def drop(self, group_id: str, place: Place) -> None:
-        """Of all producers: a tombstone lies behind them."""
+        """Remove the pending offsets of all producers, because a tombstone follows them."""
         for producer_id in self._waiting(group_id, place):
             own = self.producers[producer_id]
             del own[group_id, place]
@@ -74,7 +74,7 @@ class PendingOffsets:
             self._leave(group_id, place, producer_id)
 
     def end(self, producer_id: int) -> list[tuple[str, Place, PendingOffset]]:
-        """What it had is no longer pending, and returned."""
+        """Remove and return all pending offsets of the producer."""
         own = self.producers.get(producer_id)
         if own is None:
             return []

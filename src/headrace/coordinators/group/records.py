@@ -1,6 +1,6 @@
-"""A record of __consumer_offsets as a value: key, value, the version the value is written in, and whose transaction it belongs to.
+"""Records of __consumer_offsets: key, value, version of the value, and the producer of its transaction, if any.
 
-A transaction ends with a record of its own kind, a MarkerRecord.
+A transaction ends with a separate kind of record, a MarkerRecord.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from headrace.protocol.messages.stored.offsets import OffsetCommitKey, OffsetCom
 from headrace.protocol.stored import GROUP_RECORDS
 from headrace.statemachine.transactional import MarkerRecord, OfProducer
 
-NAMES_KEPT = 4096  # pairs of group and topic that are not read anew
-KEY_BYTES_MAX = 1024  # of those
+NAMES_KEPT = 4096  # cache entries: decoded pairs of group and topic
+KEY_BYTES_MAX = 1024  # longer keys are decoded generically and not cached
 
 _OFFSET_KEY = b"\x00\x01"
 _LENGTH = Layout(">h")
 _PARTITION = Layout(">i")
-# The value of a committed offset without metadata: version, offset, leader epoch, length of the metadata, timestamp, and in
-# version 4 the number of tags, of which there is one: its number and size, the id of the topic.
+# The value of a committed offset without metadata: version, offset, leader epoch, length of the metadata, timestamp; in version 4
+# also the number of tagged fields and, if there is one, its tag and size, and the topic id.
 _VERSION_3 = Layout(">hqihq")
 _VERSION_4 = Layout(">hqiBqB")
 _VERSION_4_WITH_ID = Layout(">hqiBqBH16s")
-_NO_METADATA = 1  # the length of an empty string where strings are compact
-_ID_TAG = 0x0010  # number 0, 16 bytes
+_NO_METADATA = 1  # the encoded length of an empty compact string
+_ID_TAG = 0x0010  # tag 0, 16 bytes
 _NO_EXPIRY = -1
 
 
 class GroupRecord(OfProducer, frozen=True):
     key: Struct
-    value: Any  # None: a tombstone
-    version: int = 0  # of the value
+    value: Any  # None for a tombstone
+    version: int = 0  # version of the value
 
 
 AnyRecord = GroupRecord | MarkerRecord
@@ -50,13 +50,16 @@ def encode_group_record(record: GroupRecord) -> tuple[bytes, bytes | None]:
 
 
 def encode_any(record: GroupRecord) -> tuple[bytes, bytes | None]:
-    """As the declarations of the messages say."""
+    """Encode a record of any type from the declarations of its messages."""
     value = None if record.value is None else GROUP_RECORDS.encode_value(record.value, record.version)
     return GROUP_RECORDS.encode_key(record.key), value
 
 
 def decode_group_record(key: bytes | None, value: bytes | None) -> GroupRecord | None:
-    """None for a type that is not known here: what a newer version wrote is skipped (KIP-915). CorruptData for anything else."""
+    """Decode a record, or return None for an unknown type, which a newer version may have written (KIP-915).
+
+    Raise CorruptData if the record cannot be read.
+    """
     if value is not None and key is not None and key[:2] == _OFFSET_KEY:
         committed = _committed_offset(key, value)
         if committed is not None:
@@ -65,7 +68,7 @@ def decode_group_record(key: bytes | None, value: bytes | None) -> GroupRecord |
 
 
 def decode_any(key: bytes | None, value: bytes | None) -> GroupRecord | None:
-    """As the declarations of the messages say."""
+    """Decode a record of any type from the declarations of its messages."""
     if key is None:
         raise CorruptData("a record of __consumer_offsets has no key")
     try:
@@ -80,7 +83,7 @@ def decode_any(key: bytes | None, value: bytes | None) -> GroupRecord | None:
         raise CorruptData(f"a record of __consumer_offsets cannot be read: {error}") from error
 
 
-# --- committed offsets as nearly all are written, several times faster: a shard may have a million
+# --- fast path for the usual committed offset, several times faster: a shard may have a million of them
 
 
 def _encode_committed_offset(key: OffsetCommitKey, value: OffsetCommitValue) -> tuple[bytes, bytes]:
@@ -95,7 +98,7 @@ def _encode_committed_offset(key: OffsetCommitKey, value: OffsetCommitValue) -> 
 
 
 def _committed_offset(key: bytes, value: bytes) -> GroupRecord | None:
-    """None for any other."""
+    """Decode the usual form of a committed offset, or return None for any other record."""
     topic_id = ZERO_UUID
     if len(value) == _VERSION_4_WITH_ID.size:
         version, offset, epoch, metadata, timestamp, tags, tag, topic_id = _VERSION_4_WITH_ID.unpack(value)
@@ -116,7 +119,7 @@ def _committed_offset(key: bytes, value: bytes) -> GroupRecord | None:
 
 @lru_cache(NAMES_KEPT)
 def _names(key: bytes) -> tuple[str, str] | None:
-    """Group and topic, from the key of a committed offset without its partition; None if it is cut otherwise."""
+    """Return group and topic from an offset key without its partition, or None if the key is malformed."""
     try:
         topic = 4 + _LENGTH.unpack_from(key, 2)[0]
         end = topic + 2 + _LENGTH.unpack_from(key, topic)[0]

@@ -1,4 +1,4 @@
-"""The rooms of a group coordinator, in one place for whoever makes a shard."""
+"""All handlers of a group coordinator's shard."""
 
 from __future__ import annotations
 

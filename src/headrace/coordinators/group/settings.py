@@ -1,4 +1,4 @@
-"""What a group coordinator is told by its node's options; Kafka's names with underscores."""
+"""Settings of a group coordinator, from the node's options; Kafka's names with underscores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ class GroupSettings(Struct, frozen=True):
 
 
 def group_settings(values: Mapping[str, Value]) -> GroupSettings:
-    """From a node's options."""
     chosen = {}
     for field in GroupSettings.__struct_fields__:
         value = values[field.replace("_", ".")]

@@ -1,7 +1,8 @@
-"""One partition of __consumer_offsets as a machine: the groups whose names hash to it. It only routes; see the rooms it routes to.
+"""The state machine of one partition of __consumer_offsets, which holds the groups whose ids hash to it.
 
-Durable state changes in `apply` alone. What a group forgets when its coordinator moves (who waits for a join, when a session
-ends) lies in the same tables, so that a decision that fails takes it back too; timers say when something has to be looked at again.
+The shard only routes requests, records and timers to handlers. Durable state changes in `apply` alone. State that is lost when the
+coordinator moves (parked joins, session deadlines) is kept in the same tables, so that a failed decision undoes it too. Timers say
+when something has to be checked again.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
 
 Tx = Decision[AnyRecord]
 Verb = Callable[["GroupShard", Asked, int, Tx], None]
-Applier = Callable[["GroupShard", Any, Any], None]  # key and value; no value: a tombstone
+Applier = Callable[["GroupShard", Any, Any], None]  # takes key and value; the value of a tombstone is None
 Alarm = Callable[["GroupShard", Any, int, Tx], None]
 Beginning = Callable[["GroupShard", int, Tx], None]
 
 
 class Room:
-    """What one of them contributes: verbs by type of request, appliers by type of key, alarms by the first word of a timer."""
+    """Handlers for one kind of state: requests by type, records by type of key, timers by their first item."""
 
     def __init__(
         self,
@@ -55,12 +56,12 @@ class GroupShard:
     ) -> None:
         self.undo = UndoLog()
         self.settings = settings
-        self.image = image  # the newest that this broker has seen
+        self.image = image  # returns the newest image that this broker has seen
         self.chance = chance
         self.offsets = OffsetsState(self.undo)
         self.classic = ClassicState(self.undo)
         self.consumers = ConsumerState(self.undo, image)
-        self.owners: tuple[GroupOwner, ...] = (self.classic, self.consumers)  # of groups; each has at most one
+        self.owners: tuple[GroupOwner, ...] = (self.classic, self.consumers)  # a group has at most one of them
         self._verbs: dict[type[Struct], Verb] = {}
         self._appliers: dict[type[Struct], Applier] = {}
         self._alarms: dict[str, Alarm] = {}
@@ -83,11 +84,11 @@ class GroupShard:
             apply_pending(self, record, offset)
             return
         applier = self._appliers.get(type(record.key))
-        if applier is not None:  # records of other kinds of groups lie in the same topic
+        if applier is not None:  # the topic may also hold records of unsupported types of groups
             applier(self, record.key, record.value)
 
     def on_timer(self, timer: Hashable, now_ms: int, tx: Tx) -> None:
-        """Timers are tuples: what they are for, then whom they concern."""
+        """Handle a timer: a tuple of its kind and the ids that it concerns."""
         assert isinstance(timer, tuple)
         self._alarms[timer[0]](self, timer, now_ms, tx)
 

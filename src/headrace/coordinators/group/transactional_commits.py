@@ -1,4 +1,4 @@
-"""TxnOffsetCommit 0–5 as a shard decides it, and the markers that make what it wrote count, or not."""
+"""TxnOffsetCommit 0–5, and the transaction markers that commit or abort its offsets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AnsweredTopic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 
 
 class EndOffsets(Struct):
-    """Asked by the shell, of the shard in whose partition the coordinator of a transaction wants a marker."""
+    """Internal request of the shell to write a transaction coordinator's marker to the partition of this shard."""
 
     marker: MarkerRecord
 
@@ -33,7 +33,7 @@ def asked_to_end(marker: MarkerRecord) -> Asked:
     return Asked(EndOffsets(marker), 0)
 
 
-# --- verbs
+# --- requests
 
 
 def commit_in_transaction(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
@@ -46,7 +46,7 @@ def commit_in_transaction(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) 
     try:
         tx.reply(tx.ticket, _write(shard, request, now_ms, tx))
     except KafkaError as error:
-        # A word that the API does not have: its clients know of generations only.
+        # The API does not have this error: its clients only know generations.
         if error.code is ErrorCode.STALE_MEMBER_EPOCH:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, error.message) from error
         raise
@@ -69,7 +69,7 @@ def _write(shard: GroupShard, request: TxnOffsetCommitRequest, now_ms: int, tx: 
                 continue
             if check is not None:
                 check(topic.name, topic_id, index)
-            # By name, as Kafka stores it: the request has no ids.
+            # Stored by name, as in Kafka: the request has no topic ids.
             tx.emit(commit_record(request.group_id, topic.name, ZERO_UUID, partition, now_ms, producer=producer))
             answered.append(Answered(index))
         answer.topics.append(AnsweredTopic(topic.name, answered))
@@ -81,7 +81,7 @@ def _check(shard: GroupShard, request: TxnOffsetCommitRequest) -> PartitionCheck
     if owner is not None:
         return owner.check_transactional_commit(request)
     if request.generation_id < 0:
-        return None  # a consumer that assigns itself: the offsets make the group
+        return None  # a self-assigned consumer: the offsets create the group
     has_offsets = shard.offsets.has(request.group_id)
     raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID if has_offsets else ErrorCode.ILLEGAL_GENERATION)
 
@@ -97,8 +97,10 @@ def end(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
 
 
 def is_pending(record: GroupRecord) -> bool:
-    """Of a record that belongs to a transaction: whether it counts only once that is committed. A tombstone counts at once, as in
-    Kafka."""
+    """Return whether a transaction's record takes effect only when the transaction commits.
+
+    A tombstone takes effect at once, as in Kafka.
+    """
     return record.value is not None and type(record.key) is OffsetCommitKey
 
 
@@ -110,7 +112,10 @@ def apply_pending(shard: GroupShard, record: GroupRecord, position: int) -> None
 
 
 def apply_marker(shard: GroupShard, marker: MarkerRecord) -> None:
-    """The epoch is of no interest: a log takes no record of an older one, and the marker of a newer one ends what is there."""
+    """Commit or drop the producer's pending offsets.
+
+    The epoch does not matter: a log accepts no record of an older epoch, and the marker of a newer one ends the open transaction.
+    """
     for group_id, place, pending in shard.offsets.pending.end(marker.producer_id):
         if marker.commit and pending.offset is not None:
             shard.offsets.put(group_id, place, pending.offset, pending.position)

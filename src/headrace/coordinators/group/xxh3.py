@@ -1,4 +1,4 @@
-"""XXH3 with 64 bits, without a seed: what Kafka hashes the topics of a group with (KIP-1101)."""
+"""The 64-bit XXH3 hash without a seed, with which Kafka hashes the topics of a group (KIP-1101)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LAST_KEY = _LANES.unpack_from(_SECRET, len(_SECRET) - _STRIPE - 7)
 
 
 def xxh3_64(data: bytes) -> int:
-    """Without a sign."""
+    """Return the hash as an unsigned integer."""
     size = len(data)
     if size <= 16:
         return _hash_tiny(data, size)

@@ -1,1 +1,1 @@
-"""Transactions: a shard of them as a machine over one partition of __transaction_state."""
+"""The transaction coordinator: one state machine per partition of __transaction_state."""

@@ -1,4 +1,7 @@
-"""What a shard of transactions is asked, and what it answers. Refusals are KafkaErrors, in the codes of the request's version."""
+"""Requests to a transaction shard and their results.
+
+Refusals are KafkaErrors, with the codes that the request's version knows.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,17 @@ NO_EPOCH = -1
 
 
 class ProducerIdNeeded(HeadraceError):
-    """The producer has used up its epochs: ask again with a fresh producer id. It is rare, so that nobody needs to bring one always."""
+    """The request has to be repeated with a fresh producer id.
+
+    That happens for a new transactional id and when a producer has used up its epochs. It is rare, so that requests need not always
+    carry one.
+    """
 
 
 class InitProducer(Struct, frozen=True):
     transactional_id: str
     timeout_ms: int
-    producer_id: int = NO_PRODUCER_ID  # with the epoch: whom the asker takes itself for (KIP-360)
+    producer_id: int = NO_PRODUCER_ID  # with the epoch, the identity that the producer claims (KIP-360)
     producer_epoch: int = NO_EPOCH
     fresh_producer_id: int = NO_PRODUCER_ID
     enable_two_phase_commit: bool = False
@@ -30,19 +37,19 @@ class InitProducer(Struct, frozen=True):
 class ProducerInitialized(Struct, frozen=True):
     producer_id: int
     producer_epoch: int
-    ongoing_producer_id: int = NO_PRODUCER_ID  # of the transaction that was kept (KIP-939)
+    ongoing_producer_id: int = NO_PRODUCER_ID  # producer of the transaction that was kept (KIP-939)
     ongoing_producer_epoch: int = NO_EPOCH
 
 
 class AddPartitions(Struct, frozen=True):
-    """From AddPartitionsToTxn, or with the partition of a group's offsets from AddOffsetsToTxn."""
+    """An AddPartitionsToTxn, or an AddOffsetsToTxn with the partition of the group's offsets."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     partitions: tuple[TopicPartition, ...]
     verify_only: bool = False
-    client_version: int = 0  # 2 if a partition's leader asks for a client of transaction version 2
+    client_version: int = 0  # 2 if a partition's leader sends it for a client of transaction version 2
     version: int = 5
 
 
@@ -61,14 +68,14 @@ class EndTransaction(Struct, frozen=True):
 
 
 class TransactionEnded(Struct, frozen=True):
-    """Whom the producer is from now on; nobody where transaction version 2 is not in use: it stays who it was."""
+    """The producer's new id and epoch; unset without transaction version 2, where they stay the same."""
 
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_EPOCH
 
 
 class MarkersWritten(Struct, frozen=True):
-    """Told by the shell once every partition of Markers has its marker; told twice it does no harm."""
+    """Sent by the shell once every partition of Markers has its marker. Repeating it is harmless."""
 
     transactional_id: str
     producer_id: int
@@ -77,7 +84,7 @@ class MarkersWritten(Struct, frozen=True):
 
 
 class Markers(Struct, frozen=True):
-    """For the shell to write."""
+    """Markers that the shell has to write."""
 
     transactional_id: str
     producer_id: int
@@ -85,14 +92,15 @@ class Markers(Struct, frozen=True):
     commit: bool
     partitions: tuple[TopicPartition, ...]
     transaction_version: int
-    prepared_offset: int  # of the record that decided it: before version 2, transactions of a producer have nothing else of their own
+    # Offset of the deciding record. Before version 2, nothing else distinguishes the transactions of a producer.
+    prepared_offset: int
 
     def written(self) -> MarkersWritten:
         return MarkersWritten(self.transactional_id, self.producer_id, self.producer_epoch, self.prepared_offset)
 
 
 class ListFilters(Struct, frozen=True):
-    """An empty one lets everything pass."""
+    """The filters of ListTransactions; an empty filter matches everything."""
 
     states: frozenset[str] = frozenset()
     producer_ids: frozenset[int] = frozenset()
@@ -110,7 +118,7 @@ class Described(Struct, frozen=True):
     transactional_id: str
     state: State
     timeout_ms: int
-    started_ms: int  # -1: no transaction yet
+    started_ms: int  # -1 if there was no transaction yet
     producer_id: int
     producer_epoch: int
     partitions: tuple[TopicPartition, ...]

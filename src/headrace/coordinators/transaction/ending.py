@@ -1,10 +1,11 @@
-"""EndTxn 0–5, and how a transaction that is decided comes to its end.
+"""EndTxn 0–5, and the completion of transactions that are decided.
 
-The record of PREPARE_COMMIT or PREPARE_ABORT is the decision. Once it is committed the producer is answered and the markers leave,
-again after each change of coordinators until the shell says that all are written.
+The record of PREPARE_COMMIT or PREPARE_ABORT is the decision. Once it is committed, the response and the markers are sent. Each new
+coordinator sends the markers again, until the shell reports that all are written.
 
-Before transaction version 2 a producer keeps its epoch from one transaction to the next, and what is asked twice is known by the state
-alone. With it every end takes the producer to the next epoch (KIP-890), or to a new id when epochs run out, and with that epoch e:
+Before transaction version 2 a producer keeps its epoch from one transaction to the next, and a repeated request is recognised by the
+state alone. With version 2 every end moves the producer to the next epoch (KIP-890), or to a new id when epochs run out. If e is the
+producer's current epoch ("again" repeats the earlier response):
 
     state            abort at e−1   abort at e     commit at e−1   commit at e
     Empty            fenced         abort nothing  fenced          invalid state
@@ -12,9 +13,9 @@ alone. With it every end takes the producer to the next epoch (KIP-890), or to a
     CompleteAbort    again          abort nothing  invalid state   invalid state
     CompleteCommit   invalid state  abort nothing  again           invalid state
 
-While markers are being written (PrepareAbort, PrepareCommit) the answer is CONCURRENT_TRANSACTIONS, whatever the producer id and epoch
-are: the producer was told its next epoch, or its next id, when the end was decided, so it may ask with them before the last marker is
-written. To judge it then would fence a live producer.
+While markers are being written (PrepareAbort, PrepareCommit) the response is CONCURRENT_TRANSACTIONS, whatever the producer id and epoch
+are: the producer received its next epoch or id when the end was decided, so it may use them before the last marker is written. Checking
+them then would fence a live producer.
 """
 
 from __future__ import annotations
@@ -85,7 +86,10 @@ def _is_repeated_without_bump(request: EndTransaction, old: Transaction) -> bool
 
 
 def _is_repeated(request: EndTransaction, old: Transaction) -> bool:
-    """The state and the present epoch would not tell: they are those of the next transaction too."""
+    """Return whether the request repeats an end that was decided. Raise KafkaError if it may not end the transaction.
+
+    The state and the current epoch do not suffice: the next transaction has the same ones.
+    """
     producer_id, epoch = old.client
     rotated = request.producer_id == old.previous_producer_id and request.producer_epoch == EPOCH_LAST and epoch == 0
     if request.producer_id != producer_id and not rotated:
@@ -94,7 +98,7 @@ def _is_repeated(request: EndTransaction, old: Transaction) -> bool:
     if again and old.state in ENDS.values():
         _check_kind(request, old)
         if epoch == EPOCH_MAX:
-            raise fenced(request)  # timed out at its last epoch: nobody goes on with this id (KAFKA-20090)
+            raise fenced(request)  # timed out at its last epoch: no producer continues with this id (KAFKA-20090)
         return True
     if request.producer_epoch != epoch or epoch == EPOCH_MAX:
         raise fenced(request)
@@ -104,7 +108,7 @@ def _is_repeated(request: EndTransaction, old: Transaction) -> bool:
 
 
 def _check_kind(request: EndTransaction, old: Transaction) -> None:
-    """The other end was decided, or none was begun."""
+    """Raise KafkaError if the other outcome was decided or no transaction was started."""
     kinds = (
         (State.PREPARE_COMMIT, State.COMPLETE_COMMIT) if request.commit else (State.PREPARE_ABORT, State.COMPLETE_ABORT)
     )
@@ -113,7 +117,10 @@ def _check_kind(request: EndTransaction, old: Transaction) -> None:
 
 
 def _bumped(request: EndTransaction, old: Transaction) -> Transaction:
-    """The markers carry the next epoch. So does the producer, unless epochs run out, or it is not the one that began."""
+    """Return the transaction with its next epoch, which the markers carry.
+
+    The producer continues with the same epoch, unless epochs run out or the transaction was kept for another producer.
+    """
     producer_id, epoch = old.client
     next_producer_id, next_epoch = NO_PRODUCER_ID, NO_EPOCH
     if epoch >= EPOCH_LAST:
@@ -129,7 +136,7 @@ def _bumped(request: EndTransaction, old: Transaction) -> Transaction:
     )
 
 
-# --- without being asked by its producer
+# --- aborts that the producer did not request
 
 
 def fence(shard: TransactionShard, name: str, old: Transaction, cause: EpochCause, now_ms: int, tx: Tx) -> None:
@@ -143,14 +150,14 @@ def fence(shard: TransactionShard, name: str, old: Transaction, cause: EpochCaus
         next_producer_epoch=min(old.next_producer_epoch + 1, EPOCH_MAX) if old.is_kept else NO_EPOCH,
         state=State.PREPARE_ABORT,
         updated_ms=now_ms,
-        # Version 2 has partitions refuse a marker at the epoch of the data. Kafka once let producers have the highest there is.
+        # With version 2, partitions refuse a marker at the epoch of the data. Kafka once gave producers the highest epoch.
         client_version=shard.transaction_version() if bumped else 0,
     )
     _proceed(shard, name, shard.change(name, old, new, tx), now_ms, tx)
 
 
 def refuse_when_committed(error: KafkaError, tx: Tx) -> None:
-    """To raise it would take back what was emitted."""
+    """Fail the request after its records are committed; raising the error would undo them."""
     asker = tx.ticket
     tx.reply(Ticket(lambda _, failure: asker.fail(failure or error)), None)
 
@@ -159,7 +166,10 @@ def refuse_when_committed(error: KafkaError, tx: Tx) -> None:
 
 
 def begin_endings(shard: TransactionShard, tx: Tx) -> None:
-    """Emits nothing: if that were refused, nobody would begin again. So even what has no partitions goes by the shell."""
+    """Send the markers of all decided transactions again.
+
+    This emits nothing, because a failure would not be retried. So even transactions without partitions go through the shell.
+    """
     for name in shard.tables.prepared.keys():  # noqa: SIM118 -- a table, not a dict
         _send(shard, name, shard.tables.all[name], tx)
 
@@ -192,7 +202,8 @@ def _send(shard: TransactionShard, name: str, decided: Transaction, tx: Tx) -> N
     )
 
     def tell(value: Any, failure: Exception | None) -> None:
-        if failure is None:  # else the coordinator is another: that one finds the record, or it was never decided
+        # After a failure another broker is the coordinator: it finds the record, or nothing was decided.
+        if failure is None:
             shard.send(markers)
 
     tx.reply(Ticket(tell), None)

@@ -1,7 +1,7 @@
-"""Transactions that take too long are aborted, transactional ids that nobody used for long are forgotten.
+"""Aborts transactions that exceed their timeout, and removes transactional ids that have not been used for long.
 
-A sweep looks at a little in each turn. Each transaction that is too old is aborted in a decision of its own: one that cannot be written
-holds up no other, and is tried again by the runtime.
+A sweep examines a few transactional ids per turn. Each timed-out transaction is aborted in a separate decision: one that cannot be
+written delays no other and is retried by the runtime.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 TIMEOUT_SWEEP = "timeout-sweep"
 TIMED_OUT = "timed-out"
 EXPIRY_SWEEP = "expiry-sweep"
-LOOKED_AT_ONCE = 200  # in one turn
-FORGOTTEN_CHARS_AT_ONCE = 32_768  # of transactional ids, about: bounds the batch that is written
+LOOKED_AT_ONCE = 200  # transactional ids per turn
+FORGOTTEN_CHARS_AT_ONCE = 32_768  # approximate length of all ids examined per turn; bounds the batch that is written
 
 
 def begin_sweeps(shard: TransactionShard, now_ms: int, tx: Tx) -> None:
@@ -42,7 +42,10 @@ def _arm_expiries(shard: TransactionShard, now_ms: int, tx: Tx) -> None:
 
 
 def on_timeout_sweep(shard: TransactionShard, timer: tuple[str], now_ms: int, tx: Tx) -> None:
-    """The walk itself is no state: whoever loses it begins anew."""
+    """Arm a timer for each timed-out transaction of this turn.
+
+    The position of the sweep is not durable: if it is lost, the sweep starts over.
+    """
     tables = shard.tables
     if tables.timeouts is None:
         tables.timeouts = iter(tables.ongoing.keys())
@@ -74,7 +77,10 @@ def _is_timed_out(transaction: Transaction | None, now_ms: int) -> bool:
 
 
 def on_expiry_sweep(shard: TransactionShard, timer: tuple[str], now_ms: int, tx: Tx) -> None:
-    """A turn that fails is not repeated: the next sweep finds what it left."""
+    """Remove the expired transactional ids of this turn.
+
+    A failed turn is not retried: the next sweep finds what it left behind.
+    """
     tables = shard.tables
     if tables.expiries is None:
         tables.expiries = iter(tables.all.keys())

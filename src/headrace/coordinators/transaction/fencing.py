@@ -1,6 +1,6 @@
 """Refusals of producers that are not, or no longer, the current producer of their transactional id.
 
-Every fenced producer gives one log line with the epoch it sent, the current one and what moved the epoch on: a producer that dies of
+Every fenced producer is logged with the epoch it sent, the current epoch and why it is current: a producer that fails with
 PRODUCER_FENCED cannot tell by itself whether a second instance, a timeout or a bug is to blame.
 """
 
@@ -17,14 +17,15 @@ from headrace.coordinators.transaction.state import Transaction
 log = logging.getLogger(__name__)
 
 FENCING_LOG_LINES_PER_SECOND = 10
-FENCED_VERSION_MIN = 2  # of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn; older clients know INVALID_PRODUCER_EPOCH
-INIT_FENCED_VERSION_MIN = 4  # of InitProducerId
+# Version of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn; older clients know INVALID_PRODUCER_EPOCH.
+FENCED_VERSION_MIN = 2
+INIT_FENCED_VERSION_MIN = 4  # version of InitProducerId
 
 Request = InitProducer | AddPartitions | EndTransaction
 
 
 class EpochCause(StrEnum):
-    """What gave a transactional id its current producer epoch. Kept in memory only."""
+    """Why a transactional id has its current producer epoch. Kept in memory only."""
 
     INIT = "a producer called InitProducerId"
     INIT_OVER_ONGOING = "a producer called InitProducerId while a transaction was open"
@@ -38,14 +39,14 @@ class ProducerFenced(KafkaError):
 
 
 def fenced(request: Request) -> ProducerFenced:
-    """Return the refusal in the code that clients of the request's version know."""
+    """Return the refusal with the error code that clients of the request's version know."""
     version_min = INIT_FENCED_VERSION_MIN if isinstance(request, InitProducer) else FENCED_VERSION_MIN
     known = request.version >= version_min
     return ProducerFenced(ErrorCode.PRODUCER_FENCED if known else ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
 class FencingLog:
-    """Logs fenced producers, a bounded number of lines in a second."""
+    """Logs fenced producers, with a limited number of lines per second."""
 
     def __init__(self) -> None:
         self._limit = LogLimit(FENCING_LOG_LINES_PER_SECOND)

@@ -1,7 +1,7 @@
-"""InitProducerId 0–6 for a transactional id: who the producer is from now on, and everybody before it is not.
+"""InitProducerId 0–6 for a transactional id: gives the producer its id and epoch and fences all earlier producers.
 
-A transaction that is open is aborted first, at an epoch that nobody is given; the producer is told to come back and gets the next one.
-It comes with its own id and epoch when it goes on after an error (KIP-360): then it is refused if somebody else came meanwhile.
+An open transaction is aborted first, at an epoch that no producer gets; the producer has to retry and gets the epoch after it. A producer
+that continues after an error sends its id and epoch (KIP-360) and is refused if another producer was initialized in the meantime.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headrace.coordinators.transaction.states import PREPARED, State
 if TYPE_CHECKING:
     from headrace.coordinators.transaction.shard import TransactionShard, Tx
 
-KEEPING_VERSION_MIN = 2  # of transactions: a kept one has a producer that only tagged values can hold
+KEEPING_VERSION_MIN = 2  # transaction version; the producer of a kept transaction is only stored in tagged fields
 
 Producer = tuple[int, int]  # id and epoch
 
@@ -40,7 +40,7 @@ def init_producer(shard: TransactionShard, request: InitProducer, now_ms: int, t
     timeout_ms = TWO_PHASE_TIMEOUT_MS if request.enable_two_phase_commit else request.timeout_ms
     old = shard.tables.all.get(name)
     if old is None:
-        # Also for a producer that knows who it was: its transactional id was forgotten, and with it whoever could be in its way.
+        # Also for a producer that sends its identity: its transactional id has expired, so no other producer can conflict.
         producer, last_epoch = (_fresh(request), 0), NO_EPOCH
     else:
         if old.state in PREPARED:
@@ -65,7 +65,7 @@ def init_producer(shard: TransactionShard, request: InitProducer, now_ms: int, t
 
 
 def _check(shard: TransactionShard, request: InitProducer) -> Producer | None:
-    """Whom the asker takes itself for, if it says so."""
+    """Validate the request; return the identity that the producer claims, if any."""
     settings = shard.settings
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
@@ -82,7 +82,7 @@ def _check(shard: TransactionShard, request: InitProducer) -> Producer | None:
 
 
 def _may_be(expected: Producer, old: Transaction) -> bool:
-    """Its id at least: the present one, or the one before if that had no epochs left."""
+    """Return whether the claimed id is the current one, or the previous one if that had no epochs left."""
     producer_id, epoch = expected
     return producer_id == old.client[0] or (producer_id == old.previous_producer_id and epoch >= EPOCH_LAST)
 
@@ -90,11 +90,11 @@ def _may_be(expected: Producer, old: Transaction) -> bool:
 def _next(
     request: InitProducer, expected: Producer | None, old: Transaction, last_epoch: int | None
 ) -> tuple[Producer, int]:
-    """Who the producer is from now on, and which epoch it may still take for its own."""
+    """Return the producer's new identity, and the earlier epoch with which it may still retry."""
     had = old.producer_id, old.producer_epoch
     if expected is not None and expected != had:
         if expected[1] == last_epoch and old.producer_epoch <= EPOCH_LAST:
-            return had, last_epoch  # it has asked before, and missed the answer
+            return had, last_epoch  # a retry, because the response was lost
         raise fenced(request)
     producer = (_fresh(request), 0) if old.producer_epoch >= EPOCH_LAST else (old.producer_id, old.producer_epoch + 1)
     return producer, NO_EPOCH if expected is None else old.producer_epoch
@@ -109,7 +109,7 @@ def _init_over_ongoing(
     tx: Tx,
 ) -> None:
     if expected is not None and expected != old.client:
-        # Kafka would abort, and refuse afterwards: a zombie that comes late would take the transaction of its successor with it.
+        # Kafka aborts first and refuses afterwards, which lets a late zombie abort the transaction of its successor.
         raise fenced(request)
     if request.keep_prepared:
         _keep(shard, request, old, now_ms, tx)
@@ -119,7 +119,7 @@ def _init_over_ongoing(
 
 
 def _keep(shard: TransactionShard, request: InitProducer, old: Transaction, now_ms: int, tx: Tx) -> None:
-    """The transaction waits for the new producer to end it; its markers still have to be those of the old one."""
+    """Keep the transaction for the new producer to end; its markers must still be those of the old producer."""
     if not old.is_two_phase:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
     producer_id, epoch = old.client

@@ -1,7 +1,7 @@
 """AddPartitionsToTxn 0–5 and AddOffsetsToTxn: a partition belongs to a transaction BEFORE anything is written to it.
 
-Version 4 on is asked by the partition's leader, for a client that left it to the leader (KIP-890), or only to verify that the client
-has done it.
+From version 4 on, the partition's leader sends the request: for a client that leaves it to the leader (KIP-890), or only to verify that
+the client has added the partition.
 """
 
 from __future__ import annotations
@@ -39,8 +39,11 @@ def add_partitions(shard: TransactionShard, request: AddPartitions, now_ms: int,
 
 
 def _check(shard: TransactionShard, request: AddPartitions) -> Transaction:
-    """Raise KafkaError unless the producer may add partitions now. While markers are being written, also to a producer id that is
-    given back only with the last of them, the answer is CONCURRENT_TRANSACTIONS, whoever asks."""
+    """Raise KafkaError unless the producer may add partitions now.
+
+    While markers are being written, adding fails with CONCURRENT_TRANSACTIONS for every producer, including one whose new producer id
+    only takes effect with the last marker.
+    """
     old = shard.tables.all.get(request.transactional_id)
     if old is not None and old.state in PREPARED and not request.verify_only:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -51,7 +54,7 @@ def _check(shard: TransactionShard, request: AddPartitions) -> Transaction:
     if old.state in PREPARED:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     if old.is_kept:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE)  # it is prepared for all who take part: nothing can be added
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE)  # already prepared by all participants: nothing can be added
     return old
 
 

@@ -1,4 +1,4 @@
-"""DescribeTransactions 0 and ListTransactions 0–2: what is committed, read past the runtime."""
+"""DescribeTransactions 0 and ListTransactions 0–2, which bypass the runtime and read committed state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def describe(shard: TransactionShard, transactional_id: str) -> Described:
-    """KafkaError if it is not known."""
+    """Return the description of a transactional id. Raise KafkaError if it is unknown."""
     if not transactional_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     found = shard.tables.all.committed(transactional_id)
@@ -38,7 +38,10 @@ def unknown_states(filters: ListFilters) -> list[str]:
 
 
 def list_transactions(shards: Iterable[TransactionShard], filters: ListFilters, now_ms: int) -> list[Listed]:
-    """KafkaError INVALID_REGULAR_EXPRESSION. Filters by states that are not known let nothing pass."""
+    """Return the transactional ids that pass the filters. Unknown states match nothing.
+
+    Raise KafkaError (INVALID_REGULAR_EXPRESSION) if the pattern is invalid.
+    """
     try:
         pattern = Pattern(filters.pattern) if filters.pattern else None
     except BadPattern as error:
@@ -56,5 +59,5 @@ def _passes(found: Transaction, filters: ListFilters, now_ms: int) -> bool:
         return False
     if filters.producer_ids and found.producer_id not in filters.producer_ids:
         return False
-    # As in Kafka, an id that has begun nothing yet has done so since before time: it passes every duration.
+    # As in Kafka, an id without a transaction (started_ms is -1) passes every duration.
     return filters.duration_ms < 0 or now_ms - found.started_ms > filters.duration_ms

@@ -1,4 +1,4 @@
-"""A record of __transaction_state as a value: the transactional id, and what is known of it."""
+"""Records of __transaction_state: a transactional id and its state."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headrace.protocol.stored import TRANSACTION_RECORDS
 
 class TransactionRecord(msgspec.Struct, frozen=True):
     transactional_id: str
-    value: TransactionLogValue | None  # None: a tombstone
-    version: int = 0  # of the value
+    value: TransactionLogValue | None  # None for a tombstone
+    version: int = 0  # version of the value
 
 
 def encode_transaction_record(record: TransactionRecord) -> tuple[bytes, bytes | None]:
@@ -23,7 +23,10 @@ def encode_transaction_record(record: TransactionRecord) -> tuple[bytes, bytes |
 
 
 def decode_transaction_record(key: bytes | None, value: bytes | None) -> TransactionRecord | None:
-    """None for a type that is not known here: what a newer version wrote is skipped (KIP-915). CorruptData for anything else."""
+    """Decode a record, or return None for an unknown type, which a newer version may have written (KIP-915).
+
+    Raise CorruptData if the record cannot be read.
+    """
     if key is None:
         raise CorruptData("a record of __transaction_state has no key")
     try:

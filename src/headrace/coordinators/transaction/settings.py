@@ -1,4 +1,4 @@
-"""What a transaction coordinator is told by its node's options; Kafka's names with underscores."""
+"""Settings of a transaction coordinator, from the node's options; Kafka's names with underscores."""
 
 from __future__ import annotations
 
@@ -18,6 +18,5 @@ class TransactionSettings(Struct, frozen=True):
 
 
 def transaction_settings(values: Mapping[str, Value]) -> TransactionSettings:
-    """From a node's options."""
     chosen = {field: values[field.replace("_", ".")] for field in TransactionSettings.__struct_fields__}
     return TransactionSettings(**chosen)  # type: ignore[arg-type]

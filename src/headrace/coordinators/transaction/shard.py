@@ -1,7 +1,7 @@
-"""One partition of __transaction_state as a machine: the transactional ids that hash to it. It only routes; see the rooms it routes to.
+"""The state machine of one partition of __transaction_state, which holds the transactional ids that hash to it.
 
-A decision sees the newest state at once and its answer waits for the commit, so nobody is ever told to come back because a write is
-under way; Kafka's pending states have no counterpart here.
+The shard only routes requests and timers to handlers. A decision sees the newest state at once and its response waits for the commit, so
+no client has to retry because a write is in progress; Kafka's pending states have no counterpart here.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from headrace.statemachine.machine import Decision
 from headrace.statemachine.undo import UndoLog
 
 Tx = Decision[TransactionRecord]
-Verb = Callable[["TransactionShard", Any, int, Tx], None]  # what is asked, or the timer
+Verb = Callable[["TransactionShard", Any, int, Tx], None]  # takes the request or the timer
 Asked = InitProducer | AddPartitions | EndTransaction | MarkersWritten
-EPOCH_BUMP_VERSION_MIN = 2  # of transactions: each has an epoch of its own (KIP-890)
+EPOCH_BUMP_VERSION_MIN = 2  # transaction version from which each transaction has a new epoch (KIP-890)
 
 VERBS: dict[type[Any], Verb] = {
     InitProducer: init_producer,
@@ -64,12 +64,12 @@ class TransactionShard:
     ) -> None:
         self.undo = UndoLog()
         self.settings = settings
-        self.send = send  # told only what is committed
-        self.transaction_version = transaction_version  # of the cluster, as this broker has seen it last
+        self.send = send  # only called with committed decisions
+        self.transaction_version = transaction_version  # the cluster's, as this broker has seen it last
         self.tables = TransactionTables(self.undo)
         self.fencings = FencingLog()
 
-    # --- as the runtime wants it
+    # --- called by the runtime
 
     def decide(self, request: Asked, now_ms: int, tx: Tx) -> None:
         if not request.transactional_id:
@@ -87,7 +87,7 @@ class TransactionShard:
         self.tables.apply(record, offset)
 
     def on_timer(self, timer: Hashable, now_ms: int, tx: Tx) -> None:
-        """Timers are tuples: what they are for, then whom they concern."""
+        """Handle a timer: a tuple of its kind and the ids that it concerns."""
         assert isinstance(timer, tuple)
         ALARMS[timer[0]](self, timer, now_ms, tx)
 
@@ -95,13 +95,13 @@ class TransactionShard:
         begin_endings(self, tx)
         begin_sweeps(self, now_ms, tx)
 
-    # --- for the rooms
+    # --- called by the handlers
 
     def bumps_epochs(self, client_version: int) -> bool:
         return min(client_version, self.transaction_version()) >= EPOCH_BUMP_VERSION_MIN
 
     def change(self, name: str, old: Transaction | None, new: Transaction, tx: Tx) -> Transaction:
-        """Emits it; every change of a transaction but its tombstone passes here."""
+        """Emit a change of a transaction and return the result; all changes except tombstones go through here."""
         before = State.EMPTY if old is None else old.state
         assert before in BEFORE[new.state], f"{name}: {before.text} does not become {new.state.text}"
         if old is not None and new.producer_id == old.producer_id:

@@ -1,4 +1,4 @@
-"""A transactional id and its transaction as a value, the tables of them, and the one way they change: `apply`."""
+"""Transactional ids with their transactions as values, and the tables of them, which only change in `apply`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from headrace.coordinators.transaction.states import PREPARED, State
 from headrace.protocol.messages.stored.transactions import TransactionLogValue
 from headrace.statemachine.undo import Table, UndoLog
 
-EPOCH_LAST = 32_766  # the highest that a producer is given
-EPOCH_MAX = 32_767  # one more, so that whoever has the last can be fenced
+EPOCH_LAST = 32_766  # highest epoch that a producer is given
+EPOCH_MAX = 32_767  # one more, so that a producer with the last epoch can be fenced
 NO_TIME = -1
-TWO_PHASE_TIMEOUT_MS = 2_147_483_647  # a transaction with this one is never timed out (KIP-939)
+TWO_PHASE_TIMEOUT_MS = 2_147_483_647  # a transaction with this timeout never times out (KIP-939)
 TAGGED_VALUE_VERSION = 1
 NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
 
@@ -26,10 +26,11 @@ PartitionsSchema = TransactionLogValue.PartitionsSchema
 
 
 class Transaction(msgspec.Struct, frozen=True):
-    """The producer's id and epoch are those of the transaction: what its markers carry once it is decided.
+    """A transactional id with its current or last transaction.
 
-    Whoever asks is the same producer, unless the transaction was kept for one that came later (KIP-939): that one is `next`.
-    `next_producer_id` without an epoch is the id that a producer out of epochs goes on with, at epoch 0.
+    The producer id and epoch are those of the transaction, which its markers carry once it is decided. Requests come from the same
+    producer, unless the transaction was kept for a later one (KIP-939), which is `next`. `next_producer_id` without an epoch is the id
+    with which a producer that has run out of epochs continues, at epoch 0.
     """
 
     producer_id: int
@@ -39,12 +40,11 @@ class Transaction(msgspec.Struct, frozen=True):
     partitions: frozenset[TopicPartition] = NO_PARTITIONS
     started_ms: int = NO_TIME
     updated_ms: int = NO_TIME
-    previous_producer_id: int = (
-        NO_PRODUCER_ID  # the one before the last change: how a retry that changed it is recognised
-    )
+    # The id before the last change, by which a retry of a request that changed the id is recognised.
+    previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
     next_producer_epoch: int = NO_EPOCH
-    client_version: int = 0  # of transactions, as whoever changed it last speaks
+    client_version: int = 0  # transaction version of the client that made the last change
 
     @property
     def is_kept(self) -> bool:
@@ -52,14 +52,14 @@ class Transaction(msgspec.Struct, frozen=True):
 
     @property
     def client(self) -> tuple[int, int]:
-        """Whom requests have to come from."""
+        """Return the producer id and epoch that requests must have."""
         if self.is_kept:
             return self.next_producer_id, self.next_producer_epoch
         return self.producer_id, self.producer_epoch
 
     @property
     def successor(self) -> tuple[int, int]:
-        """Who the producer is when the transaction is complete."""
+        """Return the producer id and epoch after the transaction is complete."""
         if self.next_producer_id != NO_PRODUCER_ID:
             return self.next_producer_id, max(self.next_producer_epoch, 0)
         return self.producer_id, self.producer_epoch
@@ -73,8 +73,11 @@ class Transaction(msgspec.Struct, frozen=True):
 
 
 def record_of(transactional_id: str, transaction: Transaction, transaction_version: int) -> TransactionRecord:
-    """Version 0 of the value has no tags. It is not written while there is a next producer, whatever the cluster's version: it would
-    be forgotten."""
+    """Return the record of a transaction.
+
+    Version 0 of the value has no tagged fields. While there is a next producer, it is not used at any version of the cluster, because it
+    would lose that producer.
+    """
     partitions: list[PartitionsSchema] | None = None
     if transaction.state is not State.EMPTY:
         topics: dict[str, list[int]] = {}
@@ -122,13 +125,13 @@ def transaction_of(value: TransactionLogValue) -> Transaction:
 class TransactionTables:
     def __init__(self, undo: UndoLog) -> None:
         self.all: Table[str, Transaction] = Table(undo)
-        self.ongoing: Table[str, bool] = Table(undo)  # which of them are
-        self.prepared: Table[str, int] = Table(undo)  # which are, and the offset that says so
-        # The epoch a producer had before its present one, if it was the same producer that asked for the new one: how a retry of
-        # InitProducerId is told from a zombie. Kafka does not store it either: a retry that meets a new coordinator is refused.
+        self.ongoing: Table[str, bool] = Table(undo)  # ids with an open transaction
+        self.prepared: Table[str, int] = Table(undo)  # decided transactions, with the offset of the deciding record
+        # The producer's previous epoch, if the same producer requested the current one: distinguishes a retry of InitProducerId from a
+        # zombie. Kafka does not store it either: a retry that reaches a new coordinator is refused.
         self.last_epochs: Table[str, int] = Table(undo)
-        self.epoch_causes: Table[str, str] = Table(undo)  # what gave the present epoch, for the log; not stored either
-        # Where the sweeps are; see expiry.
+        self.epoch_causes: Table[str, str] = Table(undo)  # cause of the current epoch, for the log; not stored either
+        # Positions of the sweeps; see `expiry`. Not durable.
         self.timeouts: Iterator[str] | None = None
         self.expiries: Iterator[str] | None = None
 
@@ -149,7 +152,7 @@ class TransactionTables:
             _drop(self.prepared, name)
 
     def remember_epoch(self, name: str, epoch: int, cause: str) -> None:
-        """Remember the epoch that a retry may still come with (NO_EPOCH: none), and why it is not the current one."""
+        """Remember the epoch that a retry may still use (or NO_EPOCH), and why it is not the current one."""
         self.epoch_causes[name] = cause
         if epoch == NO_EPOCH:
             _drop(self.last_epochs, name)

@@ -1,6 +1,6 @@
-"""The states of a transaction, and from which each may come. Kafka's numbers and names.
+"""The states of a transaction and the allowed predecessors of each, with Kafka's numbers and names.
 
-PREPARE_EPOCH_FENCE and DEAD last no longer than a decision here: fencing is written as PREPARE_ABORT, expiry as a tombstone.
+PREPARE_EPOCH_FENCE and DEAD are never stored: fencing is written as PREPARE_ABORT, expiry as a tombstone.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ class State(IntEnum):
 
     @property
     def text(self) -> str:
-        """As DescribeTransactions and ListTransactions say it."""
+        """Return the name that DescribeTransactions and ListTransactions show."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
-RESTING = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})  # nothing is open
-PREPARED = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})  # decided, not everywhere written
+RESTING = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})  # no open transaction
+PREPARED = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})  # decided, but not all markers are written
 STORED = RESTING | PREPARED | {State.ONGOING}
 
 BEFORE: dict[State, frozenset[State]] = {
     State.EMPTY: RESTING,
     State.ONGOING: RESTING | {State.ONGOING},
     State.PREPARE_COMMIT: frozenset({State.ONGOING}),
-    State.PREPARE_ABORT: RESTING | {State.ONGOING},  # from rest: an abort of nothing, with transaction version 2
+    State.PREPARE_ABORT: RESTING | {State.ONGOING},  # if resting: an abort of nothing, in transaction version 2
     State.COMPLETE_COMMIT: frozenset({State.PREPARE_COMMIT}),
     State.COMPLETE_ABORT: frozenset({State.PREPARE_ABORT}),
     State.DEAD: RESTING,

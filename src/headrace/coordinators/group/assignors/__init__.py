@@ -1,4 +1,4 @@
-"""How the partitions of a group's topics are spread over its members: pure functions, one module each, chosen by name."""
+"""Assignors, chosen by name: pure functions that distribute the partitions of a group's topics over its members."""
 
 from __future__ import annotations
 

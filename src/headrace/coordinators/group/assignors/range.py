@@ -1,7 +1,7 @@
-"""`range`: each topic is cut into as many runs of partitions as it has subscribers.
+"""The `range` assignor, which gives each subscriber of a topic one contiguous range of its partitions.
 
-Members stand in one order for all topics, so that topics with the same number of partitions and the same subscribers are cut alike:
-whoever has partition 3 of one has partition 3 of the other. Static members come first, by instance id: a restart moves nothing.
+Members have the same order for all topics, so topics with the same number of partitions and the same subscribers are split alike: the
+member with partition 3 of one also has partition 3 of the other. Static members come first, by instance id: a restart moves nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What an assignor is told and what it answers.
+"""The input and output of an assignor.
 
-Every partition of a topic that somebody is subscribed to gets exactly one member among the subscribed. The answer depends on nothing
-but the question: members and topics are looked at in the order of their ids. Racks are told, but as in Kafka 4.3 no assignor minds them.
+Every partition of a subscribed topic is assigned to exactly one of the topic's subscribers. The result depends only on the input: members
+and topics are processed in the order of their ids. The input includes racks but, as in Kafka 4.3, no assignor uses them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ NO_PARTITIONS: Assignment = {}
 
 class MemberSpec(Struct, frozen=True):
     member_id: str
-    topics: tuple[Uuid, ...]  # subscribed to, and there; ascending
-    target: Assignment = NO_PARTITIONS  # what the last assignment gave it
+    topics: tuple[Uuid, ...]  # existing topics that it is subscribed to, ascending
+    target: Assignment = NO_PARTITIONS  # its partitions in the last assignment
     instance_id: str | None = None
     rack: str | None = None
 
 
-Assignor = Callable[[Sequence[MemberSpec], Mapping[Uuid, int]], dict[str, Assignment]]  # told partitions by topic
+# Takes the members and the number of partitions of each topic.
+Assignor = Callable[[Sequence[MemberSpec], Mapping[Uuid, int]], dict[str, Assignment]]

@@ -1,8 +1,8 @@
-"""`uniform`: all members have equally many partitions, and as few as possible change hands.
+"""The `uniform` assignor, which gives members equal numbers of partitions and moves as few as possible.
 
-Members keep what they have, as far as they are still subscribed; what is left over goes to those that have least. Where all are
-subscribed to the same topics nobody ends up with two more than anybody else. Where they are not, nobody ends up with two more than
-somebody who could take one of them. Partitions move for the sake of balance only, so a balanced assignment comes back as it was.
+Members keep their partitions of topics that they are still subscribed to; the rest goes to the members with the fewest. If all members
+are subscribed to the same topics, their numbers of partitions differ by at most one. Otherwise no member has two more than another that
+could take one of them. Partitions only move to improve the balance, so a balanced assignment is returned unchanged.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def assign_uniform(members: Sequence[MemberSpec], partitions: Mapping[Uuid, int]
 
 
 def _keep(members: Sequence[MemberSpec], partitions: Mapping[Uuid, int]) -> tuple[dict[str, _Kept], _Kept]:
-    """What each member can keep of its last target, and what nobody has."""
+    """Return what each member can keep of its last target, and the partitions without an owner."""
     wanted: dict[Uuid, None] = {}
     for member in members:
         wanted |= dict.fromkeys(member.topics)
     taken = {topic: bytearray(partitions[topic]) for topic in sorted(wanted)}
-    sets: dict[tuple[Uuid, ...], frozenset[Uuid]] = {}  # subscriptions are few, members many
+    sets: dict[tuple[Uuid, ...], frozenset[Uuid]] = {}  # few distinct subscriptions, many members
     kept: dict[str, _Kept] = {}
     for member in members:
         mine: _Kept = {}
@@ -59,7 +59,10 @@ def _keep(members: Sequence[MemberSpec], partitions: Mapping[Uuid, int]) -> tupl
 
 
 def _share_equally(kept: dict[str, _Kept], free: _Kept) -> None:
-    """Everybody is subscribed to the same: the sizes are known beforehand. Those above the share keep the extra ones."""
+    """Distribute partitions over members with equal subscriptions, so that all sizes are known in advance.
+
+    Members that are above the share already are the first to keep an extra partition.
+    """
     sizes = {member_id: sum(map(len, had.values())) for member_id, had in kept.items()}
     total = sum(sizes.values()) + sum(map(len, free.values()))
     share, extra = divmod(total, len(kept))
@@ -92,8 +95,10 @@ def _give_back(had: _Kept, count: int) -> list[tuple[Uuid, int]]:
 
 
 class _Balance:
-    """For members that are subscribed to different topics. Topics with the same subscribers are one class: what counts is how many of
-    a class's partitions each of them has."""
+    """Balances partitions over members with different subscriptions.
+
+    Topics with the same subscribers form a class: only the number of a class's partitions per member matters.
+    """
 
     def __init__(self, members: Sequence[MemberSpec], kept: dict[str, _Kept]) -> None:
         self._kept = kept
@@ -105,10 +110,10 @@ class _Balance:
         self._classes: dict[tuple[str, ...], list[Uuid]] = {}
         for topic in sorted(subscribers):
             self._classes.setdefault(tuple(subscribers[topic]), []).append(topic)
-        self._fresh: dict[str, _Kept] = {member_id: {} for member_id in kept}  # of what they have: not had before
+        self._fresh: dict[str, _Kept] = {member_id: {} for member_id in kept}  # the part of `_kept` that is new to them
 
     def settle(self, free: _Kept) -> None:
-        # Those with the fewest possible takers first: the others can make up for it.
+        # Classes with the fewest subscribers come first: the others can compensate for them.
         for takers, topics in sorted(self._classes.items(), key=lambda pair: (len(pair[0]), pair[0])):
             self._hand_out(takers, topics, free)
         classes = [pair for pair in self._classes.items() if len(pair[0]) > 1]
@@ -130,7 +135,7 @@ class _Balance:
                 self._fresh[taker].setdefault(topic, []).append(index)
 
     def _even_out(self, takers: tuple[str, ...], topics: list[Uuid]) -> bool:
-        """Moves partitions of this class from those that have most to those that have least, while that makes them more equal."""
+        """Move partitions of this class from the largest to the smallest members while that improves the balance."""
         sizes, moved = self._sizes, False
         least = min(map(sizes.__getitem__, takers))
         givers = [
@@ -150,7 +155,7 @@ class _Balance:
         return moved
 
     def _move(self, giver: str, taker: str, topics: list[Uuid]) -> bool:
-        """One partition, rather one that the giver did not have before."""
+        """Move one partition, preferably one that is new to the giver; return False if there is none."""
         for had in (self._fresh[giver], self._kept[giver]):
             for topic in topics:
                 if had.get(topic):

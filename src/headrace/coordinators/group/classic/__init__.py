@@ -1,1 +1,1 @@
-"""Classic groups: members join, their leader assigns, everybody syncs."""
+"""Classic groups: members join, the leader assigns the partitions, and all members sync."""

@@ -1,6 +1,6 @@
-"""A classic group and its members as values, and the rules that need nothing else: who leads, which protocol is chosen, who has joined.
+"""A classic group and its members as values, with the rules for leader election and the choice of a protocol.
 
-A group in the table is never changed: whoever decides takes a draft of it, and keeps the draft when done.
+A group in the table is never modified: a decision works on a draft and stores the draft when it is done.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.statemachine.machine import Ticket
 
 CONSUMER_TYPE = "consumer"
 NO_TIMESTAMP = -1
-_VERSION_BYTES = 2  # before what is embedded
+_VERSION_BYTES = 2  # size of the version in front of an embedded message
 
 Protocols = tuple[tuple[str, bytes], ...]
 
@@ -32,11 +32,11 @@ class Member(Struct, frozen=True):
     client_host: str
     rebalance_timeout_ms: int
     session_timeout_ms: int
-    protocols: Protocols  # name and metadata, as it prefers them
+    protocols: Protocols  # name and metadata, in the member's order of preference
     assignment: bytes = b""
     joining: Ticket | None = None  # its parked JoinGroup
     syncing: Ticket | None = None  # its parked SyncGroup
-    is_new: bool = False  # has not been told of a generation yet: it sends no heartbeats
+    is_new: bool = False  # has not received a generation yet, so it sends no heartbeats
 
     def metadata(self, protocol: str | None) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
@@ -45,20 +45,20 @@ class Member(Struct, frozen=True):
 class ClassicGroup(Struct, eq=False):
     id: str
     state: State = State.EMPTY
-    since_ms: int = NO_TIMESTAMP  # in this state
+    since_ms: int = NO_TIMESTAMP  # time of the last change of state
     generation: int = 0
     protocol_type: str | None = None
     protocol: str | None = None
     leader: str | None = None
     members: dict[str, Member] = {}
     instances: dict[str, str] = {}  # static members: instance id to member id
-    pending: dict[str, None] = {}  # ids given out (MEMBER_ID_REQUIRED) and not seen since
-    unsynced: dict[str, None] = {}  # told of the generation, not heard of since
-    support: dict[str, int] = {}  # how many members know each protocol
+    pending: dict[str, None] = {}  # member ids given out (MEMBER_ID_REQUIRED) that have not joined yet
+    unsynced: dict[str, None] = {}  # members of the generation that have not synced yet
+    support: dict[str, int] = {}  # number of members that support each protocol
     joined: int = 0  # members with a parked JoinGroup
-    initial_remaining_ms: int | None = None  # of the time that joiners may still prolong the first rebalance by
-    newcomers: bool = False  # somebody joined since that was last looked at
-    subscribed: frozenset[str] | None = None  # topics, if it is known
+    initial_remaining_ms: int | None = None  # how much longer joins may still delay the initial rebalance
+    newcomers: bool = False  # whether a member joined since the initial delay last started
+    subscribed: frozenset[str] | None = None  # topics that members are subscribed to, None if unknown
 
     def draft(self) -> ClassicGroup:
         return replace(
@@ -83,7 +83,7 @@ class ClassicGroup(Struct, eq=False):
         self._put(None, member)
 
     def update(self, member: Member) -> None:
-        """One with this id is there already."""
+        """Replace the existing member with the same id."""
         self._put(self.members[member.id], member)
 
     def _put(self, old: Member | None, new: Member) -> None:
@@ -114,7 +114,7 @@ class ClassicGroup(Struct, eq=False):
             self.leader = next(iter(self.members), None)
 
     def rename(self, member_id: str, new_id: str) -> Member:
-        """A static member came back under a new id; everything else is as it was. Nobody may wait for an answer under the old one."""
+        """Change the id of a static member that came back, and nothing else. The old id must have no parked request."""
         old = self.members.pop(member_id)
         assert old.instance_id is not None and old.joining is None and old.syncing is None
         self._discount(old)
@@ -151,7 +151,7 @@ class ClassicGroup(Struct, eq=False):
 
     @property
     def is_initial(self) -> bool:
-        """Whether this is the first rebalance after the group was empty, which waits for more members."""
+        """Return whether this is the first rebalance after the group was empty, which waits for more members."""
         return self.initial_remaining_ms is not None
 
     @property
@@ -163,14 +163,14 @@ class ClassicGroup(Struct, eq=False):
         return max([0, *(member.rebalance_timeout_ms for member in self.members.values())])
 
     def knows(self, protocol_type: str, names: Sequence[str]) -> bool:
-        """Whether somebody who offers these protocols can take part."""
+        """Return whether a member that offers these protocols can join."""
         if self.state is State.EMPTY:
             return bool(protocol_type) and bool(names)
         everybody = len(self.members)
         return self.protocol_type == protocol_type and any(self.support.get(name, 0) == everybody for name in names)
 
     def elect_leader(self) -> bool:
-        """One that has joined; the old leader if it has. False if nobody has."""
+        """Make a joined member the leader, if possible the old leader. Return False if no member has joined."""
         if self.leader is None:
             return False
         if self.members[self.leader].joining is not None:
@@ -181,7 +181,10 @@ class ClassicGroup(Struct, eq=False):
         return joined is not None
 
     def select_protocol(self) -> str:
-        """Each member votes for the first of its protocols that all members know; most votes win, then who voted first."""
+        """Return the protocol with the most votes; among equals, the one that was voted for first.
+
+        Each member votes for the first of its protocols that all members support.
+        """
         everybody = len(self.members)
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -196,17 +199,17 @@ class ClassicGroup(Struct, eq=False):
         self.unsynced.clear()
         self.move(Event.ALL_JOINED if self.members else Event.ALL_GONE, now_ms)
 
-    # --- what it reads
+    # --- subscriptions
 
     def find_subscribed(self) -> frozenset[str] | None:
-        """Topics that members of a group of consumers named; None if that cannot be told."""
+        """Return the topics that members are subscribed to, or None if they cannot be determined."""
         if self.protocol_type != CONSUMER_TYPE or (self.members and self.protocol is None):
             return None
         topics: dict[str, None] = {}
         for member in self.members.values():
             metadata = member.metadata(self.protocol)
             try:
-                # All versions begin as version 0 does.
+                # All versions start with the fields of version 0.
                 subscription = codec(ConsumerProtocolSubscription, 0).decode(metadata, _VERSION_BYTES)
             except DecodeError:
                 return None
@@ -218,7 +221,7 @@ class ClassicGroup(Struct, eq=False):
 
 
 def protocols_of(offered: Iterable[JoinGroupRequest.JoinGroupRequestProtocol]) -> Protocols:
-    """One named twice counts once."""
+    """Return the offered protocols; of duplicate names, the first counts."""
     protocols: dict[str, bytes] = {}
     for protocol in offered:
         protocols.setdefault(protocol.name, protocol.metadata)

@@ -1,4 +1,4 @@
-"""JoinGroup 0–9 to a classic group: new members, members that come back, static members under a new id (KIP-345, 394, 814)."""
+"""JoinGroup 0–9 to a classic group: new and returning members, static members with a new id (KIP-345, 394, 814)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ if TYPE_CHECKING:
 
 MEMBER_ID_REQUIRED_VERSION_MIN = 4
 SKIP_ASSIGNMENT_VERSION_MIN = 9
-NEW_MEMBER_TIMEOUT_MS = (
-    300_000  # a new member that hung up while it waited is forgotten then; if it is still there it asks again
-)
-PENDING_MAX = 10_000  # ids given out to one group and not used
+# Removes a new member that disconnected while its join was parked; one that is still connected joins again.
+NEW_MEMBER_TIMEOUT_MS = 300_000
+PENDING_MAX = 10_000  # unused member ids given out for one group
 
 
 class MemberRefused(KafkaError):
-    """A refusal that the answer gives back with the member id; Kafka leaves it out of all others."""
+    """A refusal whose response repeats the member id of the request; Kafka omits it from all others."""
 
 
 def join(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
@@ -79,7 +78,7 @@ def _has_room(group: ClassicGroup, member_id: str, size_max: int) -> bool:
     if group.state is State.EMPTY:
         return True
     if group.state is State.PREPARING:
-        # Counted by who has joined again, so that a group above a lowered limit shrinks with the next rebalance.
+        # Only members that have rejoined count, so that a group above a lowered limit shrinks with the next rebalance.
         return (member is not None and member.joining is not None) or group.joined < size_max
     return member is not None or len(group.members) < size_max
 
@@ -92,7 +91,7 @@ def _check_protocols(group: ClassicGroup, request: JoinGroupRequest) -> None:
 def _join_new(
     shard: GroupShard, group: ClassicGroup, asked: Asked, request: JoinGroupRequest, now_ms: int, tx: Tx
 ) -> None:
-    """Somebody without a member id."""
+    """Handle a join without a member id."""
     _check_protocols(group, request)
     instance_id = request.group_instance_id
     member_id = _new_member_id(shard, asked.client_id if instance_id is None else instance_id)
@@ -109,7 +108,7 @@ def _join_new(
 
 
 def _new_member_id(shard: GroupShard, prefix: str) -> str:
-    """With a UUID as Java prints it."""
+    """Return a member id that ends with a new UUID, as Java prints it."""
     digits = new_uuid(shard.chance).hex()
     return "-".join((prefix, digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
@@ -147,11 +146,11 @@ def _rebalance_timeout(asked: Asked, request: JoinGroupRequest) -> int:
 def _rejoin(
     shard: GroupShard, group: ClassicGroup, asked: Asked, request: JoinGroupRequest, now_ms: int, tx: Tx
 ) -> None:
-    """Somebody with a member id: one that was just given out, or a member's."""
+    """Handle a join with a member id: one that was just given out, or that of a member."""
     _check_protocols(group, request)
     if request.member_id in group.pending:
         if request.group_instance_id is not None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)  # ids are given out to dynamic members only
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)  # only dynamic members are given an id to join with
         _add(shard, group, asked, request, request.member_id, now_ms, tx)
         return
     group.check_member(request.member_id, request.group_instance_id)
@@ -160,18 +159,18 @@ def _rejoin(
     if group.state is State.EMPTY:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
     if unchanged and group.state is State.COMPLETING:
-        # Its answer may have been lost on the way.
+        # The earlier response may have been lost.
         tx.reply(tx.ticket, generation_answer(group, member.id))
     elif unchanged and group.state is State.STABLE and group.leader != member.id:
         tx.reply(tx.ticket, generation_answer(group, member.id))
     else:
-        # A leader joins again to make the group rebalance: topics may have changed.
+        # A leader rejoins to start a rebalance: topics may have changed.
         _update(group, member, asked, request, tx)
         prepare_or_complete(shard, group, now_ms, tx)
 
 
 def _update(group: ClassicGroup, member: Member, asked: Asked, request: JoinGroupRequest, tx: Tx) -> Member:
-    """A join that was parked already is an answer that nobody waits for any more."""
+    """Update the member and park its join, after refusing parked requests that the client no longer waits for."""
     refuse_parked(member, ErrorCode.REBALANCE_IN_PROGRESS, member.id, tx)
     updated = replace(
         member,
@@ -194,8 +193,10 @@ def _replace_static(
     now_ms: int,
     tx: Tx,
 ) -> None:
-    """A static member came back without its id: the old one is fenced. A stable group goes on as if nothing had happened, unless
-    another protocol would be chosen now."""
+    """Give a static member that came back without its id a new one, and fence the old id.
+
+    A stable group continues without a rebalance, unless another protocol would be chosen now.
+    """
     assert request.group_instance_id is not None
     old_leader, old_id = group.leader, group.instances[request.group_instance_id]
     old = group.members[old_id]
@@ -205,7 +206,7 @@ def _replace_static(
     member = _update(group, group.rename(old_id, new_id), asked, request, tx)
     prolong(group, member, now_ms, tx)
     if group.state is State.COMPLETING:
-        # The leader may be assigning to the old id by now.
+        # The leader may already be assigning partitions to the old id.
         prepare(shard, group, now_ms, tx)
     elif group.state is not State.STABLE or group.select_protocol() != group.protocol:
         prepare_or_complete(shard, group, now_ms, tx)
@@ -216,6 +217,6 @@ def _replace_static(
         if asked.version >= SKIP_ASSIGNMENT_VERSION_MIN:
             answer.skip_assignment = group.leader == new_id
         else:
-            # Too old to be told that it leads and has nothing to do: it hears that its former self does.
+            # An older client cannot skip the assignment: it gets the old leader's id, so that it does not act as leader.
             answer.leader, answer.members = old_leader or "", []
         tx.reply(tx.ticket, answer)

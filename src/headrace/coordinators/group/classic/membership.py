@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from headrace.coordinators.group.shard import GroupShard, Tx
     from headrace.statemachine.machine import Arm
 
-MANY_MEMBERS_VERSION_MIN = 3  # of LeaveGroup
-PROTOCOL_NAMED_VERSION_MIN = 5  # of SyncGroup (KIP-559)
+MANY_MEMBERS_VERSION_MIN = 3  # version of LeaveGroup
+PROTOCOL_NAMED_VERSION_MIN = 5  # version of SyncGroup (KIP-559)
 
 Identity = LeaveGroupRequest.MemberIdentity
 Left = LeaveGroupResponse.MemberResponse
@@ -59,7 +59,7 @@ def sync(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
     if group.state is State.STABLE:
         tx.reply(tx.ticket, assignment_answer(group, member))
     else:
-        # One that was parked already is an answer that nobody waits for any more.
+        # The client no longer waits for a request that it sent before.
         refuse_parked(member, ErrorCode.REBALANCE_IN_PROGRESS, member.id, tx)
         group.update(replace(member, joining=None, syncing=tx.ticket))
         if group.leader == member.id:
@@ -90,7 +90,7 @@ def heartbeat(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
 def heartbeat_at_a_glance(
     shard: GroupShard, request: HeartbeatRequest, now_ms: int, arm: Arm
 ) -> HeartbeatResponse | None:
-    """Of a member of a stable group, as nearly all are; None for any other."""
+    """Serve the heartbeat of a dynamic member of a stable group, the usual case; return None for any other."""
     group = shard.classic.groups.get(request.group_id)
     if group is None or group.state is not State.STABLE or request.generation_id != group.generation:
         return None
@@ -102,7 +102,7 @@ def heartbeat_at_a_glance(
 
 
 def leave(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
-    """Members by id, or static ones by instance id alone: that is how an administrator removes them."""
+    """Remove members by id, or static members by instance id alone, as an administrator does."""
     request = asked.request
     assert isinstance(request, LeaveGroupRequest)
     if shard.consumers.has(request.group_id):
@@ -115,7 +115,7 @@ def leave(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
         return
     codes = [_leave(group, one, tx) for one in leaving]
     if ErrorCode.NONE in codes:
-        if group.state is not State.EMPTY:  # ids that were given out may be handed back to one
+        if group.state is not State.EMPTY:  # an empty group may have pending ids that leave
             prepare_or_complete(shard, group, now_ms, tx)
         shard.classic.keep(group)
     tx.reply(tx.ticket, leave_answer(asked, codes))
@@ -144,7 +144,7 @@ def leaving_members(asked: Asked) -> list[Identity]:
 
 
 def leave_answer(asked: Asked, codes: list[ErrorCode]) -> LeaveGroupResponse:
-    """In their order; before version 3 there is one."""
+    """Return the response with a code for each leaving member, in their order. Before version 3 there is only one."""
     if asked.version < MANY_MEMBERS_VERSION_MIN:
         return LeaveGroupResponse(error_code=codes[0])
     return LeaveGroupResponse(

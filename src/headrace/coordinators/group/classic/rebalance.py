@@ -1,6 +1,6 @@
-"""How a generation of a classic group comes to be: preparing, the end of the join phase, the leader's assignment, and what timers do to it.
+"""The rebalance of a classic group: the join phase, the start of a generation, the leader's assignment, and timers.
 
-Everything here works on a draft of the group, which the caller keeps.
+Except for the timers, functions work on a draft of the group, which the caller stores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNKNOWN_MEMBER = ""
 
 
 def prepare_or_complete(shard: GroupShard, group: ClassicGroup, now_ms: int, tx: Tx) -> None:
-    """After a member came, changed or went."""
+    """Start a rebalance, or complete its join phase, after a member joined, changed or left."""
     if group.can_rebalance:
         prepare(shard, group, now_ms, tx)
     elif group.state is State.PREPARING and group.all_joined and not group.is_initial:
@@ -52,13 +52,16 @@ def prepare(shard: GroupShard, group: ClassicGroup, now_ms: int, tx: Tx) -> None
 
 
 def complete_join(group: ClassicGroup, now_ms: int, tx: Tx) -> None:
-    """The join phase is over. Dynamic members that did not join are out; static ones stay until their sessions end."""
+    """End the join phase and begin a generation.
+
+    Dynamic members that did not join are removed; static members stay until their sessions end.
+    """
     tx.cancel((JOIN, group.id))
     for member in list(group.members.values()):
         if member.joining is None and member.instance_id is None:
             dismiss(group, member, tx)
     if not group.elect_leader() and group.members:
-        # Static members alone, all silent: their sessions decide.
+        # Only static members are left and none has joined: wait until their sessions end.
         tx.arm((JOIN, group.id), now_ms + group.rebalance_timeout_ms)
         return
     group.begin_generation(now_ms)
@@ -86,7 +89,7 @@ def generation_answer(group: ClassicGroup, member_id: str) -> JoinGroupResponse:
 
 
 def roster(group: ClassicGroup) -> list[JoinGroupResponse.JoinGroupResponseMember]:
-    """What the leader assigns by."""
+    """Return the members with their metadata, from which the leader computes the assignment."""
     return [
         JoinGroupResponse.JoinGroupResponseMember(
             member_id=member.id, group_instance_id=member.instance_id, metadata=member.metadata(group.protocol)
@@ -96,7 +99,10 @@ def roster(group: ClassicGroup) -> list[JoinGroupResponse.JoinGroupResponseMembe
 
 
 def assign(group: ClassicGroup, assignments: Mapping[str, bytes], now_ms: int, tx: Tx) -> None:
-    """What the leader says is written, then told to whoever waits for it; a member that it forgot gets nothing."""
+    """Emit the leader's assignment and reply to the members that wait for it.
+
+    A member that the leader left out gets an empty assignment.
+    """
     for member in list(group.members.values()):
         group.update(replace(member, assignment=assignments.get(member.id, b"")))
     tx.emit(record_of(group))
@@ -130,7 +136,7 @@ def refuse_parked(member: Member, code: ErrorCode, told_id: str, tx: Tx) -> None
 
 
 def dismiss(group: ClassicGroup, member: Member, tx: Tx) -> None:
-    """Out of the group; if it still waits for an answer it is told to begin anew."""
+    """Remove the member from the group; refuse its parked requests so that it joins as a new member."""
     refuse_parked(member, ErrorCode.UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER, tx)
     tx.cancel((SESSION, group.id, member.id))
     group.remove(member.id)
@@ -154,7 +160,7 @@ def on_join_timer(shard: GroupShard, timer: tuple[str, str], now_ms: int, tx: Tx
 
 
 def on_sync_timer(shard: GroupShard, timer: tuple[str, str], now_ms: int, tx: Tx) -> None:
-    """Who was told of a generation and did not ask for its assignment is out."""
+    """Remove the members that received a generation but did not sync in time."""
     group = shard.classic.draft(timer[1])
     if group is None or group.state not in (State.COMPLETING, State.STABLE) or not group.unsynced:
         return
@@ -175,7 +181,7 @@ def on_session_timer(shard: GroupShard, timer: tuple[str, str, str], now_ms: int
             return
         group.remove(member_id)
     elif not member.is_new and (member.joining is not None or member.syncing is not None):
-        return  # who waits for us is alive; its session goes on when it is answered
+        return  # a member with a parked request is alive; its session restarts with the response
     else:
         dismiss(group, member, tx)
     if group.state is State.PREPARING and group.all_joined:

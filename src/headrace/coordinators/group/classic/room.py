@@ -1,4 +1,4 @@
-"""The room of classic groups: what is routed to it, and what a new coordinator does first."""
+"""Handlers for classic groups, and what a new coordinator does first."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from headrace.protocol.messages.stored.offsets import GroupMetadataKey
 from headrace.protocol.messages.sync_group import SyncGroupRequest
 
 WELCOME = "classic-welcome"
-WELCOMED_AT_ONCE = 500  # members in one turn
+WELCOMED_AT_ONCE = 500  # members per turn
 
 
 def begin(shard: GroupShard, now_ms: int, tx: Tx) -> None:
-    """Members were not heard of while nobody coordinated them: each gets a whole session."""
+    """Give each member a full session: no heartbeats arrived while there was no coordinator."""
     populated = tuple(group.id for group in shard.classic.groups.values() if group.members)
     _welcome(shard, populated, now_ms, tx)
 
@@ -47,7 +47,7 @@ def _welcome(shard: GroupShard, group_ids: tuple[str, ...], now_ms: int, tx: Tx)
             prolong(group, member, now_ms, tx)
         welcomed += len(group.members)
         if len(group.members) > shard.settings.group_max_size and group.can_rebalance:
-            # The limit was lowered since: with the next generation the group is within it.
+            # The limit was lowered; the next generation brings the group within it.
             draft = group.draft()
             prepare(shard, draft, now_ms, tx)
             shard.classic.keep(draft)

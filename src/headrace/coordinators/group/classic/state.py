@@ -1,4 +1,4 @@
-"""All classic groups of a shard: the table, what is written of them, and what they answer when somebody asks about groups of any type."""
+"""All classic groups of a shard: the table, the records, and the implementation of `GroupOwner`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from headrace.coordinators.group.asked import Asked
     from headrace.coordinators.group.shard import GroupShard, Tx
 
-CLASSIC = "classic"  # the type, as ListGroups shows it
-VALUE_VERSION = 3  # what Kafka 4.3 writes, whatever the metadata.version
+CLASSIC = "classic"  # the group type, as ListGroups shows it
+VALUE_VERSION = 3  # the version that Kafka 4.3 writes at any metadata.version
 SESSION = "classic-session"
 
 StoredMember = GroupMetadataValue.MemberMetadata
 
 
 class ClassicState:
-    """A GroupOwner."""
+    """The classic groups of a shard; a GroupOwner."""
 
     def __init__(self, undo: UndoLog) -> None:
         self.groups: Table[str, ClassicGroup] = Table(undo)
@@ -37,10 +37,10 @@ class ClassicState:
         return None if group is None else group.draft()
 
     def keep(self, group: ClassicGroup) -> None:
-        """AFTER records of it were emitted: they replace the group with as much of it as they carry."""
+        """Store a draft, AFTER its records were emitted: applying them replaces the group by only what they contain."""
         self.groups[group.id] = group
 
-    # --- as an owner of groups
+    # --- GroupOwner
 
     def has(self, group_id: str) -> bool:
         return group_id in self.groups
@@ -59,7 +59,7 @@ class ClassicState:
         assert isinstance(request, OffsetCommitRequest)
         group, generation = self.groups[request.group_id], request.generation_id_or_member_epoch
         if generation < 0 and group.state is State.EMPTY:
-            return None  # an administrator, or a consumer that assigns itself
+            return None  # an administrator or a self-assigned consumer
         if generation < 0 and not request.member_id and request.group_instance_id is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         group.check_member(request.member_id, request.group_instance_id)
@@ -82,7 +82,7 @@ class ClassicState:
         return None
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
-        """Members of classic groups do not say who they are."""
+        """Accept every request: members of classic groups do not identify themselves."""
 
     def check_offset_delete(self, group_id: str) -> None:
         group = self.groups[group_id]
@@ -113,7 +113,7 @@ class ClassicState:
 
 
 def prolong(group: ClassicGroup, member: Member, now_ms: int, tx: Tx, timeout_ms: int | None = None) -> None:
-    """The member is alive: its session ends that much later."""
+    """Restart the member's session, with its session timeout unless another one is given."""
     tx.arm((SESSION, group.id, member.id), now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms))
 
 
@@ -150,7 +150,7 @@ def record_of(group: ClassicGroup) -> GroupRecord:
 
 
 def new_group_record(group: ClassicGroup) -> GroupRecord:
-    """Written with the first join, when there is nothing to say yet but that the group exists."""
+    """Return the record that is written with the first join and only says that the group exists."""
     value = GroupMetadataValue(
         protocol_type="",
         generation=0,

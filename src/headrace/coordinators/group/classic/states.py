@@ -1,12 +1,12 @@
 """The states of a classic group, as one table.
 
-A group goes round in generations. Somebody joins, leaves, or wants something else: the group prepares, and waits until every member
-has joined again or the rebalance timeout has passed. Then a generation begins: members are told of it, the leader among them of the
-others too, and the group waits for the leader's assignment. With that it is stable until the next change. A group whose last
-member has left is empty, and keeps its generation.
+A group goes through generations. When a member joins, leaves or changes its protocols, the group prepares: it waits until every member
+has rejoined or the rebalance timeout has passed. Then a generation begins. Each member receives it, the leader together with the list
+of members, and the group waits for the leader's assignment. With the assignment it is stable until the next change. A group whose last
+member has left is empty and keeps its generation.
 
-Joins are parked while the group prepares, syncs while it completes; nobody ever holds an assignment of a generation that is over
-without being told: heartbeats say so. A dead group is in no state: it is not there.
+Joins are parked while the group prepares, syncs while it completes. A member whose generation is over learns it from the response to its
+next heartbeat. There is no state for a dead group, because it does not exist.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.base.errors import ErrorCode
 
 
 class State(Enum):
-    """With the names that ListGroups and DescribeGroups show."""
+    """Group states, with the names that ListGroups and DescribeGroups show."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -25,7 +25,7 @@ class State(Enum):
     STABLE = "Stable"
 
 
-DEAD = "Dead"  # what DescribeGroups calls a group that is not there
+DEAD = "Dead"  # the state that DescribeGroups shows for a group that does not exist
 
 
 class Event(Enum):
@@ -44,7 +44,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.COMPLETING, Event.ASSIGNED): State.STABLE,
 }
 
-# What a member of the current generation is told, where it is not simply served.
+# Errors for members of the current generation; in all other states the request is served.
 ON_SYNC = {State.EMPTY: ErrorCode.UNKNOWN_MEMBER_ID, State.PREPARING: ErrorCode.REBALANCE_IN_PROGRESS}
 ON_HEARTBEAT = {State.EMPTY: ErrorCode.UNKNOWN_MEMBER_ID, State.PREPARING: ErrorCode.REBALANCE_IN_PROGRESS}
 ON_COMMIT = {State.COMPLETING: ErrorCode.REBALANCE_IN_PROGRESS}

@@ -1,1 +1,1 @@
-"""Consumer groups of KIP-848: members say what they are subscribed to and what they own, the coordinator says what they shall own."""
+"""Consumer groups (KIP-848): members report their subscriptions and partitions, the coordinator assigns partitions."""

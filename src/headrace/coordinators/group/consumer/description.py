@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe: a consumer group as it is committed."""
+"""ConsumerGroupDescribe, from the committed state of a consumer group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1  # KIP-1099
 
 
 def describe(shard: GroupShard, group_id: str) -> ConsumerGroupDescribeResponse.DescribedGroup:
-    """KafkaError GROUP_ID_NOT_FOUND if there is no such consumer group."""
+    """Return the description of a consumer group. Raise KafkaError (GROUP_ID_NOT_FOUND) if it does not exist."""
     group = shard.consumers.groups.committed(group_id)
     if group is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
@@ -59,7 +59,7 @@ def _member(group: ConsumerGroup, member: Member, image: Image) -> ConsumerGroup
 
 
 def _held(member: Member) -> Mapping[Uuid, Iterable[int]]:
-    """Return what it has: its assignment, and what it was asked to give up and has not given up yet."""
+    """Return the partitions that the member has: its assignment, and those that it still has to revoke."""
     return {
         topic: [*member.assigned.get(topic, ()), *member.revoking.get(topic, ())]
         for topic in {**member.assigned, **member.revoking}

@@ -1,4 +1,7 @@
-"""A consumer group: its tables, and the appliers, the only writers of what is durable in them: at emit, and while loading."""
+"""A consumer group: its tables, and the appliers of its records.
+
+Only the appliers change durable state, when a record is emitted and while loading.
+"""
 
 from __future__ import annotations
 
@@ -49,19 +52,19 @@ class Epochs(Struct, frozen=True):
     metadata_hash: int = 0
     assignment: int = 0
     assigned_at_ms: int = 0
-    has_old_metadata: bool = False  # a record of Kafka before 4.1, to be removed
+    has_old_metadata: bool = False  # whether there is a record of Kafka before 4.1, to be removed
 
 
 class Resolved(Struct, frozen=True):
-    """A regular expression and the topics it stood for when it was looked at last."""
+    """The topics that a regular expression matched when it was last resolved."""
 
     topics: tuple[str, ...]
-    version: int  # the offset of the image
+    version: int  # offset of the metadata image
     at_ms: int
 
 
 class ConsumerGroup:
-    """Its tables take changes back by themselves; which group a name stands for is taken back by the table of groups."""
+    """A consumer group. Its tables undo their own changes; the table of groups undoes its creation and removal."""
 
     def __init__(self, group_id: str, undo: UndoLog) -> None:
         self.group_id = group_id
@@ -69,16 +72,16 @@ class ConsumerGroup:
         self.members: Table[str, Member] = Table(undo)
         self.targets: Table[str, Assignment] = Table(undo)
         self.resolved: Table[str, Resolved] = Table(undo)
-        # Follow from the members.
-        self.static: Table[str, str] = Table(undo)  # instance → member
+        # Derived from the members.
+        self.static: Table[str, str] = Table(undo)  # instance id → member id
         self.owners: Table[tuple[Uuid, int], str] = Table(undo)
-        self.subscriptions: Table[tuple[str, ...], int] = Table(undo)  # how many members have this one
+        self.subscriptions: Table[tuple[str, ...], int] = Table(undo)  # number of members with each subscription
         self.regexes: Table[str, int] = Table(undo)
-        self.votes: Table[str, int] = Table(undo)  # for assignors
-        # Soft: forgotten when the coordinator moves.
-        self.seen: Table[str, int] = Table(undo)  # the offset of the image whose topics were hashed last
-        self.search: Table[str, Search] = Table(undo)  # under way
-        self.awaited: Table[str, int] = Table(undo)  # classic members that have to join again, until when
+        self.votes: Table[str, int] = Table(undo)  # number of members that request each assignor
+        # Not durable: lost when the coordinator moves.
+        self.seen: Table[str, int] = Table(undo)  # offset of the image whose topics were hashed last
+        self.search: Table[str, Search] = Table(undo)  # the search in progress, if any
+        self.awaited: Table[str, int] = Table(undo)  # classic members that have to rejoin, with their deadlines in ms
 
     @property
     def epochs(self) -> Epochs:
@@ -125,7 +128,7 @@ class ConsumerGroup:
         before = {} if old is None else dict.fromkeys(_flat(old.assigned) + _flat(old.revoking))
         after = {} if new is None else dict.fromkeys(_flat(new.assigned) + _flat(new.revoking))
         for place in before:
-            # While loading, compaction may have left an owner that another record has replaced already.
+            # While a compacted log is loaded, another record may already have replaced the owner.
             if old is not None and place not in after and self.owners.get(place) == old.member_id:
                 del self.owners[place]
         for place in after:
@@ -136,7 +139,7 @@ class ConsumerGroup:
         return self.targets.get(member_id) or NO_PARTITIONS
 
     def names(self) -> list[str]:
-        """All topics that anybody is subscribed to, by name or by a regular expression."""
+        """Return all topics that a member is subscribed to, by name or by a regular expression."""
         names: dict[str, None] = {}
         for subscription, _ in self.subscriptions.items():  # noqa: PERF102
             names |= dict.fromkeys(subscription)
@@ -156,7 +159,7 @@ def _flat(owned: Owned) -> list[tuple[Uuid, int]]:
 
 
 def _recount(counts: Table[Key, int], old: Key, new: Key) -> None:
-    """What is empty is not counted."""
+    """Decrement the count of `old` and increment that of `new`; empty keys are not counted."""
     if old == new:
         return
     if old:
@@ -183,7 +186,7 @@ def apply_group(shard: GroupShard, key: ConsumerGroupMetadataKey, value: Consume
 def apply_old_metadata(
     shard: GroupShard, key: ConsumerGroupPartitionMetadataKey, value: ConsumerGroupPartitionMetadataValue | None
 ) -> None:
-    """What Kafka before 4.1 wrote of the topics of a group; the hash has taken its place (KIP-1101)."""
+    """Apply the topic metadata that Kafka before 4.1 wrote; the hash has replaced it (KIP-1101)."""
     group = shard.consumers.groups.get(key.group_id)
     if value is not None:
         group = shard.consumers.group(key.group_id)
@@ -269,7 +272,7 @@ def apply_current(
     group_or_none = shard.consumers.groups.get(key.group_id)
     held = group_or_none.members.get(key.member_id) if group_or_none is not None else None
     if group_or_none is not None and held is not None:
-        # As it was before its first assignment: the member itself goes with its own tombstone.
+        # Reset it to the time before its first assignment; a separate tombstone removes the member itself.
         group_or_none.put(
             replace(
                 held,

@@ -1,7 +1,7 @@
-"""Members that speak the classic protocol in a consumer group, while it changes from one protocol to the other (KIP-848).
+"""Classic members of a consumer group, while the group migrates from one protocol to the other (KIP-848).
 
-To them a generation is their epoch and an assignment what a heartbeat would have told: Heartbeat says REBALANCE_IN_PROGRESS when there
-is something to revoke or to get, JoinGroup takes the step towards the target, SyncGroup hands out what is owned after it.
+Their generation is their epoch. Heartbeat returns REBALANCE_IN_PROGRESS when the member has partitions to revoke or to receive, JoinGroup
+takes the next step towards the target, and SyncGroup returns the partitions that the member owns after it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def join(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
     if not downgrades:
         assign_if_due(shard, group, now_ms, tx)
     if downgrades and group.epochs.assignment < group.epochs.group:
-        member = group.members[member_id]  # the classic group that it will be in assigns anew
+        member = group.members[member_id]  # the classic group will compute a new assignment
     else:
         owned = _owned(subscription, shard.image())
         member = reconcile(shard, group, member_id, owned, changed, now_ms, tx)
@@ -107,7 +107,7 @@ def join(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
 
 
 def _owned(subscription: ConsumerProtocolSubscription, image: Image) -> dict[Uuid, dict[int, None]]:
-    """Return what the member says that it owns, of topics that exist."""
+    """Return the partitions that the member says it owns, of topics that exist."""
     return {
         topic.id: dict.fromkeys(one.partitions)
         for one in subscription.owned_partitions
@@ -189,7 +189,7 @@ def heartbeat(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
 
 
 def _waits(group: ConsumerGroup, member: Member) -> bool:
-    """Whether something of its target is still another's."""
+    """Return whether another member still owns a partition of the member's target."""
     return any(
         group.owners.get((topic, partition)) not in (None, member.member_id)
         for topic, partitions in group.target(member.member_id).items()
@@ -228,7 +228,7 @@ def _guest(group: ConsumerGroup, member_id: str, instance_id: str | None, genera
 
 
 def _await_join(group: ConsumerGroup, member: Member, now_ms: int, tx: Tx) -> None:
-    """Counted from the first time that it was told."""
+    """Start the deadline for rejoining, unless it is already running."""
     if member.member_id not in group.awaited:
         group.awaited[member.member_id] = now_ms + member.rebalance_timeout_ms
         tx.arm((JOIN_TIMER, group.group_id, member.member_id), group.awaited[member.member_id])

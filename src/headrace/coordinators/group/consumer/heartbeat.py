@@ -1,8 +1,8 @@
 """ConsumerGroupHeartbeat 0–1 (KIP-848, KIP-1082, KIP-1251): the one request of a consumer group's members.
 
-A heartbeat takes four steps: (1) the member is made or brought up to date, and with its subscription, or with its topics, the group's
-epoch goes up; (2) a group whose epoch is ahead of its target's is assigned again; (3) the member is taken one step towards its target;
-(4) its session begins anew. Each step writes down what it changed; the answer waits until that is committed.
+A heartbeat takes four steps: (1) create or update the member, and bump the group's epoch if a subscription or the topics changed;
+(2) compute a new target assignment if the group's epoch is ahead of the target's; (3) move the member one step towards its target;
+(4) restart its session. Each step emits records of its changes; the response waits until they are committed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from headrace.base.ids import Uuid
     from headrace.coordinators.group.shard import GroupShard, Tx
 
-OWN_ID_VERSION_MIN = 1  # from here on members make their ids themselves (KIP-1082)
+OWN_ID_VERSION_MIN = 1  # from this version on, members generate their ids (KIP-1082)
 
 
 def heartbeat(shard: GroupShard, asked: Asked, now_ms: int, tx: Tx) -> None:
@@ -101,7 +101,7 @@ def check_request(request: ConsumerGroupHeartbeatRequest, version: int, assignor
 class _Changes(NamedTuple):
     names: bool
     regex: bool
-    assigns_again: bool  # without waiting for a search
+    assigns_again: bool  # whether a new assignment is needed without waiting for a search
 
 
 def _beat(shard: GroupShard, asked: Asked, request: ConsumerGroupHeartbeatRequest, now_ms: int, tx: Tx) -> None:
@@ -169,7 +169,10 @@ def _find(
     joins: bool,
     tx: Tx,
 ) -> Member:
-    """The member as it was before this heartbeat; a new one has no record yet, one that takes the place of another has."""
+    """Return the member as it was before this heartbeat.
+
+    A new member has no record yet; a member that replaces a static one has.
+    """
     if not joins:
         if request.instance_id is None:
             member = find_member(group, request.member_id)
@@ -200,7 +203,7 @@ def _check_epoch(member: Member, epoch: int, told: Told | None) -> None:
         and told is not None
         and is_subset(told, member.assigned)
     ):
-        return  # the answer with the new epoch was lost on its way
+        return  # the response with the new epoch was lost
     compared = "greater" if epoch > member.epoch else "smaller"
     raise KafkaError(
         ErrorCode.FENCED_MEMBER_EPOCH,
@@ -210,7 +213,7 @@ def _check_epoch(member: Member, epoch: int, told: Told | None) -> None:
 
 
 def replace_static(group: ConsumerGroup, old: Member, member_id: str, tx: Tx) -> Member:
-    """A static member that came back under another id has what it had."""
+    """Transfer everything that a static member had to the id with which it came back."""
     new = replace(old, member_id=member_id, epoch=0, previous_epoch=0)
     target = group.target(old.member_id)
     for record in member_tombstones(group.group_id, old.member_id):
@@ -254,7 +257,7 @@ def _update_member(
 
 
 def refresh_epoch(shard: GroupShard, group: ConsumerGroup, bump: bool, tx: Tx) -> None:
-    """The group's epoch goes up if it must, or if its topics are not what they were."""
+    """Bump the group's epoch if `bump` is set or its topics have changed."""
     image, epochs = shard.image(), group.epochs
     if not bump and epochs.group > 0 and group.seen.get("") == image.offset:
         return
@@ -262,7 +265,7 @@ def refresh_epoch(shard: GroupShard, group: ConsumerGroup, bump: bool, tx: Tx) -
     metadata_hash = shard.consumers.hashes.of_group(group.names(), image)
     bump |= metadata_hash != epochs.metadata_hash
     if bump or epochs.group == 0:
-        # As Kafka has it, a group comes to be with epoch 1, and goes on from there if it has topics.
+        # As in Kafka, a new group starts at epoch 1, which is bumped at once if it has topics.
         tx.emit(group_record(group.group_id, max(epochs.group, 1) + bump, metadata_hash))
     if epochs.has_old_metadata:
         tx.emit(old_metadata_tombstone(group.group_id))

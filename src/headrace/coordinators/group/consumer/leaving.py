@@ -1,4 +1,4 @@
-"""How members leave a consumer group: on their own, for a while (static ones), or because they were not heard of in time."""
+"""How members leave a consumer group: voluntarily, temporarily (static members), or by a timeout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.group.shard import GroupShard, Tx
 
 WELCOME_TIMER = "consumer-welcome"
-WELCOMED_AT_ONCE = 500  # members in one turn
+WELCOMED_AT_ONCE = 500  # members per turn
 
 
 def find_group(shard: GroupShard, group_id: str) -> ConsumerGroup:
@@ -44,7 +44,7 @@ def find_member(group: ConsumerGroup, member_id: str) -> Member:
 
 
 def find_static(group: ConsumerGroup, instance_id: str, member_id: str) -> Member:
-    """The member of that instance, if it is this one."""
+    """Return the member with this instance id. Raise KafkaError if there is none or its member id differs."""
     held = group.static.get(instance_id)
     if held is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
@@ -65,7 +65,7 @@ def leave(shard: GroupShard, request: ConsumerGroupHeartbeatRequest, now_ms: int
     else:
         member = find_static(group, request.instance_id, request.member_id)
     if request.instance_id is not None and request.member_epoch == LEAVING_TO_RETURN:
-        # What it had waits for it until its session ends; whoever comes in its place may commit for it at any epoch.
+        # Its partitions stay reserved until its session ends; the member that replaces it may commit at any epoch.
         waiting = {topic: dict.fromkeys(partitions, 0) for topic, partitions in member.assigned.items()}
         gone = replace(member, epoch=LEAVING_TO_RETURN, assigned=waiting, revoking=NOTHING)
         tx.emit(current_record(group.group_id, gone))
@@ -75,7 +75,7 @@ def leave(shard: GroupShard, request: ConsumerGroupHeartbeatRequest, now_ms: int
 
 
 def remove_members(shard: GroupShard, group: ConsumerGroup, members: list[Member], now_ms: int, tx: Tx) -> None:
-    """The group's epoch goes up: others are to have what was theirs."""
+    """Remove members, and bump the group's epoch so that others get their partitions, or downgrade the group."""
     if downgrade_without(shard, group, {member.member_id: member for member in members}, now_ms, tx):
         return
     for member in members:
@@ -103,7 +103,7 @@ def rebalance_ended(shard: GroupShard, timer: tuple[str, str, str], now_ms: int,
 
 
 def guest_ended(shard: GroupShard, timer: tuple[str, str, str], now_ms: int, tx: Tx) -> None:
-    """A member of the classic protocol did not join, or sync, in time."""
+    """Remove a classic member that did not join or sync in time."""
     member = _named(shard, timer)
     if member is not None and member.classic is not None:
         _fence(shard, timer, now_ms, tx)
@@ -121,7 +121,7 @@ def _fence(shard: GroupShard, timer: tuple[str, str, str], now_ms: int, tx: Tx) 
 
 
 def welcome_all(shard: GroupShard, now_ms: int, tx: Tx) -> None:
-    """Nobody heard of the members while the coordinator moved: each gets the time of a session."""
+    """Give each member a full session: no heartbeats arrived while the coordinator moved."""
     _welcome(shard, tuple(shard.consumers.group_ids()), now_ms, tx)
 
 

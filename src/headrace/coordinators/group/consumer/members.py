@@ -1,4 +1,4 @@
-"""A member of a consumer group as a value: what it told of itself, how far it is, and what it may own."""
+"""A member of a consumer group as a value: its subscription, its epoch and state, and its partitions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from headrace.protocol.messages.stored.consumer_groups import (
     ConsumerGroupMemberMetadataValue,
 )
 
-JOINING = 0  # epochs of a heartbeat with a meaning of their own
+JOINING = 0  # special epochs in a heartbeat
 LEAVING = -1
 LEAVING_TO_RETURN = -2
 
 
 class MemberState(IntEnum):
-    """As the records number them."""
+    """Member states, numbered as in the records."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -28,9 +28,8 @@ class MemberState(IntEnum):
     UNKNOWN = 127
 
 
-Owned = Mapping[
-    Uuid, Mapping[int, int]
-]  # topic → partition → the epoch it was assigned at (KIP-1251); never changed in place
+# Topic → partition → the epoch at which it was assigned (KIP-1251); never modified in place.
+Owned = Mapping[Uuid, Mapping[int, int]]
 NOTHING: Owned = {}
 
 ClassicMember = ConsumerGroupMemberMetadataValue.ClassicMemberMetadata
@@ -42,16 +41,16 @@ class Member(Struct, frozen=True):
     rack_id: str | None = None
     client_id: str = ""
     client_host: str = ""
-    names: tuple[str, ...] = ()  # subscribed to, ascending
-    regex: str = ""  # none: ""
+    names: tuple[str, ...] = ()  # of subscribed topics, ascending
+    regex: str = ""  # empty if it has none
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
-    classic: ClassicMember | None = None  # of a member that speaks the classic protocol
+    classic: ClassicMember | None = None  # None unless it is a classic member
     epoch: int = 0
     previous_epoch: int = -1
     state: MemberState = MemberState.STABLE
     assigned: Owned = NOTHING
-    revoking: Owned = NOTHING  # not its own any more, but it has not said so yet
+    revoking: Owned = NOTHING  # to be revoked; the member has not confirmed that it did
 
     def is_reconciled(self, assignment_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == assignment_epoch
@@ -79,11 +78,11 @@ def same_partitions(left: Owned, right: Owned) -> bool:
     return left.keys() == right.keys() and all(left[topic].keys() == right[topic].keys() for topic in left)
 
 
-# --- as records have it
+# --- records
 
 
 def owned_read(topics: list[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions], epoch: int) -> Owned:
-    """Records of Kafka before 4.3 have no epochs of partitions: the member's stands for them."""
+    """Read partitions from a record. Kafka before 4.3 wrote no partition epochs: the member's epoch replaces them."""
     owned: dict[Uuid, dict[int, int]] = {}
     for topic in topics:
         epochs = topic.assignment_epochs or [epoch] * len(topic.partitions)
@@ -106,4 +105,4 @@ def state_read(number: int) -> MemberState:
     try:
         return MemberState(number)
     except ValueError:
-        return MemberState.UNKNOWN  # of a newer version: such a member begins again
+        return MemberState.UNKNOWN  # written by a newer version; such a member has to rejoin

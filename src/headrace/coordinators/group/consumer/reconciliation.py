@@ -1,15 +1,15 @@
-"""How a member comes from what it owns to what it shall own.
+"""The reconciliation of a member's partitions with its target.
 
 The target is what the last run of the assignor gave a member; the member follows it at its own pace. Three rules make that safe:
 
-  1. What must go, goes first: a member that owns something outside its target keeps its epoch, is told of a smaller assignment, and
-     stays UNREVOKED until a heartbeat lists what it owns and nothing of it is among what must go. Nobody else is given it before.
-  2. What may come, comes with the new epoch: of what is missing, only what nobody owns (assigned or still revoking) is given out.
-  3. What is missing and still somebody's is waited for: the member has the new epoch, but is UNRELEASED and looks again at every
-     heartbeat. With nothing missing it is STABLE, and rests until there is another epoch.
+  1. Revocation comes first: a member that owns partitions outside its target keeps its epoch, receives a smaller assignment, and stays
+     UNREVOKED until a heartbeat lists its partitions and none of those to revoke is among them. Until then no other member gets them.
+  2. New partitions come with the new epoch: of the missing ones, only those that no member owns (assigned or still revoking) are given.
+  3. The member waits for missing partitions that another member owns: it has the new epoch, but is UNRELEASED and checks again at every
+     heartbeat. When none is missing it is STABLE until the next epoch.
 
-TRANSITIONS is the whole of it: a member's state and what was found out about it give the next state, and whether it moves on to the
-epoch of the target. A member that changes its subscription lets go at once of topics it no longer wants, target or not.
+TRANSITIONS is the complete table: a member's state and a finding give the next state, and whether the member advances to the target's
+epoch. A member that changes its subscription gives up topics that it no longer wants at once, whatever its target.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Finding(Enum):
 
 class Step(NamedTuple):
     state: MemberState
-    moves_on: bool  # to the epoch of the target
+    moves_on: bool  # whether the member advances to the target's epoch
 
 
 _STABLE, _UNREVOKED, _UNRELEASED, _UNKNOWN = (
@@ -60,14 +60,18 @@ TRANSITIONS: Mapping[tuple[MemberState, Finding], Step] = {
     (_UNRELEASED, Finding.MUST_REVOKE): Step(_UNREVOKED, False),
     (_UNRELEASED, Finding.MUST_WAIT): Step(_UNRELEASED, True),
     (_UNRELEASED, Finding.COMPLETE): Step(_STABLE, True),
-    # Written by a newer version; such a member comes back with nothing, so there is nothing to revoke.
+    # A state written by a newer version; such a member rejoins without partitions, so there is nothing to revoke.
     (_UNKNOWN, Finding.MUST_WAIT): Step(_UNRELEASED, True),
     (_UNKNOWN, Finding.COMPLETE): Step(_STABLE, True),
 }
 
 
 class Reconciliation:
-    """One look at one member."""
+    """One reconciliation step of one member.
+
+    `taken` returns whether another member owns a partition. `told` holds the partitions that this member says it owns; it is None if the
+    request does not list them.
+    """
 
     def __init__(
         self,
@@ -78,7 +82,6 @@ class Reconciliation:
         taken: Callable[[Uuid, int], bool],
         told: Told | None,
     ) -> None:
-        """`taken` says whether another member owns a partition; `told` is what this one says it owns, if it said so."""
         self._member = member
         self._target = target
         self._epoch = target_epoch
@@ -112,7 +115,7 @@ class Reconciliation:
         )
 
     def _holds(self, partitions: Owned) -> bool:
-        """Whether the member may still work on one of these; who does not say may."""
+        """Return whether the member may still use one of these partitions; assume so if its own are not listed."""
         told = self._told
         if told is None:
             return True
@@ -121,7 +124,7 @@ class Reconciliation:
         )
 
     def _compare(self) -> tuple[Finding, Owned, Owned]:
-        """With what is assigned and what is to be revoked from here on."""
+        """Return the finding, and the partitions that are now assigned and to be revoked."""
         member = self._member
         kept: dict[Uuid, dict[int, int]] = {}
         surplus: dict[Uuid, dict[int, int]] = {}
@@ -145,7 +148,10 @@ class Reconciliation:
         return Finding.MUST_WAIT if waiting else Finding.COMPLETE, kept, NOTHING
 
     def _without_unwanted(self) -> Member:
-        """No topic that the member is no longer subscribed to, before there is a new target; state and epoch follow from that."""
+        """Return the member without topics that it is no longer subscribed to, before there is a new target.
+
+        It is UNREVOKED while it may still use their partitions. Its epoch stays the same.
+        """
         member = self._member
         unwanted = [topic for topic in member.assigned if not self._subscribed(topic)]
         if not unwanted:

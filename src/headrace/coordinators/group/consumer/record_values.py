@@ -1,4 +1,4 @@
-"""The records that a consumer group writes, as Kafka 4.3 writes them; what was a set is written in order."""
+"""The records of a consumer group, as Kafka 4.3 writes them; sets are written in order."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def old_metadata_tombstone(group_id: str) -> GroupRecord:
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[GroupRecord]:
-    """In this order: a record of a member's assignment must not make it exist again."""
+    """Return the tombstones of a member, in this order: no assignment record may recreate the member."""
     return [
         GroupRecord(ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None),
         GroupRecord(ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), None),
@@ -106,7 +106,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[GroupRecord]:
 
 
 def group_tombstones(group_id: str, regexes: list[str]) -> list[GroupRecord]:
-    """Of a group without members."""
+    """Return the tombstones of a group without members."""
     return [
         GroupRecord(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None),
         *(regex_tombstone(group_id, regex) for regex in regexes),

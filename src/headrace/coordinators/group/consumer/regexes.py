@@ -1,8 +1,8 @@
-"""Subscriptions by regular expression: which topics one stands for is found out by the coordinator, and written down.
+"""Subscriptions by regular expression, which the coordinator resolves to topics and records.
 
-All expressions of a group are looked at together, so that a new topic costs one rebalance: when there is one without topics yet,
-when topics came or went, and now and then; but not again within ten seconds. The look is taken in slices. What a member may not
-DESCRIBE is not there for it; as in Kafka it is the member whose heartbeat began the search that counts.
+All expressions of a group are resolved together, so that a new topic costs one rebalance: when an expression is still unresolved, when
+topics were created or deleted, and at regular intervals, but not again within ten seconds. A search runs in slices. It only finds topics
+that the member may DESCRIBE; as in Kafka, this is the member whose heartbeat started the search.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
     from headrace.coordinators.group.shard import GroupShard, Tx
 
 REFRESH_MS_MIN = 10_000
-SEARCHED_AT_ONCE = 1000  # names against one small pattern; two to four milliseconds
-INSTRUCTIONS_LIKE_A_NAME = 16  # a larger pattern gets fewer names: whether RE2 will be quick with it shows only then
-COMPILED_LIKE = 50  # names: what an expression costs at least
-SLICE_PAUSE_MS = 5  # between two slices: others have their turn
+SEARCHED_AT_ONCE = 1000  # names per slice, for one small pattern; takes two to four milliseconds
+INSTRUCTIONS_LIKE_A_NAME = 16  # larger patterns get fewer names per slice, as RE2's speed with them is not known before
+COMPILED_LIKE = 50  # minimum cost of an expression, in names
+SLICE_PAUSE_MS = 5  # pause between two slices, so that other work can run
 PATTERNS_REMEMBERED_MAX = 100
 REGEX_TIMER = "consumer-regex"
 UNDER_WAY = ""  # the only key of the table of searches
 
 
 class Search(Struct, frozen=True):
-    names: tuple[str, ...]  # all topics when it began
-    left: tuple[str, ...]  # expressions, the one in hand first
-    place: int  # in the names
-    matched: tuple[str, ...]  # by the one in hand so far
-    found: tuple[tuple[str, tuple[str, ...]], ...]  # expressions that are done
+    names: tuple[str, ...]  # all topics at the start of the search
+    left: tuple[str, ...]  # unfinished expressions, the current one first
+    place: int  # index of the next name
+    matched: tuple[str, ...]  # matches of the current expression so far
+    found: tuple[tuple[str, tuple[str, ...]], ...]  # finished expressions with their topics
     allowed: Callable[[str], bool]
     version: int
     began_ms: int
 
 
 class Patterns:
-    """Compiled ones, and since when the topics have the names they have; nothing that could not be found out again."""
+    """A cache of compiled patterns and of the last change of topic names, which can be rebuilt at any time."""
 
     def __init__(self) -> None:
         self._compiled: dict[str, Pattern] = {}
@@ -61,7 +61,7 @@ class Patterns:
         return pattern
 
     def names_changed_at(self, image: Image) -> int:
-        """The offset of the first image that was seen with these names."""
+        """Return the offset of the first image that was seen with the current topic names."""
         if image.topics is not self._topics:
             if self._topics is None or self._topics.keys() != image.topics.keys():
                 self._changed_at = image.offset
@@ -80,7 +80,7 @@ def check_regex(shard: GroupShard, regex: str) -> None:
 
 
 def search_if_due(shard: GroupShard, group: ConsumerGroup, asked: Asked, now_ms: int, tx: Tx) -> bool:
-    """Begins to look, if it is time to; True if the topics of an expression are others now."""
+    """Start a search if one is due; return True if the topics of an expression have changed."""
     if not len(group.regexes) or UNDER_WAY in group.search:
         return False
     resolved = group.resolved.values()
@@ -110,7 +110,7 @@ def search_if_due(shard: GroupShard, group: ConsumerGroup, asked: Asked, now_ms:
 
 
 def search_on(shard: GroupShard, group: ConsumerGroup, now_ms: int, tx: Tx) -> bool:
-    """One slice; when that was the last, writes down what was found."""
+    """Search one slice and, after the last one, emit the results; return True if topics have changed."""
     search = _slice(group.search[UNDER_WAY], shard.consumers.patterns)
     if search.left:
         group.search[UNDER_WAY] = search
@@ -120,7 +120,7 @@ def search_on(shard: GroupShard, group: ConsumerGroup, now_ms: int, tx: Tx) -> b
     changed = False
     for regex, topics in search.found:
         if regex not in group.regexes:
-            continue  # nobody's any more
+            continue  # no member uses it any more
         before = group.resolved.get(regex)
         changed |= (before.topics if before is not None else ()) != topics
         tx.emit(regex_record(group.group_id, regex, Resolved(topics, search.version, search.began_ms)))
@@ -133,7 +133,7 @@ def _slice(search: Search, patterns: Patterns) -> Search:
         regex = search.left[0]
         try:
             pattern = patterns.get(regex)
-        except BadPattern:  # another program wrote it, or an earlier version: it stands for nothing
+        except BadPattern:  # written by another program or an earlier version; it matches nothing
             search = replace(search, left=search.left[1:], found=(*search.found, (regex, ())))
             budget -= COMPILED_LIKE
             continue

@@ -1,4 +1,4 @@
-"""What consumer groups contribute to a shard."""
+"""Handlers for consumer groups."""
 
 from __future__ import annotations
 

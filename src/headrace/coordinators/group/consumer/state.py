@@ -1,4 +1,4 @@
-"""All consumer groups of a shard, and what is asked of them whatever their type: see `ownership.GroupOwner`."""
+"""All consumer groups of a shard, and the implementation of `ownership.GroupOwner`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.coordinators.group.asked import Asked
     from headrace.coordinators.group.shard import Tx
 
-EPOCH_COMMIT_VERSION_MIN = 9  # OffsetCommit with member epochs
+EPOCH_COMMIT_VERSION_MIN = 9  # first version of OffsetCommit with member epochs
 PROTOCOL_TYPE = "consumer"
 GROUP_TYPE = "consumer"
 
@@ -37,13 +37,13 @@ class ConsumerState:
         self.patterns = Patterns()
 
     def group(self, group_id: str) -> ConsumerGroup:
-        """Made if it is not there."""
+        """Return the group; create it if it does not exist."""
         group = self.groups.get(group_id)
         if group is None:
             group = self.groups[group_id] = ConsumerGroup(group_id, self._undo)
         return group
 
-    # --- as GroupOwner has it
+    # --- GroupOwner
 
     def has(self, group_id: str) -> bool:
         return group_id in self.groups
@@ -65,7 +65,7 @@ class ConsumerState:
         assert isinstance(request, OffsetCommitRequest)
         group, epoch = self.groups[request.group_id], request.generation_id_or_member_epoch
         if epoch < 0 and not len(group.members):
-            return None  # a tool, or a consumer that assigns itself
+            return None  # an administrator or a self-assigned consumer
         member = group.members.get(request.member_id)
         if member is None:
             raise _unknown_member(request.member_id, request.group_id)
@@ -100,7 +100,7 @@ class ConsumerState:
             raise _stale(epoch, member.epoch)
 
         def check(topic: str, topic_id: Uuid, partition: int) -> None:
-            """An older epoch will do where the member had the partition at that epoch already (KIP-1251)."""
+            """Accept an older epoch if the member already had the partition at that epoch (KIP-1251)."""
             if topic_id == ZERO_UUID:
                 found = self._image().topics.get(topic)
                 topic_id = ZERO_UUID if found is None else found.id
@@ -125,7 +125,7 @@ class ConsumerState:
             raise _stale(member_epoch, member.epoch)
 
     def check_offset_delete(self, group_id: str) -> None:
-        """Which topics are subscribed to is asked of each."""
+        """Accept every request: subscriptions are checked for each topic."""
 
     def check_delete(self, group_id: str) -> None:
         if not self.is_empty(group_id):
@@ -145,7 +145,7 @@ class ConsumerState:
             for group_id, group in sorted(self.groups.committed_items(), key=lambda pair: pair[0])
         ]
 
-    # --- members that speak the classic protocol
+    # --- classic members
 
     guest_join = staticmethod(guests.join)
     guest_sync = staticmethod(guests.sync)
@@ -154,7 +154,7 @@ class ConsumerState:
 
 
 def state_name(group: ConsumerGroup) -> str:
-    """Of what is committed."""
+    """Return the name of the group's committed state."""
     epochs, is_empty, is_reconciled = group.committed_epochs(), True, True
     for _, member in group.members.committed_items():
         is_empty = False

@@ -1,4 +1,4 @@
-"""Runs the assignor: what each member of a group shall own, at the group's epoch. What changed is written down."""
+"""The target assignment of a group: runs the assignor at the group's epoch and emits the changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def group_option(shard: GroupShard, group_id: str, name: str) -> int:
-    """`consumer.…` of the group itself; what the node says where it has none."""
+    """Return a `consumer.…` option of the group, or the node's setting if the group does not override it."""
     text = shard.image().config(GROUP_CONFIG, group_id).get(name)
     if text is not None:
         return int(text)
@@ -26,7 +26,10 @@ def group_option(shard: GroupShard, group_id: str, name: str) -> int:
 
 
 def assign_if_due(shard: GroupShard, group: ConsumerGroup, now_ms: int, tx: Tx) -> None:
-    """At most once in an interval (KIP-1263): who joins in between is assigned nothing until a later heartbeat."""
+    """Compute a new target assignment if the group's epoch requires one, at most once per interval (KIP-1263).
+
+    A member that joins in between gets no partitions until a later heartbeat.
+    """
     epochs = group.epochs
     if epochs.group <= epochs.assignment:
         return
@@ -67,11 +70,11 @@ def _ids(names: tuple[str, ...], image: Image, known: dict[tuple[str, ...], tupl
 
 
 def topic_ids(names: tuple[str, ...], image: Image) -> tuple[Uuid, ...]:
-    """Of those that are there, ascending."""
+    """Return the ids of those topics that exist, ascending."""
     return tuple(sorted(topic.id for name in names if (topic := image.topics.get(name)) is not None))
 
 
 def chosen_assignor(group: ConsumerGroup, settings: GroupSettings, votes: dict[str, int] | None = None) -> str:
-    """The one that most members ask for, the first of the node's list among equals and if nobody asks."""
+    """Return the assignor that most members request; the first of the node's list wins ties and is the default."""
     counted = dict(group.votes.items()) if votes is None else votes
     return max(settings.group_consumer_assignors, key=lambda name: counted.get(name, 0))

@@ -1,4 +1,4 @@
-"""When a member of a consumer group is given up: its session ends, or it does not do in time what a rebalance asks of it."""
+"""Timers that remove a member of a consumer group: the session timeout and the deadlines of a rebalance."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 SESSION_TIMER = "consumer-session"
 REBALANCE_TIMER = "consumer-rebalance"
-JOIN_TIMER = "consumer-join"  # of classic members: asked to join again
-SYNC_TIMER = "consumer-sync"  # … joined, and not heard of since
+JOIN_TIMER = "consumer-join"  # for a classic member that has to rejoin
+SYNC_TIMER = "consumer-sync"  # for a classic member that has joined and not synced yet
 _ALL = (SESSION_TIMER, REBALANCE_TIMER, JOIN_TIMER, SYNC_TIMER)
 
 
@@ -27,7 +27,10 @@ def arm_session(shard: GroupShard, group: ConsumerGroup, member: Member, now_ms:
 
 
 def arm_rebalance(group: ConsumerGroup, member: Member, now_ms: int, tx: Tx) -> None:
-    """A member that must revoke has so long to say that it did; those of the classic protocol have to join and sync instead."""
+    """Arm the deadline for confirming a revocation, or cancel it if the member has nothing to revoke.
+
+    Classic members have deadlines for joining and syncing instead.
+    """
     timer = (REBALANCE_TIMER, group.group_id, member.member_id)
     if member.state is MemberState.UNREVOKED_PARTITIONS and member.classic is None:
         tx.arm(timer, now_ms + member.rebalance_timeout_ms)

@@ -1,7 +1,7 @@
-"""One number for the topics of a group: when it changes, the group must be assigned again (KIP-1101).
+"""The hash of a group's topics: when it changes, the group needs a new assignment (KIP-1101).
 
-As Kafka does it: of each topic that is there, XXH3 over id, name, number of partitions and the racks of each partition; of the group,
-XXH3 over those, by name. No topics: 0.
+As in Kafka, the hash of an existing topic is XXH3 over its id, name, number of partitions and the racks of each partition. The hash of a
+group is XXH3 over the hashes of its topics, ordered by name, or 0 if it has no topics.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TOPICS_REMEMBERED_MAX = 20_000
 _MAGIC = b"\x00"
 _INT, _LONG, _UNSIGNED = struct.Struct("<i"), struct.Struct("<q"), struct.Struct("<Q")
 
-_Racks = tuple[tuple[str, ...], ...]  # by partition, sorted; nothing if no broker has one
+_Racks = tuple[tuple[str, ...], ...]  # sorted racks of each partition; empty if no broker has a rack
 
 
 class _Known(NamedTuple):
@@ -33,7 +33,7 @@ class TopicHashes:
         self._known: dict[str, _Known] = {}
 
     def of_group(self, names: Sequence[str], image: Image) -> int:
-        """`names` ascending."""
+        """Return the hash of these topics; `names` must be ascending."""
         racks = {broker.id: broker.rack for broker in image.brokers.values() if broker.rack is not None}
         hashes = [
             _UNSIGNED.pack(self._of_topic(topic, racks))
@@ -78,7 +78,7 @@ def topic_hash(topic: Topic, racks: _Racks) -> int:
 
 
 def _text(text: str) -> bytes:
-    """As Kafka's library streams a string: its UTF-16, then how long that is."""
+    """Encode a string as Kafka's hashing library does: UTF-16, followed by the number of code units."""
     encoded = text.encode("utf-16-le")
     return encoded + _INT.pack(len(encoded) // 2)
 
