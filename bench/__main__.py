@@ -112,7 +112,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _tls(results: Results) -> dict[str, str]:
-    """Return the TLS version and cipher that the load generators saw; the comparison is valid only with a single one."""
+    """Return the TLS version and cipher seen by the load generators; only a single one makes a valid comparison."""
     measured = (one for by_name in results.rounds.values() for rounds in by_name.values() for one in rounds)
     spoken = {str(one.detail["tls"]) for one in measured if one.detail.get("tls")}
     return {"TLS": " and ".join(sorted(spoken))} if spoken else {}

@@ -1,4 +1,4 @@
-"""Compaction of one keyed topic, from when it is allowed until the checkpoint records it, with a concurrent producer."""
+"""Compaction of one keyed topic, from when it is allowed until it is in the checkpoint, with a concurrent producer."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ class Broker:
         wait_until_served(self.wire, name, partitions)
 
     def drop_topic(self, name: str) -> None:
-        """Delete the topic and wait until its files are gone, so that the disk and page cache are free for the next one."""
+        """Delete the topic and wait until its files are gone, to free disk and page cache for the next one."""
         delete_topic(self.wire, name)
         deadline = time.monotonic() + READY_S_MAX
         own = re.compile(rf"{re.escape(name)}-[0-9]+([.].*)?")  # excludes topics whose name only starts with this one

@@ -1,6 +1,6 @@
 """Contestants that use a server instead of being one: client libraries and engines.
 
-Guests of a line share one server, unless the line compares client and server as a whole.
+They share one server, unless a line compares client and server as a whole.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ class Guest:
         self.server.drop_topic(name)
 
     def close(self) -> None:
-        """Close what the guest owns. The server is closed by its own creator."""
+        """Close what this contestant owns, but not the server."""
         if self._owned is not None:
             self._owned.close()
 
 
 class Hosted(Protocol):
-    """A line whose contestants are guests."""
+    """A line whose contestants are clients of a server."""
 
     def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
-        """Return the guests in the order of rounds, ours named Headrace. Raise CannotRun if one is missing."""
+        """Return the contestants in the order of rounds, ours named Headrace. Raise CannotRun if one is missing."""
 
 
 def server_named(servers: Mapping[str, Broker], name: str) -> Broker:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headrace.records.kernel import COMPILED
 
-WRITE_SHARE = 0.8  # share of the dirty memory limit beyond which the kernel throttles writers
+WRITE_SHARE = 0.8  # share of the dirty memory that the kernel allows before it throttles writers
 
 
 def facts(directory: Path) -> dict[str, str]:

@@ -1,9 +1,9 @@
 """Reserved memory that the page cache can grow into at its real cost.
 
 A virtual machine may return free memory to its host (free page reporting, in blocks of 2 MiB and more). Using it again
-then costs up to ten times as much as the write itself, at random. Holding one page in every 2 MiB keeps the rest of a
-region free for the page cache, but in blocks too small to be returned. Measured on the development machine: 0.2 CPU
-s/GB with it, 0.2 to 2.4 without.
+then costs ten times as much as the write itself, at random. Holding one page in every 2 MiB keeps the rest of a region
+free for the page cache, but in blocks too small to be returned. Measured on the development machine: 0.2 CPU s/GB with
+it, 0.2 to 2.4 without.
 """
 
 from __future__ import annotations

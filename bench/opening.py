@@ -1,4 +1,4 @@
-"""Time from process start to the first acknowledged records with 50 GB on disk, after a clean stop and after kill -9."""
+"""Time from process start to first acknowledged records with 50 GB on disk, after a clean stop and after kill -9."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames of a transactional producer that are modified in place, because its id and epoch change after every transaction.
+"""Frames of a transactional producer, modified in place because its id and epoch change after every transaction.
 
 They follow transaction version 2 (KIP-890): Produce v12 adds its partitions implicitly, EndTxn v5 returns the next
 epoch, and sequence numbers restart with each epoch.

@@ -263,7 +263,7 @@ def run(port: int, pid: int, load: Transactions, span: Span) -> dict[str, float]
 
 
 def run_transactions(port: int, pid: int, load: Transactions, span: Span) -> tuple[Outcome, int]:
-    """Run the load in a separate process. Return its outcome, whose responses are commits, and the number of retries."""
+    """Run the load in a separate process. Return its outcome, whose responses are commits, and its retries."""
     given = {"port": port, "pid": pid, "warm": span.warm, "seconds": span.seconds}
     given |= {field.name: getattr(load, field.name) for field in fields(load)}
     words = [f"{name}={value}" for name, value in given.items()]
