@@ -1,1 +1,4 @@
-"""Headrace and Apache Kafka under the same load on the same disk in one interleaved run; `make bench`, never a timed test."""
+"""Benchmarks of Headrace and Apache Kafka under the same load, on the same disk, in one interleaved run.
+
+Run with `make bench`; never a timed test.
+"""

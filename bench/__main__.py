@@ -1,4 +1,4 @@
-"""`python -m bench [LINE or CHAPTER …]`: the table of ratios, on a quiet machine."""
+"""Run benchmark lines or chapters and print the table of ratios; needs a quiet machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROUNDS = 3
 SECONDS = 3.0
 RECORDS = 10_000_000
 RECORDS_MIN = 20_000
-HELD_ROUNDS = 3  # whose bytes fit the memory that is held ready: large writes can use only a part of it
+HELD_ROUNDS = 3  # rounds whose bytes fit into the reserved memory; large writes can use only part of it
 HELD_BYTES_PER_SECOND = 4 * 10**9
 
 
@@ -112,14 +112,14 @@ def main(words: Sequence[str]) -> int:
 
 
 def _tls(results: Results) -> dict[str, str]:
-    """What was spoken, as the load generators saw it; one thing, or the comparison would be none."""
+    """Return the TLS version and cipher seen by the load generators; only a single one makes a valid comparison."""
     measured = (one for by_name in results.rounds.values() for rounds in by_name.values() for one in rounds)
     spoken = {str(one.detail["tls"]) for one in measured if one.detail.get("tls")}
     return {"TLS": " and ".join(sorted(spoken))} if spoken else {}
 
 
 def _guests(lines: Sequence[Line], options: Options) -> dict[str, str]:
-    """What is compared in lines that compare no servers, and how much they read."""
+    """Return package versions and record counts for lines that compare clients rather than servers."""
     packages = {
         CONFLUENT: ("confluent-kafka",),
         CONNECTOR: ("pyspark", "pyarrow"),

@@ -1,4 +1,4 @@
-"""One certificate for both servers: a P-256 key and its own signature, in the PEM file that both read as a key store."""
+"""One self-signed P-256 certificate for both servers, in a PEM file that both accept as a key store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPENSSL_S_MAX = 60.0
 
 @dataclass(frozen=True)
 class Certificate:
-    public: Path  # which clients trust
+    public: Path  # the certificate that clients trust
     keystore: Path
 
     def settings(self) -> dict[str, str]:
@@ -22,7 +22,7 @@ class Certificate:
 
 
 def make_certificate(directory: Path) -> Certificate | None:
-    """None where there is no openssl to make it with."""
+    """Create the certificate and key store, or return None without openssl."""
     if shutil.which("openssl") is None:
         return None
     directory.mkdir(parents=True, exist_ok=True)

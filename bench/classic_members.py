@@ -1,4 +1,4 @@
-"""A member of a classic group: JoinGroup, SyncGroup, Heartbeat; whoever leads assigns ranges."""
+"""A member of a classic group: JoinGroup, SyncGroup, Heartbeat; the group's leader assigns ranges."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One client library at work, in a process of its own: `python -m bench.client_program JSON` prints what it did as JSON.
+"""One client library under load in a separate process: `python -m bench.client_program JSON` prints the result as JSON.
 
-Both libraries as they come; what is set is set because rows would be lost or waited for otherwise.
+Both libraries run with their defaults, except for settings without which rows would be lost or the client would stall.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from bench.frames import SEED, random_values
 from headrace.base.ids import TopicPartition
 from headrace.records.compression import Codec
 
-ROWS = 64 * 1024  # at most, of the Arrow batch that is sent again and again
+ROWS = 64 * 1024  # maximum rows of the Arrow batch that is sent repeatedly
 POLL_S = 5.0
-CONSUME_MESSAGES = 10_000  # by one call of confluent's
-PRODUCE_MESSAGES = 1000  # between two looks at the clock, and at what has been delivered
-BUFFERED_MESSAGES = 1_000_000  # confluent's default of a tenth of it makes it wait more often
+CONSUME_MESSAGES = 10_000  # messages per consume() call of confluent-kafka
+PRODUCE_MESSAGES = 1000  # messages between two checks of the clock and of deliveries
+BUFFERED_MESSAGES = 1_000_000  # confluent-kafka's default is a tenth of it, which makes it wait more often
 FULL_S = 0.01
-FETCH_BACKOFF_MS = 10  # confluent's default of a second is what it waits whenever its queue was full
+FETCH_BACKOFF_MS = 10  # confluent-kafka waits this long whenever its queue was full; the default is one second
 FLUSH_S_MAX = 60.0
-WARM_OF = 20  # a consumer's first twentieth does not count
+WARM_OF = 20  # the first 1/20 of a consumer's records does not count
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,16 @@ class Work:
     partitions: int
     value_bytes: int
     codec: str
-    records: int  # to be read at most; to be written at most
+    records: int  # maximum number of records to read or write
     seconds: float
     warm_seconds: float
 
 
 @dataclass(frozen=True)
 class Done:
-    rows: int  # that count
+    rows: int  # rows after the warm-up
     seconds: float
-    cpu_s: float  # of this process
+    cpu_s: float  # CPU time of this process
     all_rows: int
 
 
@@ -73,7 +73,7 @@ def values_of(work: Work) -> list[bytes]:
 
 
 class Reading:
-    """Counts what comes after the warm-up, until the end of the topic or of the time."""
+    """Counts rows after the warm-up until the topic or the time limit ends."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -100,13 +100,13 @@ class Reading:
             self._meter.restart()
 
     def done(self) -> Done:
-        if self._meter.rows == 0:  # so small a topic that the warm-up was all of it
+        if self._meter.rows == 0:  # the topic is so small that the warm-up read all of it
             self._meter = self._whole
             self._meter.rows = self._all_rows
         return self._meter.done(self._all_rows)
 
 
-# --- Headrace's
+# --- Headrace
 
 
 async def headrace_produce(work: Work) -> Done:
@@ -193,7 +193,7 @@ def confluent_produce(work: Work) -> Done:
 
 
 def confluent_consume(work: Work) -> Done:
-    """Values are looked at, and that is all: whoever wants Arrow has yet to make it."""
+    """Consume and access each value, without the further work of building Arrow batches."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer(
@@ -207,7 +207,7 @@ def confluent_consume(work: Work) -> Done:
     consumer.assign([TopicPartition(work.topic, partition, 0) for partition in range(work.partitions)])
     reading = Reading(work)
     while reading.goes_on:
-        messages = consumer.consume(min(CONSUME_MESSAGES, reading.left), POLL_S)  # it waits for all of them
+        messages = consumer.consume(min(CONSUME_MESSAGES, reading.left), POLL_S)  # waits until it has all of them
         for message in messages:
             if message.error():
                 raise SystemExit(str(message.error()))

@@ -1,4 +1,4 @@
-"""Client libraries into and from Arrow, against the most widely used one of Python, at the same server."""
+"""Client libraries reading and writing Arrow rows, against Python's most widely used client, on the same server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.native import ROOT
 from bench.wire import BenchFailed, CannotRun
 from headrace.testing.processes import LOOPBACK
 
-SLACK_S = 60.0  # beside the time of the work itself, before it counts as hung
+SLACK_S = 60.0  # time beyond that of the work itself before a program counts as hung
 GOAL = 5.0
 FIGURES = (
     Figure("rows_per_s", "rows/s", True, goal=GOAL),
@@ -86,7 +86,7 @@ class ClientWork:
 
 
 def run_client(work: Work) -> Done:
-    """BenchFailed with what it said if it breaks off, or nothing counted."""
+    """Run the client program in a process. Raise BenchFailed with its stderr if it fails or counts no rows."""
     command = [sys.executable, "-m", "bench.client_program", json.dumps(asdict(work))]
     timeout_s = work.seconds + work.warm_seconds + SLACK_S
     try:

@@ -1,4 +1,4 @@
-"""Compacting one keyed topic, from the moment it is allowed to until the checkpoint says so, with a producer beside it."""
+"""Compaction of one keyed topic, from when it is allowed until it is in the checkpoint, with a concurrent producer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOPIC, BESIDE = "compacted", "beside"
 SEED = 7
 BATCH_RECORDS = 500
 VALUE_BYTES = 100
-KEYS_SHARE = 0.2  # of the records: each key is written about five times
+KEYS_SHARE = 0.2  # share of distinct keys among the records: each key is written about five times
 FILL_S_MAX = 600.0
 CLEAN_S_MAX = 600.0
 ALONE_S = 3.0
@@ -105,7 +105,10 @@ def _compact(process: Process, options: Options) -> Measured:
 
 
 def _fill(process: Process, records: int) -> int:
-    """Batches of random keys, all of them about five times over; then one record from far ahead, which closes the segment."""
+    """Write batches of random keys, each key about five times, and return the number of records.
+
+    A last record with a timestamp far ahead closes the segment.
+    """
     chance = random.Random(SEED)
     keys = max(1, int(records * KEYS_SHARE))
     distinct = max(1, keys // BATCH_RECORDS)
@@ -130,7 +133,7 @@ def _keyed(chance: random.Random, keys: int, ahead_ms: int, records: int = BATCH
 
 
 def _wait_until_clean(process: Process, checkpoint: Path, offset: int, memory: int) -> int:
-    """The most memory that was seen meanwhile."""
+    """Wait until the checkpoint reaches `offset` and return the peak memory seen meanwhile."""
     deadline, peak = time.monotonic() + CLEAN_S_MAX, memory
     while True:
         peak = max(peak, rss_bytes(process.pid))

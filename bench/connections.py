@@ -1,4 +1,4 @@
-"""A thousand connections: what they cost while nobody says anything, and how all of them at once are served."""
+"""A thousand connections: their cost while idle, and throughput and latency when all are active."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.produce import Produce
 from bench.wire import Wire
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 
-SPARE_FILES = 500  # beside the connections, for all else that is open on either side
+SPARE_FILES = 500  # file descriptors besides the connections' own, for either side
 API_VERSIONS_VERSION = 3
 WARM_CONNECTIONS = 50
 SETTLE_S = 2.0
@@ -22,7 +22,10 @@ SETTLE_S = 2.0
 
 @dataclass(frozen=True)
 class IdleConnections:
-    """In a process of its own, just started: one that was under load has memory to give that nobody sees it take."""
+    """Idle connections to a freshly started process.
+
+    A process that was under load has free memory to reuse, which would hide the cost of the connections.
+    """
 
     name: str = "idle-1000"
     title: str = "1,000 idle connections"
@@ -69,7 +72,7 @@ def _hold(process: Process, options: Options) -> Measured:
 
 
 def _connect(process: Process, count: int, stack: ExitStack) -> None:
-    """As clients do: the first request asks what the other side can."""
+    """Open connections like clients do, starting with ApiVersions."""
     for _ in range(count):
         wire = stack.enter_context(Wire(process.port))
         wire.ask(ApiVersionsRequest(client_software_name="bench", client_software_version="1"), API_VERSIONS_VERSION)
@@ -77,7 +80,7 @@ def _connect(process: Process, count: int, stack: ExitStack) -> None:
 
 @dataclass(frozen=True)
 class ActiveConnections:
-    """One small request on each at any time."""
+    """A thousand connections with one small request in flight on each."""
 
     load: Produce
     name: str = "active-1000"

@@ -1,4 +1,4 @@
-"""A member of a consumer group (KIP-848): ConsumerGroupHeartbeat, and the coordinator assigns."""
+"""A member of a consumer group (KIP-848): ConsumerGroupHeartbeat; the coordinator assigns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ConsumerMember:
             await self.beat()
 
     async def beat(self) -> None:
-        """What was assigned and what was given back is said at once, as clients do."""
+        """Send a heartbeat. While not settled, it reports the owned partitions at once, as clients do."""
         request = ConsumerGroupHeartbeatRequest(group_id=self._group, member_id=self.id, member_epoch=self.epoch)
         if self.epoch == JOINING:
             request.rebalance_timeout_ms = REBALANCE_MS

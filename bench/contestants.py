@@ -1,4 +1,4 @@
-"""Who is measured: Headrace, Apache Kafka, and the C ceiling. Each gives a place for a topic and takes it away with its data."""
+"""The contestants: Headrace, Apache Kafka and the C ceiling. Each can create a topic and delete it with its data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headrace.testing.peers import KafkaPeer
 from headrace.testing.processes import LOOPBACK, NodeProcess, free_port
 
 HEADRACE, KAFKA, CEILING = "Headrace", "Kafka", "C ceiling"
-# As Kafka's own start scripts have it.
+# The values of Kafka's start scripts.
 KAFKA_HEAP = (
     "-Xms1G",
     "-Xmx1G",
@@ -36,13 +36,14 @@ KAFKA_HEAP = (
     "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent",
 )
-# For both: rebalances begin at once, and whoever dies is missed as early as consumers of old could ask for.
+# For both servers: rebalances start at once, and dead members time out as early as classic consumers could request.
 GROUP_SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.min.session.timeout.ms": "6000",
     "group.consumer.session.timeout.ms": "6000",
 }
-# Otherwise deleted topics would fill the disk: Kafka looks after 30 s for the first time, and then leaves them for a minute.
+# Deleted topics would fill the disk otherwise: by default Kafka's first check comes after 30 s and deletion a minute
+# later.
 KAFKA_SETTINGS = {"log.segment.delete.delay.ms": "200", "log.initial.task.delay.ms": "500", **GROUP_SETTINGS}
 
 Process = NodeProcess | KafkaPeer
@@ -50,7 +51,7 @@ Process = NodeProcess | KafkaPeer
 
 @dataclass(frozen=True)
 class TlsDoor:
-    """Where a server speaks TLS, beside its plain port, and as whom."""
+    """A server's TLS listener, in addition to its plain port, and its certificate."""
 
     port: int
     certificate: Certificate
@@ -62,11 +63,11 @@ class TlsDoor:
 
 class Spawn(Protocol):
     def __call__(self, directory: Path, tls: TlsDoor | None = None) -> Process:
-        """Not started."""
+        """Return a process that is not started yet."""
 
 
 class Contestant(Protocol):
-    """Whoever a load can be put on."""
+    """A server that can be put under load."""
 
     @property
     def name(self) -> str: ...
@@ -76,7 +77,7 @@ class Contestant(Protocol):
     def pid(self) -> int: ...
     @property
     def tls(self) -> TlsDoor:
-        """CannotRun if it has none."""
+        """Return the TLS listener. Raise CannotRun if there is none."""
 
     def new_producer_id(self) -> tuple[int, int]: ...
     def open_topic(self, name: str, partitions: int) -> None: ...
@@ -85,7 +86,7 @@ class Contestant(Protocol):
 
 
 def spawn_headrace(directory: Path, tls: TlsDoor | None = None) -> NodeProcess:
-    """/metrics is on, as it is for users."""
+    """Return a node process with /metrics enabled, as users run it."""
     settings = {"headrace.http.listener": f"{LOOPBACK}:{free_port()}", **GROUP_SETTINGS}
     if tls is None:
         return NodeProcess(settings, directory=directory)
@@ -124,7 +125,7 @@ def stop_cleanly(process: Process) -> None:
 
 
 class Broker:
-    """A server that is started when it is first needed and then kept, as warm as it gets, until `close`."""
+    """A server that is started when first needed and kept warm until `close`."""
 
     def __init__(self, name: str, directory: Path, spawn: Spawn, certificate: Certificate | None = None) -> None:
         self.name = name
@@ -181,17 +182,17 @@ class Broker:
         wait_until_served(self.wire, name, partitions)
 
     def drop_topic(self, name: str) -> None:
-        """Returns when its files are gone, so that the disk and the page cache are the next one's."""
+        """Delete the topic and wait until its files are gone, to free disk and page cache for the next one."""
         delete_topic(self.wire, name)
         deadline = time.monotonic() + READY_S_MAX
-        own = re.compile(rf"{re.escape(name)}-[0-9]+([.].*)?")  # and not those of a topic whose name begins alike
+        own = re.compile(rf"{re.escape(name)}-[0-9]+([.].*)?")  # excludes topics whose name only starts with this one
         while any(own.fullmatch(path.name) for path in self.process.data_dir.iterdir()):
             if time.monotonic() > deadline:
                 raise BenchFailed(f"{self.name} still has files of {name} after {READY_S_MAX:.0f} s")
             time.sleep(RETRY_S)
 
     def close(self) -> None:
-        """Ends the process, removes the data."""
+        """Kill the process and remove its data."""
         if self._wire is not None:
             self._wire.close()
         if self._process is not None:
@@ -202,7 +203,7 @@ class Broker:
 
 
 class Ceiling:
-    """bench/ceiling.c, a new process for every topic."""
+    """bench/ceiling.c, with a new process for every topic."""
 
     name = CEILING
 

@@ -1,4 +1,4 @@
-"""Topics that are filled once and read many times, by all who take part: the same bytes at every server."""
+"""Topics that are filled once and read many times by all contestants, with the same bytes on every server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DataSet:
         return size if self.codec == Codec.NONE else f"{size}, {self.codec.name.lower()}"
 
     def whole(self, records: int) -> int:
-        """As many records, or somewhat fewer, as make whole batches in all partitions."""
+        """Return `records` rounded down to whole batches in all partitions, at least one batch each."""
         at_once = self.batch_records * PARTITIONS
         return max(1, records // at_once) * at_once
 
@@ -45,11 +45,11 @@ LARGE_ZSTD = DataSet(KIB, 50, Codec.ZSTD)
 
 
 class Shelf:
-    """One filled topic at a time: what is asked for next takes the place of what was asked for before."""
+    """Holds one filled topic at a time; requesting another one replaces it."""
 
     def __init__(self) -> None:
         self._held: tuple[Broker, int, str] | None = (
-            None  # with the number of its process, which may be another one by now
+            None  # with the pid of the server, which may have been restarted since
         )
 
     def topic(self, server: Broker, data: DataSet, records: int) -> str:
@@ -71,7 +71,7 @@ class Shelf:
 
 
 def fill(server: Broker, topic: str, data: DataSet, records: int) -> None:
-    """Partition by partition, so that all have equally many."""
+    """Fill the topic partition by partition, so that all partitions get the same number of records."""
     if records != data.whole(records):
         raise BenchFailed(f"{records} records of {data.title} are not whole batches")
     batch = make_batch(data.batch_records, data.value_bytes, codec=data.codec)
@@ -87,5 +87,5 @@ def fill(server: Broker, topic: str, data: DataSet, records: int) -> None:
 
 
 def end_of(server: Broker, topic: str) -> int:
-    """Of all partitions together."""
+    """Return the sum of the end offsets of all partitions."""
     return sum(end_offset(server.wire, topic, partition) for partition in range(PARTITIONS))

@@ -1,4 +1,4 @@
-"""Fetching what lies in the page cache."""
+"""Fetches from the page cache."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from bench.line import IN_FLIGHT, KIB, Figure, Measured, Options
 from bench.load import Load, Span, run_load
 from bench.produce import produce_load, run_through
 
-FETCH_BATCHES = 16  # a fetch asks for just as many whole batches as make about 1 MB
-SLACK_BYTES = 16  # by which answers may differ besides the records: a length of one to four bytes, absent tags
+FETCH_BATCHES = 16  # batches per fetch, together about 1 MB
+SLACK_BYTES = 16  # by which responses may differ besides the records: a length of one to four bytes, absent tags
 FILL_S_MAX = 60.0
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """A partition for each connection, written before, then read again and again from the page cache."""
+    """Fetches from one partition per connection, written before and read repeatedly from the page cache."""
 
     name: str
     title: str
@@ -29,7 +29,7 @@ class Fetch:
     warm_rounds: int = 1
 
     def prepare(self, contestant: Contestant, topic: str, options: Options) -> Load:
-        """Opens the topic and fills it."""
+        """Create and fill the topic and return the load that reads it."""
         batch = make_batch(records_that_fit(64 * KIB, KIB), KIB)
         fetches = options.fetch_bytes // self.connections // (batch.size * FETCH_BATCHES)
         contestant.open_topic(topic, self.connections)
@@ -45,7 +45,7 @@ class Fetch:
         return Measured({figure.key: getattr(outcome, figure.key) for figure in self.figures}, outcome.as_json())
 
     def _fill(self, contestant: Contestant, topic: str, batch: Batch, fetches: int) -> None:
-        """Partition by partition: in one load the connections would not get equally far."""
+        """Fill partition by partition: in one load, the connections would progress unevenly."""
         for partition in range(self.connections):
             load = produce_load(topic, [batch], 1, IN_FLIGHT)
             load = replace(load, frames=[[produce_frame(topic, partition, batch)]])

@@ -1,6 +1,6 @@
-"""Fetching what was written in transactions, of which some were aborted: all of it, and what a consumer of committed records is given.
+"""Fetches of transactional records, some of them aborted, with read_uncommitted and with read_committed.
 
-Both are sent the same batches; with the committed ones comes a list of what to leave out.
+Both get the same batches; read_committed responses also list the aborted transactions to skip.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from bench.transaction_frames import BlockingProducer
 from bench.wire import READY_S_MAX, BenchFailed, Wire, end_offset
 from headrace.records.control import TransactionMarker, build_marker
 
-RECORDS = 100  # of a transaction, each of 1 KB
-ABORTED_OF = 10  # one of so many; a fetch asks for so many whole transactions, which make about 1 MB
-PRODUCERS = 8  # in turn, so that nobody waits for the end of its own last transaction
-PART_OF_BYTES = 2  # of what the other fetch lines read: to write it, each transaction waits for its marker
+RECORDS = 100  # records of 1 KB per transaction
+ABORTED_OF = 10  # one in this many is aborted; a fetch reads this many whole transactions, about 1 MB
+PRODUCERS = 8  # used in turn, so that none waits for its previous transaction to complete
+PART_OF_BYTES = 2  # divisor of the other fetch lines' bytes: writing is slow, as each transaction waits for its marker
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class FetchCommitted:
 
 
 def fill(wire: Wire, topic: str, transactions: int) -> None:
-    """Each is over before the next one begins, so that offsets can be told: a batch, its marker, the next batch."""
+    """Write the transactions one after the other, so that offsets are known: a batch, its marker, the next batch."""
     producers = [BlockingProducer(wire, f"{topic}-{number}") for number in range(min(PRODUCERS, transactions))]
     batch = make_batch(RECORDS, KIB, 0, 0, transactional=True)
     for number in range(transactions):

@@ -1,4 +1,4 @@
-"""Requests as finished frames, the same bytes for everybody: Produce v9 and Fetch v12, which name topics by name."""
+"""Encoded request frames, the same bytes for every contestant: Produce v9 and Fetch v12, which use topic names."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ FETCH_VERSION = 12
 ACKS = 1
 READ_COMMITTED = 1
 CLIENT_ID = "bench"
-MESSAGE_BYTES_MAX = 1_048_588  # Kafka's default of message.max.bytes
-RECORD_OVERHEAD_MAX = 24  # what a record has besides its value
+MESSAGE_BYTES_MAX = 1_048_588  # Kafka's default for message.max.bytes
+RECORD_OVERHEAD_MAX = 24  # bytes of a record besides its value
 SEED = 20_040_229
-WORDS = 512  # of which compressible values are made
+WORDS = 512  # number of distinct words in compressible values
 WORD_LETTERS = (3, 12)
 
 
@@ -34,7 +34,7 @@ WORD_LETTERS = (3, 12)
 class Batch:
     data: bytes
     records: int
-    plain_size: int  # before it was compressed
+    plain_size: int  # size before compression
 
     @property
     def size(self) -> int:
@@ -70,7 +70,7 @@ def make_batch(
 
 
 def random_values(chance: random.Random, count: int, size: int, codec: Codec) -> list[bytes]:
-    """Of random bytes, as nothing on the way may gain from their likeness; of random words if they are to be compressed."""
+    """Return random bytes, so that no contestant gains from similar values, or random words if they are compressed."""
     if codec == Codec.NONE:
         return [chance.randbytes(size) for _ in range(count)]
     words = _words(chance)
@@ -83,7 +83,7 @@ def _words(chance: random.Random) -> list[bytes]:
 
 
 def _text(chance: random.Random, words: list[bytes], size: int) -> bytes:
-    return b" ".join(chance.choices(words, k=size // WORD_LETTERS[0] + 1))[:size]  # enough, however short they are
+    return b" ".join(chance.choices(words, k=size // WORD_LETTERS[0] + 1))[:size]  # enough even if all words are short
 
 
 def records_that_fit(batch_bytes: int, value_bytes: int) -> int:
@@ -127,7 +127,7 @@ def fetch_frame(topic: str, partition: int, offset: int, bytes_max: int, *, comm
 def fetch_answer(
     topic: str, error_code: int = 0, partition_error_code: int = 0, aborted_transactions: int = 0
 ) -> bytes:
-    """Without records."""
+    """Return an encoded Fetch response without records."""
     aborted = [FetchResponse.AbortedTransaction(0, 0)] * aborted_transactions
     data = FetchResponse.PartitionData(
         error_code=partition_error_code, aborted_transactions=aborted or None, records=b""
@@ -139,11 +139,11 @@ def fetch_answer(
 
 
 def difference(one: bytes, other: bytes) -> int:
-    """Where two answers differ that differ in an error code only: there it stands in every answer."""
+    """Return the position of the error code, given two responses that differ only in it."""
     return next(at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
 
 
-ERROR_MARK = 0x7F7F  # differs from 0 in its first byte
+ERROR_MARK = 0x7F7F  # differs from 0 in the first byte
 
 
 def produce_error_at(topic: str) -> tuple[int, ...]:

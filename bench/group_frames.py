@@ -1,4 +1,4 @@
-"""What is asked of a group coordinator, as finished frames, and waiting until there is one."""
+"""Frames of group coordinator requests and responses, and waiting for the coordinator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
 
 FIND_COORDINATOR_VERSION = 4
 HEARTBEAT_VERSION = 4
-OFFSET_COMMIT_VERSION = 9  # the last one that names topics by name
+OFFSET_COMMIT_VERSION = 9  # the last version with topic names
 OFFSET_FETCH_VERSION = 9
 LOADING = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
 
@@ -28,7 +28,7 @@ _AnsweredPartition = OffsetCommitResponse.OffsetCommitResponsePartition
 
 
 def commit_request(group: str, topic: str, partitions: range, offset: int) -> OffsetCommitRequest:
-    """As a consumer does it that assigns itself."""
+    """Return an OffsetCommit request of a consumer that assigns its own partitions."""
     places = [
         OffsetCommitRequest.OffsetCommitRequestPartition(
             partition_index=index, committed_offset=offset, committed_metadata=""
@@ -72,7 +72,7 @@ def _frame(answer: Any, version: int) -> bytes:
 
 
 def fetch_offset(wire: Wire, group: str, topic: str, partition: int) -> tuple[int, int]:
-    """The error code and the offset that is committed, -1 if none is."""
+    """Return the error code and the committed offset, or -1 if there is none."""
     wanted = OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])
     groups = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=[wanted])]
     (found,) = wire.ask(OffsetFetchRequest(groups=groups), OFFSET_FETCH_VERSION).groups
@@ -82,7 +82,7 @@ def fetch_offset(wire: Wire, group: str, topic: str, partition: int) -> tuple[in
 
 
 def wait_for_coordinator(wire: Wire, groups: list[str], topic: str) -> None:
-    """Returns when all of these groups are answered for; asking for one creates the topic of groups."""
+    """Wait until the coordinators of all groups respond; the first request creates `__consumer_offsets`."""
     deadline = time.monotonic() + READY_S_MAX
     request = FindCoordinatorRequest(key_type=0, coordinator_keys=groups)
     while True:

@@ -1,4 +1,4 @@
-"""The coordinator of groups: commits, heartbeats, and a large group that forms and loses members."""
+"""Group coordinator lines: commits, heartbeats, and a large group that forms and loses members."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bench.members import SESSION_MS, Channel, Crowd, Member, open_channels
 from bench.processes import allow_open_files
 
 CONNECTIONS = 50
-LONG_SESSION_MS = 600_000  # while the load beats in place of the members
+LONG_SESSION_MS = 600_000  # session timeout while the load sends heartbeats in place of the members
 SPARE_FILES = 500
 NO_WORSE = 1.0
 
@@ -105,7 +105,11 @@ def _measured(figures: tuple[Figure, ...], outcome: Outcome) -> Measured:
 
 @dataclass(frozen=True)
 class LargeGroup:
-    """Seen from its members: stable is when all are in one generation, have their share, and every partition is held by one."""
+    """A large group seen from its members.
+
+    It is stable when all members are in one generation and have their share, and every partition is held by exactly one
+    of them.
+    """
 
     name: str
     title: str

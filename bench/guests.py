@@ -1,5 +1,7 @@
-"""Who is measured at a server instead of being one: a client library, an engine. Guests of a line are at the same server, unless it is
-the whole of both that is compared."""
+"""Contestants that use a server instead of being one: client libraries and engines.
+
+They share one server, unless a line compares client and server as a whole.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ CONNECTOR_AT_KAFKA = f"{CONNECTOR} at Kafka"
 
 class Closable(Protocol):
     def close(self) -> None:
-        """May come more than once."""
+        """Release resources. May be called more than once."""
 
 
 class Guest:
-    """As a contestant it is its server, but for the name."""
+    """A client or engine under measurement. As a contestant it delegates to its server, except for the name."""
 
     def __init__(self, name: str, server: Broker, owned: Closable | None = None) -> None:
         self.name = name
@@ -48,16 +50,16 @@ class Guest:
         self.server.drop_topic(name)
 
     def close(self) -> None:
-        """What it brought along; the server is closed by whoever opened it."""
+        """Close what this contestant owns, but not the server."""
         if self._owned is not None:
             self._owned.close()
 
 
 class Hosted(Protocol):
-    """A line whose contestants are guests."""
+    """A line whose contestants are clients of a server."""
 
     def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
-        """In the order of rounds; Headrace's own goes by that name. CannotRun if somebody is missing."""
+        """Return the contestants in the order of rounds, ours named Headrace. Raise CannotRun if one is missing."""
 
 
 def server_named(servers: Mapping[str, Broker], name: str) -> Broker:
@@ -68,5 +70,5 @@ def server_named(servers: Mapping[str, Broker], name: str) -> Broker:
 
 
 def server_suffix(server: str) -> tuple[str, str]:
-    """Of the name and of the title of a line: Headrace goes without saying."""
+    """Return the suffixes of a line's name and title; both are empty for Headrace."""
     return ("", "") if server == HEADRACE else (f"-{server.lower()}", f", at {server}")

@@ -1,4 +1,4 @@
-"""What a line of the benchmark is: something done to a contestant, the figures that come of it, and what they should be."""
+"""A line of the benchmark: what is done to a contestant, and the resulting figures with their goals."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bench.native import WORK
 
 KIB = 1024
 IN_FLIGHT = 5  # max.in.flight.requests.per.connection of Kafka's producer
-RECORDS_PER_EVENT = 25  # for one event of the shop, so many records of 100 B are read elsewhere
-WARM_SHARE = 0.15  # of a round's time goes before it, uncounted
+RECORDS_PER_EVENT = 25  # for each shop event, other lines read this many records of 100 B
+WARM_SHARE = 0.15  # warm-up time before a round, as a share of its time
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a line. Goals are ratios to the other side; for `goal_absolute` the number itself is judged."""
+    """One number of a line. Goals are ratios to the other side; `goal_absolute` applies to the number itself."""
 
     key: str
     title: str
@@ -34,31 +34,31 @@ class Figure:
 class Options:
     seconds: float = 3.0
     work: Path = WORK
-    bytes_max: int = 0  # written by one round; 0: no bound
-    fetch_bytes: int = 256 * 1024 * 1024  # to be fetched: more than a processor's cache, far less than memory
-    filler_bytes_max: int = 40 * 10**9  # written by the line `loop`
+    bytes_max: int = 0  # maximum bytes written per round; 0 means unlimited
+    fetch_bytes: int = 256 * 1024 * 1024  # bytes to fetch: more than a processor's cache, far less than memory
+    filler_bytes_max: int = 40 * 10**9  # maximum bytes written by the line `loop`
     loop_topics: int = 10
     loop_partitions: int = 1000
-    connections: int = 1000  # of the lines about many of them
-    idle_seconds: float = 6.0  # so long nothing is asked: both look after their checkpoints at least every 5 s
-    open_partitions: int = 4  # of the line `open-50g`
-    open_segments: int = 12  # sealed ones, for each of them
-    open_active_bytes: int = 256 * 1024 * 1024  # in the segment behind those, of each
+    connections: int = 1000  # connections of the lines about many of them
+    idle_seconds: float = 6.0  # idle time; both servers check their checkpoints at least every 5 s
+    open_partitions: int = 4  # partitions of the line `open-50g`
+    open_segments: int = 12  # sealed segments per partition
+    open_active_bytes: int = 256 * 1024 * 1024  # size of the active segment of each partition
 
     compaction_records: int = 5_000_000
-    group_members: int = 200  # of the lines about a large group
+    group_members: int = 200  # members of the lines about a large group
     group_partitions: int = 500
     group_deaths: int = 10
-    committed_offsets: int = 1_000_000  # in one shard
-    records: int = 10_000_000  # of 100 bytes that clients and Spark read; of 1 KB a tenth as many
-    shop_rate: int = 1000  # events a second, where they come while queries run
-    shop_seconds: float = 40.0  # for so long
-    shop_warm_seconds: float = 10.0  # of them, which do not count
-    main_job_seconds: float = 60.0  # after its first result its memory is looked at
+    committed_offsets: int = 1_000_000  # offsets in one shard
+    records: int = 10_000_000  # records of 100 bytes that clients and Spark read; a tenth as many for 1 KB
+    shop_rate: int = 1000  # events per second that arrive while queries run
+    shop_seconds: float = 40.0  # how long events arrive
+    shop_warm_seconds: float = 10.0  # part of shop_seconds that does not count
+    main_job_seconds: float = 60.0  # delay between the first result and the memory measurement
 
     @property
     def shop_events(self) -> int:
-        """That queries find in their topics; whole thousands, so that partitions are equally long."""
+        """Number of events in the queries' input topics, in whole thousands so that partitions are equally long."""
         return max(1, self.records // RECORDS_PER_EVENT // 1000) * 1000
 
     @property
@@ -81,14 +81,14 @@ class Line(Protocol):
     def figures(self) -> tuple[Figure, ...]: ...
     @property
     def against(self) -> tuple[str, ...]:
-        """Besides Headrace."""
+        """Return the names of the other contestants, besides Headrace."""
 
     @property
     def alone(self) -> bool:
-        """No other server may run meanwhile, not even idle; the line starts its own."""
+        """Whether no other server may run meanwhile, not even idle; the line then starts its own."""
 
     @property
     def warm_rounds(self) -> int:
-        """The first so many do not count."""
+        """Number of initial rounds that do not count."""
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured: ...

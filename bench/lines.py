@@ -1,4 +1,7 @@
-"""All lines with their goals, in the order in which they run. Each chapter is played and published by itself: a whole run takes an hour."""
+"""All lines with their goals, in execution order.
+
+Each chapter runs and is published separately: a full run takes an hour.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""A load and what came of it. The generator is a small C program (load.c), so that on few cores the server is what is measured;
-without a C compiler its Python twin does the same, and is then the slower side."""
+"""Loads and their outcomes.
+
+The generator is a small C program (load.c), so that on few cores the server is the bottleneck. Without a C compiler a
+Python fallback does the same, but is then the slower side.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from pathlib import Path
 from bench import native
 from bench.wire import BenchFailed
 
-SLACK_S = 60.0  # beside the time of the load itself, before it counts as hung
+SLACK_S = 60.0  # time beyond that of the load itself before it counts as hung
 ANSWER_BYTES_MIN = 9
 ANSWER_BYTES_MAX = 1 << 30
 _CONNECTION = struct.Struct("<I")
@@ -22,20 +25,20 @@ _CONNECTION = struct.Struct("<I")
 
 @dataclass(frozen=True)
 class Load:
-    frames: list[list[bytes]]  # for each connection, sent in turn again and again
+    frames: list[list[bytes]]  # frames for each connection, sent repeatedly in turn
     in_flight: int
-    payload_bytes: int  # bytes of record batches that a request brings or fetches
-    error_at: tuple[int, ...]  # where in an answer the int16 stand that must be 0
+    payload_bytes: int  # bytes of record batches in a request or its response
+    error_at: tuple[int, ...]  # positions in a response of int16 error codes that must be 0
     response_min: int = ANSWER_BYTES_MIN
     response_max: int = ANSWER_BYTES_MAX
-    batch_at: int = -1  # where in a frame the batch of an idempotent producer begins
-    records: int = 0  # by which its sequence goes on
-    tls: Path | None = None  # the certificate that the server must show; None: in the clear
+    batch_at: int = -1  # position in a frame of an idempotent producer's batch
+    records: int = 0  # increment of its sequence number per batch
+    tls: Path | None = None  # the certificate that the server must present; None for plaintext
 
 
 @dataclass(frozen=True)
 class Span:
-    """How long, and how much at most: beyond `bytes_max` (0: no bound) a round ends early."""
+    """Duration and volume of a load: beyond `bytes_max` (0 means unlimited) a round ends early."""
 
     seconds: float
     warm: float = 0.0
@@ -45,8 +48,8 @@ class Span:
 @dataclass(frozen=True)
 class Outcome:
     seconds: float
-    responses: int  # within the time
-    all_responses: int  # with the warm-up and the last ones, that came after the time
+    responses: int  # responses within the measured time
+    all_responses: int  # including the warm-up and the last ones, which arrive after the measured time
     errors: int
     first_error: int
     p50_us: float
@@ -55,7 +58,7 @@ class Outcome:
     max_us: float
     server_cpu_s: float
     client_cpu_s: float
-    tls: str = ""  # version and cipher suite, if any
+    tls: str = ""  # TLS version and cipher suite, if any
     payload_bytes: int = 0
 
     @property
@@ -98,7 +101,7 @@ def arguments(load: Load, port: int, pid: int, span: Span, frames: Path) -> list
 
 
 class Running:
-    """A load under way in a process of its own; `outcome` waits for its end."""
+    """A load running in a separate process; `outcome` waits for it to end."""
 
     def __init__(self, load: Load, port: int, pid: int, span: Span) -> None:
         self._load = load
@@ -115,11 +118,11 @@ class Running:
         )
 
     def stop(self) -> None:
-        """Its time is over now."""
+        """End the load early."""
         self._process.terminate()
 
     def outcome(self) -> Outcome:
-        """BenchFailed if the load broke off, or an answer had an error."""
+        """Wait for the load and return its outcome. Raise BenchFailed if it fails or a response has an error."""
         with self._frames:
             try:
                 out, said = self._process.communicate(timeout=self._seconds)

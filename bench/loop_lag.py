@@ -1,4 +1,4 @@
-"""How late the event loop of a node gets while the page cache is filled at full speed and thousands of partitions are created."""
+"""Event loop lag of a node while the page cache is filled at full speed and thousands of partitions are created."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class LoopLag:
 
 
 def quantile(cumulative: dict[float, float], share: float) -> float:
-    """The upper bound of the bucket that holds this share."""
+    """Return the upper bound of the bucket that contains this quantile."""
     total = max(cumulative.values(), default=0.0)
     if total <= 0:
         raise BenchFailed("the node measured no lag at all")
@@ -90,7 +90,7 @@ def quantile(cumulative: dict[float, float], share: float) -> float:
 
 
 def lag_buckets(process: Process) -> dict[float, float]:
-    """How often the loop was at most so late, since the start; at the place that the node itself announces."""
+    """Return the cumulative lag histogram since the start, from the metrics URL that the node announces."""
     words = getattr(process, "announcement", "").split()
     url = next(word for word in words if word.startswith("http://")).replace("localhost", LOOPBACK)
     with urllib.request.urlopen(url, timeout=30) as answer:

@@ -1,4 +1,4 @@
-"""Facts about the machine that a figure cannot be read without."""
+"""Facts about the machine that are needed to interpret the figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headrace.records.kernel import COMPILED
 
-WRITE_SHARE = 0.8  # of what can be dirty before writers are held back
+WRITE_SHARE = 0.8  # share of the dirty memory that the kernel allows before it throttles writers
 
 
 def facts(directory: Path) -> dict[str, str]:
@@ -32,7 +32,7 @@ def _processor() -> str:
 
 
 def _file_system(directory: Path) -> str:
-    """Of the mount that holds the directory: the longest mount point that its path begins with."""
+    """Return the type of the file system that holds the directory: that of the longest matching mount point."""
     path = directory.absolute()
     mounts = [(Path(fields[1]), fields[2]) for line in _lines("/proc/mounts") if len(fields := line.split()) > 2]
     holding = [(len(point.parts), kind) for point, kind in mounts if path.is_relative_to(point)]
@@ -40,8 +40,11 @@ def _file_system(directory: Path) -> str:
 
 
 def bytes_without_throttling() -> int:
-    """How much one round may write. Beyond a share of memory the kernel holds writers back to the speed of the disk, and the
-    faster side of a comparison would meet that first: rounds end before it."""
+    """Return how many bytes one round may write.
+
+    Beyond a share of dirty memory the kernel throttles writers to the speed of the disk. The faster side of a
+    comparison would be throttled first, so rounds end before that.
+    """
     counters = dict(line.split() for line in _lines("/proc/vmstat") if line.startswith("nr_dirty_"))
     try:
         pages = (int(counters["nr_dirty_threshold"]) + int(counters["nr_dirty_background_threshold"])) // 2

@@ -1,4 +1,4 @@
-"""The main job as `make run` starts it once all is installed: how long until its first result can be read, and the memory it takes."""
+"""The main job as started by `make run` after installation: time until its first readable result, and memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from headrace.testing.processes import free_port
 FIRST_RESULT_S_GOAL = 90.0
 MEMORY_MB_GOAL = 200.0
 FIRST_RESULT_S_MAX = 300.0
-END_S_MAX = 180.0  # it ends its processes one after the other
+END_S_MAX = 180.0  # it stops its processes one after the other
 PAUSE_S = 0.02
 LOOK_S = 0.5
 LOG_SHOWN_CHARACTERS = 3000
@@ -40,14 +40,14 @@ MEGABYTE = 1e6
 
 @dataclass(frozen=True)
 class MainJobSeen:
-    first_result_s: float  # from the start of its process
-    small_bytes: int  # of node and generator
+    first_result_s: float  # seconds since the start of its process
+    small_bytes: int  # memory of node and generator
     all_bytes: int
     processes: int
 
 
 class MainJob:
-    """In a folder of its own. What it starts is in its register, or below that in the tree of processes."""
+    """The main job in a fresh folder. Its processes are in its register, or are descendants of those."""
 
     def __init__(self, folder: Path, rate: float) -> None:
         self._folder = folder
@@ -79,13 +79,13 @@ class MainJob:
             self._process.kill()
             self._process.wait(END_S_MAX)
         finally:
-            for one in self._register.left().values():  # each the first of a session of its own
+            for one in self._register.left().values():  # each leads a separate session
                 with suppress(ProcessLookupError):
                     os.killpg(one.pid, signal.SIGKILL)
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def first_result_s(self) -> float:
-        """When it has come."""
+        """Wait for the first result and return its time in seconds since the start."""
         deadline = self._began + FIRST_RESULT_S_MAX
         self._wait_for_topics(deadline)
         with TopicReader(self._port, *RESULTS, partitions=PARTITIONS) as reader:
@@ -94,14 +94,14 @@ class MainJob:
             return time.monotonic() - self._began
 
     def watch(self, seconds: float) -> None:
-        """That it goes on for so long."""
+        """Check for this many seconds that the job keeps running."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._check(end + LOOK_S)
             time.sleep(LOOK_S)
 
     def memory(self, first_result_s: float) -> MainJobSeen:
-        """Resident memory now, process by process: what they share counts for each."""
+        """Return current resident memory, summed by process: shared pages count for each."""
         import psutil
 
         assert self._process is not None
@@ -139,7 +139,7 @@ class MainJob:
 
 
 class MainJobRuns:
-    """Both lines tell of the same runs: what the first has seen is kept for the second."""
+    """Runs of the main job that both lines share: a run measured for one line is kept for the other."""
 
     def __init__(self) -> None:
         self._kept: list[MainJobSeen] = []
@@ -153,7 +153,7 @@ class MainJobRuns:
         return seen
 
     def kept(self, options: Options) -> MainJobSeen:
-        """One that the other line has not asked for is played now."""
+        """Return the oldest kept run, playing one if there is none."""
         if not self._kept:
             self.play(options)
         return self._kept.pop(0)

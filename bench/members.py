@@ -1,6 +1,7 @@
-"""Members of one group, each on a connection of its own, driven by one asyncio program: what both protocols have in common.
+"""Members of one group, each on its own connection, driven by one asyncio program; shared by both protocols.
 
-A member beats often, so that it hears soon of a rebalance: what is measured is the coordinator, not how seldom it is asked.
+A member sends heartbeats often, so that it learns of a rebalance soon: the benchmark measures the coordinator, not the
+heartbeat interval.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ REBALANCE_MS = 60_000
 BEAT_S = 0.2
 STABLE_S_MAX = 120.0
 LOOK_S = 0.005
-CONNECTS_AT_ONCE = 20  # a listen queue of 50 that overflows costs a second
+CONNECTS_AT_ONCE = 20  # overflowing the listen queue of 50 costs a second
 
 
 class Channel:
-    """One connection, one request at a time."""
+    """One connection with one request at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -48,13 +49,13 @@ class Channel:
 
 
 class Member(Protocol):
-    epoch: int  # the generation, or the member's epoch, in which it holds what it holds
-    held: Sequence[int]  # partitions of the one topic
-    settled: bool  # it has nothing to ask and nothing to give back
+    epoch: int  # the generation or member epoch of its assignment
+    held: Sequence[int]  # partitions of the only topic
+    settled: bool  # it has nothing to request and nothing to revoke
     alive: bool
 
     async def live(self) -> None:
-        """Until it is not alive any more."""
+        """Send requests until `alive` is false."""
 
     async def beat(self) -> None: ...
     async def leave(self) -> None: ...
@@ -70,7 +71,7 @@ async def open_channels(port: int, count: int) -> list[Channel]:
 
 
 class Crowd:
-    """Members that live until they are told otherwise."""
+    """The members of one group and their tasks."""
 
     def __init__(self, members: Sequence[Member], partitions: int) -> None:
         self.members = list(members)
@@ -82,8 +83,11 @@ class Crowd:
             self._lives[id(member)] = asyncio.create_task(member.live())
 
     async def until_stable(self, after: int = -1) -> None:
-        """All members in one epoch later than `after`, each with its share, each partition held by one of them. BenchFailed if that takes
-        too long, or one of them fails."""
+        """Wait until the group is stable. Raise BenchFailed if that takes too long or a member fails.
+
+        It is stable when all members are in one epoch later than `after`, each has its share, and each partition is
+        held by exactly one of them.
+        """
         deadline = time.monotonic() + STABLE_S_MAX
         while not self._is_stable(after):
             for life in self._lives.values():
@@ -102,7 +106,7 @@ class Crowd:
         return sorted(index for one in self.members for index in one.held) == list(range(self._partitions))
 
     async def let_die(self, count: int) -> None:
-        """They beat once more and are never heard of again; returns at the moment from which they are missed."""
+        """Let members send a last heartbeat and close their connections; their session timeouts start on return."""
         dying, self.members = self.members[-count:], self.members[:-count]
         await self._stop(dying)
         await asyncio.gather(*(member.beat() for member in dying))
@@ -110,7 +114,7 @@ class Crowd:
             member.close()
 
     async def stop(self) -> None:
-        """Nobody beats any more, for whoever beats in their place."""
+        """Stop all members, so that a load can send their heartbeats instead."""
         await self._stop(self.members)
 
     async def leave(self) -> None:
@@ -118,7 +122,7 @@ class Crowd:
         await asyncio.gather(*(member.leave() for member in self.members))
 
     async def _stop(self, members: Sequence[Member]) -> None:
-        """Each of them ends its last conversation."""
+        """Stop these members after their pending requests."""
         for member in members:
             member.alive = False
         await asyncio.gather(*(self._lives.pop(id(member)) for member in members if id(member) in self._lives))

@@ -1,8 +1,9 @@
-"""Memory that the page cache can grow into at its real cost.
+"""Reserved memory that the page cache can grow into at its real cost.
 
-A virtual machine may give free memory back to its host (free page reporting, in blocks of 2 MiB and more); using it again then costs
-ten times what the write itself does, at random. One page held in every 2 MiB keeps the rest of a region free for the page cache,
-but in blocks too small to be given back. Seen where this was written: 0.2 CPU s/GB with it, 0.2 to 2.4 without.
+A virtual machine may return free memory to its host (free page reporting, in blocks of 2 MiB and more). Using it again
+then costs ten times as much as the write itself, at random. Holding one page in every 2 MiB keeps the rest of a region
+free for the page cache, but in blocks too small to be returned. Measured on the development machine: 0.2 CPU s/GB with
+it, 0.2 to 2.4 without.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import mmap
 import os
 
 BLOCK = 2 * 1024 * 1024
-AVAILABLE_SHARE = 0.5  # never more than this of what is free now
+AVAILABLE_SHARE = 0.5  # maximum share of the free memory to reserve
 
 
 def hold_memory(size: int) -> mmap.mmap:
-    """Touches about `size` bytes and frees nearly all of them; they stay usable until the returned map is closed."""
+    """Touch about `size` bytes and free nearly all of them; they stay usable until the returned map is closed."""
     size = max(1, min(size, int(_available() * AVAILABLE_SHARE)) // BLOCK) * BLOCK
     region = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     region.madvise(mmap.MADV_NOHUGEPAGE)

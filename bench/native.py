@@ -1,4 +1,4 @@
-"""The C programs of the benchmark, compiled when they are first needed."""
+"""The C programs of the benchmark, compiled when first needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = HERE.parent
 WORK = ROOT / ".work" / "bench"
 COMPILE_S_MAX = 60.0
 FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror")
-# Name: source, and what the compiler is told besides.
+# Name: source file and additional compiler arguments.
 PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ceiling": ("ceiling.c", ()),
     "load": ("load.c", ()),
@@ -31,7 +31,7 @@ def compiler() -> str | None:
 
 @cache
 def has_openssl() -> bool:
-    """Whether a C program can be made with it."""
+    """Return whether C programs can be compiled and linked with OpenSSL."""
     cc = compiler()
     command = [str(cc), "-x", "c", "-", "-o", os.devnull, "-lssl", "-lcrypto"]
     return cc is not None and _succeeds(command, _WITH_OPENSSL)
@@ -43,7 +43,7 @@ def _succeeds(command: list[str], given: str) -> bool:
 
 @cache
 def program(name: str) -> Path | None:
-    """The program of that name, or None where it cannot be made: no C compiler, or no OpenSSL for it."""
+    """Return the path of the compiled program, or None without a C compiler or the OpenSSL it needs."""
     cc = compiler()
     source, options = PROGRAMS[name]
     if cc is None or ("-lssl" in options and not has_openssl()):

@@ -1,4 +1,4 @@
-"""From the start of a process to the first acknowledged records, on a directory with 50 GB in it: after a clean stop, and after kill -9."""
+"""Time from process start to first acknowledged records with 50 GB on disk, after a clean stop and after kill -9."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OpenLarge:
 
 
 def _make_empty(contestant: Broker, directory: Path, partitions: int) -> None:
-    """The topic, made by the server itself and left by a clean stop."""
+    """Let the server create the topic and stop cleanly."""
     process = contestant.spawn(directory.absolute())
     try:
         process.start()
@@ -67,7 +67,8 @@ def _open_twice(contestant: Broker, directory: Path, options: Options) -> Measur
     try:
         clean = start_to_first_record(process, TOPIC, partitions)
         process.kill()
-        # A roll syncs what is sealed, and little else does: in a long life this is where a kill finds the recovery point.
+        # Rolling syncs the sealed segments, and little else syncs: in a long-running server, a kill finds the recovery
+        # point here.
         bases = {partition: made.active_base for partition, made in planted.items()}
         write_checkpoints(data_dir, TOPIC, bases, ends)
         killed = start_to_first_record(process, TOPIC, partitions)

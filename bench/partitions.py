@@ -1,4 +1,4 @@
-"""Ten thousand partitions on one node: made, left alone, found again by a new process."""
+"""Ten thousand partitions on one node: created, idle, and reopened by a new process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.probe import start_to_first_record
 from bench.processes import allow_open_files, idle_percent, rss_bytes
 from bench.wire import Wire, create_topic, wait_until_served
 
-FILES_PER_PARTITION = 1  # Kafka's: the log itself; its indexes are mapped and closed
+FILES_PER_PARTITION = 1  # for Kafka: the log itself; its indexes are mapped and closed
 SPARE_FILES = 1000
 SETTLE_S = 3.0
 
@@ -30,7 +30,7 @@ class ManyPartitions:
     against: tuple[str, ...] = (KAFKA,)
     alone: bool = True
     warm_rounds: int = 0
-    rounds_max: int = 1  # of minutes, most of them Kafka's
+    rounds_max: int = 1  # a round takes minutes, most of them Kafka's
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
         assert isinstance(contestant, Broker)
@@ -68,7 +68,7 @@ class ManyPartitions:
 
 
 def create_and_wait(port: int, names: list[str], partitions: int) -> float:
-    """Seconds until all of them are served; the requests are answered long before."""
+    """Return the seconds until all partitions are served, which is long after the responses."""
     began = time.monotonic()
     with Wire(port) as wire:
         for name in names:

@@ -1,4 +1,4 @@
-"""From an event to its result: when an order's record was made, and when its enriched row could be read."""
+"""Latency of the pipeline: from the creation of an order's record until its enriched row can be read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOWN_MAX = 3
 
 
 def arrivals(reader: TopicReader, orders: int, seconds_max: float) -> dict[int, float]:
-    """When each of so many orders could be read for the first time, in ms since the epoch, by their ids; fewer if time runs out."""
+    """Return when each order could first be read, in ms since the epoch, by order id; fewer if time runs out."""
     found: dict[int, float] = {}
     deadline = time.monotonic() + seconds_max
     while len(found) < orders and time.monotonic() < deadline:
@@ -28,7 +28,7 @@ def arrivals(reader: TopicReader, orders: int, seconds_max: float) -> dict[int, 
 
 
 def order_times(port: int) -> dict[int, float]:
-    """When the records of orders were made, in ms since the epoch, by the ids of the orders."""
+    """Return when the records of orders were created, in ms since the epoch, by order id."""
     from confluent_kafka import TIMESTAMP_CREATE_TIME
 
     found: dict[int, float] = {}
@@ -42,7 +42,10 @@ def order_times(port: int) -> dict[int, float]:
 
 
 def latencies(made: Mapping[int, float], arrived: Mapping[int, float], warm_ms: float) -> list[float]:
-    """In ms, of the orders that were made when the first one was so long ago; BenchFailed unless every order has its row."""
+    """Return the latencies in ms of the orders created at least `warm_ms` after the first one.
+
+    Raise BenchFailed unless every order has its row and some orders count.
+    """
     lost = sorted(made.keys() - arrived.keys())
     if lost or not made:
         raise BenchFailed(f"{len(lost)} of {len(made)} orders have not come out, such as {lost[:SHOWN_MAX]}")
@@ -54,5 +57,5 @@ def latencies(made: Mapping[int, float], arrived: Mapping[int, float], warm_ms: 
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The least of the values that is not below so large a share of them."""
+    """Return the nearest-rank percentile: the smallest value with at least this share of values at or below it."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

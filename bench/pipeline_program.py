@@ -1,7 +1,7 @@
-"""The pipeline of the main job's shop in a warm driver of Spark: `python -m bench.pipeline_program FORMAT`.
+"""The shop pipeline of the main job in a warm Spark driver: `python -m bench.pipeline_program FORMAT`.
 
-With `headrace` the product builds and starts it. With `kafka` sources and sinks are written by hand, as users of Spark's own connector do,
-around the same SQL, with the same schemas, watermarks, bounds of batches, state store and trigger.
+With `headrace` the product builds and starts it. With `kafka` the sources and sinks are hand-written, as users of
+Spark's own connector do, around the same SQL, with the same schemas, watermarks, batch limits, state store and trigger.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ BOOTSTRAP = "kafka.bootstrap.servers"
 class ShopJob:
     doing: str
     bootstrap: str = ""
-    checkpoint: str = ""  # a folder that is not there yet
-    suffix: str = ""  # of the topics of results
+    checkpoint: str = ""  # a folder that does not exist yet
+    suffix: str = ""  # suffix of the result topics
 
 
 @dataclass(frozen=True)
 class ShopDone:
-    seconds: float  # from the definition to the end of the last query
-    rows_read: int  # by all queries together; the table that orders are joined with is read for each batch
+    seconds: float  # seconds from loading the definition to the end of the last query
+    rows_read: int  # rows read by all queries; the table that orders are joined with is read for each batch
 
 
 class ShopQueries:
@@ -48,7 +48,7 @@ class ShopQueries:
         self._running: list[StreamingQuery] = []
 
     def to_the_end(self, job: ShopJob) -> Mapping[str, object]:
-        """Of what is in the topics now, with all queries at once."""
+        """Run all queries at once up to the current end of their topics."""
         began = time.perf_counter()
         self._start(job, {"trigger": AVAILABLE_NOW})
         try:
@@ -58,12 +58,12 @@ class ShopQueries:
             self._stop_all()
 
     def start(self, job: ShopJob) -> Mapping[str, object]:
-        """Under the definition's own trigger, until they are stopped."""
+        """Start the queries with the definition's own trigger; they run until stopped."""
         self._start(job, {})
         return {"queries": len(self._running)}
 
     def stop(self, job: ShopJob) -> Mapping[str, object]:
-        """Whatever had ended before says why."""
+        """Stop the queries. Raise RuntimeError with the reason if one had already ended."""
         ended = [query for query in self._running if not query.isActive]
         batches = {str(query.name): int(query.lastProgress["batchId"]) for query in self._running if query.lastProgress}
         self._stop_all()
@@ -86,7 +86,7 @@ class ShopQueries:
 
 
 def shop_pipeline(job: ShopJob, overrides: Mapping[str, str]) -> Pipeline:
-    """The definition that the main job runs, with results in topics of this job's own."""
+    """Return the main job's definition with result topics specific to this job."""
     from headrace.pipelines.definitions import load
 
     file = Path(str(files("headrace.demo") / "pipeline" / "shop.yaml"))
@@ -107,7 +107,7 @@ def begin_ours(pipeline: Pipeline, spark: SparkSession, started: Started) -> Non
         started(query)
 
 
-# --- by hand, with Spark's own connector
+# --- hand-written, with Spark's own connector
 
 
 def begin_connectors(pipeline: Pipeline, spark: SparkSession, started: Started) -> None:
@@ -164,7 +164,7 @@ def answering_shop_jobs(spark: SparkSession, data_format: str) -> Answering:
 
 
 def session_conf(data_format: str) -> Mapping[str, str]:
-    """What the product's own driver sets for checkpoints in folders; Spark's connector has Spark's defaults."""
+    """Return the settings that the product's driver uses for checkpoints in folders, or none for Spark's connector."""
     from headrace.pipelines.runner.checkpoint_files import local_checkpoint_conf
 
     return local_checkpoint_conf() if data_format == HEADRACE_FORMAT else {}

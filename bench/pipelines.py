@@ -1,4 +1,4 @@
-"""The main job's pipeline, from topics into topics: on Headrace, exactly once, and with Spark's own connector on Kafka, at least once."""
+"""The main job's pipeline: on Headrace, exactly once, and with Spark's own connector on Kafka, at least once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headrace.testing.spark_connector import connector_missing
 
 PROGRAM = ("-m", "bench.pipeline_program")
 NO_WORSE = 1.0
-LATE_S_MAX = 120.0  # after the last event the last result is there
+LATE_S_MAX = 120.0  # maximum delay of the last result after the last event
 MEGABYTE = 1e6
 ROWS_FIGURES = (
     Figure("rows_per_s", "rows/s", True, goal=NO_WORSE),
@@ -41,7 +41,7 @@ LATENCY_FIGURES = (
 
 
 class ShopEngines:
-    """A driver for each side, for both lines, and the shop's topics at its server."""
+    """A driver for each side, used by both lines, and the shop's topics on its server."""
 
     def __init__(self) -> None:
         self._servers = {HEADRACE: HEADRACE, CONNECTOR_AT_KAFKA: KAFKA}
@@ -62,7 +62,7 @@ class ShopEngines:
 
 @dataclass(frozen=True)
 class ShopLine:
-    """Ours against Spark's connector at Kafka, both warm."""
+    """A line that compares Headrace with Spark's connector on Kafka, both warm."""
 
     engines: ShopEngines = field(repr=False)
     against: tuple[str, ...] = (CONNECTOR_AT_KAFKA,)
@@ -75,13 +75,13 @@ class ShopLine:
 
 @dataclass(frozen=True)
 class PipelineRows(ShopLine):
-    warm_rounds: int = 3  # of some twenty seconds each: Java compiles for a minute
+    warm_rounds: int = 3  # about twenty seconds each: the JVM compiles for a minute
     name: str = "pipeline-rows"
     title: str = "the shop's three queries at once over filled topics, AvailableNow, exactly once against at least once"
     figures: tuple[Figure, ...] = ROWS_FIGURES
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
-        """A row is an event of the shop, whichever queries read it."""
+        """Measure rows per second, where a row is an event of the shop no matter how many queries read it."""
         assert isinstance(contestant, Guest)
         driver, server, events = self.engines.drivers[contestant.name], contestant.server, options.shop_events
         driver.start(options.work)

@@ -1,7 +1,7 @@
-"""Fifty gigabytes that take one: a partition whose sealed segments are holes between a first and a last batch.
+"""Fifty gigabytes of log that take up one: the sealed segments are sparse between their first and last batch.
 
-Both servers look at a sealed segment only at its ends and into its indexes; the segment behind them is whole, because after a crash
-every batch of it is checked. Files, names and checkpoints are what either of them leaves behind.
+Both servers read only the ends and the indexes of a sealed segment. The active segment is complete, because every batch
+of it is checked after a crash. Files, names and checkpoints are those that either server leaves behind.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headrace.storage.producer_snapshots import encode_snapshot
 SEGMENT_BYTES = 1 << 30  # log.segment.bytes
 BATCH_BYTES = 64 * 1024
 VALUE_BYTES = 1024
-WRITE_BATCHES = 64  # at a time
+WRITE_BATCHES = 64  # batches per write
 _OFFSET = Struct(">q")
 _EPOCH_AT = 12
 _EPOCH = Struct(">i")
@@ -45,7 +45,7 @@ class Planted:
 
 
 def plant_partition(directory: Path, segments: int, active_bytes: int) -> Planted:
-    """In place of what lies in the directory of an empty partition: so many sealed segments, and an active one of so many bytes."""
+    """Replace the log files of an empty partition with sealed segments and an active one of `active_bytes`."""
     for path in directory.iterdir():
         if path.suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             path.unlink()
@@ -65,14 +65,17 @@ def plant_partition(directory: Path, segments: int, active_bytes: int) -> Plante
 
 
 def write_checkpoints(data_dir: Path, topic: str, recovery_points: Mapping[int, int], ends: Mapping[int, int]) -> None:
-    """By partition. The high watermark is the log end: there is no other replica."""
+    """Write recovery points and high watermarks by partition.
+
+    The high watermark is the log end because there is no other replica.
+    """
     for name, offsets in ((RECOVERY_POINT_CHECKPOINT, recovery_points), (HIGH_WATERMARK_CHECKPOINT, ends)):
         entries = {TopicPartition(topic, partition): offset for partition, offset in offsets.items()}
         (data_dir / name).write_bytes(encode_offsets(entries))
 
 
 def _at_offset(batch: Batch, offset: int) -> bytes:
-    """Offset and leader epoch lie outside the checksum."""
+    """Return the batch with this offset and leader epoch 0; both are outside the checksum."""
     data = bytearray(batch.data)
     _OFFSET.pack_into(data, 0, offset)
     _EPOCH.pack_into(data, _EPOCH_AT, 0)
@@ -100,12 +103,15 @@ def _plant_active(directory: Path, base: int, batch: Batch, batches: int) -> Non
             some = range(number, min(number + WRITE_BATCHES, batches))
             file.write(b"".join(_at_offset(batch, base + one * batch.records) for one in some))
         file.flush()
-        os.fdatasync(file.fileno())  # nobody's start shall pay for it
+        os.fdatasync(file.fileno())  # so that no server's start pays for the writeback
     _plant_indexes(directory, base, batch, batches)
 
 
 def _plant_indexes(directory: Path, base: int, batch: Batch, batches: int) -> None:
-    """An entry for each batch but the first, as batches larger than index.interval.bytes get them; records of one age get one time."""
+    """Write an offset index entry for each batch but the first, and a single time index entry.
+
+    Batches larger than index.interval.bytes get one offset entry each, and all records have the same timestamp.
+    """
     entries = (_INDEX_ENTRY.pack((number + 1) * batch.records - 1, number * batch.size) for number in range(1, batches))
     (directory / segment_name(base, INDEX_SUFFIX)).write_bytes(b"".join(entries))
     times = _TIME_ENTRY.pack(read_header(batch.data).max_timestamp, batch.records - 1)

@@ -1,4 +1,4 @@
-"""The ratios as bars on a logarithmic axis, each with its goal."""
+"""A plot of the ratios as bars on a logarithmic axis, each with its goal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that waits for its broker and sends the first record that is acknowledged: how long a start takes, seen from outside."""
+"""Start-up time seen by a client that waits for its broker and sends the first acknowledged record."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PROBE_S = 0.005
 
 @dataclass(frozen=True)
 class FirstRecords:
-    seconds: float  # from the start of the process until the last of the partitions had acknowledged one
-    offsets: list[int]  # which they were given, partition by partition
+    seconds: float  # seconds from process start until every partition has acknowledged a record
+    offsets: list[int]  # offsets of these records, by partition
 
 
 def start_to_first_record(
     process: Process, topic: str, partitions: Sequence[int] = (0,), *, create: bool = False
 ) -> FirstRecords:
-    """Starts the process, and leaves it running if all goes well."""
+    """Start the process and wait for a record in each partition; the process keeps running on success."""
     probe = _FirstRecord(process.port, topic, partitions, create=create)
     began = time.monotonic()
     probe.start()
@@ -39,7 +39,7 @@ def start_to_first_record(
     finally:
         probe.give_up = True
         if probe.acknowledged_at is None:
-            process.kill()  # which also ends a wait for an answer
+            process.kill()  # also ends a wait for a response
         probe.join()
     if probe.acknowledged_at is None:
         raise BenchFailed(f"nothing was acknowledged within {READY_S_MAX:.0f} s of the start")
@@ -47,7 +47,7 @@ def start_to_first_record(
 
 
 class _FirstRecord(threading.Thread):
-    """What a producer does that waits for its broker: connect, ask for the topic (which may create it), send."""
+    """A producer that waits for its broker: it connects, requests metadata (which may create the topic) and sends."""
 
     def __init__(self, port: int, topic: str, partitions: Sequence[int], *, create: bool) -> None:
         super().__init__(daemon=True)
@@ -73,7 +73,7 @@ class _FirstRecord(threading.Thread):
             time.sleep(PROBE_S)
 
     def _produce(self, wire: Wire, partition: int) -> int:
-        """The offset that the record was given."""
+        """Write one record and return its offset."""
         batch = memoryview(make_batch(1, 100).data)
         data = ProduceRequest.PartitionProduceData(index=partition, records=batch)
         topic = ProduceRequest.TopicProduceData(name=self._topic, partition_data=[data])

@@ -1,4 +1,4 @@
-"""What the kernel knows of a process: its memory, its time; and how many files one may have open."""
+"""Memory and CPU time of a process, and the limit of open files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.wire import BenchFailed, CannotRun
 
-_SCHEDULER_CLOCK = 2  # CPUCLOCK_SCHED: to the nanosecond, where /proc/<pid>/stat counts in hundredths of a second
+_SCHEDULER_CLOCK = 2  # CPUCLOCK_SCHED: nanosecond resolution, where /proc/<pid>/stat has hundredths of a second
 
 
 def rss_bytes(pid: int) -> int:
@@ -19,19 +19,19 @@ def rss_bytes(pid: int) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of all its threads."""
+    """Return user and system time of all its threads."""
     return time.clock_gettime((~pid << 3) | _SCHEDULER_CLOCK)
 
 
 def idle_percent(pid: int, seconds: float) -> float:
-    """Of one core, while nothing is asked of it for so long."""
+    """Return the CPU usage of an idle process over this time, in percent of one core."""
     began, before = time.monotonic(), cpu_seconds(pid)
     time.sleep(seconds)
     return (cpu_seconds(pid) - before) / (time.monotonic() - began) * 100
 
 
 def allow_open_files(wanted: int) -> None:
-    """For us and the processes that we start from now on; CannotRun if the hard limit is below."""
+    """Raise the soft limit for this process and its future children. Raise CannotRun if the hard limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < wanted:
         raise CannotRun(f"{wanted} files would have to be open, ulimit -n allows {hard}")

@@ -1,4 +1,4 @@
-"""Producing: throughput, latency, and the memory that is left behind."""
+"""Produce lines: throughput, latency, and memory afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.records.compression import Codec
 
 
 def produce_load(topic: str, batches: list[Batch], partitions: int, in_flight: int) -> Load:
-    """One connection a batch, partitions in turn."""
+    """Return a load with one connection per batch, with partitions assigned in turn."""
     answer_bytes = len(produce_answer(topic))
     return Load(
         frames=[[produce_frame(topic, number % partitions, batch)] for number, batch in enumerate(batches)],
@@ -25,7 +25,7 @@ def produce_load(topic: str, batches: list[Batch], partitions: int, in_flight: i
 
 
 def run_through(contestant: Contestant, load: Load, span: Span, *, tls: bool) -> Outcome:
-    """By the plain door or by the one with TLS."""
+    """Run the load through the plain listener or the TLS listener."""
     if not tls:
         return run_load(load, contestant.port, contestant.pid, span)
     door = contestant.tls
@@ -50,7 +50,7 @@ class Produce:
     warm_rounds: int = 1
 
     def prepare(self, contestant: Contestant, topic: str, options: Options) -> Load:
-        """Opens the topic."""
+        """Create the topic and return the load."""
         contestant.open_topic(topic, self.partitions)
         if not self.idempotent:
             batch = make_batch(self.records, self.value_bytes, codec=self.codec)
@@ -76,7 +76,7 @@ class Produce:
 
 @dataclass(frozen=True)
 class Memory:
-    """Of the very processes that carried all lines before, after one more load."""
+    """Resident memory of the processes that served all previous lines, after one more load."""
 
     load: Produce
     name: str = "memory"

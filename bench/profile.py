@@ -1,7 +1,8 @@
-"""`python -m bench.profile PATH` (--help names them): where the time of one of our requests goes.
+"""CPU profile of one request: `python -m bench.profile PATH` (--help lists the paths).
 
-The node runs in this process, the load in another. A first run without the profiler tells what a request costs; a second one with
-cProfile tells the shares, which are scaled to that cost. The profiler's own burden falls on calls: small functions look too dear.
+The node runs in this process, the load in another. A first run without the profiler measures the cost of a request. A
+second one with cProfile measures the shares, which are scaled to that cost. The profiler's overhead is per call, so
+small functions look too expensive.
 """
 
 from __future__ import annotations
@@ -46,16 +47,16 @@ PATHS = {
     "transactions": "transactions-10x8",
 }
 TOPIC = "profile"
-IDLE = "method 'poll' of 'select.epoll'"  # mostly waiting, which is no work
+IDLE = "method 'poll' of 'select.epoll'"  # mostly waiting, not work
 ROWS = 25
 WARM_S = 0.3
 BYTES_MAX = 2 * 10**9
 
-Place = tuple[str, int, str]  # as pstats has it: file, line, function
+Place = tuple[str, int, str]  # as in pstats: file, line, function
 
 
 class InProcess:
-    """A contestant that shares its process with whoever measures; its data goes with its directory."""
+    """A contestant in the measuring process; its data is deleted with its directory."""
 
     name = HEADRACE
 
@@ -74,14 +75,14 @@ class InProcess:
             wait_until_served(wire, name, partitions)
 
     def drop_topic(self, name: str) -> None:
-        """With the directory."""
+        """Do nothing: the topic is deleted with the directory."""
 
     def close(self) -> None:
-        """The node is somebody else's."""
+        """Do nothing: the caller owns the node."""
 
 
 async def profile(path: str, seconds: float, directory: Path) -> tuple[float, pstats.Stats]:
-    """CPU µs of one request, and the profile of the loop under the same load."""
+    """Return the CPU time of one request in µs and the profile of the event loop under the same load."""
     port = free_port()
     certificate = make_certificate(directory / "certificate")
     if certificate is None:
@@ -118,7 +119,7 @@ def _prepare(line: Line, contestant: InProcess, seconds: float) -> Callable[[], 
 
 
 def table(cost_us: float, stats: pstats.Stats) -> list[tuple[str, float, float]]:
-    """Function, own µs and µs with all it calls, for one request; the dearest first."""
+    """Return function, own µs and cumulative µs per request, most expensive first."""
     entries: dict[Place, tuple[int, int, float, float, object]] = stats.stats  # type: ignore[attr-defined]
     busy = {place: entry for place, entry in entries.items() if IDLE not in place[2]}
     scale = cost_us / sum(own for _, _, own, _, _ in busy.values())

@@ -1,4 +1,4 @@
-"""What remains of a run: a JSON file with all rounds, and on request the table and the plot in docs/."""
+"""Output of a run: a JSON file with all rounds and, on request, the table and the plot in docs/."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Run:
     when: datetime
     command: str
     machine: dict[str, str]
-    settings: dict[str, str]  # rounds, seconds and the like
+    settings: dict[str, str]  # rounds, seconds and similar
     results: Results
     rows: Sequence[Row]
 
@@ -72,7 +72,7 @@ def generated_part(run: Run, chapter: str) -> str:
 
 
 def write_page(run: Run, chapter: str, page: Path = PAGE) -> None:
-    """Replaces what stands between the chapter's markers; everything else on the page is written by people, or of other runs."""
+    """Replace the text between the chapter's markers, leaving the rest of the page alone."""
     first, last = BEGIN.format(chapter=chapter), END.format(chapter=chapter)
     before, begin, rest = page.read_text().partition(first)
     _, end, after = rest.partition(last)

@@ -1,5 +1,7 @@
-"""load.c in Python, for machines without a C compiler or, for TLS, the headers of OpenSSL: same arguments, same checks, same line of
-JSON; a heavier client."""
+"""Python fallback for load.c, without a C compiler or, for TLS, without OpenSSL headers.
+
+Same arguments, same checks, same line of JSON, but a heavier client.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from headrace.testing.processes import LOOPBACK
 RECEIVE_BYTES = 256 * 1024
 STALL_S = 20.0
 CONNECTS_AT_ONCE = 16
-CONNECT_PAUSE_S = 0.003  # a listen queue of 50 that overflows costs a second each time
+CONNECT_PAUSE_S = 0.003  # overflowing the listen queue of 50 costs a second each time
 WARM_PART = 5  # the warm-up takes at most a fifth of requests_max
 _INT32 = struct.Struct(">i")
 _UINT32 = struct.Struct(">I")
@@ -181,7 +183,7 @@ def _client_context(authority: str) -> ssl.SSLContext:
 
 
 def _decrypted(connection: ssl.SSLSocket) -> bytes:
-    """All there is: what the library has read ahead, the selector does not know of."""
+    """Return all available data: the selector does not know what the library has buffered."""
     found = []
     try:
         while True:
@@ -208,7 +210,7 @@ def _read_frames(path: str) -> list[list[bytearray]]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process."""
+    """Return user and system time of a process."""
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

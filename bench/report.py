@@ -1,4 +1,4 @@
-"""From rounds to the table: medians, ratios, goals met or missed."""
+"""The results table: medians of the rounds, ratios, goals met or missed."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ NONE = "–"
 
 @dataclass(frozen=True)
 class Row:
-    line: str  # its name
+    line: str  # the line's name
     title: str
     figure: Figure
     ours: float
     against: str = ""
     theirs: float | None = None
-    goal: float | None = None  # of the ratio, or of our figure where there is nobody to compare with
+    goal: float | None = None  # goal for the ratio, or for our figure if there is no opponent
 
     @property
     def ratio(self) -> float | None:
-        """None where there is nothing to divide by: nobody, or a figure of zero."""
+        """Return None without an opponent or if its figure is zero."""
         return self.ours / self.theirs if self.theirs else None
 
     @property
@@ -63,7 +63,7 @@ def make_rows(lines: Sequence[Line], results: Results) -> list[Row]:
             medians = {
                 name: statistics.median(one.figures[figure.key] for one in measured)
                 for name, measured in rounds.items()
-                if figure.key in measured[0].figures  # some can be seen on one side only
+                if figure.key in measured[0].figures  # some figures exist on one side only
             }
             if HEADRACE not in medians:
                 continue
@@ -76,13 +76,13 @@ def make_rows(lines: Sequence[Line], results: Results) -> list[Row]:
 
 
 def _opponents(line: Line, figure: Figure) -> list[tuple[str, float | None]]:
-    """With their goals. A line's first figure is the one that the ceiling has something to say about."""
+    """Return the opponents with their goals. Only a line's first figure is compared with the ceiling."""
     others = [(name, figure.goal) for name in line.against if name != CEILING]
     return [*others, (CEILING, figure.ceiling_goal)] if figure == line.figures[0] else others
 
 
 def print_table(rows: Sequence[Row], console: Console) -> None:
-    """With rich on a terminal, tab-separated elsewhere: a pipe wants no frames."""
+    """Print with rich on a terminal, tab-separated otherwise."""
     if not console.is_terminal:
         for cells in (COLUMNS, *(row.cells() for row in rows)):
             print("\t".join(cells))

@@ -1,4 +1,4 @@
-"""One interleaved run: for every line, round by round, one contestant after the other."""
+"""One interleaved run: for every line, each round measures one contestant after the other."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from headrace.testing.processes import ProcessFailed
 
 WARM_CONNECTIONS = 10
 WARM_BATCH_RECORDS = 60
-WARM_ROUNDS = 2  # as long as so many rounds, each of them
+WARM_ROUNDS = 2  # length of each warm-up, in rounds
 
 
 @dataclass
 class Results:
-    """By line and contestant, the rounds that count."""
+    """The counted rounds, by line and contestant."""
 
     rounds: dict[str, dict[str, list[Measured]]] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)  # contestants and lines that could not take part, and why
-    failed: dict[str, str] = field(default_factory=dict)  # lines that were begun, and what went wrong
+    skipped: dict[str, str] = field(default_factory=dict)  # contestants and lines that did not run, with the reason
+    failed: dict[str, str] = field(default_factory=dict)  # lines that were started, with what went wrong
 
     def add(self, line: str, contestant: str, measured: Measured) -> None:
         self.rounds.setdefault(line, {}).setdefault(contestant, []).append(measured)
 
 
 def contestants(work: Path, *, with_kafka: bool) -> tuple[list[Contestant], dict[str, str]]:
-    """Who takes part, and why the others do not."""
+    """Return the available contestants, and the reasons why others are skipped."""
     certificate = make_certificate(work / "certificate")
     found: list[Contestant] = [Broker(HEADRACE, work / "headrace", spawn_headrace, certificate)]
     skipped = {}
@@ -62,7 +62,7 @@ class Runner:
         self._options = options
         self._rounds = rounds
         self._tell = tell
-        self._warm_by_tls: set[int] = set()  # processes that have seen much of it
+        self._warm_by_tls: set[int] = set()  # processes that are warmed up for TLS
         self._guests: list[Contestant] = []
         self.results = Results()
 
@@ -79,7 +79,7 @@ class Runner:
                     self._tell(f"{line.name} failed: {error}")
                     self.results.rounds.pop(line.name, None)
                     self.results.failed[line.name] = str(error)
-                    self._close_all()  # who knows what is left in them
+                    self._close_all()  # their state is unknown
         finally:
             self._close_all()
         return self.results
@@ -99,7 +99,7 @@ class Runner:
                     assert isinstance(contestant, Broker)
                     self._warm(contestant, tls=True)
                     self._warm_by_tls.add(contestant.pid)
-                os.sync()  # what others left to be written is not this one's burden
+                os.sync()  # pending writes of others must not slow down this contestant
                 began = time.monotonic()
                 measured = line.measure(contestant, f"{line.name}-{number:02}", self._options)
                 if counts:
@@ -116,7 +116,7 @@ class Runner:
         return guests
 
     def _warm(self, broker: Broker, *, tls: bool = False) -> None:
-        """Small and large requests before anything is measured: the JVM compiles what it sees often."""
+        """Send small and large requests before measuring: the JVM compiles hot code."""
         topic = "warm-up"
         for records, value_bytes in ((1, 100), (WARM_BATCH_RECORDS, 1024)):
             broker.open_topic(topic, 1)

@@ -1,4 +1,4 @@
-"""A coordinator that is started again with a million committed offsets in one partition of its topic."""
+"""Restart of a coordinator with a million committed offsets in one partition of its topic."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from headrace.base.errors import HeadraceError
 from headrace.coordinators.partitioning import coordinator_partition
 
 TOPIC = "committed"
-PARTITIONS = 500  # so many offsets are committed by one request
-GROUP_PARTITIONS = 50  # of __consumer_offsets, unless configured
+PARTITIONS = 500  # offsets committed per request
+GROUP_PARTITIONS = 50  # default number of partitions of __consumer_offsets
 SHARD = 7
 PROBE_S = 0.005
 
@@ -60,7 +60,7 @@ class ShardLoad:
 
 
 def _group_names(count: int) -> list[str]:
-    """All of one shard."""
+    """Return names of groups that all belong to one shard."""
     names = (f"group-{number}" for number in itertools.count())
     return list(
         itertools.islice((name for name in names if coordinator_partition(name, GROUP_PARTITIONS) == SHARD), count)
@@ -68,7 +68,7 @@ def _group_names(count: int) -> list[str]:
 
 
 def _fill(process: Process, groups: list[str]) -> float:
-    """Seconds."""
+    """Commit all offsets and return the seconds it took."""
     with Wire(process.port) as wire:
         create_topic(wire, TOPIC, PARTITIONS)
         wait_until_served(wire, TOPIC, PARTITIONS)
@@ -84,7 +84,7 @@ def _fill(process: Process, groups: list[str]) -> float:
 
 
 def _restart(process: Process, groups: list[str]) -> float:
-    """Seconds until the offset that was committed last is answered."""
+    """Return the seconds from process start until the last committed offset can be fetched."""
     probe = _LastOffset(process.port, groups[-1], len(groups) - 1)
     began = time.monotonic()
     probe.start()
@@ -94,7 +94,7 @@ def _restart(process: Process, groups: list[str]) -> float:
     finally:
         probe.give_up = True
         if probe.answered_at is None:
-            process.kill()  # which also ends a wait for an answer
+            process.kill()  # also ends a wait for a response
         probe.join()
     if probe.answered_at is None:
         raise BenchFailed(f"no offset was answered for within {READY_S_MAX:.0f} s of the start: {probe.heard}")

@@ -1,4 +1,4 @@
-"""The topics of the main job's shop at a server: filled by its own generator, and what came out of them compared with what must."""
+"""The main job's shop topics on a server: filled by its generator, with results compared to the expected ones."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ LOG_SHOWN_CHARACTERS = 2000
 
 
 class ShopShelf:
-    """The shop at one server at a time: what is asked for next takes the place of what was there before."""
+    """The shop on one server at a time; requesting another one replaces it."""
 
     def __init__(self) -> None:
-        # With the number of its process, which may be another one by now; and its events, None if they come while queries run.
+        # With the pid of the server, which may have been restarted since, and the number of events, None if they arrive
+        # while queries run.
         self._held: tuple[Broker, int, int | None] | None = None
 
     def filled(self, server: Broker, events: int, work: Path) -> None:
-        """With so many events, after which the shop has closed: all windows can end."""
+        """Fill the topics with this many events and close the shop, so that all windows can end."""
         if self._held == (server, server.pid, events):
             return
         self.opened(server)
-        self._held = None  # until all is in place
+        self._held = None  # until filling is complete
         with Generator(server, work, events=events) as generator:
             generator.finish(FILL_S_MAX)
         with Shop(_bootstrap(server)) as shop:
@@ -48,7 +49,7 @@ class ShopShelf:
         self._held = (server, server.pid, events)
 
     def opened(self, server: Broker) -> None:
-        """With its customers, and no event."""
+        """Create the shop's topics with its customers but no events."""
         self.clear()
         self._held = (server, server.pid, None)
         with Shop(_bootstrap(server)) as shop:
@@ -64,10 +65,10 @@ class ShopShelf:
 
 
 class Generator:
-    """The main job's, in a process of its own, that ends with us."""
+    """The main job's generator in a separate process that ends with this one."""
 
     def __init__(self, server: Broker, work: Path, *, events: int, rate: float = 0.0) -> None:
-        """A rate of 0 is as fast as can be."""
+        """Prepare the command; a rate of 0 is as fast as possible."""
         self._command = [sys.executable, "-m", "headrace.demo.generator", _bootstrap(server)]
         self._command += ["--rate", str(rate), "--events", str(events)]
         self._log = work / "generator.log"
@@ -86,7 +87,7 @@ class Generator:
         self._process.stdin.close()
 
     def finish(self, seconds_max: float) -> None:
-        """Returns when all events are there; BenchFailed with its last words if that does not come."""
+        """Wait until all events are written. Raise BenchFailed with the end of its log if that fails."""
         assert self._process is not None
         try:
             code = self._process.wait(seconds_max)
@@ -99,7 +100,7 @@ class Generator:
 
 @contextmanager
 def result_topics(server: Broker, suffix: str) -> Iterator[Mapping[str, str]]:
-    """New ones of a round, by the names of their results; gone with it."""
+    """Create result topics for one round, by result name, and delete them afterwards."""
     topics = {result.name: result.topic + suffix for result in RESULTS}
     opened: list[str] = []
     try:
@@ -114,13 +115,13 @@ def result_topics(server: Broker, suffix: str) -> Iterator[Mapping[str, str]]:
 
 @lru_cache(maxsize=1)
 def wanted_rows(events: int) -> Mapping[str, Rows]:
-    """What must come out of so many events, after which the shop has closed, by the names of results."""
+    """Return the expected rows by result name, for a shop that closed after this many events."""
     layout = Layout([events])
     return {result.name: result.wanted(layout, events) for result in RESULTS}
 
 
 def check_results(who: str, server: Broker, topics: Mapping[str, str], events: int) -> dict[str, int]:
-    """How many rows there are of each result; BenchFailed unless they are exactly those that must be."""
+    """Return the number of rows of each result. Raise BenchFailed unless they are exactly the expected ones."""
     found = {result.name: _rows_in(server, topics[result.name], result.name) for result in RESULTS}
     return compared(who, wanted_rows(events), found)
 

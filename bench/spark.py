@@ -1,4 +1,4 @@
-"""format("headrace") against Spark's own Kafka connector: the same jobs on the same topics, each engine with a warm session of its own."""
+"""format("headrace") against Spark's own Kafka connector: the same jobs on the same topics, each in a warm session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.wire import BenchFailed, CannotRun
 from headrace.testing.processes import LOOPBACK
 from headrace.testing.spark_connector import connector_missing
 
-STREAM_BATCHES = 10  # a stream takes a topic in so many: a million records of 100 B each
+STREAM_BATCHES = 10  # batches per topic for a stream: a million records of 100 B each
 SINK_SHARE = 5  # a fifth of the records is written to another topic
 START_S_GOAL = 10.0
 CPU = Figure("cpu_us_per_row", "CPU of Spark's processes, µs/row", False, digits=2)
@@ -24,10 +24,10 @@ CPU = Figure("cpu_us_per_row", "CPU of Spark's processes, µs/row", False, digit
 
 @dataclass(frozen=True)
 class Kind:
-    name: str  # of the job
+    name: str  # name of the job
     title: str
     goal: float
-    share: int = 1  # of the records, one of so many
+    share: int = 1  # the job uses one in this many records
 
     @property
     def writes(self) -> bool:
@@ -45,12 +45,12 @@ KINDS = (
 
 
 class Engines:
-    """Both drivers, for all lines; the goods they read."""
+    """Both drivers, shared by all lines, and the topics they read."""
 
     def __init__(self) -> None:
         self.drivers = {HEADRACE: SparkDriver(HEADRACE_FORMAT), CONNECTOR: SparkDriver(CONNECTOR_FORMAT)}
         self.shelf = Shelf()
-        self.counted: set[tuple[str, int, str]] = set()  # topics that an engine has seen all records of
+        self.counted: set[tuple[str, int, str]] = set()  # topics whose records an engine has counted completely
 
     def guests(self, server: Broker) -> list[Contestant]:
         reason = spark_missing() or connector_missing()
@@ -96,7 +96,7 @@ class SparkJob:
             found = end_of(contestant.server, topic)
         finally:
             contestant.drop_topic(topic)
-        if found < job.records:  # the markers of transactions have offsets too
+        if found < job.records:  # transaction markers have offsets too
             raise BenchFailed(f"{contestant.name} wrote {job.records} records, of which {found} are there")
         return measured
 
@@ -107,7 +107,7 @@ class SparkJob:
         return max(1, self._of_this_size(options) // STREAM_BATCHES)
 
     def _of_this_size(self, options: Options) -> int:
-        """A KB is ten times a hundred bytes here: a tenth as many records."""
+        """Return the number of records for this size: 1 KB counts as ten times 100 bytes."""
         return options.records // (self.data.value_bytes // SMALL.value_bytes)
 
     def _job(self, guest: Guest, target: str, options: Options) -> Job:
@@ -124,7 +124,7 @@ class SparkJob:
         )
 
     def _count(self, guest: Guest, driver: SparkDriver, job: Job) -> None:
-        """Once for each engine and topic: that it sees all of it, which a sink to nowhere does not tell."""
+        """Check once per engine and topic that it sees all records, which a noop sink cannot show."""
         key = (guest.name, guest.pid, job.topic)
         if key not in self.engines.counted:
             counting = Job("count", job.bootstrap, job.topic, job.records, job.batch_records)
@@ -147,14 +147,14 @@ def _check(who: str, done: JobDone, job: Job) -> None:
 
 @dataclass(frozen=True)
 class SparkStart:
-    """The session that our helper makes, in a process of its own; there is nobody to compare with."""
+    """Start of the session that our helper makes, in a separate process; there is no opponent."""
 
     name: str = "spark-start"
     title: str = "driver of Spark, process start to the first count, warm"
     figures: tuple[Figure, ...] = (Figure("start_s", "s", False, goal_absolute=START_S_GOAL, digits=1),)
     against: tuple[str, ...] = ()
     alone: bool = True
-    warm_rounds: int = 1  # in which the archive of classes is made, if there is none
+    warm_rounds: int = 1  # creates the class archive if there is none
 
     def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
         reason = spark_missing()
@@ -186,7 +186,8 @@ def spark_lines() -> list[Line]:
                 server,
                 engines,
                 (Figure("rows_per_s", "rows/s", True, goal=kind.goal), CPU),
-                # A session that has once done a job is warm for it, whatever the data; each new data set once.
+                # A session is warm for a job once it has run it, whatever the data; each new data set is warmed up
+                # once.
                 warm_rounds=1 if data is SMALL or kind is KINDS[0] else 0,
             )
             for data in (SMALL, SMALL_ZSTD, LARGE, LARGE_ZSTD)

@@ -1,4 +1,4 @@
-"""The process of a Spark driver, with all that it starts: kept warm between jobs, ended with everything."""
+"""A Spark driver process with its children: kept warm between jobs, killed as a whole."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ LOG_SHOWN_CHARACTERS = 3000
 
 
 class SparkDriver:
-    """Started when it is first asked, in a session (of the system's kind) of its own; again after `close`."""
+    """A Spark driver in its own system session. `start` starts it, also again after `close`."""
 
     def __init__(self, data_format: str, program: Sequence[str] | None = None) -> None:
-        """`program` is what Python runs, with the format as its argument; PROGRAM unless given."""
+        """Set up a driver; Python runs `program` (default PROGRAM) with the format as its argument."""
         self._format = data_format
         self._program = program
         self._process: subprocess.Popen[bytes] | None = None
         self._said = b""
         self._log: Path | None = None
-        self.start_s = 0.0  # from the start of the process to its first result
+        self.start_s = 0.0  # seconds from process start to its first result
 
     def start(self, work: Path) -> None:
-        """Does nothing if it runs. BenchFailed with its log if it does not come up."""
+        """Start the driver unless it runs. Raise BenchFailed with its log if it fails to start."""
         if self._process is not None:
             return
         work.mkdir(parents=True, exist_ok=True)
@@ -65,13 +65,13 @@ class SparkDriver:
         self.start_s = time.monotonic() - began
 
     def run(self, job: Job) -> JobDone:
-        """BenchFailed with what Spark says if it cannot be done."""
+        """Run the job. Raise BenchFailed with Spark's error if it fails."""
         from bench.spark_program import JobDone
 
         return JobDone(**self.ask(job.name, asdict(job)))
 
     def ask(self, what: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The program's answer. BenchFailed says what could not be done, and what Spark has against it."""
+        """Send a request to the program and return the response. Raise BenchFailed with Spark's error if it fails."""
         assert self._process is not None and self._process.stdin is not None, "start comes first"
         self._process.stdin.write(json.dumps(asked).encode() + b"\n")
         self._process.stdin.flush()
@@ -81,7 +81,7 @@ class SparkDriver:
         return said
 
     def cpu_seconds(self) -> float:
-        """Of the driver, its Java and the workers, also of those that have ended."""
+        """Return the CPU time of the driver, its JVM and the workers, including those that have ended."""
         import psutil
 
         total = 0.0
@@ -92,7 +92,7 @@ class SparkDriver:
         return total
 
     def end(self) -> None:
-        """By itself, so that Java can write down what will speed up its next start."""
+        """Let the driver exit by itself, so that the JVM can write its class archive for the next start."""
         assert self._process is not None and self._process.stdin is not None, "start comes first"
         self._process.stdin.close()
         deadline = time.monotonic() + END_S_MAX
@@ -101,7 +101,7 @@ class SparkDriver:
         self.close()
 
     def close(self) -> None:
-        """Kills the session; its first process is waited for last, so that its number is nobody else's meanwhile."""
+        """Kill the whole session, reaping its first process last so that its pid is not reused meanwhile."""
         if self._process is None:
             return
         process, self._process, self._said = self._process, None, b""
@@ -123,7 +123,7 @@ class SparkDriver:
 
     @property
     def _has_ended(self) -> bool:
-        """Without taking note of it: nobody else gets its number until then."""
+        """Whether the process has exited. It is not reaped, so that its pid is not reused."""
         assert self._process is not None
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
@@ -140,7 +140,7 @@ class SparkDriver:
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._said:
-                has_ended = self._has_ended  # before it is listened to: it may have said something last
+                has_ended = self._has_ended  # checked before reading: it may have written something before it exited
                 if selector.select(LOOK_S):
                     more = os.read(self._process.stdout.fileno(), READ_BYTES)
                     self._said += more
@@ -158,7 +158,7 @@ class SparkDriver:
 
 
 def _members(session: int) -> list[int]:
-    """Besides the first."""
+    """Return the processes of the session besides its leader."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != session:

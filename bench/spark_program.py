@@ -1,6 +1,7 @@
-"""A driver of Spark with one warm session: `python -m bench.spark_program FORMAT` takes jobs as lines of JSON and answers each with one.
+"""A Spark driver with one warm session: `python -m bench.spark_program FORMAT`.
 
-Times are those of the action inside the driver; the plan is made within them, as it is for a user.
+It reads jobs as lines of JSON and responds to each with one. Times are those of the action inside the driver, including
+planning, as for a user.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ class Job:
     name: str
     bootstrap: str
     topic: str
-    records: int  # that the topic has
-    batch_records: int  # of a stream's batch at most
-    target: str = ""  # the topic that is written to
-    codec: str = "none"  # in which it is written
+    records: int  # records in the topic
+    batch_records: int  # maximum records per batch of a stream
+    target: str = ""  # the topic to write to
+    codec: str = "none"  # compression of the written records
 
 
 @dataclass(frozen=True)
 class JobDone:
-    rows: int  # within the time
+    rows: int  # rows within the measured time
     seconds: float
     all_rows: int
 
@@ -68,7 +69,7 @@ class Engine:
         return JobDone(job.records, seconds(), job.records)
 
     def pruned(self, job: Job) -> JobDone:
-        """The rows are told by the sum: all values are equally long."""
+        """Compute the rows from the sum: all values have the same length."""
         with _timed() as seconds:
             ((total, longest),) = (
                 self._rows(job, "value").selectExpr("sum(length(value))", "max(length(value))").collect()
@@ -90,7 +91,7 @@ class Engine:
             return JobDone(rows, seconds(), rows)
 
     def stream(self, job: Job) -> JobDone:
-        """From the end of the first batch to the end of the last: what it does once it runs."""
+        """Measure from the end of the first batch to the end of the last one, without the start."""
         with tempfile.TemporaryDirectory(prefix="bench-checkpoint-") as checkpoint:
             query = self._to_nowhere(job, checkpoint).start()
             try:
@@ -109,7 +110,7 @@ class Engine:
             found = finished(query)
             return JobDone(found, seconds(), found)
 
-    # --- what they are made of
+    # --- building blocks
 
     def _source(self, job: Job, columns: Sequence[str]) -> dict[str, str]:
         options = {
@@ -157,7 +158,7 @@ def _timed() -> Iterator[Callable[[], float]]:
 
 
 def finished(query: StreamingQuery) -> int:
-    """Its rows. What went wrong is raised by Spark."""
+    """Wait for the query and return its number of rows. Spark raises its error."""
     if not query.awaitTermination(STREAM_S_MAX):
         query.stop()
         raise TimeoutError(f"the stream did not end within {STREAM_S_MAX:.0f} s")
@@ -165,7 +166,7 @@ def finished(query: StreamingQuery) -> int:
 
 
 def _until(query: StreamingQuery, records: int) -> list[dict[str, Any]]:
-    """The batches that had rows, when they have had so many."""
+    """Wait until the query has read this many records and return its non-empty batches."""
     deadline = time.monotonic() + STREAM_S_MAX
     while time.monotonic() < deadline and query.isActive:
         batches = {one["batchId"]: one for one in query.recentProgress if one["numInputRows"]}
@@ -181,14 +182,14 @@ def _ended_at(progress: dict[str, Any]) -> float:
 
 
 def session(name: str, more: Mapping[str, str] | None = None) -> SparkSession:
-    """As a user makes it; the connector's jars are found where Spark is told."""
+    """Return a session as a user makes it, with the connector's jars if needed."""
     conf = {"spark.jars": ",".join(map(str, connector_jars()))} if name == CONNECTOR_FORMAT else {}
     spark = make_session(f"bench-{name}", master=MASTER, conf={**conf, **(more or {})})
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
-Answering = Callable[[Mapping[str, Any]], Mapping[str, object]]  # what is asked and answered, as JSON
+Answering = Callable[[Mapping[str, Any]], Mapping[str, object]]  # from a request to its response, as JSON
 
 
 def answering_jobs(spark: SparkSession, name: str) -> Answering:
@@ -204,7 +205,7 @@ def serve(
         answers.flush()
 
     spark = session(name, conf)
-    answer({"count": spark.range(10).count()})  # the first result: up to here it is the start
+    answer({"count": spark.range(10).count()})  # the first result marks the end of the start
     answering = make(spark, name)
     for line in asked:
         try:
@@ -214,7 +215,7 @@ def serve(
 
 
 def main(make: Callable[[SparkSession, str], Answering], conf: Mapping[str, str] | None = None) -> None:
-    """Answers go where standard output was; what else writes there goes to the log."""
+    """Serve jobs on the original standard output; everything else printed there goes to the log."""
     with os.fdopen(os.dup(1), "w") as own:
         os.dup2(2, 1)
         serve(sys.argv[1], make, sys.stdin, own, conf or {})

@@ -1,4 +1,4 @@
-"""From the start of the process to the first acknowledged record, on a data directory that is formatted and empty."""
+"""Time from process start to the first acknowledged record, with a formatted, empty data directory."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ class Start:
 
 
 def _format(contestant: Broker, directory: Path) -> None:
-    """By a first start and a clean stop: it brings files and programs into the page cache besides, for both alike.
+    """Format the directory by a first start and a clean stop.
 
-    Headrace has its byte code in place, as an installation leaves it, also where the environment forbids Python to write it.
+    This also brings files and programs into the page cache, for both servers. Headrace gets its bytecode compiled, as
+    after an installation, even if the environment forbids Python to write it.
     """
     compileall.compile_dir(headrace.__path__[0], quiet=1)
     process = contestant.spawn(directory.absolute())

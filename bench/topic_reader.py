@@ -1,4 +1,4 @@
-"""A topic from its beginning, of transactions only what is committed, by confluent-kafka: the same reader for every server."""
+"""A read_committed reader of whole topics with confluent-kafka, the same for every server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.testing.processes import LOOPBACK
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-SILENCE_S_MAX = 60.0  # before the end of a topic
+SILENCE_S_MAX = 60.0  # without a record, before the end of a topic is reached
 POLL_S = 0.1
 
 
@@ -23,12 +23,12 @@ def reader_missing() -> str | None:
 
 class TopicReader:
     def __init__(self, port: int, *topics: str, partitions: int) -> None:
-        """The topics must be there."""
+        """Assign all partitions of the topics, which must exist."""
         from confluent_kafka import Consumer, KafkaError, TopicPartition
 
         self._end_code = KafkaError._PARTITION_EOF
         self._places = [TopicPartition(topic, index, 0) for topic in topics for index in range(partitions)]
-        self._ended: set[tuple[str, int]] = set()  # partitions that were read to where they ended just then
+        self._ended: set[tuple[str, int]] = set()  # partitions that were read to their end at that time
         self._consumer = Consumer(
             {
                 "bootstrap.servers": f"{LOOPBACK}:{port}",
@@ -36,7 +36,7 @@ class TopicReader:
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
-                "enable.metrics.push": False,  # which it would only talk about
+                "enable.metrics.push": False,  # avoids its log messages about it
             }
         )
         self._consumer.assign(self._places)
@@ -48,7 +48,7 @@ class TopicReader:
         self._consumer.close()
 
     def next(self, seconds_max: float = POLL_S) -> Message | None:
-        """The next record as soon as it is there; None if there is none, perhaps before the time is over."""
+        """Return the next record, or None if there is none, possibly before the timeout."""
         message = self._consumer.poll(seconds_max)
         if message is None:
             return None
@@ -61,7 +61,7 @@ class TopicReader:
         return None
 
     def to_the_end(self) -> Iterator[Message]:
-        """All records up to where each partition ends."""
+        """Yield all records up to the end of each partition."""
         deadline = time.monotonic() + SILENCE_S_MAX
         while len(self._ended) < len(self._places):
             message = self.next()

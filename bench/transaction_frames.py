@@ -1,7 +1,7 @@
-"""What a transactional producer sends, as finished frames that change in place: its id and epoch are new after every transaction.
+"""Frames of a transactional producer, modified in place because its id and epoch change after every transaction.
 
-As a client of transaction version 2 has it (KIP-890): Produce v12 adds its partitions by itself, EndTxn v5 returns the next epoch, and
-with that the sequences begin anew.
+They follow transaction version 2 (KIP-890): Produce v12 adds its partitions implicitly, EndTxn v5 returns the next
+epoch, and sequence numbers restart with each epoch.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 from headrace.records.batch import CRC_START, checksum
 
-PRODUCE_VERSION = 12  # the last one that names topics by name
+PRODUCE_VERSION = 12  # the last version with topic names
 END_TXN_VERSION = 5
 INIT_PRODUCER_ID_VERSION = 5
-TRANSACTION_KEY = 1  # of FindCoordinator
+TRANSACTION_KEY = 1  # key type of FindCoordinator
 ALL_ACKS = -1
 TIMEOUT_MS = 60_000
-# Of a coordinator that is not there yet, or of a transaction whose predecessor is still being ended.
+# Retriable errors: the coordinator is not available yet, or the previous transaction is still completing.
 PASSING = frozenset({*LOADING, ErrorCode.CONCURRENT_TRANSACTIONS})
 _CORRELATION_ID = Struct(">i")
 _CORRELATION_AT = 8
@@ -39,11 +39,11 @@ _PRODUCER = Struct(">qh")
 _PRODUCER_IN_BATCH = 43
 _CRC = Struct(">I")
 _CRC_IN_BATCH = CRC_START - _CRC.size
-_MARK = 0x7F7F_7F7F_7F7F_7F7F  # differs from 0 in its first byte
+_MARK = 0x7F7F_7F7F_7F7F_7F7F  # differs from 0 in the first byte
 
 
 class ProduceFrame:
-    """One batch to each of the first partitions of a topic."""
+    """A Produce request with one batch for each of the first partitions of a topic."""
 
     def __init__(self, transactional_id: str, topic: str, batch: Batch, partitions: int) -> None:
         request = _produce_request(transactional_id, topic, batch.data, partitions)
@@ -56,7 +56,7 @@ class ProduceFrame:
             at += batch.size
 
     def set_producer(self, producer_id: int, epoch: int) -> None:
-        """The batches are the same but for where they go: one checksum will do."""
+        """Set id and epoch in all batches; they are identical, so one checksum is enough."""
         data, crc = self.data, 0
         for at in self._batches:
             _PRODUCER.pack_into(data, at + _PRODUCER_IN_BATCH, producer_id, epoch)
@@ -118,7 +118,7 @@ def end_error_at() -> int:
 
 
 def end_producer_at() -> int:
-    """Where the next id and epoch stand in the answer."""
+    """Return the position of the next id and epoch in the response."""
     return difference(end_answer(), end_answer(producer_id=_MARK))
 
 
@@ -133,7 +133,7 @@ def _frame(answer: Any, version: int) -> bytes:
 
 
 def init_producer(wire: Wire, transactional_id: str) -> tuple[int, int]:
-    """Its id and epoch, once there is a coordinator; asking for one creates the topic of transactions."""
+    """Wait for the coordinator and return id and epoch; the first request creates `__transaction_state`."""
     deadline = time.monotonic() + READY_S_MAX
     find = FindCoordinatorRequest(key_type=TRANSACTION_KEY, coordinator_keys=[transactional_id])
     init = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS)
@@ -151,7 +151,7 @@ def init_producer(wire: Wire, transactional_id: str) -> tuple[int, int]:
 
 
 class BlockingProducer:
-    """For what surrounds a measurement."""
+    """A simple blocking producer for the set-up of a measurement."""
 
     def __init__(self, wire: Wire, transactional_id: str) -> None:
         self._wire = wire
@@ -159,7 +159,7 @@ class BlockingProducer:
         self._producer = init_producer(wire, transactional_id)
 
     def write(self, topic: str, batch: Batch) -> None:
-        """To partition 0."""
+        """Write a batch to partition 0."""
         data = bytearray(batch.data)
         _PRODUCER.pack_into(data, _PRODUCER_IN_BATCH, *self._producer)
         _CRC.pack_into(data, _CRC_IN_BATCH, checksum(data, 0, len(data)))

@@ -1,7 +1,8 @@
-"""The load of transactions: producers that write one after the other, each on its connection, from one thread.
+"""Transactional load: producers on one connection each, driven by one thread, write transactions back to back.
 
-A transaction is one Produce request and EndTxn. Whoever is told CONCURRENT_TRANSACTIONS sends the same again after a client's pause.
-Counted is what is committed between the end of the warm-up and the end of the time; one line of JSON at the end.
+A transaction is one Produce request and EndTxn. After CONCURRENT_TRANSACTIONS a producer retries the same request with
+a client's backoff. Only commits between the end of the warm-up and the end of the measured time count. The result is
+one line of JSON.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ _SIZE_BYTES = 4
 
 @dataclass(frozen=True)
 class Transactions:
-    """What is to be written, and by how many."""
+    """What to write and with how many producers."""
 
     topic: str
     partitions: int
     producers: int
-    records: int  # of a transaction; each partition gets its share
+    records: int  # records per transaction, split evenly among partitions
     value_bytes: int
 
     @property
@@ -65,7 +66,7 @@ class Transactions:
 
 
 class _Expected:
-    """The answers of a transaction in which nothing goes wrong."""
+    """The responses of a transaction without errors."""
 
     def __init__(self, load: Transactions) -> None:
         self.produce_bytes = len(produce_answer(load.topic, load.partitions))
@@ -89,9 +90,9 @@ class _Producer:
         self.socket = socket.create_connection((LOOPBACK, port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
-        self.is_ending = False  # what is under way, or to be sent again
+        self.is_ending = False  # whether EndTxn rather than Produce is in flight or to be retried
         self.is_busy = False
-        self.ends_since = 0.0  # when EndTxn was sent first
+        self.ends_since = 0.0  # when EndTxn was first sent
 
     def _set(self, producer: tuple[int, int]) -> None:
         self._produce.set_producer(*producer)
@@ -102,7 +103,7 @@ class _Producer:
         return bool(self._unsent)
 
     def begin(self) -> None:
-        """Another transaction."""
+        """Start another transaction."""
         self.is_busy = True
         self.is_ending = False
         self.send_again()
@@ -119,7 +120,7 @@ class _Producer:
             self._unsent = self._unsent[self.socket.send(self._unsent) :]
 
     def receive(self) -> bytearray | None:
-        """The whole answer, once it is there."""
+        """Return the whole response once it has arrived."""
         data = self.socket.recv(RECEIVE_BYTES)
         if not data:
             raise SystemExit("load: the server closed the connection")
@@ -133,7 +134,7 @@ class _Producer:
         return received
 
     def answered(self, answer: bytearray) -> int:
-        """The error code; without one, the next step is prepared."""
+        """Return the error code; without an error, prepare the next step."""
         if not self.is_ending:
             code = self._produced(answer)
             if not code:
@@ -151,7 +152,7 @@ class _Producer:
     def _produced(self, answer: bytearray) -> int:
         if len(answer) == self._expected.produce_bytes:
             return int(max(_INT16.unpack_from(answer, at)[0] for at in self._expected.produce_errors_at))
-        frame = memoryview(answer)[_SIZE_BYTES:]  # with a message about an error
+        frame = memoryview(answer)[_SIZE_BYTES:]  # contains an error message
         found = decode_response(ApiKey.PRODUCE, PRODUCE_VERSION, self._correlation_id, frame)
         return max(int(one.error_code) for topic in found.responses for one in topic.partition_responses)
 
@@ -163,7 +164,7 @@ class _Load:
         self.going_on, self.counting = True, False
         self.retries = self.committed = 0
         self.latencies: list[float] = []
-        self._pausing: list[tuple[float, int]] = []  # until when, and which of the producers
+        self._pausing: list[tuple[float, int]] = []  # deadline and index of each waiting producer
         self._last_answer = time.monotonic()
         self._selector = selectors.DefaultSelector()
         for number, producer in enumerate(self.producers):
@@ -262,7 +263,7 @@ def run(port: int, pid: int, load: Transactions, span: Span) -> dict[str, float]
 
 
 def run_transactions(port: int, pid: int, load: Transactions, span: Span) -> tuple[Outcome, int]:
-    """In a process of its own; the answers of its outcome are commits. And how often one was told to come back."""
+    """Run the load in a separate process. Return its outcome, whose responses are commits, and its retries."""
     given = {"port": port, "pid": pid, "warm": span.warm, "seconds": span.seconds}
     given |= {field.name: getattr(load, field.name) for field in fields(load)}
     words = [f"{name}={value}" for name, value in given.items()]

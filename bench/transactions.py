@@ -1,4 +1,4 @@
-"""Transactional producers: how many transactions a second, and how long a commit takes."""
+"""Transactional producers: transactions per second and commit latency."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bench.contestants import KAFKA, Contestant
 from bench.line import Figure, Line, Measured, Options
 from bench.transaction_load import Transactions, run_transactions
 
-RECORDS = 100  # of a transaction
+RECORDS = 100  # records per transaction
 VALUE_BYTES = 100
 NO_WORSE = 1.0
 
@@ -34,7 +34,7 @@ class Transactional:
     warm_rounds: int = 1
 
     def prepare(self, contestant: Contestant, topic: str) -> Transactions:
-        """Opens the topic."""
+        """Create the topic and return the load."""
         contestant.open_topic(topic, self.partitions)
         return Transactions(topic, self.partitions, self.producers, RECORDS, VALUE_BYTES)
 
@@ -54,8 +54,12 @@ class Transactional:
 
 
 def transactional_lines() -> list[Line]:
-    """Many producers first: by the time a single one is measured, the JVM has compiled what it runs through. Their latency is but
-    another word for their throughput, as each begins anew at once; one alone tells how long a commit takes."""
+    """Return the lines, those with many producers first.
+
+    By the time a single producer is measured, the JVM has compiled the code. With many producers the latency follows
+    from the throughput, because each starts the next transaction at once; only a single one shows how long a commit
+    takes.
+    """
     over = {1: "1 partition", 10: "10 partitions"}
     by = {8: ("x8", "8 producers", None), 1: ("", "1 producer", NO_WORSE)}
     return [

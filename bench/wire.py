@@ -1,4 +1,4 @@
-"""Single questions to a broker over a blocking socket: for what surrounds a measurement, never inside one."""
+"""Single requests to a broker over a blocking socket: for the set-up of a measurement, never inside one."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ DELETE_TOPICS_VERSION = 5
 INIT_PRODUCER_ID_VERSION = 4
 LIST_OFFSETS_VERSION = 6
 METADATA_VERSION = 9
-LATEST, EARLIEST = -1, -2  # the timestamps that ask for the end and for the first offset
+LATEST, EARLIEST = -1, -2  # special timestamps: the end offset and the first offset
 
 
 class BenchFailed(Exception):
-    """A measurement that could not be made; the text says why."""
+    """A measurement failed; the text says why."""
 
 
 class CannotRun(BenchFailed):
-    """This line cannot be run here; others can."""
+    """Raised if a line cannot run here; others can."""
 
 
 class Wire:
-    """One connection, one request at a time. OSError when it breaks."""
+    """One connection with one request at a time. OSError propagates when it breaks."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection((LOOPBACK, port), ANSWER_S_MAX)
@@ -61,7 +61,7 @@ class Wire:
         return decode_response(message.facts.api_key, version, self._correlation_id, answer)
 
     def exchange(self, frame: bytes) -> bytes:
-        """The answer to a finished frame, without its size."""
+        """Send a complete frame and return the response without its size."""
         self._socket.sendall(frame)
         (size,) = SIZE.unpack(self._receive(SIZE.size))
         return self._receive(size)
@@ -88,11 +88,11 @@ def delete_topic(wire: Wire, name: str) -> None:
 
 
 def new_producer_id(wire: Wire) -> tuple[int, int]:
-    """The producer's id and epoch."""
+    """Return a new producer id and epoch."""
     deadline = time.monotonic() + READY_S_MAX
     while True:
         answer = wire.ask(InitProducerIdRequest(transactional_id=None), INIT_PRODUCER_ID_VERSION)
-        retry = answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # Kafka's first block of ids is on its way
+        retry = answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # Kafka is allocating its first id block
         if not retry or time.monotonic() > deadline:
             break
         time.sleep(RETRY_S)
@@ -109,7 +109,7 @@ def has_leaders(wire: Wire, name: str, *, create: bool = False) -> bool:
 
 
 def serves_partitions(wire: Wire, name: str, partitions: int) -> bool:
-    """Metadata may name leaders that do not know of it yet; this asks the leaders themselves."""
+    """Return whether the leaders serve all partitions; metadata may name leaders that do not know it yet."""
     wanted = [
         ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=EARLIEST)
         for index in range(partitions)

@@ -1,4 +1,4 @@
-"""The life of a topic through aiokafka's admin client: made, looked at, widened, cut, removed."""
+"""Create, inspect, widen, truncate and delete a topic with aiokafka's admin client."""
 
 from __future__ import annotations
 

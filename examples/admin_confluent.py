@@ -1,4 +1,4 @@
-"""The life of a topic through librdkafka's admin client: made, looked at, widened, changed, cut, removed."""
+"""Create, inspect, widen, reconfigure, truncate and delete a topic with librdkafka's admin client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAIT_S = 30.0
 
 
 def done(futures: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Every call gives one future for each thing that it names."""
+    """Wait for the futures of an admin call, one per resource, and return their results."""
     return {key: future.result(WAIT_S) for key, future in futures.items()}
 
 

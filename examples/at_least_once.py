@@ -1,6 +1,9 @@
-"""Work first, commit after: what was done just before a crash is done again. Usage: at_least_once.py [HOST:PORT]
+"""Process first, commit afterwards: an order processed just before a crash is processed again.
 
-A worker reads orders and dies after it has done one and before it has committed that. The next worker begins with that very order.
+Usage: at_least_once.py [HOST:PORT]
+
+A worker reads orders and dies after processing one but before committing its offset. The next worker starts with that
+same order.
 """
 
 import os

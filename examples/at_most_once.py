@@ -1,6 +1,9 @@
-"""Commit first, work after: what was committed just before a crash is never done. Usage: at_most_once.py [HOST:PORT]
+"""Commit first, process afterwards: an order committed just before a crash is never processed.
 
-A worker reads orders and dies after it has committed one and before it has done it. The next worker begins with the one after it.
+Usage: at_most_once.py [HOST:PORT]
+
+A worker reads orders and dies after committing an offset but before processing that order. The next worker starts with
+the order after it.
 """
 
 import os

@@ -1,6 +1,8 @@
-"""Count readings by sensor, as a member of a group, in Arrow batches. Usage: client_consume.py [HOST:PORT [TOPIC]]
+"""Count readings by sensor as a member of a group, in Arrow batches.
 
-Reads until nothing new comes for two seconds. Run it twice: the second one goes on where the first one has committed.
+Usage: client_consume.py [HOST:PORT [TOPIC]]
+
+Reads until nothing new arrives for two seconds. Run it twice: the second run resumes where the first one committed.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ def main(bootstrap: str = "localhost:9092", topic: str = "measurements") -> None
         consumer.subscribe([topic], on_assigned=lambda partitions: print(f"reads {len(partitions)} partition(s)"))
         is_idle = False
         while not is_idle:
-            batches = consumer.poll_batch(IDLE_S, columns=("key",))  # what is not asked for costs nothing
+            batches = consumer.poll_batch(IDLE_S, columns=("key",))  # columns that are not requested cost nothing
             for _, rows in batches:
                 for one in pc.value_counts(rows["key"]).to_pylist():
                     counts[one["values"]] += one["counts"]
-            consumer.commit()  # the work comes first: nothing is lost if this program is killed
+            consumer.commit()  # commit after the work: nothing is lost if this program is killed
             is_idle = bool(consumer.assignment()) and not batches
     for key, count in sorted(counts.items()):
         print(f"{key.decode()}: {count}")

@@ -1,4 +1,7 @@
-"""Copy a topic exactly once, with asyncio: records and offsets in one transaction. Usage: client_copy.py [HOST:PORT [FROM [TO]]]"""
+"""Copy a topic exactly once with asyncio, committing records and offsets in one transaction.
+
+Usage: client_copy.py [HOST:PORT [FROM [TO]]]
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ async def main(bootstrap: str = "localhost:9092", source: str = "measurements", 
         AsyncConsumer({**servers, **reading, "isolation.level": "read_committed"}) as consumer,
     ):
         transaction = producer.transaction
-        await transaction.init()  # shuts out whoever copied before, and aborts what he left open
+        await transaction.init()  # fences the previous copier and aborts its open transaction
         consumer.subscribe([source])
         copied, is_idle = 0, False
         while not is_idle:

@@ -1,4 +1,7 @@
-"""Write records one by one, and a table of Arrow rows at once. Usage: client_produce.py [HOST:PORT [TOPIC]]"""
+"""Write records one by one, then a whole Arrow table at once.
+
+Usage: client_produce.py [HOST:PORT [TOPIC]]
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from headrace.client import Producer
 def main(bootstrap: str = "localhost:9092", topic: str = "measurements") -> None:
     with Producer({"bootstrap.servers": bootstrap, "compression.type": "zstd"}) as producer:
         deliveries = [producer.send(topic, f"reading {number}".encode(), b"sensor-1") for number in range(100)]
-        last = deliveries[-1].result()  # waits for the brokers; an error is raised here
+        last = deliveries[-1].result()  # waits for the brokers and raises if the delivery failed
         print(f"100 records, the last at offset {last.offset} of partition {last.partition}")
 
         rows = pa.table(

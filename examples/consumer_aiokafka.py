@@ -1,4 +1,4 @@
-"""Read a topic from its beginning to what is its end now, all partitions, with aiokafka."""
+"""Read all partitions of a topic from the beginning to the current end with aiokafka."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 async def main(bootstrap: str = "localhost:9092", topic: str = "greetings") -> None:
     read = 0
-    # Without a group: partitions are assigned by hand and nothing is committed.
+    # Without a group, partitions are assigned manually and nothing is committed.
     async with AIOKafkaConsumer(
         topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", group_id=None
     ) as consumer:

@@ -1,4 +1,4 @@
-"""Read a topic from its beginning to what is its end now, all partitions, with librdkafka."""
+"""Read all partitions of a topic from the beginning to the current end with librdkafka."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WAIT_S = 10.0
 
 
 def main(bootstrap: str = "localhost:9092", topic: str = "greetings") -> None:
-    # Without a group nothing is committed; the id is wanted by the client all the same.
+    # Nothing is committed, but the client requires a group id.
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -1,7 +1,10 @@
-"""Read, work, write, all in one transaction: nothing is lost and nothing is done twice. Usage: exactly_once.py [HOST:PORT]
+"""Read, process and write in one transaction: nothing is lost and nothing is processed twice.
 
-A copier takes orders from one topic and puts bills into another. The bills and the offsets of their orders are committed together, or not
-at all. It is killed in the middle of a transaction, three times, and each time the next one goes on from the last commit.
+Usage: exactly_once.py [HOST:PORT]
+
+A copier reads orders from one topic and writes bills to another. The bills and the offsets of their orders are
+committed together or not at all. Three copiers are killed in the middle of a transaction; each time the next one
+resumes from the last commit.
 """
 
 import subprocess
@@ -13,16 +16,17 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "localhost:9092"
 ORDERS, A_TRANSACTION = 100, 10
-KILLS = (2, 3, 1)  # each copier dies in this transaction of its own
+KILLS = (2, 3, 1)  # for each copier, the number of the transaction in which it is killed
 
 
 def copy(orders: str, bills: str) -> None:
-    """Runs until it is killed, or has billed the last order."""
+    """Copy until the last order is billed or the process is killed."""
     producer = Producer({"bootstrap.servers": BOOTSTRAP, "transactional.id": bills})
-    # Shuts out whoever had this transactional id before, and aborts what he left open. Only then may the offsets be asked for.
+    # Fences the previous owner of this transactional id and aborts its open transaction. Only after that may the
+    # committed offsets be read.
     producer.init_transactions()
     settings = {"group.id": orders, "auto.offset.reset": "earliest", "enable.auto.commit": False}
-    # A copier with the name of one that is gone takes its place; otherwise the group would wait for the end of its session.
+    # A static member replaces the dead copier at once; otherwise the group would wait for the old session to expire.
     names = {"group.instance.id": "copier", "isolation.level": "read_committed"}
     consumer = Consumer({"bootstrap.servers": BOOTSTRAP, **settings, **names})
     consumer.subscribe([orders])
@@ -37,7 +41,7 @@ def copy(orders: str, bills: str) -> None:
             producer.produce(bills, f"bill of order {number}".encode(), partition=0)
         producer.flush()
         print(f"open {number}", flush=True)
-        time.sleep(0.2)  # long work, so that the end may come in the middle of it
+        time.sleep(0.2)  # slow work, so that the kill lands in the middle of a transaction
         positions = consumer.position(consumer.assignment())
         producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata())
         producer.commit_transaction()
@@ -46,7 +50,7 @@ def copy(orders: str, bills: str) -> None:
 
 
 def run(orders: str, bills: str, dies_in: int) -> None:
-    """One copier; it is killed in the transaction of this number, if it has so many."""
+    """Run one copier and kill it in its transaction number `dies_in`, if it gets that far."""
     arguments = [sys.executable, __file__, BOOTSTRAP, orders, bills]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as copier:
         transactions, committed = 0, "nothing"
@@ -68,7 +72,7 @@ def read(topic: str, isolation: str) -> list[int]:
     consumer = Consumer({"bootstrap.servers": BOOTSTRAP, **settings})
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     numbers = []
-    while (message := consumer.poll(30)) is not None and message.error() is None:  # the end is told as an error
+    while (message := consumer.poll(30)) is not None and message.error() is None:  # the end is reported as an error
         numbers.append(int(message.value().split()[-1]))
     consumer.close()
     return numbers

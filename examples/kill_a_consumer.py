@@ -1,7 +1,9 @@
-"""Three consumers share three partitions; one is killed; the others take over what it had. Usage: kill_a_consumer.py [HOST:PORT]
+"""Three consumers share three partitions; one is killed and the others take over its partition.
 
-Each consumer is a process of its own and says what it is given and what it reads. Nobody says goodbye for the one that is killed: the
-group notices after its session timeout, and goes on from the last offsets that were committed.
+Usage: kill_a_consumer.py [HOST:PORT]
+
+Each consumer is a separate process that reports what it is assigned and what it reads. The killed consumer never leaves
+the group: the coordinator notices after the session timeout, and the others resume from the last committed offset.
 """
 
 import json
@@ -20,7 +22,7 @@ SESSION_MS = 6000
 
 
 def consume(name: str) -> None:
-    """One member: a line of JSON for everything that happens to it."""
+    """Run one group member, printing a line of JSON for each assignment and each record."""
 
     def say(**what: object) -> None:
         print(json.dumps({"who": name, **what}), flush=True)

@@ -1,4 +1,4 @@
-"""Choose the partition yourself: aiokafka asks a function of yours for every record that names none."""
+"""Choose partitions with your own function, which aiokafka calls for every record without an explicit partition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 
 def by_region(key: bytes | None, all_partitions: Sequence[int], available: Sequence[int]) -> int:
-    """By what stands before the dash: b"north-17" and b"north-4" go to the same place; without a key, anywhere."""
+    """Return the partition for the part of the key before the dash, or a random one without a key.
+
+    b"north-17" and b"north-4" go to the same partition.
+    """
     if key is None:
         return random.choice(available or all_partitions)
     return all_partitions[crc32(key.partition(b"-")[0]) % len(all_partitions)]

@@ -1,4 +1,4 @@
-"""Choose the partition yourself: what belongs to one region stays together, and the region of a record is in its key."""
+"""Choose partitions yourself: records of one region, named in the key, stay in one partition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 
 def partition_for(key: str, partitions: int) -> int:
-    """By what stands before the dash: "north-17" and "north-4" go to the same place."""
+    """Return the partition for the part of the key before the dash: "north-17" and "north-4" share one."""
     return crc32(key.partition("-")[0].encode()) % partitions
 
 

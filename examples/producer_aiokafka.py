@@ -1,4 +1,4 @@
-"""Write a hundred records with aiokafka, all at once on the event loop."""
+"""Write a hundred records with aiokafka, all in flight at once."""
 
 from __future__ import annotations
 

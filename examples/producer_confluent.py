@@ -1,4 +1,4 @@
-"""Write a hundred records with librdkafka and count what was acknowledged."""
+"""Write a hundred records with librdkafka and count the acknowledged ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main(bootstrap: str = "localhost:9092", topic: str = "greetings", count: int
         else:
             acknowledged += 1
 
-    # Idempotence: a request that is sent again after a broken connection is not written twice.
+    # Idempotence: a request retried after a broken connection is not written twice.
     producer = Producer(
         {"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": "lz4", "linger.ms": 5}
     )
@@ -29,7 +29,7 @@ def main(bootstrap: str = "localhost:9092", topic: str = "greetings", count: int
             headers={"from": b"confluent"},
             on_delivery=delivered,
         )
-        producer.poll(0)  # serves the callbacks of what is done
+        producer.poll(0)  # runs the callbacks of finished deliveries
     left = producer.flush(30)
     print(f"{acknowledged} of {count} acknowledged, {left} still under way")
 

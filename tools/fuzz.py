@@ -1,4 +1,4 @@
-"""One fuzz target under atheris: `python -m tools.fuzz NAME [libFuzzer options]`."""
+"""Runs one fuzz target with atheris: `python -m tools.fuzz NAME [libFuzzer options]`."""
 
 from __future__ import annotations
 

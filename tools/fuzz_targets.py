@@ -1,4 +1,4 @@
-"""What is fuzzed: each target gives a value or the named error, never anything else."""
+"""Fuzz targets: each must return a value or raise the named error, nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def frames(data: bytes) -> None:
 
 
 def requests(data: bytes) -> None:
-    """The first two bytes choose the message and version, so that the fuzzer can reach every decoder."""
+    """Decode a message; the first two bytes select its type and version, so that every decoder is reachable."""
     if len(data) < 2:
         return
     api = APIS[_KEYS[data[0] % len(_KEYS)]]

@@ -1,9 +1,9 @@
-"""`make soak`: the long runs. Simulated seeds beyond those of `make prove`, of producers, groups and transactions, and coverage-guided
-fuzzing of everything that parses.
+"""`make soak`: long runs of the simulator and of coverage-guided fuzzing.
 
     python -m tools.soak [--minutes 10] [--first-seed 10000]
 
-Each part gets its share of the time. A finding prints how to see it again; the exit code is 1 if there was one.
+Simulates seeds of producers, groups and transactions beyond those of `make prove`, and fuzzes everything that parses.
+Each part gets its share of the time. A finding prints how to reproduce it; the exit code is 1 if there was one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KINDS: dict[str, list[str]] = {
     "producers and readers": [],
     "groups": ["--groups"],
     "transactions": ["--transactions"],
-}  # as the simulator is asked
+}  # arguments of the simulator
 WORK = Path(".work/soak")
 
 
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def simulate(first: int, seconds: float) -> int:
-    """All kinds in turn, with the same seeds; one that has found something has done its work."""
+    """Simulate all kinds in turn, each until its first finding, and return the number of findings."""
     deadline, seed, left = time.monotonic() + seconds, first, dict(KINDS)
     while left and time.monotonic() < deadline:
         last = seed + SEEDS_AT_ONCE - 1
@@ -51,7 +51,10 @@ def simulate(first: int, seconds: float) -> int:
 
 
 def fuzz(seconds: float) -> int:
-    """atheris is not in any extra (it has wheels for few systems): it is installed here, or said to be missing."""
+    """Fuzz all targets and return the number of findings.
+
+    atheris is in no extra because it has wheels for few systems: it is installed here, or reported as missing.
+    """
     if subprocess.run([sys.executable, "-c", "import atheris"], capture_output=True).returncode:
         install = [sys.executable, "-m", "pip", "install", "-q", "atheris"]
         if subprocess.run(install, capture_output=True).returncode:

@@ -1,1 +1,1 @@
-"""Other people's test suites, run against a real Kafka and against us: what Kafka passes, we pass."""
+"""Test suites of other projects, run against a real Kafka and against Headrace: we pass what Kafka passes."""

@@ -1,4 +1,7 @@
-"""`python -m tools.compat [SUITE …] [--publish]`: runs the suites on both sides and prints, or writes to docs, how they compare."""
+"""Run the suites against both servers and print or publish how they compare.
+
+`python -m tools.compat [SUITE …] [--publish]`
+"""
 
 from __future__ import annotations
 

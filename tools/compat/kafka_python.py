@@ -1,6 +1,7 @@
 """kafka-python's integration tests, from its source distribution on PyPI.
 
-The distribution lacks two files of the `test` package, which start brokers: with a broker given from outside a stand-in is enough.
+The distribution lacks two files of the `test` package, which start brokers. A stub is enough, because the broker is
+given.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""librdkafka's own tests, from the sources inside the npm package of node-rdkafka, built here.
+"""librdkafka's own tests, from the sources in the npm package node-rdkafka, built here.
 
-All that speak to a broker; what librdkafka plays with itself or with a broker of its own making is left out.
+Only tests that talk to a broker; unit tests and those with librdkafka's mock broker are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RUNNER = SOURCE / "tests" / "test-runner"
 FETCH_S_MAX = 300.0
 BUILD_S_MAX = 1800.0
 TEST_S_MAX = 240.0
-# By number. The test runner says of itself which of them are slow; -Q makes those quick.
+# By number. The test runner knows which ones are slow; -Q shortens those.
 TESTS = (
     "0001", "0002", "0003", "0005", "0007", "0008", "0011", "0012", "0013", "0014", "0015", "0016", "0017", "0020", "0021", "0031",
     "0034", "0035", "0036", "0038", "0039", "0041", "0044", "0048", "0051", "0052", "0053", "0054", "0057", "0059", "0063", "0065",
@@ -35,7 +35,7 @@ TESTS = (
     "0137", "0140",
     # With transactions.
     "0098", "0103", "0129",
-    # Through a network that delays and cuts, inside the client.
+    # Through a network in the client that delays and drops connections.
     "0049", "0068", "0075", "0076", "0088", "0094",
 )  # fmt: skip
 
@@ -93,7 +93,7 @@ def _outcome(number: str, configuration: Path, log: Path) -> str:
             return FAILED
     if done.returncode != 0:
         return FAILED
-    # A line for each test with this number; those that the runner leaves out here count for nothing.
+    # One line for each test with this number; tests that the runner skips here do not count.
     return PASSED if re.search(rf"\| *\S* *{number}_.*PASSED", log.read_text(errors="replace")) else SKIPPED
 
 

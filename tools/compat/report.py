@@ -1,4 +1,4 @@
-"""docs/compatibility.md, made by a command."""
+"""Generates docs/compatibility.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both sides of a comparison: one suite, a real Kafka and a Headrace with the same settings, one after the other."""
+"""Comparison of one suite on a real Kafka and on Headrace with the same settings, one after the other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def compare(suite: Suite) -> Verdict:
 
 
 def last(suite: Suite) -> Verdict:
-    """Of the last comparison made in this checkout; NotHere if there was none."""
+    """Return the last comparison made in this checkout. Raise NotHere if there is none."""
     try:
         kept = json.loads(_kept(suite).read_text())
     except FileNotFoundError:

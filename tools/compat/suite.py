@@ -1,4 +1,4 @@
-"""What a suite is, and what came of it on both sides."""
+"""A test suite and its outcomes on both servers."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
-Outcomes = dict[str, str]  # by the name of the test
+Outcomes = dict[str, str]  # by test name
 
 
 class NotHere(Exception):
-    """The suite cannot be had or built on this machine; the text says what is missing."""
+    """The suite cannot be fetched or built on this machine; the text says what is missing."""
 
 
 @dataclass(frozen=True)
 class Suite:
     name: str
     version: str
-    prepare: Callable[[], None]  # fetches and builds; NotHere if that cannot be done
-    run: Callable[[str, str], Outcomes]  # bootstrap address, and whose it is
-    settings: Mapping[str, str]  # what both servers are started with
+    prepare: Callable[[], None]  # fetches and builds; raises NotHere if that is impossible
+    run: Callable[[str, str], Outcomes]  # given the bootstrap address and the server's name
+    settings: Mapping[str, str]  # settings of both servers
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Verdict:
 
     @property
     def counted(self) -> list[str]:
-        """What real Kafka passes on this machine."""
+        """Tests that real Kafka passes on this machine."""
         return [test for test, outcome in self.kafka.items() if outcome == PASSED]
 
     @property

@@ -1,1 +1,1 @@
-"""`make prove`: what Headrace promises, each promise by its named check."""
+"""`make prove`: proves each promise of Headrace with a named check."""

@@ -1,6 +1,7 @@
-"""One request of every API, for somebody who may do nothing: which answers must refuse, and how that is told from an answer.
+"""One request of every API from a user without permissions, and how to recognize a refusal in the response.
 
-The list of APIs is not here: whoever asks takes it from the table, or from ApiVersions, and an API without a sample is a failure.
+The list of APIs is not here: callers take it from the table or from ApiVersions, and an API without a sample is a
+failure.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ REFUSALS = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
-# What Kafka leaves open to whoever may connect, and why.
+# APIs that Kafka leaves open to every connected client, with the reason.
 OPEN = {
     ApiKey.API_VERSIONS: "clients ask it before they log in, and it shows nothing but the versions of this software",
     ApiKey.SASL_HANDSHAKE: "it is a part of the login",
@@ -33,9 +34,9 @@ OPEN = {
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "a client asks what it is to measure of itself",
     ApiKey.PUSH_TELEMETRY: "a client tells what it measured of itself",
 }
-# Answered without an error, but with the brokers only, which every client must know to reach any topic.
+# The response has no error but contains only the brokers, which every client must know to reach any topic.
 BROKERS_ONLY = {ApiKey.DESCRIBE_CLUSTER}
-# Answered without an error and empty: lists of what one may see, and a version that is too old to have an error code.
+# The response has no error and is empty: lists of visible things, and a version too old for an error code.
 SILENT = {(ApiKey.DESCRIBE_LOG_DIRS, 1)}
 SILENT |= {(ApiKey.LIST_GROUPS, version) for version in range(6)}
 SILENT |= {(ApiKey.LIST_TRANSACTIONS, version) for version in range(3)}
@@ -61,7 +62,7 @@ def by_name_or_id(
     return {id_field: topic_id} if version >= since else {name_field: TOPIC}
 
 
-# One request of each API, which names an existing topic where it names any.
+# One request of each API. Those with a topic name an existing one.
 SAMPLES: dict[ApiKey, Callable[[int, Any], Any]] = {
     ApiKey.PRODUCE: lambda v, i: of(0, acks=-1, topic_data=[part(0, "TopicProduceData", **by_name_or_id(v, 13, i),
         partition_data=[produce_messages.ProduceRequest.PartitionProduceData(index=0, records=batch())])]),
@@ -147,7 +148,7 @@ SAMPLES: dict[ApiKey, Callable[[int, Any], Any]] = {
 
 
 def forged() -> bytes:
-    """What a stranger would like a controller to believe that a broker sent."""
+    """Return a request that an attacker would send to the controller as if a broker had forwarded it."""
     request = SAMPLES[ApiKey.CREATE_ACLS](3, None)
     return b"".join(encode_request(request, 3, 1, "forger"))[4:]
 
@@ -165,7 +166,7 @@ def codes_in(value: Any) -> Iterator[int]:
 
 
 def answer_gives_anything(answer: Any) -> bool:
-    """Anything that stands beside an error code of NONE, below the top."""
+    """Return whether anything below the top level has the error code NONE."""
 
     def inner(value: Any) -> bool:
         if isinstance(value, list):
@@ -184,7 +185,7 @@ def answer_gives_anything(answer: Any) -> bool:
 
 
 async def check_refusal(connection: Connection, key: ApiKey, version: int, topic_id: Any, *, controller: bool) -> None:
-    """Send the sample of one API; AssertionError unless the answer is a refusal that gives nothing away."""
+    """Send the sample of one API. Raise AssertionError unless the response is a refusal that discloses nothing."""
     if key in BROKERS_ONLY:
         request = of(key, include_cluster_authorized_operations=True)
         if controller:
@@ -196,5 +197,5 @@ async def check_refusal(connection: Connection, key: ApiKey, version: int, topic
     codes = list(codes_in(answer))
     assert codes and set(codes) <= REFUSALS | {ErrorCode.NONE}, (key.name, version, answer)
     assert any(code in REFUSALS for code in codes) or (key, version) in SILENT, (key.name, version, answer)
-    # An answer as a whole may be fine, but then nothing in it is.
+    # The top level may succeed, but then nothing below it may.
     assert not answer_gives_anything(answer), (key.name, version, answer)

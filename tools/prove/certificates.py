@@ -1,4 +1,4 @@
-"""A certificate for loopback, made by openssl: key and chain in one PEM file, and the certificate to trust in another."""
+"""A certificate for loopback, made by openssl: key and chain in one PEM file, the trusted certificate in another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Certificate(NamedTuple):
 
 
 def make_certificate(directory: Path) -> Certificate:
-    """Write `store.pem` and `trusted.pem`; NotRun without openssl."""
+    """Write `store.pem` and `trusted.pem`. Raise NotRun without openssl."""
     if shutil.which("openssl") is None:
         raise NotRun("openssl makes the certificates, and it is not installed")
     made = Certificate(directory / "store.pem", directory / "trusted.pem")

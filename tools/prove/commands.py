@@ -1,4 +1,4 @@
-"""Running a command of the project and seeing what it says, with an end in sight."""
+"""Runs commands of the project with a timeout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(
     may_fail: bool = False,
     quiet: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """AssertionError with the end of its output if it fails or does not end in time."""
+    """Run the command. Raise AssertionError with the end of its output if it fails or times out."""
     if not quiet:
         say(" ".join(command))
     try:

@@ -1,4 +1,4 @@
-"""Compaction of running nodes, seen by clients, by dump-log and by Kafka itself: the last value of every key stays, and nothing else."""
+"""Compaction on running nodes, seen by clients, dump-log and Kafka: exactly the last value of every key stays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tools.prove.registry import say
 
 WAIT_S = 60.0
 CLEAN_S_MAX = 300.0
-AHEAD_MS = 600_000  # the record that makes the active segment roll comes from so far in the future
+AHEAD_MS = 600_000  # how far in the future the timestamp is of the record that makes the active segment roll
 ROLLER = b"the one that rolls"
 CHECKPOINT = "cleaner-offset-checkpoint"
 SETTINGS = {"log.cleaner.backoff.ms": "100", "log.segment.delete.delay.ms": "1000", "log.initial.task.delay.ms": "100"}
@@ -74,7 +74,7 @@ def make_producer(bootstrap: str, **options: object) -> Producer:
 
 
 def roll(producer: Producer, topic: str, turn: int = 0) -> None:
-    """A record from far ahead, and each from further, closes the segment before it."""
+    """Close the active segment with a record from far ahead, further with each turn."""
     assert producer.flush(WAIT_S) == 0
     producer.produce(topic, b"", ROLLER, timestamp=int(time.time() * 1000) + (turn + 1) * AHEAD_MS)
     assert producer.flush(WAIT_S) == 0
@@ -111,7 +111,7 @@ def read_all(bootstrap: str, topic: str) -> Kept:
 
 
 def watermarks(consumer: Consumer, topic: str) -> tuple[int, int]:
-    """A broker that has just started answers before it leads."""
+    """Return the watermarks, retrying because a broker that has just started responds before it leads."""
     deadline = time.monotonic() + WAIT_S
     while True:
         try:
@@ -124,7 +124,7 @@ def watermarks(consumer: Consumer, topic: str) -> tuple[int, int]:
 
 
 def until_clean(data_dir: Path, bootstrap: str, topic: str) -> int:
-    """Waits until everything up to the last record was compacted, by the checkpoint that Kafka and we write; its offset."""
+    """Wait until the checkpoint says that everything up to the last record was compacted, and return the end offset."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
     _, high = watermarks(consumer, topic)
     consumer.close()
@@ -148,12 +148,12 @@ def wait(what: str, condition: Callable[[], bool]) -> None:
 
 
 def check_files(data_dir: Path) -> None:
-    """By Kafka's dump-log, which tells of every gap between offsets: there are to be some."""
+    """Check the files with Kafka's dump-log, ignoring the gaps in offsets that it reports."""
     trouble = [line for line in dump_everything(data_dir).trouble if not GAP.match(line)]
     assert not trouble, "\n".join(trouble[:20])
 
 
-# --- a hundred become one
+# --- a hundred records become one
 
 
 def hundred_become_one(node: NodeProcess) -> None:
@@ -173,13 +173,13 @@ def hundred_become_one(node: NodeProcess) -> None:
         assert dumped.count("| offset:") == 1 and "| offset: 99 " in dumped and "payload: 99" in dumped, dumped
 
 
-# --- the last value of every key, under writes and under kill -9
+# --- the last value of every key, under writes and kill -9
 
 
 def keyed_topic(
     node: NodeProcess, records: int, keys: int, kills: int, chance: random.Random
 ) -> dict[bytes, bytes | None]:
-    """What each key was last set to; all of it acknowledged."""
+    """Write the records, all acknowledged, and return the last value of each key."""
     create(node.bootstrap, "keyed", min_cleanable_dirty_ratio="0.3", segment_bytes=str(max(1 << 20, records * 2)))
     producer = make_producer(node.bootstrap)
     expected: dict[bytes, bytes | None] = {}
@@ -247,7 +247,7 @@ def prove(work: Path, records: int, keys: int, kills: int, seed: int) -> str:
 
 
 def same_records_as_kafka(work: Path, records: int, keys: int, seed: int, turns: int = 3) -> str:
-    """One keyed stream of batches of all codecs to both, in rounds: what is left must be the same, offset for offset."""
+    """Write one keyed stream in all codecs to both servers, in turns; what is left must be equal, offset for offset."""
     with (
         NodeProcess(SETTINGS, directory=work / "headrace") as node,
         KafkaPeer(SETTINGS, directory=work / "kafka") as peer,
@@ -257,7 +257,7 @@ def same_records_as_kafka(work: Path, records: int, keys: int, seed: int, turns:
             create(bootstrap, "same", min_cleanable_dirty_ratio="0.0", delete_retention_ms="2000")
         left = 0
         for turn in range(turns):
-            time.sleep(2.1 if turn else 0)  # the tombstones of the turn before have had their time
+            time.sleep(2.1 if turn else 0)  # the tombstones of the previous turn have expired
             for _, bootstrap in sides:
                 _write_turn(bootstrap, records, keys, random.Random(seed + turn), turn)
             found = []

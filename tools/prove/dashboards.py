@@ -1,4 +1,4 @@
-"""The same load on Headrace and on a Kafka with jmx_exporter, and every metric that dashboards read compared between the two."""
+"""The same load on Headrace and on a Kafka with jmx_exporter, comparing every metric that dashboards read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.testing.processes import LOOPBACK, NodeProcess, free_port
 from tools.prove.registry import ROOT, NotRun
 
 AGENT: Artifact = ("io.prometheus.jmx", "jmx_prometheus_javaagent", "1.0.1")
-# Our own rules for the agent, which give the names that dashboards know.
+# Our own rules for the agent, producing the names that dashboards know.
 AGENT_RULES = r"""
 lowercaseOutputName: true
 rules:
@@ -57,7 +57,7 @@ Samples = dict[str, dict[Labels, float]]
 
 @dataclass(frozen=True)
 class Documented:
-    """One line of the table in docs/metrics.md."""
+    """One row of the table in docs/metrics.md."""
 
     name: str
     labels: frozenset[str]
@@ -87,14 +87,14 @@ def scrape(port: int) -> Samples:
 
 
 def load(bootstrap: str, seconds: float) -> None:
-    """Produce and consume the same records everywhere: as many rounds as fit, at a pace that both keep."""
+    """Produce and consume the same records on both servers, one round per second, a pace that both can keep."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(WAIT_S_MAX)
     producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 3_000_000, "linger.ms": 100_000})
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False})
     try:
         starts = [TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)]
-        for start in starts:  # a leader that is not ready yet would be sent its first batch twice
+        for start in starts:  # a leader that is not ready yet would get its first batch twice
             consumer.get_watermark_offsets(start, WAIT_S_MAX, cached=False)
         consumer.assign(starts)
         for number in range(max(1, int(seconds))):
@@ -163,7 +163,7 @@ def differences(ours: Samples, theirs: Samples) -> Iterator[str]:
             continue
         if metric.is_equal:
             for key in sorted(mine.keys() | other.keys(), key=sorted):
-                here, there = mine.get(key, 0.0), other.get(key, 0.0)  # Kafka has no counter before it counts
+                here, there = mine.get(key, 0.0), other.get(key, 0.0)  # Kafka has no counter before the first event
                 if here != there:
                     yield f"{metric.name}{dict(key)}: {here} on Headrace, {there} on Kafka"
         elif {name for key in other for name, _ in key} != {name for key in mine for name, _ in key}:
@@ -172,7 +172,7 @@ def differences(ours: Samples, theirs: Samples) -> Iterator[str]:
 
 
 def _relevant(samples: Samples, metric: Documented) -> dict[Labels, float]:
-    """Return the samples that both sides must have: of our topic and of common requests, without labels that only one has."""
+    """Return the samples that both must have: our topic and common requests, without labels that only one has."""
     found: dict[Labels, float] = {}
     for key, value in samples.get(metric.name, {}).items():
         given = {name: text for name, text in key if name in metric.labels}
@@ -183,7 +183,7 @@ def _relevant(samples: Samples, metric: Documented) -> dict[Labels, float]:
 
 
 def _implausible(name: str, samples: dict[Labels, float]) -> Iterator[str]:
-    """Yield values that cannot have Kafka's unit."""
+    """Yield values that cannot be in Kafka's unit."""
     for key, value in samples.items():
         if name.endswith("_percent") and not 0 <= value <= 1:
             yield f"{name} is {value}, not a share between 0 and 1"

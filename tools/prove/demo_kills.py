@@ -1,5 +1,6 @@
-"""The main job under kill -9: of its node, generator, driver, of Spark itself, of itself, of all at once, at random moments; and started
-again each time nobody else does. In the end its own summary has to be right.
+"""The main job under kill -9 at random moments: its node, generator, driver, Spark, itself, or all at once.
+
+It is restarted whenever nothing else restarts it. In the end its own summary must be right.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from headrace.testing.processes import free_port
 
 MAIN, SPARK, ALL = "main", "spark", "all"
 KINDS = {NODE: 3, GENERATOR: 3, PIPELINES: 3, SPARK: 2, MAIN: 2, ALL: 3}
-RATE = 2_000  # events a second while there is no end
+RATE = 2_000  # events per second while the number of events is unlimited
 LEFT_OVER_S_MAX = 30.0
-LAST_KILLS_SHARE = 0.3  # of them hit a run that is about to end
-BLIND_CHANCE = 0.3  # of a kill that does not wait until Spark has done something
+LAST_KILLS_SHARE = 0.3  # share of kills that hit a run that is about to end
+BLIND_CHANCE = 0.3  # probability that a kill does not wait for progress of Spark
 BLIND_S_MAX, AFTER_BATCH_S_MAX = 12.0, 3.0
 MOVES_S_MAX = 300.0
 END_S_MAX = 1_200.0
@@ -41,7 +42,7 @@ MEGABYTE = 1_000_000
 
 
 class Job:
-    """`make run`, over all its starts. All that it starts lies in its folder's register, or below it in the tree of processes."""
+    """`make run`, across restarts. Its processes are in its folder's register, or are descendants of those."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -50,7 +51,7 @@ class Job:
         self._process: subprocess.Popen[bytes] | None = None
         self.folders = Folders(folder / "work", folder / ".headrace")
         self.register = Register(self.folders.shop / "processes.json")
-        self._sessions: set[int] = set()  # of the system's kind, one for each process of every start
+        self._sessions: set[int] = set()  # ids of system sessions, one for each registered process of every start
         self.starts = 0
         self.memory_bytes_max = 0
 
@@ -73,7 +74,7 @@ class Job:
         return self._process.poll()
 
     def kill(self, kind: str) -> bool:
-        """False if there is nothing of this kind now."""
+        """Kill processes of this kind. Return False if there are none now."""
         self._note_sessions()
         if kind == MAIN:
             return self._kill_main()
@@ -106,7 +107,7 @@ class Job:
         return True
 
     def batches(self) -> int:
-        """That all queries have done, by their checkpoints."""
+        """Return the number of batches that all queries have completed, from their checkpoints."""
         paths = (self.folders.checkpoints / query.pipeline / query.result.name for query in QUERIES)
         return sum(position(path).batch + 1 for path in paths)
 
@@ -114,7 +115,7 @@ class Job:
         self._sessions |= {one.pid for one in self.register.left().values()}
 
     def left_over(self) -> list[str]:
-        """What still runs in any session there was."""
+        """Return the processes that still run in any session seen so far."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -147,14 +148,14 @@ class Job:
 
 
 def demo_under_kills(kills: int, seed: int, say: Callable[[str], None]) -> str:
-    """What was done; AssertionError if the summary is not right."""
+    """Run the job under kills and return a summary. Raise AssertionError if its results are not right."""
     chance = random.Random(seed)
     done: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="demo-kills-") as folder:
         job = Job(Path(folder))
         try:
             endless = ("--rate", str(RATE))
-            to_the_end = ("--events", "1")  # what is there already counts: all of it
+            to_the_end = ("--events", "1")  # existing events count: the run ends with all of them
             last = round(kills * LAST_KILLS_SHARE)
             for count, arguments in ((kills - last, endless), (last, to_the_end)):
                 job.start(*arguments)
@@ -181,7 +182,7 @@ def _play(
     done: Counter[str],
     say: Callable[[str], None],
 ) -> None:
-    """So many kills, or fewer if the job has come to its end before."""
+    """Kill this many times, or fewer if the job ends before."""
     wanted = done.total() + count
     while done.total() < wanted:
         _let_it_work(job, chance)
@@ -227,7 +228,7 @@ def _finish(job: Job, arguments: tuple[str, ...]) -> None:
 
 
 def _expect_nothing_left(job: Job) -> None:
-    """Whoever was killed has left nothing that runs on, such as a Spark without its driver."""
+    """Check that no process outlives the job, such as a Spark without its driver."""
     deadline = time.monotonic() + LEFT_OVER_S_MAX
     while left := job.left_over():
         assert time.monotonic() < deadline, f"processes are left: {left}"

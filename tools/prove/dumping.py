@@ -1,4 +1,4 @@
-"""Kafka's own dump-log over every file of a data directory; its output is searched for anything that it finds wrong."""
+"""Kafka's own dump-log on every file of a data directory, searching its output for problems."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from headrace.testing import peers
 
 METADATA_LOG = "__cluster_metadata-0"
 DUMP_S_MAX = 300.0
-# What dump-log (and the classes under it) says of files that are not as they should be.
+# What dump-log (and the classes it uses) prints about invalid files.
 TROUBLE = re.compile(
     r"isvalid: false|mismatch|is followed by|out of order|could not|invalid bytes|corrupt|exception|\berror\b|failed|"
     r"not found|unknown|unable|ignoring",
     re.IGNORECASE,
 )
-# dump-log takes -1 for the offset before each file, and finds a gap in front of every segment but the first; also in Kafka's own.
+# dump-log assumes -1 as the offset before each file, and so reports a gap before every segment but the first, also in
+# Kafka's own files.
 BEFORE_THE_FILE = re.compile(r"^\s*-1 is followed by \d+$")
 _BATCH = re.compile(r"^baseOffset: ", re.MULTILINE)
 _RECORD = re.compile(r"^\| offset: ", re.MULTILINE)
@@ -39,14 +40,14 @@ class Dump:
         self.producers += len(_PRODUCER.findall(output))
         self.epochs |= {int(epoch) for epoch in re.findall(r"partitionLeaderEpoch: (\d+)", output)}
         for line in output.splitlines():
-            # Names of files and contents of records are ours, not a verdict.
+            # File names and record contents are ours, not a verdict.
             said = line.partition(" payload: ")[0] if line.startswith("|") else line
             if TROUBLE.search(said) and not said.startswith("Dumping ") and not BEFORE_THE_FILE.match(said):
                 self.trouble.append(line[:300])
 
 
 def dump_everything(directory: Path) -> Dump:
-    """Each kind of file by each way that dump-log has for it. Raises AssertionError if dump-log could not do its work."""
+    """Dump each kind of file in each way that dump-log supports. Raise AssertionError if dump-log fails."""
     dump = Dump()
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     data = [path for path in files if path.parent.name != METADATA_LOG and path.parent != directory]

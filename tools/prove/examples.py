@@ -1,4 +1,4 @@
-"""The programs under `examples/`, run as their page says, and what those of consumers have to tell."""
+"""Runs the programs in `examples/` as their page says, and checks the output of the consumer examples."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tools.prove.registry import ROOT
 
 EXAMPLES = ROOT / "examples"
 RUN_S_MAX = 100.0
-RECORDS = 300  # of kill_a_consumer
-KILLS = 3  # of exactly_once
+RECORDS = 300  # records of kill_a_consumer
+KILLS = 3  # kills of exactly_once
 
 _GIVEN = re.compile(r"(\w+) is given partitions \[([\d, ]*)\]")
 _KILLED = re.compile(r"ben is killed; his partition (\d) waits")
@@ -22,7 +22,7 @@ _WORK = re.compile(r"lost: \[([\d, ]*)\], done twice: \[([\d, ]*)\]\n\Z")
 
 
 def run(example: str, bootstrap: str, *arguments: str) -> str:
-    """What it says; AssertionError with its complaints if it fails."""
+    """Run the example and return its output. Raise AssertionError with its errors if it fails."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / example), bootstrap, *arguments],
         capture_output=True,
@@ -38,14 +38,17 @@ def run(example: str, bootstrap: str, *arguments: str) -> str:
 
 @dataclass
 class Takeover:
-    orphan: int  # the partition of the one that was killed
-    owned: dict[str, set[int]]  # by the two others, in the end
+    orphan: int  # the partition of the killed consumer
+    owned: dict[str, set[int]]  # partitions of the two others at the end
     read: int
     twice: int
 
 
 def kill_a_consumer(bootstrap: str) -> Takeover:
-    """AssertionError unless each of three had a partition, and the two that are left have all of them and read every record."""
+    """Run the example. Raise AssertionError unless the survivors take over all partitions and read every record.
+
+    Before the kill, each of the three must have had one partition.
+    """
     said = run("kill_a_consumer.py", bootstrap)
     killed, outcome = _KILLED.search(said), _OUTCOME.search(said)
     assert killed is not None and outcome is not None, said
@@ -61,7 +64,7 @@ def kill_a_consumer(bootstrap: str) -> Takeover:
 
 
 def _owned(said: str) -> dict[str, set[int]]:
-    """What each was given last."""
+    """Return each consumer's last assignment."""
     return {name: set(_numbers(partitions)) for name, partitions in _GIVEN.findall(said)}
 
 
@@ -75,14 +78,14 @@ class Work:
 
 
 def at_least_once(bootstrap: str) -> Work:
-    """AssertionError unless something is done twice and nothing is lost."""
+    """Run the example. Raise AssertionError unless an order is processed twice and none is lost."""
     work = _work("at_least_once.py", bootstrap)
     assert work.twice and not work.lost, work
     return work
 
 
 def at_most_once(bootstrap: str) -> Work:
-    """AssertionError unless something is lost and nothing is done twice."""
+    """Run the example. Raise AssertionError unless an order is lost and none is processed twice."""
     work = _work("at_most_once.py", bootstrap)
     assert work.lost and not work.twice, work
     return work
@@ -95,7 +98,7 @@ class Bills:
 
 
 def exactly_once(bootstrap: str) -> Bills:
-    """AssertionError unless copiers died with bills in the log, and yet nothing is lost and nothing done twice."""
+    """Run the example. Raise AssertionError unless copiers died with bills in the log and each order counts once."""
     said = run("exactly_once.py", bootstrap)
     work, bills = _work_of(said), _BILLS.search(said)
     assert bills is not None and said.count(" is killed with bills ") == KILLS, said

@@ -1,4 +1,4 @@
-"""A pipeline whose checkpoint lies on a disk that becomes full: a small one of its own, in a mount namespace that only it sees."""
+"""A pipeline whose checkpoint is on a disk that becomes full: a small tmpfs in a private mount namespace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tools.prove.transactions.reading import COMMITTED, read_all
 
 DISK = "16m"
 PARTITIONS = 2
-FEED = 50  # records at a time
+FEED = 50  # records per feed
 FEED_EVERY_S = 0.2
 RUNS_S_MAX, NOTICED_S_MAX, MENDED_S_MAX = 180.0, 120.0, 180.0
 FULL = "the disk is full"
@@ -44,7 +44,7 @@ sinks:
 
 
 def cannot_be_full() -> str | None:
-    """Why there can be no disk of our own here, or None."""
+    """Return why a private disk cannot be mounted here, or None."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             done = subprocess.run([*APART, folder, "true"], capture_output=True, text=True, timeout=30, check=False)
@@ -54,7 +54,7 @@ def cannot_be_full() -> str | None:
 
 
 class Numbers:
-    """The pipeline, and what is fed to it all the time."""
+    """The pipeline and its continuous input."""
 
     def __init__(self, folder: Path, bootstrap: str) -> None:
         from confluent_kafka import Producer
@@ -83,7 +83,7 @@ class Numbers:
             time.sleep(TURN_S)
 
     def feed(self) -> None:
-        """Each number twice: deduplication has to remember it."""
+        """Write each number twice, so that deduplication has to remember it."""
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
         for number in range(self.fed, self.fed + FEED):
             for _ in range(2):
@@ -93,7 +93,7 @@ class Numbers:
         self._fed_at = time.monotonic()
 
     def fill_the_disk(self) -> int:
-        """To the last byte, as the driver sees it; how many there were."""
+        """Fill the driver's disk completely and return the number of bytes written."""
         written = 0
         with self._ballast.open("wb", buffering=0) as file, suppress(OSError):
             while True:
@@ -123,7 +123,7 @@ class Numbers:
         assert not wrong, f"{where}: {wrong.total()} are lost or twice: {sorted(wrong)[:5]}"
 
     def errors(self) -> dict[str, str]:
-        """By sink, as `headrace pipelines status` tells them."""
+        """Return the errors by sink, as `headrace pipelines status` reports them."""
         command = [sys.executable, "-m", "headrace", "pipelines", "status", "--json"]
         asked = subprocess.run(
             [*command, "--runtime", str(self._folder / "runtime")], capture_output=True, text=True, check=False

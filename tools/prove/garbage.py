@@ -1,4 +1,4 @@
-"""A good client among a thousand bad ones: what is left of its throughput; and what clients cost that never finish a request."""
+"""Throughput of a good client among a thousand bad ones, and the cost of clients that never finish a request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tools.prove.registry import ROOT, say
 CONNECTIONS = 1000
 ROUNDS = 15
 SECONDS = 2.0
-ROUND_BYTES_MAX = 1_500_000_000  # more would be a measurement of the disk
+ROUND_BYTES_MAX = 1_500_000_000  # more would measure the disk
 LOSS_MAX = 0.10
 LINE = "produce-64k"
 SPARE_FILES = 500
@@ -37,13 +37,13 @@ HELD_BYTES_PER_SECOND = 10**9
 CLIENTS_S_MAX = 60.0
 
 IDLE_MS = 2000
-TRICKLE_S = 0.25  # between two bytes of a slow client
+TRICKLE_S = 0.25  # seconds between two bytes of a slow client
 CONNECTS_AT_ONCE = 20
 KB_PER_SLOW_CLIENT_MAX = 16.0
-GROWTH_BYTES_MAX = 400_000_000  # at which the experiment is broken off: others need the memory
+GROWTH_BYTES_MAX = 400_000_000  # growth at which the experiment stops, because others need the memory
 ENDED_S_MAX = 60.0
-# Of what a slow client sends byte by byte. The size of a request of 100 MB, which is allowed, and the beginning of it; the
-# size of a small one; and one that has not even told its size.
+# First bytes of slow clients: the size of a request of 100 MB, which is allowed; the size of a small one; and an
+# incomplete size.
 OPENINGS = ((99_000_000).to_bytes(4, "big"), (1000).to_bytes(4, "big"), b"\x00")
 
 
@@ -55,7 +55,7 @@ class Scale:
 
 
 class Round(NamedTuple):
-    """Of the good client; the CPU is the node's, whoever it works for."""
+    """Figures of the good client. CPU time is the node's, for all clients."""
 
     mb_per_s: float
     cpu_s_per_gb: float
@@ -69,13 +69,13 @@ class Throughput:
 
     @property
     def loss(self) -> float:
-        """By pairs of rounds: whatever else the machine does changes more slowly than they follow each other."""
+        """Median loss over pairs of rounds, which alternate faster than other load on the machine changes."""
         pairs = zip(self.alone, self.pestered, strict=True)
         return 1 - statistics.median(there.mb_per_s / here.mb_per_s for here, there in pairs)
 
 
 def pester(work: Path, scale: Scale = Scale()) -> Throughput:  # noqa: B008 -- it cannot change
-    """Rounds without and with the bad clients in turn, after one of each that does not count."""
+    """Run rounds without and with the bad clients in turn, after one uncounted round of each."""
     allow_open_files(2 * scale.connections + SPARE_FILES)
     options = Options(scale.seconds, work, min(ROUND_BYTES_MAX, machine.bytes_without_throttling()))
     line = all_lines()[LINE]
@@ -108,13 +108,13 @@ def _median(rounds: list[Round]) -> Round:
 
 @contextmanager
 def _garbage(port: int, connections: int) -> Iterator[dict[str, int]]:
-    """Bad clients at work; their count is filled in at the end."""
+    """Run bad clients; their counts are filled in at the end."""
     command = [sys.executable, "-m", "tools.prove.garbage_clients", str(port), str(connections)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     tally: dict[str, int] = {}
     try:
         assert process.stdout is not None
-        with selectors.DefaultSelector() as selector:  # select() itself knows no descriptors from 1,024 on
+        with selectors.DefaultSelector() as selector:  # select() does not support descriptors of 1,024 and above
             selector.register(process.stdout, selectors.EVENT_READ)
             assert selector.select(CLIENTS_S_MAX), "the bad clients do not get ready"
         assert process.stdout.readline() == "ready\n", "the bad clients could not start"
@@ -130,12 +130,12 @@ def _garbage(port: int, connections: int) -> Iterator[dict[str, int]]:
 class Trickle:
     opened: int
     kb_each: float
-    still_there: int  # when the time was over
-    ended_s: float  # when the last one was ended
+    still_there: int  # connections left when the time was over
+    ended_s: float  # when the last connection was closed
 
 
 def trickle(work: Path, connections: int = CONNECTIONS) -> Trickle:
-    """Clients that send a byte now and then and never a whole request."""
+    """Run clients that send a byte now and then but never a whole request."""
     allow_open_files(2 * connections + SPARE_FILES)
     settings = {"connections.max.idle.ms": str(IDLE_MS)}
     with NodeProcess(settings, directory=work / "slow") as node, ExitStack() as stack:
@@ -158,7 +158,7 @@ def trickle(work: Path, connections: int = CONNECTIONS) -> Trickle:
 
 
 def _is_there(client: socket.socket) -> bool:
-    """Sends a byte."""
+    """Send a byte and return whether the connection is still open."""
     try:
         if client.recv(1) == b"":
             return False
@@ -174,7 +174,7 @@ def _is_there(client: socket.socket) -> bool:
 
 
 def judge(throughput: Throughput, slow: Trickle, connections: int = CONNECTIONS) -> str:
-    """AssertionError with everything that is not as promised; else the figures."""
+    """Return the figures. Raise AssertionError listing every broken promise."""
     alone, pestered = _median(throughput.alone), _median(throughput.pestered)
     figures = (
         f"{_text(alone)} alone, {_text(pestered)} among {connections} bad clients ({-throughput.loss:+.1%} by pairs, "

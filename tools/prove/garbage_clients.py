@@ -1,7 +1,7 @@
-"""`python -m tools.prove.garbage_clients PORT COUNT`: so many connections that talk rubbish until SIGTERM.
+"""Clients that send garbage until SIGTERM: `python -m tools.prove.garbage_clients PORT COUNT`.
 
-Whoever is thrown out comes again after a second with the next kind of rubbish, as Kafka's clients come again. Says `ready` when all of them
-have been connected once, and at the end how often that happened: one line of JSON.
+A client that is disconnected reconnects after a second with the next kind of garbage, as Kafka's clients reconnect.
+Prints `ready` when all of them have connected once, and at the end the counts as one line of JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.testing.processes import LOOPBACK
 
 COME_AGAIN_S = 1.0  # reconnect.backoff.max.ms of Kafka's clients
 CONNECTS_AT_ONCE = 16
-CONNECT_PAUSE_S = 0.005  # then others may connect: a listen queue that overflows would hold them back for a second
+CONNECT_PAUSE_S = 0.005  # lets others connect: overflowing the listen queue would delay them by a second
 CONNECT_S_MAX = 5.0
 READ_BYTES = 4096
 SEED = 7
@@ -29,29 +29,29 @@ _PRODUCE, _UNKNOWN_API = 0, 9999
 
 
 def kinds(chance: random.Random) -> list[bytes]:
-    """What comes to a port that is open to the world, and what knows a little of the protocol."""
+    """Return garbage as an open port receives it, and some that partly follows the protocol."""
     rubbish = chance.randbytes(500)
     return [
         rubbish,
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rubbish,  # the beginning of a TLS handshake
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rubbish,  # the start of a TLS handshake
         b"\x00\x00\x00\x00",
         b"\xff\xff\xff\xff" + rubbish,
         _HEADER.pack(len(rubbish) + 8, _UNKNOWN_API, 0, 1) + rubbish,
         _HEADER.pack(len(rubbish) + 8, _PRODUCE, 9, 1) + rubbish,
         _HEADER.pack(len(rubbish) + 8, _PRODUCE, 300, 1) + rubbish,
-        _HEADER.pack(100_000_000, _PRODUCE, 9, 1)[:7],  # an announcement, and silence
+        _HEADER.pack(100_000_000, _PRODUCE, 9, 1)[:7],  # a request header that is never completed
     ]
 
 
 class Clients:
-    """On bare sockets: whatever these take of the processor, the good client lacks."""
+    """Clients on bare sockets, because their CPU time is taken from the good client."""
 
     def __init__(self, port: int, count: int) -> None:
         self._address = (LOOPBACK, port)
         self._said = kinds(random.Random(SEED))
         self._selector = selectors.DefaultSelector()
-        self._coming: deque[tuple[float, int]] = deque((0.0, number) for number in range(count))  # when, and with what
+        self._coming: deque[tuple[float, int]] = deque((0.0, number) for number in range(count))  # when, and which kind
         self._count = count
         self.connected = self.thrown_out = self.refused = 0
         self.ended = False

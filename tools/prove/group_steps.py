@@ -1,10 +1,10 @@
-"""What Kafka's tools are asked about groups: consuming in one, describing, resetting and deleting it, and reading its records."""
+"""Calls of Kafka's tools about groups: consuming, describing, resetting, deleting, and reading the group records."""
 
 from __future__ import annotations
 
 from tools.prove.kafka_tools import Step, step
 
-# Names of members and of hosts, and how long ago something was.
+# Member and host names, which differ between runs.
 WHO = (r"console-consumer-[0-9a-f-]{36}", r"[0-9a-f]{8}-[0-9a-f-]{27}", r"\bID\b", "/[0-9.]+")
 READ = "^(?!Processed)"
 OFFSETS = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"
@@ -44,7 +44,7 @@ SCRIPT: tuple[Step, ...] = (
     step("consumer-groups --delete-offsets --group readers --topic shared:2"),
     step("consumer-groups --delete-offsets --group readers --topic absent"),
     step("consumer-groups --describe --group readers", unordered=True, forget=WHO),
-    # Consumers commit as often as there is time for, and groups of console consumers have names by chance.
+    # The number of commits depends on timing, and groups of console consumers have random names.
     step(f"{INTERNAL} {OFFSETS}", unordered=True, distinct=True, keep=OURS),
     step(f"{INTERNAL} {GROUPS}", unordered=True, distinct=True, keep=OURS, forget=WHO),
     step("configs --alter --entity-type groups --entity-name modern --add-config consumer.session.timeout.ms=50000"),

@@ -1,4 +1,4 @@
-"""Clients that try to take a node's memory: compression bombs, and connections that are aborted in the middle of a frame."""
+"""Clients that try to exhaust a node's memory: compression bombs, and connections aborted in the middle of a frame."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.records.compression import Codec
 from headrace.testing.processes import LOOPBACK, NodeProcess, free_port
 
 TOPIC = "bombed"
-BOMB_BYTES = 192 * 1024 * 1024  # unpacked; more than a node unpacks of one batch
+BOMB_BYTES = 192 * 1024 * 1024  # decompressed; more than a node decompresses of one batch
 PARTIAL_FRAME_BYTES = 506 * 1024  # just below what an unauthenticated client may send (sasl.server.max.receive.size)
 WAIT_S_MAX = 60.0
 GROWTH_MB_MAX = 50
@@ -75,7 +75,7 @@ class AttackedNode:
         return context.wrap_socket(raw)
 
     def explode(self, count: int, codec: Codec) -> None:
-        """Send `count` batches that unpack to far more than a node accepts; raise AssertionError if one is not refused."""
+        """Send `count` batches that decompress beyond a node's limit. Raise AssertionError if one is not refused."""
         frame = _bomb(codec)
         with self.connect("PLAINTEXT") as client:
             for _ in range(count):
@@ -93,13 +93,13 @@ class AttackedNode:
         self.ping(listener)
 
     def ping(self, listener: str) -> None:
-        """Return when the node answers: it has then read what was sent before."""
+        """Wait for a response; by then the node has read everything sent before."""
         with self.connect(listener) as client:
             client.sendall(b"".join(encode_request(ApiVersionsRequest(), 0, 1, "ping")))
             _receive_frame(client)
 
     def settled_mb(self, limit_mb: float) -> float:
-        """Return the resident memory once it is below the limit, or after a while what it is then."""
+        """Return the resident memory once it is below the limit, or its value after a timeout."""
         deadline = time.monotonic() + SETTLE_S_MAX
         while (resident := self.resident_mb()) > limit_mb and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -107,7 +107,7 @@ class AttackedNode:
 
 
 def attack(directory: Path, bombs: int, aborts: int) -> tuple[float, float]:
-    """Return the resident megabytes of a node before and after so many bombs and aborted connections, spread over codecs and listeners."""
+    """Return a node's resident megabytes before and after the attacks, spread over codecs and listeners."""
     codecs = (Codec.GZIP, Codec.LZ4, Codec.ZSTD)
     with AttackedNode(directory) as node:
         node.create_topic()

@@ -1,6 +1,7 @@
-"""Kafka's own command-line tools, asked the same of a real Kafka and of us: what they print must be the same.
+"""Kafka's command-line tools on a real Kafka and on Headrace: their output must be equal.
 
-One script, run against both; what cannot be equal (ports, ids, times, where the data lies) is replaced by its name before comparing.
+One script runs against both; what cannot be equal (ports, ids, times, data directories) is replaced by a placeholder
+before comparing.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ _ADDRESS = re.compile(rf"(localhost|{re.escape(LOOPBACK)}):[0-9]+")
 
 @dataclass(frozen=True)
 class Step:
-    """One call of a tool. `door` is the listener; `forget` is what may differ in its output besides."""
+    """One call of a tool. `door` is the listener; `forget` lists patterns that may differ in its output."""
 
     tool: str
     arguments: tuple[str, ...]
     input: str = ""
     door: str = "PLAINTEXT"
     forget: tuple[str, ...] = ()
-    keep: str = ""  # only lines that match are compared
+    keep: str = ""  # only matching lines are compared
     unordered: bool = False
-    distinct: bool = False  # how often the same was said is chance
-    tidy: Callable[[str], str] = str  # puts in order what has none within a line
+    distinct: bool = False  # ignores how often a line is repeated
+    tidy: Callable[[str], str] = str  # sorts parts of a line that have no fixed order
 
     def __str__(self) -> str:
         return f"kafka-{self.tool} {' '.join(self.arguments)}"
@@ -45,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Act:
-    """What happens between two calls, by other clients of the server at this address. What it returns is compared too."""
+    """An action of other clients between two calls, given the server's address. Its result is compared too."""
 
     name: str
     run: Callable[[str], str]
@@ -72,7 +73,7 @@ def step(
 
 
 NUMBERS = (r"[0-9]+",)
-# APIs that wait for tokens, quotas, share and streams groups, several voters.
+# APIs of features that are not implemented yet: tokens, quotas, share and streams groups, several voters.
 LATER = "DelegationToken|Share|Streams|RaftVoter|AlterClientQuotas"
 SCRIPT = (
     step("topics --create --topic first --partitions 3 --replication-factor 1 --config retention.ms=1000000"),
@@ -153,7 +154,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 class Security:
-    """Certificates by openssl, and the settings of both servers and of the tools for each door."""
+    """Certificates made by openssl, and the settings of both servers and of the tools for each listener."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -200,12 +201,12 @@ def play(security: Security, script: Script, who: str, data_dir: Path, directory
             continue
         arguments = [argument.replace("{deletion}", str(deletion)) for argument in one.arguments]
         where = ["--bootstrap-server", f"{LOOPBACK}:{security.ports[one.door]}", *security.client(one.door)]
-        # Those with verbs want the server in front of them or behind, each its own way.
+        # Tools with subcommands differ in whether the server goes before or after them.
         front = one.tool in ("metadata-quorum", "features", "transactions")
         call = [*where, *arguments] if front else [*arguments, *where]
         done = tool(one.tool, *call, input=one.input.encode())
         text = done.stdout.decode(errors="replace") + "\n" + done.stderr.decode(errors="replace")
-        text = text.replace('}{"key"', '}\n{"key"')  # formatters put nothing between two records
+        text = text.replace('}{"key"', '}\n{"key"')  # formatters print nothing between two records
         outputs.append(normal(text, one, data_dir, directory) + f"\nexit {done.returncode}")
     return outputs
 
@@ -230,7 +231,7 @@ def _without_chance(line: str, one: Step, data_dir: Path, directory: Path) -> st
 
 
 def _is_noise(line: str) -> bool:
-    """Stack traces and dated log lines: where in Java it was noticed, and when."""
+    """Return whether the line is part of a stack trace or a dated log line."""
     return (
         line.lstrip().startswith(("at ", "... ", "Caused by"))
         or re.match(r"\[?[0-9]{4}-[0-9]{2}-[0-9]{2}", line) is not None
@@ -240,7 +241,7 @@ def _is_noise(line: str) -> bool:
 def both(
     make: Callable[[], Script], differences: Callable[[str], None], settings: Mapping[str, str] | None = None
 ) -> int:
-    """Plays the script, made anew for each side, and reports every difference; returns how many calls were compared."""
+    """Play the script, made anew for each side, report every difference and return the number of calls."""
     with tempfile.TemporaryDirectory(prefix="headrace-tools-") as name:
         directory = Path(name)
         played: dict[str, list[str]] = {}

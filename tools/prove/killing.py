@@ -1,7 +1,7 @@
-"""kill -9 under load, again and again, with a history of everything that clients were told.
+"""Repeated kill -9 under load, with a history of every response that clients got.
 
-One thread drives it all: producers and a reader are polled in turn, so the history has one order. A killed process loses nothing
-that the kernel has; what was acknowledged must be there, once, at its offset.
+One thread drives it all: producers and a reader are polled in turn, so the history has a total order. A killed process
+loses nothing that the kernel has; acknowledged records must be there, once, at their offsets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOPICS = ("once-a", "once-b", "plain")
 PARTITIONS = 3
 PRODUCER_IDS_A_ROUND = 3
 LOAD_S = (0.1, 0.9)
-EARLY_KILL_CHANCE = 0.2  # rounds in which the next start is killed too, in the middle of recovery
+EARLY_KILL_CHANCE = 0.2  # share of rounds in which the next start is killed too, during recovery
 EARLY_KILL_S = (0.05, 0.6)
 HEARD_S_MAX = 10.0
 BURST = 40
@@ -34,7 +34,7 @@ SETTINGS = {
     "num.partitions": str(PARTITIONS),
     "log.segment.bytes": "1048576",  # rolls often
     "log.index.interval.bytes": "1024",
-    "log.flush.offset.checkpoint.interval.ms": "300",  # lives are short: recovery points are to move in them too
+    "log.flush.offset.checkpoint.interval.ms": "300",  # short enough for recovery points to move between two kills
 }
 PRODUCER = {
     "acks": "all",
@@ -44,14 +44,15 @@ PRODUCER = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
     "retry.backoff.ms": 20,
-    # A client that has lost its only broker would otherwise begin anew, once a second: too slow for a node that lives shorter.
+    # Otherwise a client that has lost its only broker would bootstrap again, once a second, which is longer than some
+    # nodes live.
     "metadata.recovery.strategy": "none",
     "log_level": 0,
 }
 
 
 class LoadProducer:
-    """Sends unique values to all partitions of its topic, and notes what becomes of each."""
+    """Sends unique values to all partitions of its topic and records the outcome of each."""
 
     def __init__(self, name: str, topic: str, bootstrap: str, history: History, *, idempotent: bool) -> None:
         from confluent_kafka import Producer
@@ -64,7 +65,7 @@ class LoadProducer:
         self.open = 0
         self.acknowledged = 0
         self.unknown = 0
-        # Without idempotence a retry may come twice, and may overtake: one request at a time keeps at least the order.
+        # Without idempotence a retry may be written twice or reordered; one request at a time at least keeps the order.
         in_flight = {"enable.idempotence": True} if idempotent else {"max.in.flight": 1}
         self.producer = Producer({"bootstrap.servers": bootstrap, **PRODUCER, **in_flight})
 
@@ -107,7 +108,7 @@ class LoadProducer:
 
 
 class Reader:
-    """Follows all partitions from their beginning on; a broken connection is no event for it."""
+    """Follows all partitions from the beginning, across broken connections."""
 
     def __init__(self, name: str, bootstrap: str, history: History) -> None:
         from confluent_kafka import Consumer, TopicPartition
@@ -151,7 +152,7 @@ def _record(message: Any) -> tuple[tuple[str, int], tuple[int, str]]:
 
 
 def rounds_of_killing(rounds: int, seed: int, say: Callable[[str], None] = lambda text: None) -> str:
-    """Raises AssertionError with what was found; returns what was done."""
+    """Run the rounds and return a summary. Raise AssertionError with the anomalies found."""
     chance = random.Random(seed)
     history = History(time.monotonic)
     early = 0
@@ -170,7 +171,7 @@ def rounds_of_killing(rounds: int, seed: int, say: Callable[[str], None] = lambd
                 node.kill()
                 if chance.random() < EARLY_KILL_CHANCE:
                     early += _kill_during_start(node, chance.uniform(*EARLY_KILL_S))
-                _load(producers, reader, chance, 0.02, heard=False)  # into the void
+                _load(producers, reader, chance, 0.02, heard=False)  # while the node is down
                 if not node.is_running:
                     node.start()
                 if (number + 1) % 10 == 0:
@@ -181,7 +182,7 @@ def rounds_of_killing(rounds: int, seed: int, say: Callable[[str], None] = lambd
             reader.consumer.close()
             for producer in producers:
                 producer.producer.purge()
-        # A last clean stop and start, after which nothing may have changed.
+        # After a last clean stop and start, nothing may have changed.
         assert node.terminate() == 0, f"no clean stop after all this: {node.log_text()[-2000:]}"
         node.start()
         again = _read_all(node.bootstrap, history)
@@ -220,7 +221,10 @@ def _ask_for_producer_ids(port: int, history: History, number: int) -> None:
 
 
 def _load(producers: list[LoadProducer], reader: Reader, chance: random.Random, seconds: float, heard: bool) -> None:
-    """For so long, and with `heard` until each producer was told something: a kill is to hit a node at work."""
+    """Produce for this long and, with `heard`, until each producer has an acknowledgement.
+
+    A kill should hit a node that is working.
+    """
     now = time.monotonic()
     end, deadline = now + seconds, now + HEARD_S_MAX
     before = {producer.name: producer.acknowledged for producer in producers}
@@ -236,7 +240,7 @@ def _load(producers: list[LoadProducer], reader: Reader, chance: random.Random, 
 
 
 def _kill_during_start(node: NodeProcess, after_s: float) -> int:
-    """1 if the kill came before the node served."""
+    """Return 1 if the kill came before the node served, else 0."""
     try:
         node.start(after_s)
     except ProcessFailed:
@@ -258,7 +262,7 @@ def _finish(producers: list[LoadProducer], reader: Reader) -> None:
 
 
 def _read_all(bootstrap: str, history: History) -> dict[tuple[str, int], list[tuple[int, str]]]:
-    """Everything, by a fresh client that checks every checksum."""
+    """Read everything with a new client that verifies every checksum."""
     from confluent_kafka import Consumer, TopicPartition
 
     places = [(topic, index) for topic in TOPICS for index in range(PARTITIONS)]

@@ -1,4 +1,4 @@
-"""Clients that put line breaks and escape sequences into everything they may name, and the lines that a node writes about them."""
+"""Clients that put line breaks and escape sequences into every name, and the lines that a node logs about them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (DEBUG|INFO|WARNING|ER
 _TRACEBACK_LINE = re.compile(r"    .*")
 _UNPRINTABLE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202e]")
 _NUMBERS = {"float64": 0.0, "bool": True}
-_SILENT_ACKS = "acks"  # a Produce request with acks=0 gets no answer: ask for one
+_SILENT_ACKS = "acks"  # always 1, because a Produce request with acks=0 gets no response
 
 
 class VerboseNode(NodeProcess):
@@ -52,7 +52,7 @@ class VerboseNode(NodeProcess):
 
 
 def poison_node(directory: Path, *, allow_everyone: bool) -> tuple[int, list[str]]:
-    """Send poisoned requests of every API to all listeners; return how many, and the lines that the node logged."""
+    """Send poisoned requests of every API to all listeners; return their number and the lines that the node logged."""
     with VerboseNode(directory, allow_everyone=allow_everyone) as node:
         sent = 0
         for listener in ("PLAINTEXT", "CONTROLLER"):
@@ -67,7 +67,7 @@ def poison_node(directory: Path, *, allow_everyone: bool) -> tuple[int, list[str
 
 
 def poisoned_requests() -> Iterator[tuple[Any, int]]:
-    """Yield every request in its oldest and newest version, with the poison in every text that it carries."""
+    """Yield every request in its oldest and newest version, with the poison in every text field."""
     for key, api in APIS.items():
         versions = api.request.facts.versions
         if key not in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE):
@@ -111,7 +111,7 @@ def _logins() -> Iterator[list[tuple[Any, int]]]:
 
 
 def _ask(port: int, requests: list[tuple[Any, int]]) -> bool:
-    """Send the requests under a poisoned client id and wait for each answer, or for the end of the connection."""
+    """Send the requests with a poisoned client id and wait for each response, or for the end of the connection."""
     with suppress(OSError, EncodeError), socket.create_connection((LOOPBACK, port), ANSWER_S_MAX) as client:
         for message, version in requests:
             client.sendall(b"".join(encode_request(message, version, 1, POISON)))
@@ -125,7 +125,7 @@ def _ask(port: int, requests: list[tuple[Any, int]]) -> bool:
 
 
 def judge_lines(lines: list[str]) -> int:
-    """Return how many lines carry the poison; raise AssertionError for one that a client forged or that a terminal would interpret."""
+    """Return how many lines contain the poison. Raise AssertionError for a forged or an unprintable line."""
     for line in lines:
         assert not line.startswith(FORGED[:23]), f"a client forged this line: {line!r}"
         assert _LINE.fullmatch(line) or _TRACEBACK_LINE.fullmatch(line), f"not a line of the log: {line!r}"

@@ -1,5 +1,6 @@
-"""Two of the examples as somebody runs them who moves: the same files on another Spark and another Kafka, by two settings. What goes in and
-comes out passes through librdkafka.
+"""Two of the examples, moved to another Spark and another Kafka by two settings, without changing their files.
+
+librdkafka writes the input and reads the output.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 EXAMPLES = ("clean_and_route", "deduplicate")
-COPIES = 200  # of the example's lines, with ids of their own
+COPIES = 200  # copies of the example's lines, each with distinct ids
 PARTITIONS = 3
 INPUTS = ("incoming-orders", "payments")
 OUTPUTS = ("orders-de", "orders-fr", "rejected-orders", "incoming-orders-unreadable", "payments-once")
@@ -28,7 +29,7 @@ RUN_S_MAX = 300.0
 TOPICS_S_MAX = 60.0
 READ_S = 10.0
 
-Found = Mapping[str, list[tuple[str, str]]]  # key and value by topic, sorted: partitions have no common order
+Found = Mapping[str, list[tuple[str, str]]]  # key and value by topic, sorted because partitions have no common order
 
 
 class MovedPipeline:
@@ -37,7 +38,7 @@ class MovedPipeline:
         self._plays = 0
 
     def play(self, bootstrap: str, master: str) -> Found:
-        """All that lies in the topics of its results afterwards."""
+        """Run the examples and return everything in their result topics."""
         self._plays += 1
         here = self._folder / f"play-{self._plays}"
         for name in EXAMPLES:
@@ -58,7 +59,7 @@ class MovedPipeline:
         return {topic: _read(bootstrap, topic) for topic in OUTPUTS}
 
     def check(self, played: Mapping[str, Found]) -> None:
-        """Everywhere the same, and what the example's own test says of each copy."""
+        """Check that all places have the same results, and that they match the examples' own tests."""
         (first, wanted), *others = played.items()
         for where, found in others:
             for topic, records in found.items():
@@ -71,7 +72,7 @@ class MovedPipeline:
 
 
 def _lines() -> dict[str, list[str]]:
-    """Those of the examples, again and again; whose id is a number or a text gets one of its own."""
+    """Return the examples' lines, copied; a row's id is made unique for each copy."""
     found: dict[str, list[str]] = {}
     for topic, file in zip(
         INPUTS, ("clean_and_route/incoming-orders.jsonl", "deduplicate/payments.jsonl"), strict=True
@@ -101,7 +102,7 @@ def _fresh_topics(bootstrap: str) -> None:
         done.result(TOPICS_S_MAX)
     deadline = time.monotonic() + TOPICS_S_MAX
     left = set(names)
-    while left:  # a deleted topic may stand in the way of its successor for a moment
+    while left:  # a deleted topic may briefly block the creation of its successor
         asked = admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in left])
         for name, done in asked.items():
             try:
@@ -122,7 +123,7 @@ def _write(bootstrap: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for topic, lines in _lines().items():
         for line in lines:
-            producer.produce(topic, line, partition=0)  # deduplication keeps the first: their order counts
+            producer.produce(topic, line, partition=0)  # deduplication keeps the first record, so order matters
     left = producer.flush(TOPICS_S_MAX)
     assert left == 0, f"{left} records were not written"
 

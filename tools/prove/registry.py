@@ -11,7 +11,7 @@ WORK = ROOT / ".work"
 
 
 class NotRun(Exception):
-    """The check could not be made here; the text says what is missing."""
+    """The check cannot run here; the text says what is missing."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ CHECKS: dict[str, Check] = {}
 
 
 def check(name: str, promise: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
-    """Puts a function on the list, in the order of definition."""
+    """Register a function as a check, in the order of definition."""
 
     def register(run: Callable[[], str]) -> Callable[[], str]:
         assert name not in CHECKS, f"two checks are called {name}"
@@ -36,5 +36,5 @@ def check(name: str, promise: str) -> Callable[[Callable[[], str]], Callable[[],
 
 
 def say(text: str) -> None:
-    """Progress of a long check."""
+    """Print the progress of a long check."""
     print(f"    {text}", flush=True)

@@ -62,7 +62,7 @@ class Stage:
             assert time.monotonic() < deadline, f"{what}: not within {WAIT_S:.0f} s"
 
     def segments(self) -> list[int]:
-        """Base offsets, by the names of the files; `.deleted` ones are on their way out."""
+        """Return the base offsets from the file names, without `.deleted` files."""
         return sorted(int(path.stem) for path in (self.node.data_dir / f"{TOPIC}-0").glob("*.log"))
 
     def produce(self, count: int, *, age_ms: int = 0) -> None:
@@ -127,7 +127,7 @@ def watch(work: Path) -> str:
 
 
 def _grows(stage: Stage, before: int) -> bool:
-    """A roll by time comes with the next record, as in Kafka."""
+    """Produce a record, because rolling by time happens with the next record, as in Kafka."""
     stage.produce(1)
     time.sleep(0.6)
     return len(stage.segments()) > before

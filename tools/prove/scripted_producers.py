@@ -1,5 +1,8 @@
-"""Transactional producers whose every request is written by hand, so that a transaction can be left open, gone on with on another server,
-or made to hang: clients of before transaction version 2, which add what they write to first, and clients since, which do not."""
+"""Transactional producers with hand-written requests, which can leave a transaction open, continue it or let it hang.
+
+A transaction can be continued on another server. Clients before transaction version 2 add partitions explicitly before
+writing; clients since do not.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ PRODUCE = {1: 11, 2: 12}
 END_TXN = {1: 4, 2: 5}
 TXN_OFFSET_COMMIT = {1: 4, 2: 5}
 INIT_PRODUCER_ID = {False: 5, True: 6}
-ADD_PARTITIONS, ADD_OFFSETS = 3, 3  # only of those before
+ADD_PARTITIONS, ADD_OFFSETS = 3, 3  # only for clients before version 2
 
 T = TypeVar("T")
 OffsetTopic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
@@ -38,18 +41,18 @@ OffsetPartition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
 
 @dataclass
 class ScriptedProducer:
-    """What it knows of itself outlives every connection and every server."""
+    """A producer whose state outlives every connection and server."""
 
     transactional_id: str
     version: int = 2
     timeout_ms: int = 60_000
-    two_phase: bool = False  # its transactions wait for a decision from outside (KIP-939)
+    two_phase: bool = False  # its transactions wait for an external decision (KIP-939)
     producer_id: int = -1
     epoch: int = -1
     sequences: dict[TopicPartition, int] = field(default_factory=dict)
 
     async def init(self, cluster: Cluster) -> None:
-        """As one that has just been started: whatever its id had open is aborted."""
+        """Initialize like a newly started producer, which aborts any open transaction of its id."""
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms, enable2_pc=self.two_phase
         )
@@ -89,7 +92,7 @@ class ScriptedProducer:
     async def write_unadded(
         self, cluster: Cluster, partition: TopicPartition, values: Sequence[bytes], timestamp_ms: int | None = None
     ) -> None:
-        """Without a word to the coordinator. Where nobody verifies that, the transaction hangs for ever."""
+        """Write without adding the partition. If the broker does not verify that, the transaction hangs forever."""
         records = BatchBuilder()
         for value in values:
             records.append(int(time.time() * 1000) if timestamp_ms is None else timestamp_ms, None, value)
@@ -157,7 +160,7 @@ class ScriptedProducer:
 
 
 async def _until_done(ask: Callable[[], Awaitable[int]], what: str) -> None:
-    """KafkaError for a refusal that does not pass."""
+    """Repeat the request while its error is retriable. Raise KafkaError for any other error."""
     deadline = asyncio.get_running_loop().time() + WAIT_S
     while (code := ErrorCode(await ask())) is not ErrorCode.NONE:
         if code not in RETRIABLE or asyncio.get_running_loop().time() > deadline:
@@ -166,7 +169,7 @@ async def _until_done(ask: Callable[[], Awaitable[int]], what: str) -> None:
 
 
 def on(bootstrap: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
-    """Runs it with a cluster that is closed afterwards."""
+    """Run `work` with a cluster that is closed afterwards."""
     host, _, port = bootstrap.rpartition(":")
 
     async def run() -> T:

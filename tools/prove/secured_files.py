@@ -1,4 +1,4 @@
-"""The files and commands of docs/security.md in a directory of their own: paths and ports are replaced, nothing else is changed."""
+"""The files and commands of docs/security.md in a separate directory, with only paths and ports replaced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SERVER = "process.roles="
 
 
 def blocks() -> dict[str, str]:
-    """Return the named blocks of the page: files by their paths, commands by the word in their first line."""
+    """Return the named blocks of the page: files by path, commands by the word in their first line."""
     found = {match["name"]: match["text"] for match in _BLOCK.finditer(PAGE.read_text())}
     assert len(found) == len(_BLOCK.findall(PAGE.read_text())), f"two blocks of {PAGE.name} have one name"
     return found
@@ -69,7 +69,7 @@ class SecuredFiles:
         return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
     def run(self, name: str) -> None:
-        """Run the commands of a block as a shell does, with the `headrace` of this Python."""
+        """Run the commands of a block in a shell, with the `headrace` of this Python."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         for line in self._commands[name]:
             done = subprocess.run(
@@ -83,7 +83,7 @@ class SecuredFiles:
 
 
 class SecuredNode(NodeProcess):
-    """`headrace serve --config FILE`, with a file of the page; only /metrics, whose port may be in use, is switched off."""
+    """`headrace serve --config FILE` with a file of the page. Only /metrics is disabled, whose port may be in use."""
 
     def __init__(self, files: SecuredFiles, name: str = "server.properties") -> None:
         super().__init__(directory=files.directory)

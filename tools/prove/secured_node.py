@@ -1,6 +1,6 @@
-"""The acts of the check secured-node: a node from the files of docs/security.md, a user with the rights of that page, and one without any.
+"""The acts of the check secured-node: a node from the files of docs/security.md, users with and without permissions.
 
-What the first one does works; what the second one does is refused with the error that names the reason, and in time.
+What the first user does works; what the second one does is refused in time, with the error that names the reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tools.prove.spark.programs import Program
 GROUP, TRANSACTION, TARGET = "billing", "billing", "bills"
 HOST = "localhost"
 WAIT_S = 30.0
-REFUSED_S_MAX = 15.0  # nobody waits longer for a refusal
+REFUSED_S_MAX = 15.0  # maximum wait for a refusal
 TOOL_S_MAX = 90.0
 SPARK_S_MAX = 400.0
 NOT_PERMITTED = "mallory"
@@ -37,7 +37,7 @@ TRANSACTION_REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def properties_of_stranger(files: SecuredFiles) -> Path:
-    """Write the client file of a user who can log in and has no rights."""
+    """Write the client file of a user who can log in but has no permissions."""
     path = files.file(f"{NOT_PERMITTED}.properties")
     path.write_text(files.file("alice.properties").read_text().replace("alice", NOT_PERMITTED))
     return path
@@ -47,7 +47,7 @@ def properties_of_stranger(files: SecuredFiles) -> Path:
 
 
 def own_client(options: Mapping[str, str]) -> int:
-    """Groups of both protocols and a transaction that reads and writes; the number of records that were read."""
+    """Use groups of both protocols with transactions that read and write; return the number of records read."""
     read = 0
     with Producer(dict(options)) as producer:
         for delivery in [producer.send(TOPIC, b"%d" % number) for number in range(10)]:
@@ -75,7 +75,7 @@ def own_client(options: Mapping[str, str]) -> int:
 
 
 def own_client_refused(options: Mapping[str, str]) -> int:
-    """How many things were refused as they must be."""
+    """Check that each attempt is refused with the right error and return their number."""
 
     def produce() -> None:
         with Producer(dict(options)) as producer:
@@ -116,7 +116,7 @@ def own_client_refused(options: Mapping[str, str]) -> int:
 # --- Kafka's tools
 
 _PERF = "--num-records 20 --record-size 10 --throughput -1"
-# Tool and arguments, standard input, a text that the permitted user must see, the exception that the other one must see.
+# Tool and arguments, standard input, text that the permitted user must see, error that the other one must see.
 CALLS = (
     (f"console-producer --topic {TOPIC}", "one\ntwo\n", "", "TopicAuthorizationException"),
     (f"console-consumer --topic {TOPIC} --group {GROUP} --from-beginning --max-messages 1 --timeout-ms 30000",
@@ -149,7 +149,7 @@ def kafkas_tools(files: SecuredFiles, *, permitted: bool) -> int:
 
 
 def spark_jobs(files: SecuredFiles, log: Path) -> int:
-    """The rows that a stream of the permitted user copied."""
+    """Run Spark's jobs and return the number of rows that the permitted user's stream copied."""
 
     def options(name: str) -> dict[str, str]:
         return {f"kafka.{key}": value for key, value in files.properties(name).items()}
@@ -186,7 +186,7 @@ def _security(options: Mapping[str, str], **more: str) -> ClientSecurity:
 
 
 async def _listed(port: int, security: ClientSecurity) -> dict[ApiKey, tuple[int, int]]:
-    """Return what the listener answers, from ApiVersions, which is made from its table."""
+    """Return the APIs that the listener serves, from ApiVersions."""
     connection = await Connection.connect(HOST, port, security=security)
     answer = await connection.request(of(18, client_software_name="headrace", client_software_version="1"), version=4)
     await connection.close()
@@ -194,7 +194,7 @@ async def _listed(port: int, security: ClientSecurity) -> dict[ApiKey, tuple[int
 
 
 async def refuse_every_api(files: SecuredFiles, topic_id: Any) -> tuple[int, int]:
-    """As the user without rights, on both listeners; how many requests of how many APIs were refused."""
+    """Check that both listeners refuse a user without permissions; return the number of requests and APIs."""
     security = _security(files.properties(f"{NOT_PERMITTED}.properties"))
     requests, apis = 0, 0
     for port, controller in ((files.port, False), (files.controller_port, True)):
@@ -202,7 +202,7 @@ async def refuse_every_api(files: SecuredFiles, topic_id: Any) -> tuple[int, int
             if key in OPEN:
                 continue
             apis += 1
-            low = max(low, 3) if key is ApiKey.PRODUCE else low  # listed for librdkafka, but not answered
+            low = max(low, 3) if key is ApiKey.PRODUCE else low  # listed for librdkafka, but not served
             for version in sorted({low, high}):
                 connection = await Connection.connect(HOST, port, security=security)
                 wanted = METADATA_TOPIC_ID if controller else topic_id
@@ -213,7 +213,7 @@ async def refuse_every_api(files: SecuredFiles, topic_id: Any) -> tuple[int, int
 
 
 async def refuse_without_login(files: SecuredFiles) -> int:
-    """On both listeners every API but those of the login ends the connection; how many were tried."""
+    """Check that without a login, every API but those of the login closes the connection; return their number."""
     known = _security(files.properties("admin.properties"))
     nobody = _security({**files.properties("admin.properties"), "security.protocol": "SSL"})
     tried = 0

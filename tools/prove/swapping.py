@@ -1,4 +1,4 @@
-"""Swap the binary, keep the data: one data directory, served by Headrace and by Apache Kafka in turn; each finds all that was there."""
+"""Swapping the binary: one data directory, served by Headrace and by Apache Kafka in turn; each finds everything."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tools.prove.registry import say
 from tools.prove.swapping_transactions import SETTINGS, Transactions
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-RECORDS = 60  # a codec, topic and turn
+RECORDS = 60  # per codec, topic and turn
 WAIT_S = 30.0
 RETRY_S = 0.1
 TEN_YEARS_MS = 315_360_000_000
@@ -38,7 +38,7 @@ Record = tuple[int, int, bytes | None, bytes | None, int, tuple[tuple[str, bytes
 
 @dataclass
 class Contents:
-    """What a client can see of a cluster: by topic its partitions, own configs and records."""
+    """What a client can see of a cluster: partitions, topic configs and records by topic."""
 
     partitions: dict[str, int] = field(default_factory=dict)
     configs: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -93,7 +93,7 @@ def _own(entries: dict[str, Any], source: ConfigSource) -> dict[str, str]:
 
 
 def _ends(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
-    """Kafka answers before it leads all that it will."""
+    """Return low and high watermark, retrying because Kafka responds before it leads all its partitions."""
     deadline = time.monotonic() + WAIT_S
     while True:
         try:
@@ -123,7 +123,7 @@ def _read(consumer: Consumer, topic: str, partition: int, low: int, high: int) -
 
 
 def write(bootstrap: str, turn: int, chance: random.Random) -> None:
-    """A new topic, one more partition and a changed config of an old one, records of all kinds in both, some deleted."""
+    """Create a topic, add a partition and change a config of an old one, write all kinds of records, delete some."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     done(
         admin.create_topics(
@@ -183,7 +183,10 @@ def compare(before: Contents, after: Contents, who: str) -> None:
 
 
 def swap(turns: int, seed: int) -> str:
-    """Headrace begins; every turn the other one opens the directory, is asked for all of it, ends what is open, and writes more."""
+    """Let the servers take turns, Headrace first, and return a summary.
+
+    Each one opens the directory, must find everything, ends open transactions and writes more.
+    """
     chance = random.Random(seed)
     before = Contents()
     transactions = Transactions()

@@ -1,5 +1,8 @@
-"""Transactions in a directory that changes its server: finished and aborted ones, and those that one server leaves open and the other
-ends, because their producers go on, because one comes back, or because they have taken too long."""
+"""Transactions in a directory that changes its server.
+
+Some are committed or aborted; others are left open by one server and ended by the other, because their producers
+continue, because one restarts, or because they time out.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,10 @@ from tools.prove.scripted_producers import ScriptedProducer, on
 
 TOPIC = "transactions"
 PLACES = [TopicPartition(TOPIC, index) for index in range(2)]
-SOURCE = TopicPartition(TOPIC, 0)  # whose offsets groups commit; any would do
+SOURCE = TopicPartition(TOPIC, 0)  # partition whose offsets groups commit; any would do
 CLEANUP = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
 SETTINGS = {CLEANUP: "1000"}
-SHORT_MS = 15_000  # to be swapped within, and then waited for
+SHORT_MS = 15_000  # long enough for swapping the server, short enough to wait for
 LONG_MS = 600_000
 WAIT_S = 30.0
 READ_WAIT_MS = 200
@@ -36,7 +39,7 @@ ENDED = ("Empty", "CompleteCommit", "CompleteAbort")
 
 @dataclass
 class Transaction:
-    """What is known of one: None while nobody has decided it."""
+    """One transaction; `committed` is None while it is undecided."""
 
     producer: str
     committed: bool | None = None
@@ -49,8 +52,8 @@ class Transactions:
     def __init__(self) -> None:
         self.ended = 0
         self._log: dict[TopicPartition, list[tuple[bytes, Transaction]]] = {place: [] for place in PLACES}
-        self._offsets: dict[str, int] = {}  # that count, by group
-        self._open: list[tuple[ScriptedProducer, Transaction, bool]] = []  # and how its producer will end it
+        self._offsets: dict[str, int] = {}  # committed offsets by group
+        self._open: list[tuple[ScriptedProducer, Transaction, bool]] = []  # with whether its producer will commit it
         self._restarting: Transaction | None = None
         self._timing_out: Transaction | None = None
         self._left_at = 0.0
@@ -62,7 +65,10 @@ class Transactions:
         admin.create_topics([NewTopic(TOPIC, len(PLACES), 1)])[TOPIC].result(WAIT_S)
 
     def leave(self, bootstrap: str, turn: int) -> None:
-        """Finished, aborted and open ones, interleaved on the same partitions. The server has to be stopped at once."""
+        """Leave committed, aborted and open transactions, interleaved on the same partitions.
+
+        The server must be stopped at once.
+        """
         restarting = Transaction("restarting")
         producer = _real_producer(bootstrap)
         producer.begin_transaction()
@@ -119,16 +125,16 @@ class Transactions:
             self._offsets |= transaction.offsets
 
     def left(self) -> None:
-        """The server is stopped."""
+        """Check, after the server has stopped, that it was too early for a timeout."""
         took_s = time.monotonic() - self._left_at
         assert took_s * 1000 < SHORT_MS, f"the server took {took_s:.0f} s to stop: who timed the transaction out?"
 
-    # --- what the other makes of it
+    # --- what the other server does with it
 
     def take_over(self, bootstrap: str) -> None:
         on(bootstrap, self._find_open)
         on(bootstrap, self._go_on)
-        restarted = _real_producer(bootstrap)  # which aborts what it had open
+        restarted = _real_producer(bootstrap)  # aborts its open transaction
         assert self._restarting is not None
         self._decide(self._restarting, False)
         again = Transaction("restarting")
@@ -141,7 +147,7 @@ class Transactions:
         on(bootstrap, self._find_ended)
 
     async def _find_open(self, cluster: Cluster) -> None:
-        """Before anybody has said a word: readers of committed records wait where the first open transaction begins."""
+        """Check that the last stable offset is the start of the first open transaction, before producers continue."""
         for place in PLACES:
             stable, end = await _ends(cluster, place)
             producers = await describe_producers(cluster, place)
@@ -154,7 +160,7 @@ class Transactions:
                 assert code is ErrorCode.UNSTABLE_OFFSET_COMMIT, f"the offsets of {group}, undecided: {code.name}"
 
     async def _go_on(self, cluster: Cluster) -> None:
-        """The same producers with the ids and epochs that the other server gave them: one more record, and the end."""
+        """Write one more record and end the transactions, with ids and epochs that the other server assigned."""
         for producer, transaction, commit in self._open:
             await self._write(cluster, producer, transaction, f"{producer.transactional_id} went on")
             await producer.end(cluster, commit=commit)
@@ -202,7 +208,7 @@ async def _states(cluster: Cluster) -> dict[str, str]:
 
 
 async def _ends(cluster: Cluster, place: TopicPartition) -> tuple[int, int]:
-    """The last stable offset, and the high watermark."""
+    """Return the last stable offset and the high watermark."""
     stable = await list_offset(cluster, place, LATEST, isolation=READ_COMMITTED)
     return stable, await list_offset(cluster, place, LATEST)
 
@@ -221,7 +227,7 @@ async def _read(cluster: Cluster, place: TopicPartition) -> list[bytes]:
 
 
 async def _committed(cluster: Cluster, group: str) -> tuple[ErrorCode, int]:
-    """As a reader of committed records asks: the code, and the offset."""
+    """Return error code and offset, as for a reader that requires stable offsets."""
     _, connection = await find_coordinator(cluster, group, GROUP)
     topic = OffsetFetchRequest.OffsetFetchRequestTopics(name=SOURCE.topic, partition_indexes=[SOURCE.partition])
     wanted = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=[topic])

@@ -1,4 +1,4 @@
-"""What Kafka's tools are asked about transactions while a story of them is played, and what our own command line says beside them."""
+"""Calls of Kafka's tools about transactions during a scripted story, compared with our own command line."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tools.prove.transaction_story import Story, settled
 SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "transaction.two.phase.commit.enable": "true",
-    "unstable.api.versions.enable": "true",  # the field that asks for it
+    "unstable.api.versions.enable": "true",  # for the request field that enables two-phase commit
 }
 COMMAND_S_MAX = 60.0
-HANGING_OFFSET = 4  # where the hanging transaction of accounts-2 begins
+HANGING_OFFSET = 4  # start of the hanging transaction of accounts-2
 
-# The columns of Kafka's tables, by our names of them.
+# The columns of Kafka's tables, with our names.
 LISTED = ("transactional_id", "coordinator", "producer_id", "state")
 DESCRIBED = ("coordinator", "transactional_id", "producer_id", "producer_epoch", "state", "timeout_ms")
 REMEMBERED = (
@@ -47,11 +47,11 @@ STATE = "org.apache.kafka.tools.consumer.TransactionLogMessageFormatter"
 OFFSETS = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"
 
 
-# --- our own command line beside Kafka's tool
+# --- our own command line compared with Kafka's tool
 
 
 def commands_agree(bootstrap: str) -> str:
-    """Field by field, where both say the same; returns how many rows there were."""
+    """Compare the fields that both print and return the number of rows."""
     producers_of = ("--topic", "accounts", "--partition", "2")
     rows = _agree(
         "list",
@@ -93,7 +93,7 @@ def _agree(verb: str, theirs: list[list[str]], ours: list[list[object]]) -> int:
 
 
 def _theirs(bootstrap: str, *arguments: str) -> list[list[str]]:
-    """The rows of the table below its header."""
+    """Return the rows of the table without its header."""
     done = tool("transactions", "--bootstrap-server", bootstrap, *arguments)
     assert done.returncode == 0, done.stderr.decode()
     return [line.split() for line in done.stdout.decode().splitlines()[1:] if line.strip()]
@@ -109,7 +109,7 @@ def _ours(bootstrap: str, *arguments: str) -> list[dict[str, Any]]:
 
 
 def in_order(line: str) -> str:
-    """The partitions of a transaction are a set, here the last column of a table or a field of a record."""
+    """Sort the partitions of a transaction, which are a set: the last column of a table or a field of a record."""
     if not line.startswith("{"):
         front, _, places = line.rpartition(" ")
         return f"{front} {','.join(sorted(places.split(',')))}"

@@ -1,5 +1,7 @@
-"""The story of transactions that is played on both servers: finished, aborted, open, prepared, timed out and hanging ones, of clients of
-before and since transaction version 2."""
+"""The story of transactions that is played on both servers, with clients before and since transaction version 2.
+
+Transactions are committed, aborted, open, prepared, timed out and hanging.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ from headrace.client.transactions import list_transactions
 from tools.prove.scripted_producers import ScriptedProducer, on
 
 IMPATIENT_MS = 1000
-LONG_MS = 900_000  # the longest that may be asked for
+LONG_MS = 900_000  # the longest allowed timeout
 LONG_AGO_MS = 1_700_000_000_000
-NOBODY = 4_000_000  # a producer id that was handed out to nobody
+NOBODY = 4_000_000  # a producer id that was never assigned
 SETTLED_S_MAX = 30.0
 ACCOUNTS = [TopicPartition("accounts", index) for index in range(3)]
 AUDIT = TopicPartition("audit", 0)
 
 
 class Story:
-    """The same requests in the same order, so that ids, epochs, offsets and records come out the same."""
+    """Sends the same requests in the same order, so that ids, epochs, offsets and records are the same."""
 
     def __init__(self) -> None:
         self._open: dict[str, ScriptedProducer] = {}
@@ -44,7 +46,7 @@ class Story:
             await one.write(cluster, ACCOUNTS[0], [b"a", b"b"])
             await one.write(cluster, ACCOUNTS[1], [b"c"])
             await one.end(cluster, commit=end)
-            await one.end(cluster, commit=end) if version < 2 else None  # which is answered, and does nothing
+            await one.end(cluster, commit=end) if version < 2 else None  # succeeds without effect
         both_ways = await _started(cluster, f"{age}-offsets", version)
         for offset, end in ((4, True), (5, False)):
             await both_ways.write(cluster, AUDIT, [b"%d" % offset])
@@ -94,7 +96,7 @@ async def _started(cluster: Cluster, name: str, version: int, timeout_ms: int = 
 
 
 async def settle(cluster: Cluster, ended: str = "") -> None:
-    """Returns when no transaction is on its way to an end, and this one is not open either."""
+    """Wait until no transaction is completing and the given one is not open either."""
     async with asyncio.timeout(SETTLED_S_MAX):
         while any(
             one.state.startswith("Prepare") or (one.transactional_id == ended and one.state == "Ongoing")

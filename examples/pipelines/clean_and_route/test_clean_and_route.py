@@ -1,4 +1,4 @@
-"""What is right goes to the topic of its country; what is not is kept, and says why."""
+"""Valid orders go to their country's topic; invalid ones are kept with the reason."""
 
 from pathlib import Path
 
@@ -17,4 +17,4 @@ def test_orders_are_cleaned_and_routed(headrace_spark):
     reasons = {record.key: record.headers["reason"] for record in rows.topics["rejected-orders"]}
     assert reasons == {b"3": b"its amount is not positive", b"4": b"it has no country"}
     unreadable = [record.value for record in rows.topics["incoming-orders-unreadable"]]
-    assert unreadable == [lines[4].encode(), lines[5].encode()]  # once each, though two sinks read the orders
+    assert unreadable == [lines[4].encode(), lines[5].encode()]  # once each, although two sinks read the orders

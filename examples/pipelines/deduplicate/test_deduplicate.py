@@ -1,4 +1,4 @@
-"""One record for each id, whichever of its copies that is."""
+"""One record per id, no matter which of its copies."""
 
 from collections import Counter
 from pathlib import Path
@@ -10,7 +10,7 @@ HERE = Path(__file__).parent
 
 def test_each_payment_is_there_once(headrace_spark):
     payments = (HERE / "payments.jsonl").read_text().splitlines()
-    # Twice in the same batch, and in another one that comes later.
+    # One duplicate is in the same batch, another in a later one.
     rows = run_pipeline(HERE, {"payments": payments}, spark=headrace_spark, overrides={"maxOffsetsPerTrigger": "4"})[
         "once"
     ]

@@ -1,4 +1,4 @@
-"""Every order comes out once, with its customer if the table has one: that of the folder, or rows that a test gives."""
+"""Every order comes out once, with its customer if the table has one; a test can replace the folder's table."""
 
 from pathlib import Path
 

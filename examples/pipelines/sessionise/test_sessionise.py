@@ -1,4 +1,4 @@
-"""Visits end when nothing more can come of them: the last click of the file, hours later, says so of all others."""
+"""Sessions close when the watermark passes them: the last click of the file, hours later, closes all others."""
 
 import json
 from pathlib import Path

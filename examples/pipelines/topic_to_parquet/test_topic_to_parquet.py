@@ -1,4 +1,4 @@
-"""Every reading is a row of its day."""
+"""Every reading becomes a row in its day's partition."""
 
 from datetime import date
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How fast, against real Kafka, confluent-kafka and Spark's own connector, each on the same machine in the same run."""
+"""Speed compared with real Kafka, confluent-kafka and Spark's own connector, on one machine in one run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.prove.registry import NotRun, check, say
 
 BENCHMARK_S_MAX = 7200.0
 TABLE_LINES_MAX = 100
-SPARK_ROUNDS = "2"  # each of which takes eight minutes
+SPARK_ROUNDS = "2"  # each takes eight minutes
 
 
 @check(

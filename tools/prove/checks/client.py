@@ -1,4 +1,4 @@
-"""Our own client, on any Kafka."""
+"""Our own client, on Headrace and on Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everybody writes, everybody reads, in every codec."""
+"""Every client reads what every client wrote, in every codec."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def clients_read_each_other() -> str:
     if missing:
         raise NotRun("; ".join(sorted(missing)))
     records = reads = 0
-    with NodeProcess({"log.retention.ms": "-1"}) as node:  # the samples are of another year
+    with NodeProcess({"log.retention.ms": "-1"}) as node:  # the samples have timestamps of another year
         for codec in CODECS:
             exchange = Exchange(node.bootstrap, f"all-{codec}")
             for writer in CLIENTS:
@@ -43,7 +43,10 @@ def clients_read_each_other() -> str:
 
 
 def _offsets_by_time(bootstrap: str) -> int:
-    """Everybody finds the same offsets; the first writer of each topic gave its records known times, one of them out of order."""
+    """Check that all clients find the same offsets by time, and return the number of lookups.
+
+    The first writer of each topic gave its records known times, one of them out of order.
+    """
     count = 0
     for client in CLIENTS:
         for timestamp, wanted in (

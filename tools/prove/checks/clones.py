@@ -1,4 +1,4 @@
-"""What the README says, done by somebody who has nothing but a clone."""
+"""The steps of the README, in a fresh clone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RIGHT = re.compile("events in = events out")
 
 @contextlib.contextmanager
 def fresh_clone() -> Iterator[Path]:
-    """Of the last commit: what is not committed is not there."""
+    """Yield a clone of the last commit; uncommitted changes are not in it."""
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         raise NotRun("this is no git checkout")
     if shutil.which("make") is None:
@@ -146,7 +146,7 @@ def _require_port() -> None:
 
 
 class _Made:
-    """A target of make's under way."""
+    """A running make target."""
 
     def __init__(self, clone: Path, words: Sequence[str]) -> None:
         self._words = " ".join(("make", *words))
@@ -183,7 +183,7 @@ class _Made:
             time.sleep(0.2)
 
     def signal(self, number: int) -> None:
-        """To the whole group that was started here, as a terminal does: make, and what is under it. Waits until it has ended."""
+        """Signal the process group of make, as a terminal does, and wait until make has exited."""
         os.killpg(self._process.pid, number)
         self.wait()
 
@@ -220,5 +220,5 @@ def _exchange() -> list[str]:
 
 
 def _clean() -> dict[str, str]:
-    """The clone must not borrow from the environment of this run."""
+    """Return an environment in which the clone uses nothing from this run."""
     return {"PYTHONPATH": "", "VIRTUAL_ENV": ""}

@@ -1,4 +1,4 @@
-"""Logs that keep the last value of every key."""
+"""Compacted logs keep the last value of every key."""
 
 from __future__ import annotations
 

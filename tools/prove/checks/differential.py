@@ -1,4 +1,4 @@
-"""The same requests to real Kafka and to us."""
+"""The same requests to real Kafka and to Headrace."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tools.prove.registry import WORK, NotRun, check, say
 
 OPERATIONS = 10_000
 SETTINGS = {
-    "log.retention.ms": "-1",  # timestamps are of any year, and the two would not sweep at the same moment
+    "log.retention.ms": "-1",  # timestamps are of any year, and the two would not delete at the same moment
     "group.initial.rebalance.delay.ms": "0",
-    # With one partition the answers of coordinators come in the order of the question, not in that of a hash table.
+    # With one partition, coordinators respond in the order of the request rather than of a hash table.
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
 }
-# Settings of both sides, and what is played with them.
+# Settings of both servers, and the scripts that run with them.
 STORIES: tuple[tuple[dict[str, str], Sequence[Story]], ...] = (
     ({}, (*GROUP_STORIES, *TRANSACTION_STORIES, *ADMIN_STORIES)),
     ({"group.consumer.migration.policy": "disabled"}, DISABLED_STORIES),
@@ -76,7 +76,7 @@ def _compare_stories() -> str:
 
 
 def _compare_logins() -> tuple[int, list[StoryDifference]]:
-    """Play the scripts of clients that have not logged in yet, on a listener with SASL."""
+    """Play the scripts of clients that are not logged in yet, on a SASL listener."""
     kafka, node = peers.KafkaPeer(SETTINGS), NodeProcess(SETTINGS)
     ports = {}
     for name, settings, port in (("Kafka", kafka.settings, kafka.port), ("we", node.settings, node.port)):

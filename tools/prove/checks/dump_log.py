@@ -1,4 +1,4 @@
-"""What lies on our disk is what Kafka writes: its own tool says so."""
+"""Our files are what Kafka writes, according to its own tool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.prove.registry import NotRun, check, say
 SETTINGS = {"num.partitions": "2", "log.segment.bytes": "1048576", "log.index.interval.bytes": "4096"}
 BULK_RECORDS = 700
 BULK_BYTES = 4000
-LIVES = 4  # of the node: it is killed and stopped in turn
+LIVES = 4  # number of times the node is killed or stopped, in turn
 
 
 @check(
@@ -43,11 +43,11 @@ def dump_log_finds_nothing_wrong() -> str:
 
 
 def _write(bootstrap: str, life: int) -> None:
-    """By all clients that are here, in all codecs; enough for several segments in each life."""
+    """Write with all available clients in all codecs, enough for several segments in each life."""
     chance = random.Random(life)
     for codec in CODECS:
         for client in CLIENTS:
-            # Java takes seconds to start: once in each life is enough.
+            # Java takes seconds to start: once per life is enough.
             if client.missing(codec) is None and (client.name != "java" or codec == CODECS[life % len(CODECS)]):
                 client.write(bootstrap, f"mixed-{codec}", client.samples(), WriteOptions(codec))
         # librdkafka makes large batches, aiokafka small ones: segments of one batch, and indexes with many entries.

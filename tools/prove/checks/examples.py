@@ -1,4 +1,4 @@
-"""What the examples show of consumers."""
+"""The examples of consumers and what they demonstrate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad clients are nobody's problem but their own."""
+"""Misbehaving clients do not affect others."""
 
 from __future__ import annotations
 

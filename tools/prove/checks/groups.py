@@ -6,7 +6,7 @@ from headrace.testing.peers import available
 from headrace.testing.processes import NodeProcess
 from tools.prove.registry import NotRun, check, say
 
-# The smallest, an ordinary and a large one; every assignor that a client has with the ordinary one.
+# A small, a medium and a large group; the medium one with every assignor of each client.
 ASSIGNORS = {
     "confluent-kafka": ("range", "roundrobin", "cooperative-sticky", "consumer"),
     "kafka-python": ("range", "roundrobin", "sticky", "cooperative-sticky"),

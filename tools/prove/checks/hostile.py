@@ -1,4 +1,4 @@
-"""Hostile clients: what they can take of a node's memory, and what they can write into its log."""
+"""Hostile clients: how much of a node's memory they can use, and what they can write into its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's command-line tools on us and on Kafka."""
+"""Kafka's command-line tools on Headrace and on Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ages away, and configs that change under way."""
+"""Retention, and configs changed at runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our declarations of Kafka's messages against the schemas inside Kafka's own jars."""
+"""Our declarations of Kafka's messages, compared with the schemas in Kafka's jars."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tools.prove.registry import NotRun, check
 
 TEST_S_MAX = 600.0
 SCHEMA = re.compile(r"(?:common/)?(?:message|metadata)/(\w+\.json)")
-# Of Kafka Streams' own client protocol: no broker ever sees it.
+# Kafka Streams' own client protocol, which brokers never see.
 FOREIGN = {"SubscriptionInfoData.json"}
 
 

@@ -84,7 +84,7 @@ def transaction_mutations_found() -> str:
 
 
 def _play(kind: str, seeds: int, at_once: int) -> tuple[int, int]:
-    """What was acknowledged, and what was read."""
+    """Run the simulator and return how many records were acknowledged and read."""
     acknowledged = reads = 0
     for first in range(0, seeds, at_once):
         last = first + at_once - 1

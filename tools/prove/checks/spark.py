@@ -1,4 +1,4 @@
-"""Spark's jobs over format("headrace"): the same rows as with its own connector, on a cluster, and exactly once under kills."""
+"""Spark jobs with format("headrace"): same rows as its own connector, on a cluster, and exactly once under kills."""
 
 from __future__ import annotations
 

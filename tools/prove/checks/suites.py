@@ -1,4 +1,4 @@
-"""Test suites of others: what Kafka passes on this machine, we pass."""
+"""Test suites of other projects: we pass what Kafka passes on this machine."""
 
 from __future__ import annotations
 

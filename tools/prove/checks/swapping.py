@@ -1,4 +1,4 @@
-"""One directory, two servers."""
+"""One data directory, used by two servers in turn."""
 
 from __future__ import annotations
 

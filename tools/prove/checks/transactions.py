@@ -1,4 +1,4 @@
-"""Transactions of real clients, and what kills and pauses do to them."""
+"""Transactions of real clients under kills and pauses."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One suite for the client (`headrace.client`), played against real Kafka and against a node of ours alike."""
+"""A suite for the client (`headrace.client`), run against real Kafka and against a node of ours."""

@@ -1,4 +1,7 @@
-"""`python -m tools.prove.client_conformance [ACT …]`: only these, against both."""
+"""Runs all acts or those named, on both servers or one: `python -m tools.prove.client_conformance [ACT …] [SERVER]`.
+
+SERVER is `Headrace` or `Kafka`.
+"""
 
 from __future__ import annotations
 

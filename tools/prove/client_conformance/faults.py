@@ -1,4 +1,4 @@
-"""A node that dies under load, and one that does not answer: nothing is lost or doubled, memory has a limit, and waiting has an end."""
+"""A node that dies under load or stops responding: nothing is lost or duplicated; memory and waiting are bounded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.prove.client_conformance.stage import WAIT_S_MAX, Stage
 
 PARTITIONS = 4
 KILLS = 2
-CALM_S = 1.0  # of load before and after each kill
+CALM_S = 1.0  # seconds of load before and after each kill
 PATIENCE_MS = 600_000  # on a busy machine a node may need minutes to come back
 BUFFER = 256 * 1024
 BLOCK_MS = 700
@@ -22,7 +22,10 @@ SLACK_S = 2.0  # the machine is busy
 
 
 def restarts_under_load(stage: Stage) -> str:
-    """kill -9 while idempotent batches are under way: what was acknowledged stands where it was said to, everything once and in order."""
+    """Kill the node while idempotent batches are in flight.
+
+    Acknowledged records must be at their acknowledged offsets, and every record must be there once and in order.
+    """
     topic = stage.topic(PARTITIONS)
     sent = asyncio.run(_load(stage, topic))
     for index, records in enumerate(stage.read(topic, PARTITIONS)):
@@ -38,7 +41,7 @@ def restarts_under_load(stage: Stage) -> str:
 
 
 async def _load(stage: Stage, topic: str) -> list[list[int]]:
-    """By partition, the acknowledged offsets in the order of sending."""
+    """Return the acknowledged offsets by partition, in sending order."""
     futures: list[list[asyncio.Future[Sent]]] = [[] for _ in range(PARTITIONS)]
 
     async def some_arrive() -> None:
@@ -69,7 +72,11 @@ async def _load(stage: Stage, topic: str) -> list[list[int]]:
 
 
 def back_pressure(stage: Stage) -> str:
-    """Nobody answers: as much is taken as buffer.memory allows, then senders wait, then they are told; and what was taken arrives."""
+    """Send to a paused node until the buffer is full.
+
+    The producer accepts as much as buffer.memory allows, then send blocks, then it raises; everything accepted is
+    delivered later.
+    """
     return asyncio.run(_press(stage, stage.topic(1)))
 
 
@@ -100,7 +107,10 @@ async def _press(stage: Stage, topic: str) -> str:
 
 
 def delivery_timeout(stage: Stage) -> str:
-    """Nobody answers for longer than delivery.timeout.ms: that is told in time, and what comes after it is once and in order."""
+    """Pause the node for longer than delivery.timeout.ms.
+
+    The deliveries must fail in time, and later records must be there once and in order.
+    """
     return asyncio.run(_time_out(stage, stage.topic(1)))
 
 
@@ -122,7 +132,7 @@ async def _time_out(stage: Stage, topic: str) -> str:
             assert DELIVERY_MS / 1000 - 0.1 <= waited_s <= DELIVERY_MS / 1000 + REQUEST_MS / 1000 + SLACK_S, waited_s
         async with asyncio.timeout(WAIT_S_MAX):
             for number in range(100):
-                while True:  # the node wakes up with all that came meanwhile
+                while True:  # the node first processes everything that arrived during the pause
                     try:
                         await (await producer.send(topic, b"%d" % number))
                         break

@@ -1,4 +1,7 @@
-"""Groups of our consumers, each member a process: one leaves, one is killed, the node is killed. All groups live at the same time."""
+"""Groups of our consumers, each member a process: one leaves, one is killed, the node is killed.
+
+All groups run at the same time.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,14 @@ from tools.prove.groups.story import ENDED_S_MAX, SETTLE_S_MAX, Cast, Story
 CLIENT = "headrace"
 PROTOCOLS = ("range", "roundrobin", "sticky", "cooperative-sticky", "consumer")
 MEMBERS = 3
-RECORDS = 300  # in each act
+RECORDS = 300  # records per act
 
 
 class GroupStory(Story):
-    """All its records are read and its commits never go back, or play fails; `killing` is where the groups wait for the node's end."""
+    """A group whose records are all read and whose commits never go back, or `play` fails.
+
+    At `killing` the groups wait until the node was killed and restarted.
+    """
 
     def __init__(self, stage: Stage, cast: Cast, killing: threading.Barrier) -> None:
         super().__init__(stage.server, cast, 0)
@@ -26,7 +32,7 @@ class GroupStory(Story):
         try:
             return super().play()
         except BaseException:
-            self._killing.abort()  # or the others would wait for it
+            self._killing.abort()  # otherwise the others would wait for it
             raise
 
     def _act(self) -> None:
@@ -41,7 +47,7 @@ class GroupStory(Story):
         self._actors.pop(0).kill()
         self._settle("one is killed, another has come")
         self._produce(RECORDS)
-        self._killing.wait(2 * SETTLE_S_MAX)  # all are here: the node is killed
+        self._killing.wait(2 * SETTLE_S_MAX)  # all groups are here; the node is killed now
         self._killing.wait(2 * SETTLE_S_MAX)  # and is back
         self._produce(RECORDS)
         self._actors.pop(0).kill()
@@ -60,7 +66,7 @@ def groups(stage: Stage) -> str:
             stage.server.start()
             killing.wait(ENDED_S_MAX)
         except threading.BrokenBarrierError:
-            pass  # the story that failed says why
+            pass  # the result of the failed story says why
         read = sum(
             one.result()
             for one in sorted(playing, key=lambda one: isinstance(one.exception(), threading.BrokenBarrierError))

@@ -1,4 +1,4 @@
-"""Keys go where Java's own producer sends them; records without keys fill batches, and nobody is left out."""
+"""Keys go to the same partitions as with Java's producer; those without keys fill batches and reach all partitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.prove.client_conformance.stage import WAIT_S_MAX, Stage
 
 KEYS = 10_000
 COUNTS = (1, 2, 3, 7, 12, 50, 1000)
-SENT_TO = 7  # partitions of the topic that the keys are really sent to
+SENT_TO = 7  # partitions of the topic that the keys are sent to
 JAVA_S_MAX = 60.0
 SOURCE = Path(__file__).with_name("Partitions.java")
 
@@ -30,9 +30,9 @@ def keys() -> list[bytes]:
 
 @cache
 def javas() -> list[list[int]]:
-    """For each key, in each of COUNTS."""
+    """Return the partition that Java chooses for each key, for each of COUNTS."""
     done = subprocess.run(
-        java(str(SOURCE), *map(str, COUNTS)),  # a file of source instead of a class: compiled as it is started
+        java(str(SOURCE), *map(str, COUNTS)),  # a source file instead of a class: Java compiles it at start
         input="".join(f"{key.hex()}\n" for key in keys()),
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""The acts of the suite, and the two stages on which each is played."""
+"""The acts of the suite, and the two servers that each runs against."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ACTS: dict[str, Callable[[Stage], str]] = {
     "groups": groups,
 }
 SETTINGS = {
-    "log.retention.ms": "-1",  # records are of another year
+    "log.retention.ms": "-1",  # records have timestamps of another year
     "offsets.topic.num.partitions": "5",
     "transaction.state.log.num.partitions": "5",
     "group.initial.rebalance.delay.ms": "200",
@@ -41,7 +41,7 @@ SERVERS: dict[str, Callable[[], NodeProcess | KafkaPeer]] = {
 
 
 def play(say: Callable[[str], None], acts: list[str] | None = None, servers: list[str] | None = None) -> dict[str, str]:
-    """What each act came to, by stage and act. AssertionError for the first that fails, named."""
+    """Return each act's result by server and act. Raise AssertionError naming the first that fails."""
     told: dict[str, str] = {}
     for name in servers or list(SERVERS):
         with SERVERS[name]() as server:

@@ -1,4 +1,4 @@
-"""Records as they went in, in every codec, whoever writes and whoever reads; and offsets by time."""
+"""Records survive unchanged in every codec, between our client and librdkafka; and offsets by time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Sample(NamedTuple):
 
 
 def samples(seed: int) -> list[Sample]:
-    """The odd ones first, then a bulk that is worth compressing."""
+    """Return edge cases, followed by a bulk that is worth compressing."""
     chance = random.Random(seed)
     odd = [
         Sample(None, b"no key", (), T0),
@@ -56,7 +56,11 @@ def samples(seed: int) -> list[Sample]:
 
 
 def codecs(stage: Stage) -> str:
-    """Ours writes (records, and rows of Arrow) and librdkafka reads; librdkafka writes and ours reads, as records and as rows."""
+    """Write and read every sample with our client and with librdkafka.
+
+    Our client writes records and Arrow rows that librdkafka reads; librdkafka writes and our client reads them as
+    records and as rows.
+    """
     wanted = samples(7)
     for codec in CODECS:
         topic = stage.topic(3)
@@ -124,7 +128,7 @@ def _rows(stage: Stage, topic: str, partitions: int) -> list[list[Sample]]:
 
 
 def offsets_by_time(stage: Stage) -> str:
-    """As librdkafka finds them: with gaps, with times that go back, before all and after all."""
+    """Compare offsets by time with librdkafka's: with gaps, out-of-order times, before the first and after the last."""
     chance = random.Random(11)
     topic, times = stage.topic(), [T0 + chance.randrange(100_000) for _ in range(500)]
     with Producer(stage.options(batch_size=500)) as producer:

@@ -1,4 +1,4 @@
-"""Where the suite is played: a cluster of one node, whoever wrote it, and another client (librdkafka) that looks at what ours did."""
+"""Test environment of the suite: a single-node cluster, and librdkafka to inspect what our client did."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Stage:
         return self.server.bootstrap
 
     def options(self, **named: object) -> dict[str, object]:
-        """Of a client, in Kafka's names with underscores instead of dots."""
+        """Return client options; keyword names have underscores instead of Kafka's dots."""
         return {"bootstrap.servers": self.bootstrap, **{name.replace("_", "."): one for name, one in named.items()}}
 
     def topic(self, partitions: int = 1) -> str:
@@ -39,7 +39,7 @@ class Stage:
         deadline = time.monotonic() + WAIT_S_MAX
         with Admin(self.options()) as admin:
             admin.create_topics([NewTopic(name, partitions)])
-            while True:  # until brokers know of it, too
+            while True:  # until brokers know it, too
                 with suppress(KafkaError):
                     if all(one.leader >= 0 for one in admin.describe_topics([name])[name].partitions):
                         return name
@@ -48,7 +48,7 @@ class Stage:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Connections stay, and nobody answers."""
+        """Suspend the server: connections stay open, but nothing responds."""
         os.kill(self.server.pid, signal.SIGSTOP)
         try:
             yield
@@ -58,7 +58,7 @@ class Stage:
     # --- reading everything
 
     def read(self, topic: str, partitions: int = 1, isolation: str = "read_committed") -> list[list[ConsumerRecord]]:
-        """By partition, with our consumer."""
+        """Read whole partitions with our consumer."""
         places = [TopicPartition(topic, index) for index in range(partitions)]
         found: list[list[ConsumerRecord]] = [[] for _ in places]
         deadline = time.monotonic() + WAIT_S_MAX
@@ -73,7 +73,7 @@ class Stage:
         return found
 
     def confluent_read(self, topic: str, partitions: int = 1, isolation: str = "read_committed") -> list[list[Any]]:
-        """By partition, with librdkafka, which checks all checksums."""
+        """Read whole partitions with librdkafka, which verifies all checksums."""
         consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": self.bootstrap,

@@ -1,4 +1,4 @@
-"""Transactions: all or nothing, offsets with the records, zombies shut out, and an end that another process makes."""
+"""Transactions: atomicity, offsets with records, fenced zombies, and a transaction ended by another process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _commits_and_aborts(stage: Stage) -> int:
 
 
 async def _copy(stage: Stage, protocol: str) -> None:
-    """Read, write and commit in one; every third transaction is aborted and its input read again."""
+    """Copy in transactions with offsets, aborting every third one and reading its input again."""
     source, target, group = await asyncio.to_thread(lambda: (stage.topic(2), stage.topic(2), unique("g")))
     async with AsyncProducer(stage.options()) as producer:
         for number in range(COPIED):
@@ -132,8 +132,8 @@ async def _ended_by_another(stage: Stage) -> None:
                 await producer.transaction.begin()
                 await producer.send(topic, b"%s" % str(commit).encode())
                 identity = await producer.transaction.prepare()
-            await end_transaction(cluster, identity, commit=commit)  # the producer is gone
-            await end_transaction(cluster, identity, commit=commit)  # an answer was lost, perhaps
+            await end_transaction(cluster, identity, commit=commit)  # after the producer has closed
+            await end_transaction(cluster, identity, commit=commit)  # as if the response had been lost
             try:
                 await end_transaction(cluster, identity, commit=not commit)
             except (InvalidTransactionState, FatalTransactionError, KafkaError):

@@ -1,4 +1,4 @@
-"""confluent-kafka: librdkafka behind Python."""
+"""confluent-kafka: librdkafka for Python."""
 
 from __future__ import annotations
 

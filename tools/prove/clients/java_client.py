@@ -1,4 +1,4 @@
-"""Kafka's own console producer and consumer: the Java client. It writes text lines and cannot set timestamps."""
+"""Kafka's console producer and consumer (Java client), which write text lines and cannot set timestamps."""
 
 from __future__ import annotations
 

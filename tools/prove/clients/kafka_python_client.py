@@ -1,4 +1,4 @@
-"""kafka-python: pure Python; every codec but gzip needs a library of its own."""
+"""kafka-python: pure Python; every codec but gzip needs an extra library."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class KafkaPythonClient:
         return None
 
     def samples(self) -> Sequence[Sample]:
-        """It refuses headers that are null."""
+        """Return the samples without null headers, which the client refuses."""
         return [
             sample._replace(headers=tuple((name, value) for name, value in sample.headers if value is not None))
             for sample in full_samples(bare=False)

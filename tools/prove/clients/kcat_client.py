@@ -1,4 +1,4 @@
-"""kcat: librdkafka on the command line. It writes text lines, the same headers on each, and cannot set timestamps."""
+"""kcat: librdkafka on the command line. It writes text lines, all with the same headers, and cannot set timestamps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tools.prove.clients.samples import Headers, Sample, Seen, WriteOptions
 WAIT_S_MAX = 60.0
 HEADERS: Headers = (("from", b"kcat"), ("empty", b""))
 SEPARATOR = "\x1d"
-# Lengths in front, so that keys and values may hold any byte.
+# Lengths come first, so that keys and values may contain any byte.
 FORMAT = r"%o %T %K %S \x1e%h\x1e%k%s\n"
 _HEAD = re.compile(rb"(\d+) (-?\d+) (-?\d+) (-?\d+) \x1e")
 
@@ -35,7 +35,7 @@ class KcatClient:
         ]
 
     def write(self, bootstrap: str, topic: str, samples: Sequence[Sample], options: WriteOptions) -> None:
-        """In two runs: kcat can send all empty fields as empty, or all as null."""
+        """Write in two runs: kcat sends either all empty fields as empty or all as null."""
         empty = [sample for sample in samples if sample.key is not None and sample.value is not None]
         null = [sample for sample in samples if sample.key is None or sample.value is None]
         assert [*empty, *null] == list(samples), "records with nulls come last"
@@ -102,6 +102,6 @@ def parse(data: bytes) -> list[Seen]:
 
 
 def _headers(data: bytes) -> Headers:
-    """name=value,name=value; our samples have neither of the two signs inside."""
+    """Parse `name=value,name=value`; our samples contain neither separator."""
     pairs = (part.partition(b"=") for part in data.split(b",")) if data else ()
     return tuple((name.decode(), None if value == b"NULL" else value) for name, _, value in pairs)

@@ -1,4 +1,4 @@
-"""Everybody writes, everybody reads: the bytes that one client wrote are the bytes that each other reads."""
+"""Every client reads exactly the bytes that every other client wrote."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tools.prove.clients.samples import Client, Sample, Seen, WriteOptions, diff
 
 @dataclass
 class Exchange:
-    """What was written into partition 0 of one topic, and what readers found there."""
+    """Records written to partition 0 of one topic, and what readers found there."""
 
     bootstrap: str
     topic: str
@@ -25,7 +25,10 @@ class Exchange:
         self.written += chosen
 
     def read(self, client: Client, start: int = 0) -> None:
-        """From `start` on, which may lie in the middle of a batch. Timestamps that a client made itself must be the same for all."""
+        """Read from `start` on, which may be in the middle of a batch, and note differences.
+
+        Timestamps set by the writing client must look the same to all readers.
+        """
         seen = client.read(self.bootstrap, self.topic, start, len(self.written) - start)
         self.reads += 1
         self.wrong += differences(self.written[start:], seen, client.name)

@@ -1,4 +1,4 @@
-"""What is written and read: records with every shape of key, value, header and timestamp, and how two views of them are compared."""
+"""Sample records with every shape of key, value, header and timestamp, and their comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEP_MS = 1_000
 
 
 class Sample(NamedTuple):
-    """One record to write; a timestamp of None is left to the client, which cannot set it."""
+    """One record to write. The timestamp is None for clients that cannot set it."""
 
     key: bytes | None
     value: bytes | None
@@ -43,24 +43,27 @@ class Client(Protocol):
     name: str
 
     def missing(self, codec: str) -> str | None:
-        """Why it cannot be used here with this codec; None if it can."""
+        """Return why the client cannot be used with this codec, or None if it can."""
 
     def samples(self) -> Sequence[Sample]:
-        """What this client is able to write."""
+        """Return the samples that this client can write."""
 
     def write(self, bootstrap: str, topic: str, samples: Sequence[Sample], options: WriteOptions) -> None:
-        """To partition 0, in order; returns when all are acknowledged (or sent, with acks=0)."""
+        """Write to partition 0 in order; return when all records are acknowledged (or sent, with acks=0)."""
 
     def read(self, bootstrap: str, topic: str, offset: int, count: int) -> list[Seen]:
-        """`count` records of partition 0 from `offset` on."""
+        """Return `count` records of partition 0 from `offset` on."""
 
     def offset_for_time(self, bootstrap: str, topic: str, timestamp: int) -> int:
-        """The first offset of partition 0 with this timestamp or a later one; -1 if there is none."""
+        """Return the first offset of partition 0 with this timestamp or a later one, or -1."""
 
 
 def full_samples(*, bare: bool = True) -> list[Sample]:
-    """For clients with an API: everything that a record can be, `bare` ones (neither key nor value) only if the client lets
-    them pass. The last but one is out of order in time."""
+    """Return every shape of record, for clients with an API.
+
+    Records with neither key nor value are included only if `bare`, because some clients refuse them. The last but one
+    is out of order in time.
+    """
     without: list[tuple[bytes | None, bytes | None, Headers]] = [(None, None, ())] if bare else []
     shapes: list[tuple[bytes | None, bytes | None, Headers]] = [
         (b"key", b"value", ()),
@@ -79,7 +82,7 @@ def full_samples(*, bare: bool = True) -> list[Sample]:
 
 
 def differences(wanted: Sequence[Sample], seen: Sequence[Seen], reader: str) -> list[str]:
-    """Each line names a record that is not what was written; empty if all are."""
+    """Return one line for each record that differs from what was written."""
     found = []
     if len(seen) != len(wanted):
         found.append(f"{reader} got {len(seen)} records instead of {len(wanted)}")

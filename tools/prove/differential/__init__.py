@@ -1,5 +1,6 @@
-"""The same script of requests, good and bad, to real Kafka and to us; every answer is compared.
+"""The same script of requests, valid and invalid, to real Kafka and to Headrace, comparing every response.
 
-Both are driven in step: Kafka's answers say what the next request may refer to. What cannot be the same (ids that are drawn by lot, the
-time of day, the wording of messages) is made the same before comparing; what we do otherwise on purpose is in `deviations`.
+Both run in step: Kafka's responses determine what the next request may refer to. What cannot be equal (random ids, the
+time of day, the wording of messages) is normalized before comparing; intentional differences are listed in
+`deviations`.
 """

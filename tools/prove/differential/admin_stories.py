@@ -1,4 +1,4 @@
-"""Questions of administrators: whose listener is asked for which nodes, cordoned directories, the cleaner's memory, internal topics."""
+"""Requests of administrators: endpoint types by listener, cordoned directories, cleaner memory, internal topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record batches, good ones and each kind of bad one."""
+"""Record batches, valid ones and each kind of invalid one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def good_batch(
     value_bytes_max: int = 200,
     producer: tuple[int, int, int] | None = None,
 ) -> bytearray:
-    """`producer` is id, epoch and sequence; `keys`: every record must have one."""
+    """Build a valid batch; `producer` is id, epoch and sequence, and with `keys` every record has a key."""
     builder = BatchBuilder()
     in_order = chance.random() < 0.6
     time = base_ms + chance.randrange(spread_ms)
@@ -49,13 +49,13 @@ def good_batch(
 
 
 def sealed(batch: bytearray) -> bytearray:
-    """With the checksum that fits what it holds now."""
+    """Update the checksum to match the content and return the batch."""
     pack_into(">I", batch, 17, layout.checksum(batch, 0, len(batch)))
     return batch
 
 
 def with_header(batch: bytearray, **changes: int) -> bytearray:
-    """Header fields replaced, checksum right."""
+    """Replace header fields and update the checksum."""
     header = unpack_header(batch)._replace(**changes)
     return sealed(bytearray(layout.pack_header(header)) + batch[layout.HEADER_BYTES :])
 
@@ -101,7 +101,7 @@ def _count(change: Callable[[int], int]) -> Callable[[Random], bytearray]:
 
 
 def _both_counts(change: Callable[[int], int]) -> Callable[[Random], bytearray]:
-    """Header count and last offset delta agree with each other, but not with the records."""
+    """Make header count and last offset delta agree with each other, but not with the records."""
 
     def make(chance: Random) -> bytearray:
         batch = good_batch(chance, codec=chance.choice((Codec.NONE, Codec.GZIP, Codec.LZ4)), count=3)
@@ -139,7 +139,8 @@ def _bodies(*bodies: bytes, count: int | None = None) -> Callable[[Random], byte
     return make
 
 
-# Each is refused by both, with the same error. A request without any records field is not here: Kafka never answers it.
+# Both servers refuse each of these with the same error. A request without any records field is missing here because
+# Kafka never responds to it.
 BAD: dict[str, Callable[[Random], bytes | bytearray | None]] = {
     "flipped-bit": _flip,
     "magic-0": _magic(0),
@@ -192,7 +193,7 @@ BAD: dict[str, Callable[[Random], bytes | bytearray | None]] = {
     "no-records-but-count": _bodies(b"", count=1),
 }
 
-# So broken that Kafka refuses the whole request for them, and not the partition alone (see `deviations`).
+# So broken that Kafka refuses the whole request, not only the partition (see `deviations`).
 BROKEN = {
     "magic-3",
     "magic-negative",
@@ -205,7 +206,7 @@ BROKEN = {
 }
 with_magic_3 = _magic(3)
 
-# Odd, and accepted by both: what is stored must be the same.
+# Unusual but accepted by both; the stored bytes must be equal.
 ODD: dict[str, Callable[[Random], bytes | bytearray | None]] = {
     "max-timestamp-lies": lambda chance: with_header(_plain(chance), max_timestamp=FIRST_MS + 5),
     "max-timestamp-lies-gzip": lambda chance: with_header(

@@ -1,4 +1,4 @@
-"""Answers as plain values, without what must differ: ids drawn by lot, the time of day, the wording of messages."""
+"""Responses as plain values, without what must differ: random ids, the time of day, the wording of messages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _produce(answer: ProduceResponse, target: Target) -> Any:
 
 
 def _sorted(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Kafka gives them in the order of a hash table."""
+    """Sort the responses, which Kafka returns in the order of a hash table."""
     return sorted(answers, key=lambda one: (one["partition"], one["error"]))
 
 
@@ -89,7 +89,7 @@ def _joined(records: Any) -> bytes:
 
 
 def stored_bytes(topic: str, data: bytes) -> bytes:
-    """As they are; where the broker stamps the time, without the time and the checksum over it."""
+    """Return the bytes unchanged or, if the broker sets the time, without the time and the checksum."""
     if topic != APPEND_TIME_TOPIC:
         return data
     out = bytearray(data)

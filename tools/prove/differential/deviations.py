@@ -1,4 +1,4 @@
-"""What we do otherwise than Kafka, on purpose. Anything that is not in this table is a difference, and a failure."""
+"""Intentional differences from Kafka. Any difference that is not in this table is a failure."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ from tools.prove.differential.batches import (
     with_magic_3,
 )
 
-# Of the records that are wrong in one batch we name the first ones, Kafka all: an answer must not grow with what a client sends.
+# We report only the first invalid records of a batch, Kafka all of them: a response must not grow with what a client
+# sends.
 RECORD_ERRORS_MAX = 16
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """Produced to a partition that nothing else uses: where one side accepts and the other does not, their logs part ways."""
+    """A request that the two servers treat differently.
 
-    make: Callable[[Random], Sequence[tuple[int, bytes | bytearray]]]  # partition and records
+    It goes to a partition that nothing else uses: where only one side accepts it, their logs diverge.
+    """
+
+    make: Callable[[Random], Sequence[tuple[int, bytes | bytearray]]]  # partitions and records
     kafka: tuple[ErrorCode, ...]
     ours: tuple[ErrorCode, ...]
     reason: str
@@ -52,7 +56,7 @@ def _offset_deltas(chance: Random) -> bytearray:
 
 
 def _long_varint(chance: Random) -> bytearray:
-    """An offset delta of zero in five bytes, the last of them with bits that no int32 has room for."""
+    """Return a batch whose offset delta is zero in five bytes, the last with bits beyond an int32."""
     return batch_of(record_of(EMPTY_RECORD[:2] + b"\x80\x80\x80\x80\x70" + EMPTY_RECORD[3:]), 1)
 
 

@@ -1,4 +1,4 @@
-"""Fetch and ListOffsets requests: everywhere, with every limit, in and out of sessions."""
+"""Fetch and ListOffsets requests: to all partitions, with every limit, with and without sessions."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ class Fetches:
         if place[0] == "window":
             return self._model.now_ms + chance.randrange(-3_600_000, 3_600_000)
         if place[0] == "append-time":
-            return chance.choice((0, FIRST_MS, 2**62))  # when it was written is not the same for both
+            return chance.choice((0, FIRST_MS, 2**62))  # the append time differs between the two
         return FIRST_MS + chance.randrange(-1000, 1_100_000)
 
 

@@ -1,4 +1,4 @@
-"""Members of groups of both protocols, as they join, leave, change the protocol, and are refused."""
+"""Members of groups of both protocols that join, leave, switch protocols and are refused."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def leave(group: str, *members: Identity, version: int = 5) -> Step:
 
 
 def consume(group: str, member: str, epoch: int = 0, instance: str | None = None, **more: Any) -> Step:
-    """A heartbeat of the new protocol; with everything when it joins."""
+    """Return a ConsumerGroupHeartbeat with all fields that joining needs."""
     message = ConsumerGroupHeartbeatRequest(group_id=group, member_id=member, member_epoch=epoch, instance_id=instance)
     if epoch == 0:
         message.rebalance_timeout_ms, message.subscribed_topic_names = REBALANCE_MS, [TOPIC]
@@ -194,7 +194,7 @@ def pending_revocations(side: Side) -> Playing:
 
 
 def classic_members_of_consumer_groups(side: Side) -> Playing:
-    """A static member that comes back with the classic protocol makes the group classic."""
+    """Make the group classic: a static member comes back with the classic protocol."""
     yield find(["mixed"], GROUP_KEY)
     new = yield consume("mixed", "new", 0, "instance")
     yield join("mixed", "", 9, "other type", protocol_type="connect")
@@ -230,7 +230,7 @@ def classic_only(side: Side) -> Playing:
 
 
 def orders(side: Side) -> Playing:
-    """Whoever names things is answered in that order."""
+    """Check that responses follow the order of their requests."""
     groups = [f"order-{number}" for number in (7, 2, 9, 4)]
     yield find(groups, GROUP_KEY)
     for group in groups:
@@ -239,7 +239,7 @@ def orders(side: Side) -> Playing:
     yield describe_consumers(*reversed(groups))
     yield listed(("Empty",), ("classic",))
     yield delete_groups(*groups[:2], "missing", *groups[2:])
-    names = ["window", "append-time", "small", "compact"]  # of more, Kafka's order is that of a hash table
+    names = ["window", "append-time", "small", "compact"]  # with more topics, Kafka's order is that of a hash table
     topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
     yield Step("metadata", MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12)
     topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in ("small", "unknown", "window")]

@@ -1,4 +1,4 @@
-"""What the script knows of both sides, and the shape of one operation."""
+"""State that the script knows about both sides, and the structure of an operation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.prove.differential.wire import Target
 
 Place = tuple[str, int]
 
-# Old timestamps must not be old enough to be deleted: what is compared has to stay.
+# Records with old timestamps must not be deleted, because they are compared.
 KEEP = {"retention.ms": "-1"}
 HOUR_MS = 3_600_000
 TOPICS: dict[str, tuple[int, dict[str, str]]] = {
@@ -33,19 +33,19 @@ NOWHERE: tuple[Place, ...] = (("unknown", 0), ("plain", 99), ("plain", -1), ("pl
 
 @dataclass
 class Operation:
-    """`build` makes the request for one side, which knows its own topic ids and sessions."""
+    """One operation. `build` makes the request for one side, with that side's topic ids and sessions."""
 
     name: str
     build: Callable[[Target], tuple[Any, int]]
     answered: bool = True
     session: str | None = None
     deviation: Deviation | None = None
-    learn: Callable[[Any], None] = lambda answer: None  # from Kafka's answer in plain values
+    learn: Callable[[Any], None] = lambda answer: None  # called with Kafka's response in plain values
 
 
 @dataclass
 class Model:
-    """What Kafka has said so far."""
+    """The state according to Kafka's responses so far."""
 
     chance: Random
     now_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
@@ -55,7 +55,7 @@ class Model:
         return self.chance.choice(PLACES)
 
     def offset(self, place: Place) -> int:
-        """Mostly one that exists, often in the middle of a batch; sometimes one that does not."""
+        """Return mostly an existing offset, often in the middle of a batch, and sometimes one that does not exist."""
         end = self.ends.get(place, 0)
         chance = self.chance
         if chance.random() < 0.8:

@@ -1,4 +1,4 @@
-"""Produce requests: good, odd, bad, to the wrong place, and of idempotent producers in every state."""
+"""Produce requests: valid, odd, invalid, to wrong partitions, and of idempotent producers in every state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Records = bytes | bytearray | None
 VERSIONS = range(3, 14)
 TOPIC_ID_VERSION_MIN = 13
 NO_PARTITION_OFFSET = -1
-KEPT_BATCHES = 8  # of one producer: more than the five that a broker remembers
+KEPT_BATCHES = 8  # kept per producer: more than the five that a broker remembers
 SEQUENCES = 1 << 31
 TIMEOUT_MS = 10_000
 
@@ -27,7 +27,7 @@ TIMEOUT_MS = 10_000
 def request(
     data: list[tuple[Place, Records]], version: int, acks: int, transactional_id: str | None = None
 ) -> Callable[[Target], tuple[Any, int]]:
-    """Each side gets bytes of its own: an encoder may hold on to what it was given."""
+    """Return a builder that copies the bytes for each side, because an encoder may keep a reference."""
 
     def build(target: Target) -> tuple[Any, int]:
         topics: list[ProduceRequest.TopicProduceData] = []
@@ -86,7 +86,7 @@ class Produces:
     def _learn(self, data: list[tuple[Place, Records]], acks: int) -> Callable[[Any], None]:
         def learn(answer: Any) -> None:
             if acks == 0:
-                # Nobody told where it went, but what both accepted is at the end; the next answer tells.
+                # The offset is unknown, but what both accepted is at the end; the next response shows the offset.
                 return
             counts = {
                 place: unpack_header(records).record_count for place, records in data if records and len(records) > 60

@@ -1,4 +1,4 @@
-"""Both sides in step, and the list of what differs."""
+"""Runs both sides in step and lists the differences."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def compare(
     say: Callable[[str], None] = lambda text: None,
     give_up_at: int = 20,
 ) -> Comparison:
-    """Both must be empty; stops early when there are `give_up_at` differences, for after the first ones all others follow."""
+    """Run the operations on two empty servers.
+
+    Stop early after `give_up_at` differences, because the first ones cause the others.
+    """
     result = Comparison(seed)
     sides = (Target("Kafka", kafka), Target("we", ours))
     model = Model(Random(seed))
@@ -99,7 +102,7 @@ def _step(number: int, operation: Operation, sides: tuple[Target, Target], resul
 
 
 def _parted(kafka: Any, ours: Any) -> tuple[Any, Any]:
-    """Only what differs, if both have the same shape."""
+    """Return only what differs, if both have the same structure."""
     if isinstance(kafka, dict) and isinstance(ours, dict) and kafka.keys() == ours.keys():
         pairs = {key: _parted(kafka[key], ours[key]) for key in kafka if kafka[key] != ours[key] or key == "partition"}
         return {key: pair[0] for key, pair in pairs.items()}, {key: pair[1] for key, pair in pairs.items()}
@@ -122,7 +125,7 @@ def _partition_of(answer: dict[str, Any]) -> Any:
 
 
 def _brief(answers: list[dict[str, Any]]) -> Any:
-    """The other set of partitions, or another order: what each has, in a few words."""
+    """Summarize the responses, whose partitions or order differ."""
     brief = []
     for one in answers:
         words = {key: value for key, value in one.items() if value not in (None, -1, (-1, -1), [])}

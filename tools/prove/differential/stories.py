@@ -1,7 +1,7 @@
-"""Scripts of requests that depend on the answers before them, played on both sides in step, every answer compared.
+"""Scripts of requests that depend on earlier responses, played on both sides in step, comparing every response.
 
-A story is a generator: it yields steps and is sent the answer of its side. Member ids, producer ids and topic ids differ between the sides;
-a story gives them names (`Side.call`), by which they are compared.
+A story is a generator: it yields steps and is sent the response of its side. Member ids, producer ids and topic ids
+differ between the sides; a story gives them names (`Side.call`) for the comparison.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tools.prove.differential.wire import Target
 UNTIL_S_MAX = 30.0
 UNTIL_PAUSE_S = 0.005
 GROUP_KEY, TRANSACTION_KEY = 0, 1
-# Not there yet, or not ready: the question is asked again. COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR,
-# CONCURRENT_TRANSACTIONS.
+# Not available yet, so the request is retried: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE,
+# NOT_COORDINATOR, CONCURRENT_TRANSACTIONS.
 NOT_YET = frozenset({14, 15, 16, 51})
 _IGNORED = frozenset({"throttle_time_ms", "error_message", "transaction_start_time_ms", "cluster_id", "host", "port"})
 _UNORDERED = frozenset({"members", "topic_partitions", "results"})  # hash tables in Kafka
@@ -28,7 +28,7 @@ _UNORDERED = frozenset({"members", "topic_partitions", "results"})  # hash table
 
 @dataclass(frozen=True)
 class Step:
-    """`until`: ask again as long as it says no, without comparing what comes meanwhile."""
+    """One request. It is repeated until `until` returns True; only the last response is compared."""
 
     name: str
     message: Any
@@ -42,7 +42,7 @@ class Side:
     names: dict[Any, str] = field(default_factory=dict)
 
     def call(self, value: Any, name: str) -> Any:
-        """Give an id that this side has drawn a name for the comparison."""
+        """Name an id that this side has generated, for the comparison."""
         self.names[value] = name
         return value
 
@@ -76,7 +76,7 @@ class StoryDifference:
 
 
 def play(story: Story, kafka: Target, ours: Target) -> tuple[int, list[StoryDifference]]:
-    """Return how many answers were compared, and where they differ."""
+    """Play the story and return the number of compared responses and the differences."""
     sides = (Side(kafka), Side(ours))
     tellers = [story(side) for side in sides]
     name = story.__name__
@@ -84,7 +84,7 @@ def play(story: Story, kafka: Target, ours: Target) -> tuple[int, list[StoryDiff
     count, differences = 0, []
     while steps[0] is not None and steps[1] is not None:
         answers = [side.ask(step) for side, step in zip(sides, steps, strict=True) if step is not None]
-        # The story names the ids of an answer when it is told of it.
+        # A story names the ids of a response when it receives it.
         following = [_tell(teller, answer) for teller, answer in zip(tellers, answers, strict=True)]
         shown = [plain(answer, side) for side, answer in zip(sides, answers, strict=True)]
         count += 1
@@ -98,7 +98,7 @@ def play(story: Story, kafka: Target, ours: Target) -> tuple[int, list[StoryDiff
 
 
 def compare_stories(stories: Iterable[Story], kafka: Target, ours: Target) -> tuple[int, list[StoryDifference]]:
-    """Play all of them on two sides that have the topics, and sum up."""
+    """Play all stories on two sides that have the topics, and add up the results."""
     count, differences = 0, []
     for story in stories:
         compared, found = play(story, kafka, ours)
@@ -146,7 +146,7 @@ def code(answer: Any) -> int:
 
 
 def find(keys: Iterable[str], kind: int) -> Step:
-    """Ask until all of them have a coordinator: the topic behind it is made by the first question."""
+    """Return a step that repeats until all keys have a coordinator; the first request creates the topic."""
     return Step(
         "find the coordinators",
         FindCoordinatorRequest(key_type=kind, coordinator_keys=list(keys)),

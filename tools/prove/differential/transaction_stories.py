@@ -1,4 +1,4 @@
-"""Producers of transactions that ask twice, late, too early and as somebody else."""
+"""Transactional producers that send requests twice, late, too early, and as another producer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tools.prove.differential.stories import TRANSACTION_KEY, Playing, Side, Ste
 
 TIMEOUT_MS = 60_000
 TOPIC = "plain"
-EPOCHS_VERSION, OLD_VERSION = 5, 4  # of EndTxn: with an epoch for each transaction, and before
+EPOCHS_VERSION, OLD_VERSION = 5, 4  # versions of EndTxn: with a new epoch for each transaction, and without
 ADD_VERSION = 3
 NOBODY = 987_654
 
@@ -52,13 +52,13 @@ def described(name: str, state: str) -> Step:
 
 
 def transactions_with_epochs(side: Side) -> Playing:
-    """EndTxn 5: every end takes the producer to its next epoch."""
+    """End transactions with EndTxn 5: every end bumps the producer's epoch."""
     name = "epochs"
     yield find([name], TRANSACTION_KEY)
     producer = side.call((yield init(name)).producer_id, "producer")
-    yield end(name, producer, 0, True)  # nothing is open
+    yield end(name, producer, 0, True)  # no transaction is open
     yield end(name, producer, 0, False)
-    yield end(name, producer, 0, False)  # again
+    yield end(name, producer, 0, False)  # a retry
     yield end(name, producer, 0, True)
     yield end(name, NOBODY, 1, False)
     yield end(name, producer, 5, False)
@@ -73,14 +73,14 @@ def transactions_with_epochs(side: Side) -> Playing:
     yield end(name, producer, 2, False)
     yield end(name, producer, 1, True)
     yield init(name, producer, 3)
-    yield init(name, producer, 3)  # its answer was lost
+    yield init(name, producer, 3)  # as if its response had been lost
     yield init(name, producer, 1)
     yield end("unknown-id", producer, 0, True)
     yield end("", producer, 0, True)
 
 
 def transactions_of_one_epoch(side: Side) -> Playing:
-    """EndTxn 4: a producer keeps its epoch."""
+    """End transactions with EndTxn 4: a producer keeps its epoch."""
     name = "one-epoch"
     yield find([name], TRANSACTION_KEY)
     producer = side.call((yield init(name)).producer_id, "producer")
@@ -101,7 +101,7 @@ def transactions_over_a_zombie(side: Side) -> Playing:
     yield find([name], TRANSACTION_KEY)
     producer = side.call((yield init(name)).producer_id, "producer")
     yield add(name, producer, 0, 0)
-    yield init(name)  # aborts what is open, and comes back
+    yield init(name)  # aborts the open transaction and retries
     for version in (1, 2, OLD_VERSION, EPOCHS_VERSION):
         yield end(name, producer, 0, True, version)
     yield add(name, producer, 0, 0)

@@ -1,4 +1,4 @@
-"""One side of the comparison: raw frames over a socket, topic ids and fetch sessions by symbolic names."""
+"""One side of the comparison: raw frames over a socket, with symbolic names for topic ids and fetch sessions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Target:
             self._socket = None
 
     def ask(self, message: Any, version: int) -> Any:
-        """The decoded answer; CLOSED or SILENT where there is none."""
+        """Return the decoded response, or CLOSED or SILENT if there is none."""
         self._correlation += 1
         frame = b"".join(encode_request(message, version, self._correlation, CLIENT_ID))
         try:
@@ -60,7 +60,7 @@ class Target:
         return decode_response(message.facts.api_key, version, self._correlation, memoryview(data))
 
     def tell(self, message: Any, version: int) -> Any:
-        """A request without an answer (acks=0). Whether the connection survives it is seen by the next request."""
+        """Send a request without a response (acks=0). A following request shows whether the connection survives it."""
         self._correlation += 1
         frame = b"".join(encode_request(message, version, self._correlation, CLIENT_ID))
         self.connect().sendall(frame)
@@ -91,7 +91,7 @@ class Target:
                 return name
         return "" if topic_id == ZERO_UUID else "unknown"
 
-    # --- setting up
+    # --- set-up
 
     def create_topics(self, topics: dict[str, tuple[int, dict[str, str]]]) -> None:
         wanted = [
@@ -123,7 +123,7 @@ class Target:
         raise AssertionError(f"{self.name}: no leaders for {topics}")
 
     def _wait_until_led(self, metadata: Any) -> None:
-        """Metadata comes before the deed: a leader may not know yet that it leads."""
+        """Wait until all leaders serve: metadata may name a leader before it knows that it leads."""
         ask = ListOffsetsRequest(
             replica_id=-1,
             topics=[

@@ -1,1 +1,1 @@
-"""Whole groups of real clients, whose members come, go and are killed, on a node that is killed too."""
+"""Whole groups of real clients whose members join, leave and are killed, on a node that is killed too."""

@@ -1,6 +1,6 @@
-"""`python -m tools.prove.groups.member CLIENT ASSIGNOR BOOTSTRAP TOPIC GROUP`: one consumer in a group until SIGTERM.
+"""One consumer in a group until SIGTERM: `python -m tools.prove.groups.member CLIENT ASSIGNOR BOOTSTRAP TOPIC GROUP`.
 
-A line of JSON for everything that happens to it, in the words of Kafka's VerifiableConsumer, which plays the same part for Java.
+It prints a line of JSON for every event in the format of Kafka's VerifiableConsumer, which is the member for Java.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def committed(ranges: dict[int, tuple[int, int]]) -> None:
 
 
 def ranges_of(messages: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """By partition, the first and the last offset of a poll."""
+    """Return the first and last offset of a poll, by partition."""
     found: dict[int, tuple[int, int]] = {}
     for partition, offset in messages:
         low, high = found.get(partition, (offset, offset))
@@ -46,7 +46,7 @@ def ranges_of(messages: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]
 
 
 class Ended(BaseException):
-    """SIGTERM came."""
+    """Raised on SIGTERM."""
 
 
 def _end(*_: object) -> None:
@@ -131,7 +131,7 @@ def kafka_python(assignor: str, bootstrap: str, topic: str, group: str) -> None:
         while True:
             try:
                 polled = consumer.poll(timeout_ms=int(POLL_S * 1000), max_records=BATCH_MAX)
-            except KafkaError:  # this client says so while its broker is away
+            except KafkaError:  # raised by this client while its broker is down
                 time.sleep(POLL_S)
                 continue
             found = ranges_of((one.partition, one.offset) for some in polled.values() for one in some)

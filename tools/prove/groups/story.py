@@ -1,4 +1,4 @@
-"""One group from its first member to its last record: members join, one leaves, one is killed, the node is killed and started again."""
+"""The life of one group: members join, one leaves, one is killed, the node is killed and restarted."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Cast:
 
 
 class Actor:
-    """A member as a process, and what it says of itself."""
+    """A member process and the state that it reports."""
 
     def __init__(self, cast: Cast, bootstrap: str, topic: str, group: str, read: dict[int, set[int]]) -> None:
         self.owned: set[int] = set()
@@ -81,7 +81,7 @@ class Actor:
             try:
                 said: dict[str, Any] = json.loads(line)
             except ValueError:
-                continue  # a complaint of the client, not ours
+                continue  # a message of the client library
             partitions = said.get("partitions", [])
             if said.get("name") == "partitions_assigned":
                 self.owned |= {one["partition"] for one in partitions}
@@ -115,7 +115,7 @@ class Actor:
 
 @dataclass
 class Watch:
-    """Committed offsets as an administrator sees them, all the while: they must never go back."""
+    """Polls the committed offsets as an administrator: they must never go back."""
 
     port: int
     group: str
@@ -126,7 +126,7 @@ class Watch:
 
     def run(self) -> None:
         while not self.over:
-            with suppress(TimeoutError, OSError, HeadraceError):  # while the node is killed
+            with suppress(TimeoutError, OSError, HeadraceError):  # while the node is down
                 asyncio.run(self._look())
             time.sleep(WATCH_S)
 
@@ -150,7 +150,7 @@ class Story:
         self._actors: list[Actor] = []
 
     def play(self) -> int:
-        """How many records were read; AssertionError for what must not be."""
+        """Play the story and return the number of records read. Raise AssertionError for any violation."""
         admin = AdminClient({"bootstrap.servers": self._node.bootstrap, "log_level": 2})
         admin.create_topics([NewTopic(self._topic, self._partitions, 1)])[self._topic].result(30)
         watch = Watch(self._node.port, self._group)

@@ -1,1 +1,1 @@
-"""Spark over Headrace and over real Kafka: the same rows as with Spark's own connector, a cluster that loses workers, exactly once."""
+"""Spark on Headrace and on real Kafka: same rows as its own connector, a cluster that loses workers, exactly once."""

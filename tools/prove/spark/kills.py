@@ -1,4 +1,4 @@
-"""Kills of drivers, workers and brokers at random moments of a stream that writes exactly once."""
+"""Kills of drivers, workers and brokers at random moments of an exactly-once stream."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tools.prove.spark.stream import Stream
 
 DRIVER, WORKER, BROKER = "driver", "worker", "broker"
 KINDS = {DRIVER: 0.35, WORKER: 0.4, BROKER: 0.25}
-BATCHES_MAX = 3  # between two kills, but for those that do not look
+BATCHES_MAX = 3  # between two kills, except for blind ones
 AFTER_BATCH_S_MAX = 1.2  # about as long as a batch takes
 BLIND_CHANCE = 0.25
-BLIND_S_MAX = 8.0  # a driver that starts, or recovers, is hit too
+BLIND_S_MAX = 8.0  # long enough to also hit a driver that starts or recovers
 BROKER_DOWN_S_MAX, NODE_DOWN_S_MAX = 1.0, 5.0
 NO_WORKER_S_MAX = 60.0
-MASTER = "local[2,4]"  # a task that fails is run again
+MASTER = "local[2,4]"  # a task that fails is retried
 SAY_EVERY = 5
 
 
@@ -34,7 +34,7 @@ class Node(Protocol):
 def stream_under_kills(
     name: str, bootstrap: str, nodes: Sequence[Node], replicas: int, kills: int, seed: int, say: Callable[[str], None]
 ) -> str:
-    """What was done; AssertionError if the output is not that of a batch, once each."""
+    """Run the stream under kills and return a summary. Raise AssertionError unless it equals a batch, once each."""
     chance = random.Random(f"{seed} {name}")
     done: Counter[str] = Counter()
     base_ms = int(time.time() * 1000) - 7_200_000
@@ -51,7 +51,7 @@ def stream_under_kills(
                 node = chance.choice(nodes)
                 node.kill()
                 if len(nodes) > 1:
-                    stream.wait(chance.uniform(0, NODE_DOWN_S_MAX))  # the others go on
+                    stream.wait(chance.uniform(0, NODE_DOWN_S_MAX))  # the others continue
                 else:
                     time.sleep(chance.uniform(0, BROKER_DOWN_S_MAX))
                 node.start()
@@ -73,7 +73,7 @@ def _let_it_work(stream: Stream, chance: random.Random) -> None:
 
 
 def _kill_worker(stream: Stream, chance: random.Random) -> bool:
-    """One that runs tasks, plans reads or commits writes; False if there is none for long."""
+    """Kill a worker that runs tasks, plans reads or commits writes. Return False if there is none for long."""
     deadline = time.monotonic() + NO_WORKER_S_MAX
     while not (workers := stream.program.workers()):
         if time.monotonic() > deadline:

@@ -1,6 +1,6 @@
-"""Programs of ours that run Spark, as processes that can be killed with all that they start, or worker by worker.
+"""Our programs that run Spark, as processes that can be killed as a whole or worker by worker.
 
-A program says what happens as lines of JSON, and ends when its standard input does.
+A program reports events as lines of JSON and exits when its standard input closes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tools.prove.spark.sessions import TURN_S, Session
 READ_BYTES = 1 << 16
 END_S_MAX = 180.0
 LOG_SHOWN_CHARACTERS = 3000
-# Java is done with these programs before its best compiler pays off.
+# These programs are too short for the JVM's optimizing compiler to pay off.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 DAEMON = "pyspark.daemon"
 
 
 def missing() -> str | None:
-    """The reason why Spark cannot be run here, or None."""
+    """Return why Spark cannot run here, or None."""
     try:
         import pyspark  # noqa: F401
 
@@ -60,7 +60,7 @@ class Program:
         self._ask.flush()
 
     def listen(self) -> list[dict[str, Any]]:
-        """What it has said since the last time."""
+        """Return the events since the last call."""
         new: list[dict[str, Any]] = []
         while True:
             try:
@@ -75,7 +75,7 @@ class Program:
         return new
 
     def heard(self, name: str, seconds_max: float, meanwhile: Callable[[], None] = lambda: None) -> dict[str, Any]:
-        """The first line of this name; AssertionError if it ends or takes too long before it says so."""
+        """Return the first event with this name. Raise AssertionError if the program exits or times out before."""
         deadline = time.monotonic() + seconds_max
         while True:
             is_there = self.is_there
@@ -89,21 +89,21 @@ class Program:
             time.sleep(TURN_S)
 
     def workers(self) -> list[psutil.Process]:
-        """Processes of Python that Spark forked: tasks, planners, committers."""
+        """Return the Python processes that Spark forked: tasks, planners, committers."""
         return [one for one in self._session.members() if _is_worker(one)]
 
     def kill(self) -> None:
-        """The driver and its Java, as when a machine's memory ends; workers find out by themselves."""
+        """Kill the driver and its JVM, as the OOM killer would; workers notice by themselves."""
         self._session.kill_group()
 
     def end(self, seconds_max: float = END_S_MAX) -> None:
-        """By itself, because it has nothing more to do; its Java may still put away what makes the next start quicker."""
+        """Let the program exit by itself; its JVM may still write its class archive for the next start."""
         with suppress(OSError):
             self._ask.close()
         assert self._session.wait(seconds_max), f"it did not end within {seconds_max:.0f} s: {self.log_end()}"
 
     def close(self) -> None:
-        """With everything that it has started."""
+        """Kill the program and everything it has started."""
         self._session.close()
 
     def log_end(self) -> str:
@@ -115,11 +115,11 @@ def _is_worker(process: psutil.Process) -> bool:
         command, parent = process.cmdline(), process.parent()
         if DAEMON in command:
             return parent is not None and DAEMON in parent.cmdline()
-        return any(part.startswith("pyspark.") for part in command)  # one that Java started by itself
+        return any(part.startswith("pyspark.") for part in command)  # one that the JVM started directly
     except psutil.Error:
         return False
 
 
 def tell(name: str, **more: Any) -> None:
-    """Of a program."""
+    """Report an event of a program."""
     print(json.dumps({"name": name, **more}), flush=True)

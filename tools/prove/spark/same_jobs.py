@@ -1,4 +1,4 @@
-"""Reads of topics in the options that both connectors have."""
+"""Reads of topics with the options that both connectors have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Job:
     options: dict[str, str]
 
     def given(self, base_ms: int) -> dict[str, str]:
-        """MIDDLE and LATE are times, of which only the one who writes the topics knows when they are."""
+        """Return the options with MIDDLE and LATE replaced by times relative to those of the records."""
         return {
             name: value.replace("MIDDLE", str(base_ms + _MIDDLE_MS)).replace("LATE", str(base_ms + _LATE_MS))
             for name, value in self.options.items()

@@ -1,6 +1,6 @@
-"""The program of the check spark-same-rows: every job in four ways, by Spark's own connector and by ours, on Headrace and on Kafka.
+"""The program of the check spark-same-rows: every job with Spark's connector and with ours, on Headrace and on Kafka.
 
-Spark's own connector on Kafka is what the other three must equal.
+Spark's own connector on Kafka is the reference for the other three.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Way:
 
 
 def plain(value: Any) -> Any:
-    """Comparable: bytes for byte arrays, tuples for rows."""
+    """Return a comparable value: bytes for byte arrays, tuples for rows."""
     if isinstance(value, bytearray):
         return bytes(value)
     if isinstance(value, list | tuple):
@@ -110,7 +110,7 @@ class SameRows:
         self._equal(job.name, found)
 
     def _append_time(self) -> None:
-        """The timestamps are the broker's: only what was read of one can be the same."""
+        """Compare rows per server only, because the broker sets their timestamps."""
         for server in self._servers:
             ways = [way for way in self._ways if way.server == server]
             found = {way: rows_of(self._load(self._spark.read, way, {"subscribe": topics.APPENDED})) for way in ways}
@@ -138,7 +138,7 @@ class SameRows:
                 assert query.awaitTermination(SEEN_S_MAX), f"{job}: {way.name} does not come to its end"
                 return query
             except StreamingQueryException as error:
-                # Spark gives a process of Python 10 s to start, which on a busy machine is not always enough.
+                # Spark gives a Python process 10 s to start, which is not always enough on a busy machine.
                 if is_last or SLOW_START not in str(error):
                     raise
                 tell("again", job=job, way=way.name)
@@ -153,7 +153,7 @@ class SameRows:
             topics.write(bootstrap, topic, made, 2, **{"compression.type": "zstd" if step else "none"})
 
     def _two_steps(self) -> None:
-        """AvailableNow, then more records (and a topic that was not there before), then AvailableNow from the checkpoint."""
+        """Run AvailableNow, add records and a new topic, then run AvailableNow from the checkpoint."""
         for bootstrap in self._servers.values():
             topics.create(bootstrap, {STREAM_TOPIC: 2})
         self._grow(STREAM_TOPIC, 0)
@@ -177,7 +177,7 @@ class SameRows:
         assert all(size <= most for size in sizes), f"{job.name}: batches of {sizes} rows"
 
     def _change_of_format(self) -> None:
-        """A job of Spark's connector changes one word, and goes on from its checkpoint; its rows from then on are compared."""
+        """Switch a job of Spark's connector to ours, resume from its checkpoint and compare the new rows."""
         job, changed = STREAMS[0], "changed"
         for way in self._ways:
             before = Way(KAFKA, way.server, way.bootstrap)
@@ -187,12 +187,12 @@ class SameRows:
         found = {}
         for way in self._ways:
             self._to_the_end(way, changed, job.given(self._base_ms))
-            # File by file: the list of files that Spark keeps beside them must go back to the first batch.
+            # Reads the files directly: Spark's own list of files would have to go back to the first batch.
             found[way] = self._written(way, changed, "*.parquet")
         self._equal("a checkpoint of Spark's connector goes on with ours", found)
 
     def _running(self) -> None:
-        """A stream that waits for records, is stopped, and is started again."""
+        """Stop and restart a stream that waits for records."""
         topic, job = "running", "a running stream, stopped and started again"
         for bootstrap in self._servers.values():
             topics.create(bootstrap, {topic: 2})
@@ -217,7 +217,7 @@ class SameRows:
     # --- sinks
 
     def _sinks(self) -> None:
-        """Written by each and read by the other; rows with keys are in the same partitions."""
+        """Read what each connector wrote with the other one; rows with keys must be in the same partitions."""
         for name, write in (("a batch written", self._write_batch), ("a stream written", self._write_stream)):
             found = {}
             for way in self._ways:
@@ -258,7 +258,7 @@ class SameRows:
         )
         assert query.awaitTermination(SEEN_S_MAX), f"{topic}: {way.name} does not come to its end"
 
-    # --- what was found
+    # --- results
 
     def _equal(self, job: str, found: dict[Way, list[Row]]) -> None:
         assert found[self._reference], f"{job}: there are no rows"

@@ -1,4 +1,4 @@
-"""The program of the check secured-node: the same jobs of Spark by a user with the rights, and by one without."""
+"""The program of the check secured-node: the same Spark jobs by a user with permissions and by one without."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN_CHARACTERS = 4000
 
 
 def copy(spark: SparkSession, login: dict[str, str], source: str, target: str, folder: Path) -> None:
-    """Stream one topic into another, exactly once, until all is there."""
+    """Stream one topic into another, exactly once, up to its current end."""
     query = (
         spark.readStream.format("headrace")
         .options(**login, subscribe=source, startingOffsets="earliest")
@@ -44,7 +44,7 @@ def write(spark: SparkSession, login: dict[str, str], topic: str) -> None:
 
 
 def attempt(name: str, work: Any) -> None:
-    """Tell what became of it: a figure, or the error."""
+    """Run the work and report its result or its error."""
     try:
         tell(name, result=work(), error=None)
     except Exception as error:

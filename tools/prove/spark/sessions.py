@@ -1,6 +1,6 @@
-"""Processes in a session (of the system's kind) of their own, which all that they start stays in, whatever group it makes for itself.
+"""Processes in separate system sessions, which contain everything they start, in whatever process group.
 
-The first process of a session is not waited for until the rest is gone: as long as it can be waited for, nobody else gets its number.
+The first process of a session is reaped only when the others are gone, so that its pid is not reused.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Session:
 
     @property
     def ended(self) -> Any:
-        """How its first process has; None if it is there."""
+        """Exit status of the first process, or None while it runs."""
         return None if self._is_closed else os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
 
     def wait(self, seconds_max: float) -> bool:
-        """Until its first process has ended; whether it did."""
+        """Wait for the first process to exit and return whether it did."""
         deadline = time.monotonic() + seconds_max
         while self.ended is None:
             if time.monotonic() > deadline:
@@ -51,7 +51,7 @@ class Session:
         return True
 
     def members(self) -> list[psutil.Process]:
-        """Besides the first."""
+        """Return the processes of the session besides the first."""
         if self._is_closed:
             return []
         return [one for one in psutil.process_iter() if one.pid != self.process.pid and self._has(one.pid)]
@@ -63,12 +63,12 @@ class Session:
             return False
 
     def kill_group(self) -> None:
-        """The first process, and what is in one group with it."""
+        """Kill the first process and its process group."""
         if not self._is_closed:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kills what is left of it."""
+        """Kill everything that is left of the session."""
         if self._is_closed:
             return
         self.kill_group()

@@ -1,5 +1,6 @@
-"""A program: numbers from a topic to a topic exactly once, while one task of each micro-batch dawdles in the middle of its records, so that
-Spark runs it twice. `python -m tools.prove.spark.speculation ROUTE` ends when all is read.
+"""A program that copies numbers exactly once while a task of each batch pauses, so that Spark runs it twice.
+
+`python -m tools.prove.spark.speculation ROUTE` exits when everything is read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PARTITIONS = 4
-# The first attempt may win the race as well as the second.
+# Either the first attempt or the second may win the race.
 DAWDLES_S = (0.8, 1.4, 2.0, 6.0)
 END_S_MAX = 600.0
 CONF = {
@@ -40,7 +41,7 @@ class Route:
     target: str
     checkpoint: str
     attempts: str  # a folder with an empty file for each attempt of a task
-    rows_max: int  # of a micro-batch
+    rows_max: int  # maximum rows of a micro-batch
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -51,7 +52,7 @@ def attempt_file(stage: int, partition: int, attempt: int) -> str:
 
 
 def runs_of_tasks(attempts: Path) -> tuple[int, int]:
-    """How many tasks there were, and how many of them were run more than once."""
+    """Return the number of tasks, and how many of them ran more than once."""
     files = [path.name.rsplit("-", 1)[0] for path in attempts.iterdir()]
     tasks = set(files)
     return len(tasks), sum(files.count(task) > 1 for task in tasks)

@@ -1,4 +1,4 @@
-"""A master and workers of Spark's own kind of cluster on loopback, each with a core, that can be killed with what runs on them."""
+"""A Spark standalone cluster on loopback, whose single-core workers can be killed with everything they run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOG_SHOWN_CHARACTERS = 2000
 
 
 def environment() -> dict[str, str]:
-    """For all of them, and for the driver: this machine has only itself."""
+    """Return the environment of all daemons and of the driver, which keeps them on this machine."""
     return {"SPARK_LOCAL_IP": LOOPBACK, "PYSPARK_PYTHON": sys.executable}
 
 
@@ -53,7 +53,7 @@ class Daemon:
         return any(_runs(one, EXECUTOR) for one in self._session.members())
 
     def kill(self) -> None:
-        """With its executor and the processes of Python: as if the machine were gone."""
+        """Kill the daemon with its executor and Python processes, as if the machine were gone."""
         self._session.close()
 
 
@@ -66,7 +66,7 @@ def _runs(process: psutil.Process, name: str) -> bool:
 
 class Standalone:
     def __init__(self, folder: Path, workers: int, *, on_one_host: bool = True) -> None:
-        """Each worker may have an address of its own: Spark then takes it for another machine."""
+        """Start the cluster. With `on_one_host=False`, each worker has another address, like another machine."""
         self._folder = folder
         self._on_one_host = on_one_host
         self._port = free_port()

@@ -1,4 +1,4 @@
-"""A stream of windows under way: its input, the program that works on it, and what its output must be in the end."""
+"""A running stream of windows: its input, its program, and its expected output."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tools.prove.transactions.reading import COMMITTED, UNCOMMITTED, read_all, u
 
 PARTITIONS_IN, PARTITIONS_OUT = 4, 2
 KEYS = 7
-STEP_MS = 50  # between the times of two records
-FEED, FEED_BELOW = 300, 240  # records, when fewer than so many wait
-ROWS_MAX = 60  # of a micro-batch
+STEP_MS = 50  # between the timestamps of two records
+FEED, FEED_BELOW = 300, 240  # records per feed, and the backlog below which more are fed
+ROWS_MAX = 60  # maximum rows of a micro-batch
 FED_S_MAX = 120.0
-MOVES_S_MAX = 240.0  # from one micro-batch to the next, whatever was killed meanwhile
+MOVES_S_MAX = 240.0  # maximum time between two micro-batches, whatever was killed meanwhile
 FINISHED_S_MAX = 300.0
 ENDED_S_MAX = 60.0
 SHOWN = 5
-# What no kill may lead to, and what no new start gets over.
+# Errors that no kill may cause and no restart can repair.
 BAD_ENDS = ("TornBatch", "set back", "DataLoss")
 
 
@@ -57,7 +57,7 @@ class Stream:
         return Program("tools.prove.spark.windows", self.route.text(), log=self._log, environment=self._environment)
 
     def feed(self, count: int = FEED) -> None:
-        """All of it is there before it returns: time in one partition does not run far ahead of that in another."""
+        """Write the records and wait for them, so that time in one partition does not run far ahead of others."""
         for number in range(self.fed, self.fed + count):
             at, key = self._base_ms + number * STEP_MS, f"k{number * number % KEYS}"
             self._put(number % PARTITIONS_IN, number, key, at)
@@ -74,7 +74,7 @@ class Stream:
         assert self._producer.flush(FED_S_MAX) == 0, "the input could not be written"
 
     def turn(self) -> None:
-        """What is to be done all the time: listening, feeding, and starting the program again if it has ended."""
+        """Process events, feed input, and restart the program if it has exited."""
         if self.fed - self.position < FEED_BELOW:
             self.feed()
         self._hear()
@@ -97,12 +97,12 @@ class Stream:
         assert still_s < MOVES_S_MAX, f"nothing moves any more: {self.last_words()}"
 
     def restart(self) -> None:
-        """What the workers of the one before do yet, they do beside this one."""
+        """Start the program again; workers of the previous one may still be running."""
         self._gone.append(self.program)
         self.program = self._started()
 
     def end(self) -> None:
-        """As it would by itself, and starts again: without that Java never puts away what makes starts quicker."""
+        """Restart the program after a normal exit, in which the JVM writes its class archive for faster starts."""
         self.program.end()
         self._hear()
         self.restart()
@@ -122,7 +122,7 @@ class Stream:
         return f"{failures[-1:]} {self.program.log_end()}"
 
     def finish(self) -> str:
-        """Lets the stream come to its end; AssertionError if its output is not that of the batch, once each."""
+        """Complete the stream and return a summary. Raise AssertionError unless its output equals the batch."""
         last_ms = self._base_ms + self.fed * STEP_MS + 2 * LATE_MS_MAX
         for partition in range(PARTITIONS_IN):
             self._put(partition, LAST_NUMBER, LAST_KEY, last_ms)

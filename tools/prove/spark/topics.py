@@ -1,4 +1,4 @@
-"""Topics with everything that a reader can meet, written alike on any broker by a client that is not ours."""
+"""Topics with every kind of content for readers, written identically on any broker by a third-party client."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def records(topic: str, numbers: Iterable[int], base_ms: int) -> Iterator[Made]:
 
 
 def write(bootstrap: str, topic: str, made: Iterable[Made], partitions: int, **settings: Any) -> None:
-    """Alternately to the first so many partitions: what lies at which offset is the same on all brokers."""
+    """Write to the first `partitions` in turn, so that offsets are the same on all brokers."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "enable.idempotence": True, **settings})
@@ -51,7 +51,7 @@ def _send(producer: Any, topic: str, made: Iterable[Made], partitions: int) -> N
 
 
 def write_transactions(bootstrap: str, topic: str, partitions: int, base_ms: int) -> Any:
-    """Committed, aborted and none, in turn; the producer that is given back holds the last one open."""
+    """Write committed, aborted and non-transactional records in turn; return a producer with an open transaction."""
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -82,7 +82,7 @@ def write_transactions(bootstrap: str, topic: str, partitions: int, base_ms: int
 
 
 def fill(bootstrap: str, base_ms: int) -> Any:
-    """All of them; what is given back must be kept as long as the open transaction is to stay."""
+    """Create and fill all topics. Keep the returned producer for as long as its transaction should stay open."""
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import AdminClient
 

@@ -1,6 +1,6 @@
-"""A program: counts and sums of keys in windows of time, from a topic to a topic exactly once; and the same as one batch.
+"""A program that counts and sums by key and time window, from topic to topic exactly once; and the same as one batch.
 
-It goes on from its checkpoint, starts its query again whenever that fails, and ends when it is told to finish.
+It resumes from its checkpoint, restarts its query whenever that fails, and exits after an order to finish.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WINDOW_MS = 2000
 LATE_MS_MAX = 30_000
-LAST_KEY, LAST_NUMBER = "last", -1  # of records that only move time on: their window stays open
+LAST_KEY, LAST_NUMBER = "last", -1  # key and number of records that only advance time; their window stays open
 TASKS = 2
 AGAIN_S = 0.3
 TURN_S = 0.05
@@ -44,15 +44,15 @@ class Route:
     source: str
     target: str
     checkpoint: str
-    batch_file: str  # where the result of the batch goes
-    rows_max: int  # of a micro-batch
+    batch_file: str  # where the result of the batch is written
+    rows_max: int  # maximum rows of a micro-batch
 
     def text(self) -> str:
         return json.dumps(asdict(self))
 
 
 def result(start_ms: int, key: str, count: int, total: int) -> str:
-    """A row of the output, as `_windows` writes it."""
+    """Return a row of the output, as `_windows` writes it."""
     return f"{start_ms} {key} {count} {total}"
 
 
@@ -68,7 +68,7 @@ class Windows:
         while not self._orders:
             try:
                 self._stream()
-            except Exception as error:  # whatever it is: the next start has to cope with it
+            except Exception as error:  # any failure: the next start has to recover from it
                 tell("failed", text=str(error)[:2000])
                 time.sleep(AGAIN_S)
         if FINISH in self._orders:
@@ -115,7 +115,7 @@ class Windows:
             .withWatermark("timestamp", f"{LATE_MS_MAX} milliseconds")
             .groupBy(f.window("timestamp", f"{WINDOW_MS} milliseconds"), "key")
             .agg(f.count("number").alias("count"), f.sum("number").alias("total"))
-            .where("total >= 0")  # not by key: Spark would leave those records out before it looks at their times
+            .where("total >= 0")  # not by key: Spark would filter out those records before it looks at their times
             .selectExpr("key", "concat_ws(' ', unix_millis(window.start), key, count, total) value")
         )
 

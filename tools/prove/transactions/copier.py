@@ -1,7 +1,10 @@
-"""`python -m tools.prove.transactions.copier CLIENT ID BOOTSTRAP SOURCE TARGET GROUP SEED`: copies exactly once, until SIGTERM.
+"""Copies exactly once until SIGTERM.
 
-Each batch, and the offsets behind it, in one transaction; some are aborted, by chance, and done again. A line of JSON for each. Exit code
-1: the client gave up, as one that was shut out has to; another may begin in its place. `Copier.java` plays the same part for Java.
+`python -m tools.prove.transactions.copier CLIENT ID BOOTSTRAP SOURCE TARGET GROUP SEED`
+
+Each batch and its offsets are written in one transaction; some are aborted at random and repeated. A line of JSON is
+printed for each. With exit code 1 the client gave up, as a fenced one must; another may take its place. `Copier.java`
+does the same for Java.
 """
 
 from __future__ import annotations
@@ -26,11 +29,11 @@ COPY = "copy of "
 
 
 def say(name: str, records: int) -> None:
-    os.write(1, (json.dumps({"name": name, "records": records}) + "\n").encode())  # at once and in one piece
+    os.write(1, (json.dumps({"name": name, "records": records}) + "\n").encode())  # unbuffered and in one write
 
 
 class Signal:
-    """Whether SIGTERM came."""
+    """Records whether SIGTERM was received."""
 
     def __init__(self) -> None:
         self.came = False
@@ -59,8 +62,8 @@ def confluent(identity: str, bootstrap: str, source: str, target: str, group: st
             **RECONNECT,
         }
     )
-    # Of the generation in which the records were given: this client has none at all the moment it hears that it was thrown out, though
-    # records of before may still be handed to us.
+    # The metadata of the generation in which the records were fetched: this client has none once it learns that it was
+    # removed from the group, although it may still return older records.
     member: list[Any] = []
 
     def assigned(*_: object) -> None:
@@ -78,7 +81,7 @@ def confluent(identity: str, bootstrap: str, source: str, target: str, group: st
 def _confluent_transaction(
     producer: Any, consumer: Any, messages: list[Any], target: str, member: Any, chance: random.Random
 ) -> bool:
-    """Whether it was committed."""
+    """Copy the messages in one transaction and return whether it was committed."""
     from confluent_kafka import TopicPartition
 
     first: dict[tuple[str, int], int] = {}
@@ -91,7 +94,7 @@ def _confluent_transaction(
         producer.produce(target, COPY + one.value().decode(), partition=one.partition())
     aborts = chance.random() < ABORT_CHANCE
     if aborts and chance.random() < 0.5:
-        producer.flush(CALL_S_MAX)  # aborted records in the log, and not only in the client
+        producer.flush(CALL_S_MAX)  # puts aborted records into the log rather than only into the client
     if not aborts or chance.random() < 0.5:
         positions = [TopicPartition(*place, offset) for place, offset in after.items()]
         producer.send_offsets_to_transaction(positions, member, CALL_S_MAX)
@@ -124,8 +127,8 @@ async def _aiokafka(identity: str, bootstrap: str, source: str, target: str, gro
         enable_auto_commit=False,
     )
     await consumer.start()
-    # This client does not tell the coordinator of which generation its offsets are, and is given partitions behind our back: it takes all
-    # of them by itself, and only its transactional id keeps others out.
+    # This client does not send the generation of its offsets to the coordinator and is assigned partitions in the
+    # background. So it assigns itself all of them, and only its transactional id fences others.
     indexes = await producer.partitions_for(source)
     consumer.assign([TopicPartition(source, index) for index in indexes])
     while not over.came:
@@ -164,4 +167,4 @@ if __name__ == "__main__":
         CLIENTS[sys.argv[1]](*sys.argv[2:7], random.Random(sys.argv[7]))  # type: ignore[arg-type]
     except Exception as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        os._exit(1)  # at once: no client's last efforts
+        os._exit(1)  # at once, without the client's clean-up

@@ -1,4 +1,4 @@
-"""Copiers that are killed, paused and replaced, on a node that is killed: the copy has every record once, in its order."""
+"""Copiers that are killed, paused and replaced, on a node that is killed: the copy has every record once, in order."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tools.prove.transactions.reading import COMMITTED, UNCOMMITTED, create_topi
 PARTITIONS = 4
 RECORDS_A_KILL = 100
 NODE_KILL_CHANCE = 0.2
-ZOMBIE_CHANCE = 0.25  # kills before which another copier takes the place of a paused one, which then wakes up
+ZOMBIE_CHANCE = 0.25  # share of kills before which a paused copier is replaced and then resumed
 ZOMBIE_S = (0.5, 3.0)
-BLIND_CHANCE = 0.3  # kills that do not wait for a commit: they hit a copier that has hardly begun
+BLIND_CHANCE = 0.3  # share of kills that do not wait for a commit and so hit a copier that has hardly started
 BLIND_S_MAX = 2.0
 HEARD_S_MAX = 60.0
 AFTER_COMMIT_S_MAX = 0.3
@@ -35,7 +35,7 @@ COMPILE_S_MAX = 120.0
 TURN_S = 0.02
 SOURCE_JAVA = Path(__file__).with_name("Copier.java")
 JAVA = "Java"
-# How many copiers share the partitions. aiokafka's cannot: it does not say of which generation its offsets are.
+# How many copiers share the partitions. aiokafka's cannot, because it does not send the generation of its offsets.
 COPIERS = {"confluent-kafka": 2, "aiokafka": 1, JAVA: 2}
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "100",
@@ -48,7 +48,7 @@ SETTINGS = {
 
 
 def java_missing() -> str | None:
-    """The reason why Java's copier cannot be compiled here, or None."""
+    """Return why Java's copier cannot be compiled here, or None."""
     return available() or (None if shutil.which("javac") else "no JDK: javac is not on the path")
 
 
@@ -64,7 +64,7 @@ def compile_java(directory: Path, source: Path = SOURCE_JAVA) -> None:
 
 @dataclass(frozen=True)
 class Route:
-    """From where to where, and who remembers how far."""
+    """Source and target of a copy, and the group that stores its position."""
 
     bootstrap: str
     source: str
@@ -156,7 +156,10 @@ class Copying:
         return sum(one.aborted for one in (*self._copiers, *self._gone))
 
     def play(self, kills: int, say: Callable[[str], None] = lambda text: None) -> str:
-        """What was done; AssertionError for a record that is not there once, or not in its place."""
+        """Run the copiers under kills and return a summary.
+
+        Raise AssertionError unless each record is there once, in order.
+        """
         create_topics(self._node.bootstrap, (self._route.source, self._route.target), PARTITIONS)
         self._copiers = [self._hired(f"{self._client}-{number}") for number in range(COPIERS[self._client])]
         try:
@@ -198,7 +201,7 @@ class Copying:
         self._replace(place)
 
     def _sleep_and_wake(self, place: int) -> None:
-        """A copier that pauses is replaced; when it wakes up it must not get anything done any more."""
+        """Pause a copier, replace it and resume it; it must not be able to commit any more."""
         sleeper = self._copiers[place]
         sleeper.pause()
         self._replace(place)
@@ -212,7 +215,7 @@ class Copying:
         sources = ends(self._node.bootstrap, self._sources, UNCOMMITTED)
         self._until(lambda: self._positions() == sources, CAUGHT_UP_S_MAX, "the copiers do not come to the end")
         for one in self._gone:
-            one.kill()  # some wait for something yet, but none may do anything any more
+            one.kill()  # some still wait for a response, but none may do anything any more
         for one in self._copiers:
             one.end()
         self._until(
@@ -272,6 +275,6 @@ class Copying:
             one.listen()
         for place, one in enumerate(self._copiers):
             one.listen()
-            if replace and not one.is_there:  # an error that it cannot get over, as after a long absence of the node
+            if replace and not one.is_there:  # after an unrecoverable error, such as a long absence of the node
                 self.gave_up += 1
                 self._replace(place)

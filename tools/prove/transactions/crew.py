@@ -1,4 +1,4 @@
-"""The workers as processes, and what they say as one history. Only processes started here are ever paused or ended."""
+"""Worker processes whose output is recorded in one history. Only processes started here are ever paused or killed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class WorkerProcess:
         return self._process.poll()
 
     def listen(self) -> None:
-        """Everything that it has said by now goes into the history."""
+        """Record everything that the worker has printed by now in the history."""
         while True:
             try:
                 more = os.read(self._stream.fileno(), READ_BYTES)
@@ -99,7 +99,7 @@ class WorkerProcess:
         self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """SIGTERM: it ends its transaction, and then itself."""
+        """Send SIGTERM; the worker ends its transaction and exits."""
         self._process.terminate()
 
     def kill(self) -> None:

@@ -1,7 +1,7 @@
-"""Transactions under kill -9 and pauses of the node and of the producers, with a history of what everybody was told.
+"""Transactions under kill -9 and pauses of the node and the producers, with a history of all responses.
 
-One thread drives it all. A worker tells what it is about to do before it does it, and what a reader has got enters the history only
-after everything that the workers had said by then: nothing is in the history before its cause.
+One thread drives it all. A worker announces each operation before it starts it, and a reader's records enter the
+history only after everything that the workers had printed by then: nothing is in the history before its cause.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ NODE_PAUSE_S = (0.1, 5.0)
 WORKER_PAUSE_S = (0.1, 2.0)
 DOWN_S_MAX = 0.3
 HEARD_S_MAX = 30.0
-EARLY_KILL_CHANCE = 0.2  # starts that are killed too, in the middle of recovery
+EARLY_KILL_CHANCE = 0.2  # share of starts that are killed too, during recovery
 EARLY_KILL_S = (0.05, 0.6)
-SUCCESSOR_CHANCE = 0.5  # paused workers that find another one in their place when they wake up
-FRESH_ID_CHANCE = 0.3  # workers that leave a transaction behind to which nobody returns
+SUCCESSOR_CHANCE = 0.5  # share of paused workers that are replaced before they resume
+FRESH_ID_CHANCE = 0.3  # share of replacements with a new transactional id, which leave the old transaction open
 ENDED_S_MAX = 60.0
 TURN_S = 0.01
 PLACES: tuple[Place, ...] = tuple((topic, index) for topic in TOPICS for index in range(PARTITIONS))
@@ -52,7 +52,7 @@ FAULTS = {"node killed": 4, "node paused": 3, "worker killed": 4, "worker paused
 
 
 class CommittedReader:
-    """Follows all partitions from their beginning on under read_committed."""
+    """Follows all partitions from the beginning with read_committed."""
 
     def __init__(self, bootstrap: str, history: History, listen: Callable[[], None]) -> None:
         from confluent_kafka import Consumer, TopicPartition
@@ -89,7 +89,7 @@ class Rounds:
         self._node = node
         self._names = 0
         self._workers: list[WorkerProcess] = []
-        self._gone: list[WorkerProcess] = []  # ended, or about to find out that another has their place
+        self._gone: list[WorkerProcess] = []  # exited, or replaced and about to be fenced
         self._reader: CommittedReader | None = None
 
     @property
@@ -114,7 +114,7 @@ class Rounds:
         self._reader = CommittedReader(self._node.bootstrap, self.history, self._listen)
 
     def play(self) -> None:
-        """One round: some load, and a fault in it."""
+        """Play one round: some load and a fault."""
         self._run(self.chance.uniform(*LOAD_S), heard=True)
         fault = self.chance.choices(list(FAULTS), list(FAULTS.values()))[0]
         self.done[fault] += 1
@@ -132,7 +132,7 @@ class Rounds:
             self._pause_a_worker(self._kill_the_node if fault.endswith("node killed") else lambda: None)
 
     def end(self) -> None:
-        """Returns when every transaction has an end; AssertionError if one has none."""
+        """Wait until every transaction has ended. Raise AssertionError if one does not."""
         assert self._reader is not None
         for one in self._workers:
             one.stop()
@@ -188,10 +188,13 @@ class Rounds:
         finally:
             sleeper.resume()
         if sleeper in self._gone:
-            sleeper.stop()  # should it not find out by itself
+            sleeper.stop()  # in case it is not fenced
 
     def _run(self, seconds: float, heard: bool = False) -> None:
-        """For so long, and with `heard` until something was committed: a fault is to hit a node at work."""
+        """Run for this long and, with `heard`, until something was committed.
+
+        A fault should hit a node that is working.
+        """
         now = time.monotonic()
         end, deadline, before = now + seconds, now + HEARD_S_MAX, self.committed
         while time.monotonic() < end or (heard and self.committed == before):
@@ -211,7 +214,7 @@ class Rounds:
 
 
 def rounds_of_kills(rounds: int, seed: int, say: Callable[[str], None] = lambda text: None) -> str:
-    """Raises AssertionError with what was found; returns what was done."""
+    """Run the rounds and return a summary. Raise AssertionError with the anomalies found."""
     with NodeProcess(SETTINGS) as node:
         story = Rounds(node, seed)
         try:
@@ -241,7 +244,7 @@ def rounds_of_kills(rounds: int, seed: int, say: Callable[[str], None] = lambda 
 
 
 def _kill_during_start(node: NodeProcess, after_s: float) -> int:
-    """1 if the kill came before the node served."""
+    """Return 1 if the kill came before the node served, else 0."""
     try:
         node.start(after_s)
     except ProcessFailed:

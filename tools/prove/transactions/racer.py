@@ -1,7 +1,9 @@
-"""`python -m tools.prove.transactions.racer BOOTSTRAP TOPIC PRODUCERS ROUNDS`: commit, begin, send and abort in a loop, without a pause.
+"""Commits, begins, sends and aborts in a loop without a pause.
 
-The abort follows the commit at once, before the markers of the commit are written. Exit code 1: a producer gave up, because it was
-fenced for example. `Racer.java` does the same with Java's client.
+`python -m tools.prove.transactions.racer BOOTSTRAP TOPIC PRODUCERS ROUNDS`
+
+The abort follows the commit at once, before the markers of the commit are written. With exit code 1 a producer gave up,
+for example because it was fenced. `Racer.java` does the same with Java's client.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import threading
 from typing import Any
 
 CALL_S_MAX = 60.0
-FLUSHED_EVERY = 4  # the other rounds abort what may never have left the client
+FLUSHED_EVERY = 4  # in the other rounds, aborted records may never have left the client
 
 
 def loop(name: str, bootstrap: str, topic: str, rounds: int) -> None:

@@ -1,4 +1,4 @@
-"""Producers that end a transaction right after the last one, of two clients, on any node that speaks Kafka's protocol."""
+"""Producers of two clients that end one transaction right after another, on any server that speaks Kafka's protocol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOURCE_JAVA = Path(__file__).with_name("Racer.java")
 
 
 def race(bootstrap: str, client: str, classes: Path, producers: int, rounds: int) -> str:
-    """Return a figure. AssertionError if a producer gave up, or if something else than the committed records is there."""
+    """Run the race and return a figure. Raise AssertionError if a producer gave up or the committed records differ."""
     topic = f"race-{client}"
     create_topics(bootstrap, (topic,), PARTITIONS)
     arguments = (bootstrap, topic, str(producers), str(rounds))

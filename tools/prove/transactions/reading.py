@@ -1,4 +1,4 @@
-"""What fresh clients find in topics, under either isolation level."""
+"""Reads topics with new clients, with either isolation level."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from headrace.testing.history import Place
 
 READ_S_MAX = 60.0
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
-# A client of confluent-kafka that has lost its only broker would otherwise begin anew, once a second, and forget whom it was about to send
-# the offsets of a transaction to: it would wait for ever (librdkafka 5456 and 5511).
+# Otherwise a confluent-kafka client that has lost its only broker would bootstrap again, once a second, and forget the
+# coordinator for the offsets of a transaction: it would wait forever (librdkafka 5456 and 5511).
 RECONNECT = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
@@ -36,7 +36,7 @@ def keep(message: Any, found: dict[Place, Records]) -> None:
 
 
 def ends(bootstrap: str, places: Sequence[Place], isolation: str) -> dict[Place, int]:
-    """Where each log ends for a reader of this kind."""
+    """Return the end of each log for this isolation level."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends", "isolation.level": isolation, **READER})
@@ -47,13 +47,13 @@ def ends(bootstrap: str, places: Sequence[Place], isolation: str) -> dict[Place,
 
 
 def undecided(bootstrap: str, places: Sequence[Place]) -> list[Place]:
-    """Where a transaction is open."""
+    """Return the partitions with an open transaction."""
     stable = ends(bootstrap, places, COMMITTED)
     return [place for place, end in ends(bootstrap, places, UNCOMMITTED).items() if end != stable[place]]
 
 
 def read_all(bootstrap: str, places: Sequence[Place], isolation: str) -> dict[Place, Records]:
-    """Everything, by a fresh client that checks every checksum."""
+    """Read everything with a new client that verifies every checksum."""
     from confluent_kafka import Consumer, KafkaError, TopicPartition
 
     final: dict[Place, Records] = {place: [] for place in places}

@@ -1,6 +1,9 @@
-"""`python -m tools.prove.transactions.worker NAME TRANSACTIONAL_ID BOOTSTRAP SEED`: transactions without end, until SIGTERM.
+"""Runs transactions until SIGTERM.
 
-A line of JSON before everything it does, and one after: whoever kills it knows what it had begun. Exit code 1: it was shut out.
+`python -m tools.prove.transactions.worker NAME TRANSACTIONAL_ID BOOTSTRAP SEED`
+
+It prints a line of JSON before and after every operation, so that it is known what a killed worker had started. Exit
+code 1 means that it was fenced.
 """
 
 from __future__ import annotations
@@ -19,14 +22,15 @@ TOPICS = ("bank", "shop")
 PARTITIONS = 3
 SENDS_MAX = 8
 ABORT_CHANCE = 0.25
-FLUSH_CHANCE = 0.3  # transactions whose records lie in the log for a while before the end is asked for
+FLUSH_CHANCE = 0.3  # share of transactions whose records stay in the log for a while before the end is requested
 FLUSHED_S_MAX = 0.2
 CALL_S_MAX = 10.0
 SETTINGS = {
     "acks": "all",
     "linger.ms": 2,
     "transaction.timeout.ms": 4000,
-    # Shorter than a node may pause: what was asked and not answered is asked again, and both may reach the node when it wakes up.
+    # Shorter than a node may pause: a request is retried after the timeout, and both may reach the node when it
+    # resumes.
     "socket.timeout.ms": 1000,
     "retry.backoff.ms": 20,
     **RECONNECT,
@@ -34,7 +38,7 @@ SETTINGS = {
 
 
 def say(**what: Any) -> None:
-    os.write(1, (json.dumps(what) + "\n").encode())  # at once and in one piece
+    os.write(1, (json.dumps(what) + "\n").encode())  # unbuffered and in one write
 
 
 class Worker:
@@ -94,7 +98,7 @@ class Worker:
         say(did=operation, transaction=transaction, error=None)
 
     def _repeat(self, call: Any) -> None:
-        """As often as the client says that it may be asked again."""
+        """Repeat the call for as long as the client reports a retriable error."""
         from confluent_kafka import KafkaException
 
         while True:
