@@ -94,6 +94,13 @@ def test_validation_only_says_the_same_and_writes_nothing():
         (TOPIC_CONFIG, "t", ("nokey", SET, "1"), ErrorCode.INVALID_CONFIG, "Unknown topic config name: nokey"),
         (TOPIC_CONFIG, "t", ("retention.ms", SET, "-2"), ErrorCode.INVALID_CONFIG, "Value must be at least -1"),
         (TOPIC_CONFIG, "t", ("segment.bytes", SET, "9" * 14), ErrorCode.INVALID_CONFIG, "Not a number of type INT"),
+        (
+            TOPIC_CONFIG,
+            "t",
+            ("min.cleanable.dirty.ratio", SET, "NaN"),
+            ErrorCode.INVALID_CONFIG,
+            "Not a number of type DOUBLE",
+        ),
         (TOPIC_CONFIG, "t", ("retention.ms", APPEND, "1"), ErrorCode.INVALID_CONFIG, "its type is not LIST"),
         (TOPIC_CONFIG, "t", ("retention.ms", SET, None), ErrorCode.INVALID_REQUEST, "Null value not supported"),
         (TOPIC_CONFIG, "t", ("retention.ms", 9, "1"), ErrorCode.INVALID_REQUEST, "Unknown operations type 9"),

@@ -101,8 +101,9 @@ def test_clean_shutdown_marker(tmp_path: Path) -> None:
     path.write_bytes(checkpoints.encode_clean_shutdown(12))
     assert path.read_bytes() == b'{"version":0,"brokerEpoch":12}'
     assert checkpoints.read_clean_shutdown(DiskFiles(), str(path)) == 12
-    path.write_bytes(b"")
-    assert checkpoints.read_clean_shutdown(DiskFiles(), str(path)) == -1
+    for garbled in (b"", b'{"version":0,"brokerEpoch":Infinity}', b'{"version":0,"brokerEpoch":NaN}'):
+        path.write_bytes(garbled)
+        assert checkpoints.read_clean_shutdown(DiskFiles(), str(path)) == -1
 
 
 def test_leader_epochs_round_trip() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import isfinite, nan
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.options import Kind, Option, Value
@@ -39,7 +40,9 @@ def check_value(option: Option, text: str) -> Value:
         try:
             number = float(text)
         except ValueError:
-            raise _wrong(option, text, "Not a number of type DOUBLE") from None
+            number = nan
+        if not isfinite(number):  # no bound would refuse it
+            raise _wrong(option, text, "Not a number of type DOUBLE")
         return _bounded(option, number)
     if option.kind is Kind.LIST:
         items = list(dict.fromkeys(item.strip() for item in text.split(",") if item.strip()))

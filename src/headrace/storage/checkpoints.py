@@ -162,7 +162,7 @@ def read_clean_shutdown(files: Files, path: str) -> int | None:
     try:
         marker = json.loads(text)
         return int(marker["brokerEpoch"]) if marker.get("version") == 0 else -1
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         return -1  # old brokers left an empty marker, which also means a clean shutdown
 
 
