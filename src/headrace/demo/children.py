@@ -1,6 +1,6 @@
-"""The child processes of a run. Each ends with its parent, and has a separate session, so that Ctrl-C reaches only the parent.
+"""The child processes of a run.
 
-The parent then ends them in order.
+Each ends with its parent. Each has a separate session, so that Ctrl-C reaches only the parent, which then ends them in order.
 """
 
 from __future__ import annotations

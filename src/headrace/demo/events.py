@@ -145,7 +145,7 @@ def click(number: int, closings: Sequence[int]) -> Click:
 
 
 def bell(closing: int, closings: Sequence[int]) -> Click:
-    """Return the bell of a closing, counted from 0: later than every window before it, earlier than all events after it."""
+    """Return the bell of a closing, counted from 0: later than all windows before it, earlier than all later events."""
     return Click(None, "", OPENS_MS + closings[closing] * STEP_MS + closing * BREAK_MS + BREAK_MS // 2)
 
 

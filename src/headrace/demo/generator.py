@@ -1,4 +1,6 @@
-"""The process that writes the shop's events: `python -m headrace.demo.generator localhost:9092 --rate 1000 --events 100000`.
+"""The process that writes the shop's events.
+
+    python -m headrace.demo.generator localhost:9092 --rate 1000 --events 100000
 
 It continues where the topics end, with the events in their order, and never gets far ahead in one partition: pipelines would drop events
 that are later than their watermark.

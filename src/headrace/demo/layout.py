@@ -32,7 +32,7 @@ PLACES = CLICK_PLACES + ORDER_PLACES
 
 
 class Frontier(NamedTuple):
-    """How far the topics are filled: they have all events below `low` and none from `high` on. They differ after a kill."""
+    """How far the topics are filled: with all events below `low` and none from `high` on. They differ after a kill."""
 
     low: int
     high: int

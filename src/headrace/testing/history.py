@@ -129,7 +129,7 @@ def durable_of(history: History) -> list[dict[Place, int]]:
 
 
 def calls_of(history: History) -> tuple[list[Call], int]:
-    """Return all calls in the order in which they ended, those that never ended last, and the number of the last era."""
+    """Return all calls by the order in which they ended, unended ones last, and the number of the last era."""
     era = 0
     calls: list[Call] = []
     open_calls: dict[int, Event] = {}
@@ -256,7 +256,7 @@ def _lost_writes(calls: Sequence[Call], logs: Logs, final_read: FinalRead) -> It
 
 
 def _deleted(call: Call) -> str:
-    """Return the deleted topic as it is named in places: `name/id` if the name is reused, so that records stay separate."""
+    """Return the deleted topic's name in places: `name/id` if names are reused, to keep the records separate."""
     topic_id = call.begun.value.get("id")
     return str(call["topic"]) if topic_id is None else f"{call['topic']}/{topic_id}"
 

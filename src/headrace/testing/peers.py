@@ -193,7 +193,7 @@ def tool(
 
 
 def new_cluster_id() -> str:
-    """Return a random cluster id as Kafka's `storage random-uuid` makes it, never with a leading dash, without a JVM."""
+    """Return a random cluster id like those of Kafka's `storage random-uuid`, without a leading dash; needs no JVM."""
     while (made := base64.urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return made

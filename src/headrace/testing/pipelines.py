@@ -56,8 +56,9 @@ class Record:
 
 
 class Rows(dict[str, list[Any]]):
-    """The rows of each sink, by its name: decoded JSON values, file rows and collected rows as dictionaries, other values as text.
+    """The rows of each sink, by its name.
 
+    JSON values are decoded, rows of files and collected rows are dictionaries, other values are text.
     `topics` maps each topic that was written, dead letter topics included, to its records with keys and headers.
     """
 

@@ -1,4 +1,4 @@
-"""Real `headrace serve` processes that a test can kill, pause and restart. Signals go only to processes started here."""
+"""Real `headrace serve` processes that a test can kill, pause and restart. Only processes started here get signals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks beyond those of the history: corrupt batches, denied topics, missing records, timestamps; and the final read."""
+"""Checks beyond those of `history` (corrupt batches, denied topics, missing records, timestamps) and the final read."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def decode_value(value: bytes | None) -> str:
 
 
 def read_batches(data: Buffer) -> list[Read]:
-    """Decode all records; skip a partial batch at the end. Raise CorruptBatch if a checksum or the structure is wrong."""
+    """Decode all records but a partial batch at the end; raise CorruptBatch if a checksum or the structure is wrong."""
     view = memoryview(data)
     return [
         Read(record.offset, decode_value(record.value), record.timestamp)

@@ -1,4 +1,4 @@
-"""Simulated members of consumer groups (KIP-848): they send heartbeats, revoke partitions with a delay, then confirm it."""
+"""Simulated members of consumer groups (KIP-848): they send heartbeats and confirm revocations after a delay."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Simulated producers that end a transaction before the markers of the previous one are written, and must never be fenced.
+"""Simulated producers that end a transaction before the markers of the previous one are written.
 
 A coordinator responds to EndTxn once the end is decided, and writes the markers afterwards. If the producer continues in the meantime
-with its next epoch or its next producer id, the error must be retriable, not fatal.
+with its next epoch or its next producer id, the error must be retriable; the producer must never be fenced.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ class Faults:
         await self._restart_after_trouble()
 
     async def _restart_after_trouble(self) -> None:
-        """Restart the node if partitions are offline, since only a restart brings them back; otherwise half of the time."""
+        """Restart the node if partitions are offline, because only that brings them back; else half of the time."""
         await self._machine.until_up()
         if self._machine.offline() or self._chance.random() < 0.5:
             if self._chance.random() < 0.5:

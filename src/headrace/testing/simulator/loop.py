@@ -237,7 +237,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Run `func` at one moment and deliver its result at a later one; neither happens if the calling process dies."""
+        """Run `func` at one moment and deliver its result later; neither happens if the calling process dies first."""
         assert executor is None, "the simulator has one kind of thread"
         future = self.create_future()
         chance = self._chance

@@ -169,7 +169,7 @@ def keep_the_epoch() -> Iterator[None]:
 
 @contextmanager
 def judge_before_markers() -> Iterator[None]:
-    """Fence an EndTxn that arrives before the previous transaction's markers are written, instead of asking for a retry."""
+    """Fence an EndTxn that arrives before the previous transaction's markers are written; it should be retriable."""
     decide = TransactionShard.decide
 
     def judge(self: TransactionShard, request: Any, now_ms: int, tx: Any) -> None:

@@ -197,7 +197,7 @@ class IdempotentProducer(Producer):
         return True
 
     def _take(self, answer: Answer) -> bool:
-        """Handle the response to the first unsettled batch; return False if all unsettled batches must be sent again."""
+        """Handle the response to the first unsettled batch; return False if all unsettled ones must be sent again."""
         code = ErrorCode(answer.error_code)
         if code is ErrorCode.NONE:
             self.history.ok(self._unsettled.popleft().call, offset=answer.base_offset)

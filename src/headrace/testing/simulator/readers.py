@@ -1,4 +1,4 @@
-"""Simulated readers: one that follows from the beginning, one that reads at random offsets, one that looks up offsets."""
+"""Simulated readers: one follows from the beginning, one reads at random offsets, one looks up offsets."""
 
 from __future__ import annotations
 

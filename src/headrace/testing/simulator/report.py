@@ -42,7 +42,7 @@ def run_many(
     stop_at_first: bool = False,
     simulation_type: type[Simulation] = Simulation,
 ) -> list[Outcome]:
-    """Run all seeds and return their outcomes; print bad ones at once, and a line of progress every 25 seeds."""
+    """Run all seeds and return their outcomes; print bad ones at once, and progress every PROGRESS_EVERY seeds."""
     began = time.perf_counter()
     outcomes: list[Outcome] = []
     for seed in seeds:

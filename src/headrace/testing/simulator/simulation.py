@@ -1,4 +1,4 @@
-"""Runs one seed: a machine, clients and faults, then a time without faults, a final read of everything, and the checks."""
+"""Runs one seed: a machine, clients and faults, then a time without faults, a final read, and the checks."""
 
 from __future__ import annotations
 

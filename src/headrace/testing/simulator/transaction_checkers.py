@@ -1,4 +1,4 @@
-"""A checker for simulated transactions: reports what a correct cluster could not have done, by the history and the final read.
+"""A checker for simulated transactions: finds in the history and the final read what a correct cluster cannot do.
 
 Nothing may be lost: seeds with power losses sync all logs before they respond. The final read is therefore the truth, and every earlier
 read must have seen a prefix of it. A transaction whose commit was acknowledged is visible. One whose commit was never requested, or was
@@ -254,7 +254,7 @@ def _stable(history: History, transactions: dict[str, Transaction]) -> Iterator[
 
 
 def _offset_reads(history: History, transactions: dict[str, Transaction]) -> Iterator[Anomaly]:
-    """Yield an anomaly where a fetch of stable offsets misses an acknowledged commit, or shows one not yet requested."""
+    """Yield an anomaly where a fetch of stable offsets misses an acknowledged commit or shows one not yet requested."""
     places = _by_place(transactions)
     for event in history.events:
         if event.operation != FETCH or event.kind is not Kind.OK:

@@ -167,7 +167,7 @@ class TransactionalClient(Client):
     # --- identity
 
     async def init(self) -> None:
-        """Initialize the producer, half of the time with its current id and epoch; if those are refused, without them."""
+        """Initialize the producer, half of the time with its current id and epoch; retry without them if refused."""
         expected = NOBODY
         if self._init_version >= EXPECTING_VERSION_MIN and self.chance.random() < 0.5:
             expected = self.producer

@@ -222,7 +222,7 @@ class FinalTransactionReader(TransactionReader):
 
 
 class OffsetsReader(GroupClient):
-    """Fetches the stable committed offsets of a group; the coordinator refuses while a transaction has pending offsets."""
+    """Fetches stable committed offsets of a group; the coordinator refuses while a transaction has pending offsets."""
 
     def __init__(self, name: str, world: World, chance: Random, group: Group) -> None:
         super().__init__(name, world, chance, group, None)

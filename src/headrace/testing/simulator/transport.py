@@ -1,4 +1,4 @@
-"""One end of an in-memory connection: a byte stream that arrives in order, but late, in pieces of any size, or truncated.
+"""One end of an in-memory connection: a byte stream that arrives in order, but late, in any pieces, or truncated.
 
 Each end has unsent bytes, pieces in flight towards it, and received bytes that its protocol has not taken. Protocol callbacks run in
 the context of the process that owns the end, so they stop with it; bytes in flight do not depend on any process.
