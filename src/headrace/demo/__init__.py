@@ -1,1 +1,1 @@
-"""The web shop: a node, a generator of events, pipelines on them, and a check of all that came out. `make run` starts it."""
+"""The web shop demo: a node, an event generator, pipelines, and a check of all results. `make run` starts it."""

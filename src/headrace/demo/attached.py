@@ -1,6 +1,7 @@
-"""Ties a process to the one that started it: its standard input is a pipe from there, and where that ends, so does the process.
+"""Ends a process when its parent ends: its standard input is a pipe from the parent, and the process ends at EOF.
 
-`python -m headrace.demo.attached serve …` is `headrace serve …`, tied. Whatever becomes of the parent, kill -9 too, nothing is left over.
+`python -m headrace.demo.attached serve …` runs `headrace serve …` in this way. No process is left over, even after a `kill -9` of the
+parent.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ READ_BYTES = 4096
 
 
 def end_with_parent() -> None:
-    """SIGTERM to ourselves when standard input ends, if it is a pipe; SIGKILL if that does not help."""
+    """If standard input is a pipe, send SIGTERM to this process when it ends, and SIGKILL after CLEANLY_S_MAX."""
     if stat.S_ISFIFO(os.fstat(0).st_mode):
         threading.Thread(target=_watch, name="parent", daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""How far a query is, by its checkpoint: what Spark wrote there when a batch was done is not changed by any kill."""
+"""Reads a query's position from its checkpoint; what Spark writes there after each batch survives any kill."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ FORMATS = ("v1",)
 
 class Position(NamedTuple):
     batch: int
-    watermark_ms: int  # as it was for this batch: all windows that end before it are out
-    offsets: dict[TopicPartition, int]  # of what is read next
+    watermark_ms: int  # watermark of this batch: all windows that end before it have been written
+    offsets: dict[TopicPartition, int]  # next offsets to read
 
 
 NOWHERE = Position(-1, 0, {})
 
 
 def position(checkpoint: Path) -> Position:
-    """After the last batch that is done; `NOWHERE` if there is none."""
+    """Return the position after the last complete batch, or `NOWHERE`; raise CorruptData if it cannot be read."""
     done = _newest(checkpoint / "commits")
     if done is None:
         return NOWHERE
@@ -31,7 +31,7 @@ def position(checkpoint: Path) -> Position:
     try:
         return parse_offsets(done, path.read_text())
     except FileNotFoundError:
-        return NOWHERE  # taken away meanwhile
+        return NOWHERE  # Spark has just deleted it
     except (ValueError, LookupError, HeadraceError) as error:
         raise CorruptData(f"{path} cannot be read: {error}") from error
 
@@ -42,7 +42,7 @@ def parse_offsets(batch: int, text: str) -> Position:
         raise ValueError(f"its format is {form[:20]!r}; {', '.join(FORMATS)} is known")
     offsets: dict[TopicPartition, int] = {}
     for source in sources:
-        if source != "-":  # nothing of it has been read
+        if source != "-":  # "-" means that nothing of the source has been read
             offsets |= read_offset(json.loads(source)).offsets
     return Position(batch, int(json.loads(head)["batchWatermarkMs"]), offsets)
 

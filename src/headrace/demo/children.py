@@ -1,4 +1,7 @@
-"""The processes of a run, each in a session of its own (Ctrl-C reaches only the one that stops them in their order) and tied to us."""
+"""The child processes of a run.
+
+Each ends with its parent. Each has a separate session, so that Ctrl-C reaches only the parent, which then ends them in order.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ from headrace.pipelines.runner.processes import Process, is_alive, process_of
 EARLY_S = 30.0
 EARLY_DEATHS_MAX = 3
 AGAIN_S = 1.0
-LEFT_OVER_S_MAX = 15.0  # they end cleanly by themselves, as their parent is gone; and need not, if that takes longer
+LEFT_OVER_S_MAX = 15.0  # time for the processes of a killed run to end cleanly before they are killed
 PAUSE_S = 0.1
 LOG_SHOWN_LINES = 12
 LOG_SHOWN_BYTES = 8192
 
 
 class Lives:
-    """Whether a process that has ended is started again: always if it was killed, but not if it keeps ending soon after its start."""
+    """Decides whether a process is restarted: always after SIGKILL, but not if it keeps ending soon after its start."""
 
     def __init__(self) -> None:
         self.restarts = 0
@@ -35,7 +38,7 @@ class Lives:
         self._started_at = now
 
     def ended(self, code: int, now: float) -> float | None:
-        """When to start it again; None: never."""
+        """Return when to restart the process, or None if it must not be restarted."""
         is_early = code != -signal.SIGKILL and now - self._started_at < EARLY_S
         self._early_deaths = self._early_deaths + 1 if is_early else 0
         if self._early_deaths >= EARLY_DEATHS_MAX:
@@ -77,18 +80,18 @@ class Child:
 
     @property
     def code(self) -> int | None:
-        """How it ended; below 0 the signal."""
+        """Return the exit code, or the negated signal number; None while it runs."""
         return None if self._process is None else self._process.poll()
 
     def end(self) -> None:
-        """Asks it to."""
+        """Send SIGTERM."""
         if self.is_running and self._process is not None:
             self._process.terminate()
 
     def kill(self) -> None:
-        """With all that it has started."""
+        """Kill the process and its descendants."""
         if self._process is not None and self._process.returncode is None:
-            with suppress(ProcessLookupError):  # not waited for: the number is still its own
+            with suppress(ProcessLookupError):  # the pid cannot be reused before `wait`
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
@@ -99,10 +102,10 @@ class Child:
                 self._process.stdin.close()
 
     def memory_bytes(self) -> int | None:
-        """Return the resident memory of the process and all that it has started; None where the system does not say."""
+        """Return the memory of the process and its descendants; None if the system does not report it."""
         if not self.is_running or self.pid is None:
             return None
-        return self._memory.of(self.pid)  # it leads a session of its own
+        return self._memory.of(self.pid)  # it is a session leader
 
     def last_words(self) -> list[str]:
         try:
@@ -114,7 +117,7 @@ class Child:
 
 
 class Register:
-    """Who was started, on disk: the next run waits for those that a killed one has left."""
+    """A file with the started processes, so that the next run can wait for those that a killed run has left."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -126,7 +129,7 @@ class Register:
         fresh.replace(self._path)
 
     def left(self) -> dict[str, Process]:
-        """Those that are still there, by name."""
+        """Return the processes that are still alive, by name."""
         try:
             found = json.loads(self._path.read_text())
             all_of_them = {str(name): Process(int(pid), str(started)) for name, (pid, started) in found.items()}
@@ -135,7 +138,7 @@ class Register:
         return {name: one for name, one in all_of_them.items() if is_alive(one)}
 
     def clear(self, told: Callable[[str], None], sleep: Callable[[float], None] = time.sleep) -> None:
-        """Waits until nothing is left, and kills what does not end."""
+        """Wait until all processes have ended; kill those that do not end within LEFT_OVER_S_MAX."""
         if self.left():
             told("processes of a run that was killed are ending")
         for _ in range(round(LEFT_OVER_S_MAX / PAUSE_S)):

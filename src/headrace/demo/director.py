@@ -1,4 +1,4 @@
-"""Watches a run from a thread of its own, and does what its end needs. Brokers that are killed meanwhile make it wait, nobody else."""
+"""Watches a run and closes the shop, in a separate thread, so that only this thread waits while a broker is down."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ _FINAL = (Misplaced, CorruptData, WrongFolders)
 @dataclass(frozen=True)
 class Seen:
     facts: Facts
-    stage: Stage | None = None  # None: a run without end
+    stage: Stage | None = None  # None in an unbounded run
     goal: int | None = None
-    rates: Mapping[str, float] = field(default_factory=dict)  # records a second, by topic
-    statuses: Mapping[str, QueryStatus] = field(default_factory=dict)  # by title; empty while there is no driver
+    rates: Mapping[str, float] = field(default_factory=dict)  # records per second, by topic
+    statuses: Mapping[str, QueryStatus] = field(default_factory=dict)  # statuses by title; empty while no driver runs
     minutes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    rows: Mapping[str, int] = field(default_factory=dict)  # of results, by topic
+    rows: Mapping[str, int] = field(default_factory=dict)  # rows of the results, by topic
 
 
 class Director:
-    """Everything is told by attributes, which are replaced as a whole."""
+    """Publishes its state in attributes, which are replaced as a whole, so that other threads may read them."""
 
     def __init__(self, bootstrap: str, folders: Folders, events: int | None) -> None:
         self.seen: Seen | None = None
-        self.trouble = ""  # why it waits
-        self.failure: HeadraceError | None = None  # why it has given up
-        self.doing = ""  # of the summary
+        self.trouble = ""  # the error that it waits to pass
+        self.failure: HeadraceError | None = None  # the error that ended it
+        self.doing = ""  # the current step of the summary
         self.summary: Summary | None = None
         self._bootstrap = bootstrap
         self._folders = folders
@@ -69,7 +69,7 @@ class Director:
             self._thread.join(wait_s)
 
     def summarize(self) -> None:
-        """Later: `summary` has it."""
+        """Request a summary; it is later set as `summary`."""
         self._summary_wanted.set()
 
     def _run(self) -> None:
@@ -83,7 +83,7 @@ class Director:
                     return
                 except (HeadraceError, TimeoutError) as error:
                     self.trouble = str(error) or "the node does not answer"
-                except Exception as error:  # a fault of ours: nobody would hear of it in this thread
+                except Exception as error:  # a bug, which would otherwise go unnoticed in this thread
                     self.failure = HeadraceError("".join(traceback.format_exception(error)))
                     return
                 self._stopped.wait(AGAIN_S)
@@ -112,7 +112,7 @@ class Director:
             self._stopped.wait(TURN_S)
 
     def _facts(self, shop: Shop, layout: Layout) -> Facts:
-        # The positions first: what they are compared with is then never older.
+        # Read the positions first, so that the log ends they are compared with are never older.
         positions = {
             query.name: position(self._folders.checkpoints / query.pipeline / query.result.name) for query in QUERIES
         }

@@ -1,9 +1,11 @@
-"""What happens in the shop. Every event is a function of its number: whoever was killed goes on where the topics end, and nothing is
-doubled; and whoever wants to know what must have come out of a million events works it out.
+"""The events of the shop.
 
-Events are numbered from 0. Every tenth is an order, the others are clicks; both are numbered besides among their own kind. The shop has a
-clock of its own, which moves by STEP_MS an event. It stands still while nothing happens, and when the shop closes (the end of a bounded
-run) it goes on BREAK_MS later, so that all windows of the day can be closed by a bell in the middle of the break.
+Every event is a function of its number. A killed generator therefore continues where the topics end, without duplicates, and the expected
+results of any number of events can be computed.
+
+Events are numbered from 0. Every tenth is an order, the others are clicks; clicks and orders are also numbered separately. The shop's clock
+advances by STEP_MS per event and stands still while there are none. When the shop closes (at the end of a bounded run), the clock
+jumps ahead by BREAK_MS, so that a bell in the middle of the break can close all windows of the day.
 """
 
 from __future__ import annotations
@@ -14,18 +16,18 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
-PARTITIONS = 2  # of the topics of clicks and of orders
-OPENS_MS = 1_767_258_000_000  # the first of January 2026 at nine
+PARTITIONS = 2  # partitions of the topics of clicks, orders and results
+OPENS_MS = 1_767_258_000_000  # 1 January 2026, 09:00 UTC
 STEP_MS = 10
 ORDER_EVERY = 10
 CLICKS_OF_TEN = ORDER_EVERY - 1
-LATE_MS_MAX = 5_000  # some clicks are noted later than others that came after them
+LATE_MS_MAX = 5_000  # a click's timestamp lies less than this behind those of clicks written before it
 BREAK_MS = 600_000
 
 CUSTOMERS = 2_000
 VISITORS_AT_ONCE = 640
-VISIT_CLICKS = 8  # on average
-VISITS = 4  # turns in which the visitors come: those of each have left for long before it is theirs again
+VISIT_CLICKS = 8  # average clicks per visit
+VISITS = 4  # groups of visitors that take turns, so that a visitor returns only long after the last visit
 VISITORS = VISITORS_AT_ONCE * VISITS
 PAGES = ("home", "search", "shoes", "shirts", "bags", "watches", "sale", "basket", "account", "help")
 PRODUCTS = ("boots", "sneakers", "sandals", "shirt", "scarf", "backpack", "wallet", "watch", "umbrella", "hat")
@@ -39,7 +41,7 @@ _MS_PER_S = 1000
 
 
 class Click(NamedTuple):
-    """Without visitor: the bell that tells the time while the shop is closed."""
+    """A click of a visitor, or without a visitor the bell that advances the watermark while the shop is closed."""
 
     visitor: int | None
     page: str
@@ -89,7 +91,7 @@ class Customer(NamedTuple):
 
 
 def _mixed(kind: int, number: int) -> int:
-    """64 bits that look like chance, and are the same each time."""
+    """Return 64 pseudo-random bits that depend only on the arguments."""
     bits = (number * 0x9E3779B97F4A7C15 + kind * 0xBF58476D1CE4E5B9) & _BITS
     bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _BITS
     bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _BITS
@@ -100,7 +102,7 @@ def _mixed(kind: int, number: int) -> int:
 
 
 def clicks_among(events: int) -> int:
-    """Of the first so many events."""
+    """Return the number of clicks among the first `events` events."""
     return events - events // ORDER_EVERY
 
 
@@ -116,19 +118,22 @@ def event_of_order(number: int) -> int:
     return number * ORDER_EVERY + CLICKS_OF_TEN
 
 
-# --- what they are
+# --- contents
 
 
 def time_of(event: int, closings: Sequence[int]) -> int:
-    """On the shop's clock, ms; it closed after so many events, each time."""
+    """Return the time of an event on the shop's clock in ms; `closings` are the numbers of events at each closing."""
     return OPENS_MS + event * STEP_MS + bisect_right(closings, event) * BREAK_MS
 
 
 def click(number: int, closings: Sequence[int]) -> Click:
-    """A visitor's clicks are all in one partition, and are a visit: about eight within a minute, then none for some minutes."""
+    """Return a click by its number.
+
+    A visitor's clicks are all in one partition and form visits: about eight within a minute, then none for some minutes.
+    """
     chance = _mixed(_CLICKS, number)
     place = chance % (VISITORS_AT_ONCE // PARTITIONS) * PARTITIONS + number % PARTITIONS
-    # All come and go at moments of their own: each place counts its turns a little ahead of the one before.
+    # Visits start at different times: each place is a little ahead of the one before.
     turn = (number + place * VISIT_CLICKS) // (VISITORS_AT_ONCE * VISIT_CLICKS)
     liking = chance >> 16 & 1023
     late_ms = (chance >> 40) % LATE_MS_MAX if chance >> 32 & 7 == 0 else 0
@@ -140,7 +145,7 @@ def click(number: int, closings: Sequence[int]) -> Click:
 
 
 def bell(closing: int, closings: Sequence[int]) -> Click:
-    """The one of this closing, counted from 0: later than every window of before, earlier than all that comes after."""
+    """Return the bell of a closing, counted from 0: later than all windows before it, earlier than all later events."""
     return Click(None, "", OPENS_MS + closings[closing] * STEP_MS + closing * BREAK_MS + BREAK_MS // 2)
 
 
@@ -166,6 +171,6 @@ def time_text(time_ms: int) -> str:
     return f"{_second_text(seconds)}.{rest_ms:03d}Z"
 
 
-@lru_cache(maxsize=64)  # events of a moment have few of them
+@lru_cache(maxsize=64)  # events written together fall into few different seconds
 def _second_text(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")

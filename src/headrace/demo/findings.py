@@ -1,4 +1,4 @@
-"""What is in the topics and tables in the end: everything, read anew, by a reader that leaves open and aborted transactions out."""
+"""Reads all topics and tables at the end, only committed records, and compares them with the expected rows."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 POLL_S = 1.0
-SILENCE_MAX = 60  # polls without anything, before the end
+SILENCE_MAX = 60  # consecutive empty polls before the end of a topic
 ROWS_AT_ONCE = 65_536
 
 Told = Callable[[str], None]
 
 
 def find(bootstrap: str, tables: Path, layout: Layout, events: int, told: Told = lambda text: None) -> Summary:
-    """What there is beside what there must be. `told` hears what is looked at."""
+    """Compare all topics and tables with the expected rows; call `told` with the description of each step."""
     told("the topics of clicks and orders are read")
     wrong_events = list(_wrong_events(bootstrap, layout, events))
     compared: list[Compared] = []
@@ -45,7 +45,7 @@ def find(bootstrap: str, tables: Path, layout: Layout, events: int, told: Told =
 
 
 def _wrong_events(bootstrap: str, layout: Layout, events: int) -> Iterator[str]:
-    """Records of clicks and orders that are not what belongs there; those that retention has taken are not looked at."""
+    """Yield a text for each wrong or missing click or order; records deleted by retention are not checked."""
     ends = layout.ends(events)
     found = dict.fromkeys(PLACES, 0)
     for place, rows in _batches(bootstrap, PLACES, ("offset", "value")):
@@ -70,7 +70,7 @@ def _topic_rows(bootstrap: str, result: Result) -> Rows:
 def _batches(
     bootstrap: str, places: Sequence[TopicPartition], columns: tuple[str, ...]
 ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
-    """From the beginning to where they end now."""
+    """Yield all records from the beginning to the current end; raise HeadraceError if they stop coming before it."""
     options = {
         "bootstrap.servers": bootstrap,
         "auto.offset.reset": "earliest",
@@ -86,7 +86,7 @@ def _batches(
             batches = consumer.poll_batch(POLL_S, ROWS_AT_ONCE, columns=columns)
             yield from batches
             silent = 0 if batches else silent + 1
-            # Positions move past markers of transactions too, which are no rows.
+            # Positions also move past transaction markers, which are not rows.
             left = {place for place in left if consumer.position(place) < ends[place]}
             if left and silent > SILENCE_MAX:
                 raise HeadraceError(f"{', '.join(map(str, sorted(left)))}: nothing more comes, before the end")

@@ -1,4 +1,7 @@
-"""Where a run has its things. The node's data may be older than the shop (`make serve` uses them too); the rest belongs to them."""
+"""The directories of a run.
+
+The node's data may be older than the shop, since `make serve` uses it too; everything else belongs to that data.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,16 @@ PIPELINES = ("shop.yaml", "tables.yaml")  # started in this order
 
 
 class WrongFolders(ConfigError):
-    """What lies there does not belong together."""
+    """The directories do not belong together."""
 
 
 class NotOurs(HeadraceError):
-    """A broker of somebody else."""
+    """The broker that responds is not the node of this run."""
 
 
 class Folders(NamedTuple):
     work: Path
-    runtime: Path  # of the pipelines' driver
+    runtime: Path  # runtime directory of the pipelines' driver
 
     @property
     def data(self) -> Path:
@@ -53,14 +56,14 @@ class Folders(NamedTuple):
         return self.shop / "logs" / f"{name}.log"
 
     def make(self) -> None:
-        """With the pipelines in them: paths in those are relative to where they lie."""
+        """Create the directories and copy the pipelines, whose paths are relative to their files."""
         self.pipelines.mkdir(parents=True, exist_ok=True)
         for name in PIPELINES:
             (self.pipelines / name).write_text((files("headrace.demo") / "pipeline" / name).read_text())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """ConfigError if another run has them. The lock ends with the process, however that ends."""
+        """Lock the directories; raise ConfigError if another run has them. The lock always ends with the process."""
         with (self.shop / "lock").open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,7 +77,7 @@ class Folders(NamedTuple):
 
 
 def check_node(folders: Folders, shop: Shop) -> None:
-    """NotOurs unless whoever answers is the node of these data: another may have taken the port before ours could."""
+    """Raise NotOurs unless the broker that responds has this data: another one may have taken the port first."""
     try:
         noted = (folders.data / "meta.properties").read_text().splitlines()
     except OSError:
@@ -84,7 +87,7 @@ def check_node(folders: Folders, shop: Shop) -> None:
 
 
 def check_cluster(folders: Folders, shop: Shop) -> None:
-    """Checkpoints of another cluster's topics would lose or double everything: WrongFolders."""
+    """Raise WrongFolders if the checkpoints belong to another cluster's topics: records would be lost or duplicated."""
     cluster_id, note = shop.cluster_id(), folders.shop / "cluster-id"
     anew = f"to begin anew, remove {folders.data} and {folders.shop}"
     if note.exists():

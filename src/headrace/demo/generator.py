@@ -1,7 +1,9 @@
-"""The process that lets things happen in the shop: `python -m headrace.demo.generator localhost:9092 --rate 1000 --events 100000`.
+"""The process that writes the shop's events.
 
-It asks where the topics end and goes on from there, event by event in their order, and never far in one partition while another lags:
-what comes later than the watermark of a pipeline would be left out there.
+    python -m headrace.demo.generator localhost:9092 --rate 1000 --events 100000
+
+It continues where the topics end, with the events in their order, and never gets far ahead in one partition: pipelines would drop events
+that are later than their watermark.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
     from headrace.client.deliveries import SentRange
 
 TURN_S = 0.1
-EVENTS_AT_ONCE_MAX = 2_000  # 20 s on the shop's clock: how far partitions may be apart
-BEHIND_S_MAX = 5.0  # what could not be sent in so long is not made up for by going faster
+EVENTS_AT_ONCE_MAX = 2_000  # maximum distance between partitions: 20 s on the shop's clock
+BEHIND_S_MAX = 5.0  # maximum delay that is made up for by sending faster
 DELIVERY_S_MAX = 150.0  # longer than the producer's own delivery.timeout.ms
 COMPRESSION = "lz4"
 
@@ -41,7 +43,7 @@ log = logging.getLogger("headrace.demo")
 
 
 class Pace:
-    """How many events are due; a rate of 0 is as fast as can be."""
+    """Decides how many events are due; a rate of 0 means no limit."""
 
     def __init__(self, rate: float, now: float) -> None:
         self._rate = rate
@@ -60,7 +62,7 @@ class Pace:
         self._sent += events
 
     def wait_s(self, now: float) -> float:
-        """Until a turn's worth is due, which is one event at least."""
+        """Return the seconds until the events of TURN_S, at least one, are due."""
         if self._rate <= 0:
             return 0.0
         return max(0.0, self._since + (self._sent + max(1.0, self._rate * TURN_S)) / self._rate - now)
@@ -74,7 +76,7 @@ class Generator:
         self.next_event = layout.frontier(ends).low
 
     def send(self, events: int) -> None:
-        """The next ones. When it returns all are there, in every partition."""
+        """Send the next events, and return when all are written in every partition."""
         import pyarrow as pa
 
         end = self.next_event + events
@@ -95,7 +97,7 @@ class Generator:
 
 
 def _column(values: list[bytes]) -> pa.Array:
-    """What `pa.array` does, which would load pandas to see whether it is given some: 50 MB."""
+    """Do what `pa.array` does without loading pandas (50 MB), which it uses to check its argument."""
     import pyarrow as pa
 
     offsets = array("i", accumulate(map(len, values), initial=0))
@@ -112,14 +114,14 @@ def generate(
     stop: threading.Event,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Until there are so many events, or it is told to stop; how many there are then."""
+    """Generate events until there are `events` in all or `stop` is set; return how many there are."""
     with Shop(bootstrap) as shop:
         layout = shop.layout()
         shop.ring(layout)
         ends = shop.ends()
     with Producer({"bootstrap.servers": bootstrap, "compression.type": COMPRESSION}) as producer:
         generator = Generator(producer, layout, ends)
-        # Where a kill has left some partitions ahead of others, these are part of what there is to be.
+        # After a kill some partitions may be ahead of others; their events count towards the goal.
         goal = None if events is None else max(events, layout.frontier(ends).high)
         log.info("%d events are there; %s", generator.next_event, "without end" if goal is None else f"up to {goal}")
         pace = Pace(rate, clock())

@@ -1,5 +1,7 @@
-"""Which record lies where. Topics are written by the generator alone and without transactions, so an offset says how many came before:
-in a partition of clicks, the clicks of all days with a bell after each day; in one of orders, the orders.
+"""Maps events to offsets and offsets to records.
+
+Only the generator and the bells write to the topics, without transactions, so an offset is the number of records before it. A partition
+of clicks has the clicks of all days with a bell after each day; a partition of orders has only orders.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ PLACES = CLICK_PLACES + ORDER_PLACES
 
 
 class Frontier(NamedTuple):
-    """How far the topics are filled: all events before `low` are there, none from `high` on. They differ after a kill."""
+    """How far the topics are filled: with all events below `low` and none from `high` on. They differ after a kill."""
 
     low: int
     high: int
@@ -38,7 +40,7 @@ class Frontier(NamedTuple):
 
 class Layout:
     def __init__(self, closings: Sequence[int]) -> None:
-        """The numbers of events after which the shop closed, in rising order."""
+        """Create the layout for a shop that closed after these numbers of events, in ascending order."""
         assert all(one < other for one, other in itertools.pairwise(closings)), closings
         self.closings = tuple(closings)
         self._bells = {
@@ -47,11 +49,11 @@ class Layout:
         }
 
     def offset(self, place: TopicPartition, index: int) -> int:
-        """Of a click or order by its number in its partition."""
+        """Return the offset of a click or order, given its number in its partition."""
         if place.topic == ORDERS:
             return index
         bells = self._bells[place]
-        # The bell of a closing lies at (clicks before it) + (bells before it).
+        # The offset of a bell is (clicks before it) + (bells before it).
         return index + sum(1 for number, offset in enumerate(bells) if offset - number <= index)
 
     def record(self, place: TopicPartition, offset: int) -> Click | Order:
@@ -64,7 +66,7 @@ class Layout:
         return click((offset - before) * PARTITIONS + place.partition, self.closings)
 
     def ends(self, events: int) -> dict[TopicPartition, int]:
-        """Where the partitions end when so many events are there, and all bells up to then."""
+        """Return the log ends of all partitions after `events` events and all bells up to then."""
         ends = {place: _share(orders_among(events), place.partition) for place in ORDER_PLACES}
         for place in CLICK_PLACES:
             bells = sum(1 for closing in self.closings if closing <= events)
@@ -81,7 +83,7 @@ class Layout:
         return Frontier(min(low), max(high))
 
     def missing_bells(self, ends: Mapping[TopicPartition, int]) -> list[tuple[TopicPartition, Click]]:
-        """Of closings that were decided, where the records go on with one."""
+        """Return the bell of each partition whose next record must be a bell of a recorded closing."""
         return [
             (place, bell(self._bells[place].index(ends[place]), self.closings))
             for place in CLICK_PLACES
@@ -89,7 +91,7 @@ class Layout:
         ]
 
     def missing(self, start: int, end: int, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, range]:
-        """The offsets of the events from `start` to before `end` that are not there yet."""
+        """Return the offsets of those events in `range(start, end)` that are not yet written."""
         wanted: dict[TopicPartition, range] = {}
         for place in PLACES:
             indexes = _indexes(place, start, end)
@@ -108,7 +110,7 @@ class Layout:
 
 
 def closings_of(values: Iterable[int]) -> list[int]:
-    """As their topic has them: whatever came twice counts once."""
+    """Return the closings in the values of their topic, without duplicates."""
     closings: list[int] = []
     for value in values:
         if not closings or value > closings[-1]:
@@ -117,7 +119,7 @@ def closings_of(values: Iterable[int]) -> list[int]:
 
 
 def _share(records: int, partition: int) -> int:
-    """Of the first so many of a kind, those in this partition."""
+    """Return how many of the first `records` clicks or orders are in this partition."""
     return (records - partition + PARTITIONS - 1) // PARTITIONS
 
 

@@ -1,7 +1,7 @@
-"""`make run`: a node, a shop in which things happen, Spark that makes something of them, and a view of it all, from one command.
+"""`make run`: starts a node, a generator of shop events and Spark pipelines with one command, and shows what they do.
 
-Everything durable is in topics, tables and checkpoints, so this can be killed anywhere and started again. With `--events` it ends by
-itself, and says whether everything came out as it must.
+All durable state is in topics, tables and checkpoints, so a run can be killed at any point and started again. With `--events` it ends by
+itself and reports whether the results are correct.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from headrace.pipelines.runner.supervision import State as QueryState
 LOOPBACK = "127.0.0.1"
 HTTP_PORT = 9404
 PORTS_TRIED = 50
-RATE = 1000.0  # events a second of a run without end; one with an end goes as fast as it can
+RATE = 1000.0  # events per second of an unbounded run; a bounded run is not limited
 TURN_S = 0.25
-STILL_S_MAX = 600.0  # nothing moves any more: something is wrong that nobody noticed
+STILL_S_MAX = 600.0  # a run that makes no progress for so long has failed
 DIRECTOR_ENDS_S = 2.0
 
 
@@ -45,7 +45,7 @@ class Options(NamedTuple):
 
 
 class Stopped(Exception):
-    """Somebody wants it to end."""
+    """A signal asked the run to end."""
 
 
 class Run:
@@ -85,7 +85,7 @@ class Run:
         ]
 
     def play(self) -> int:
-        """The exit code."""
+        """Run the demo until it ends, fails or is stopped, and return the exit code."""
         for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(one, self._signalled)
         try:
@@ -187,7 +187,7 @@ class Run:
             )
 
     def _end(self) -> None:
-        """In order: who writes, who reads, the node."""
+        """End the director, the generator, the pipelines and the node, in this order."""
         if not self._is_ending:
             self._is_ending = True
             self._director.stop(DIRECTOR_ENDS_S)
@@ -196,7 +196,7 @@ class Run:
             self._supervisor.end_all(self._show_while_ending)
 
     def _show_while_ending(self) -> None:
-        if self._signals:  # asked again: at once, then
+        if self._signals:  # a second signal means: at once
             self._supervisor.kill_all()
         self._show()
 
@@ -205,7 +205,7 @@ class Run:
 
 
 def _free_port(wanted: int) -> int:
-    """This one, or one of the next if somebody has it."""
+    """Return the first free port from `wanted` on; raise ConfigError if the next PORTS_TRIED ports are all in use."""
     for port in range(wanted, wanted + PORTS_TRIED):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Memory of a process and all that it has started: Spark is a virtual machine and a handful of Python workers."""
+"""Memory of a process and its descendants: Spark is a JVM and several Python workers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-LOOK_AGAIN_S = 10.0  # the kernel walks through all pages of a process: 0.3 s for a Spark with 3 GB
+LOOK_AGAIN_S = 10.0  # a lookup is expensive because the kernel walks all pages: 0.3 s for a Spark with 3 GB
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _PROC = Path("/proc")
-_STAT_SESSION, _STAT_RSS_PAGES = 3, 21  # fields of /proc/PID/stat behind the name of the program
+_STAT_SESSION, _STAT_RSS_PAGES = 3, 21  # indexes of fields in /proc/PID/stat after the program name
 
 
 def session_bytes(session: int, proc: Path = _PROC) -> int | None:
-    """Return the memory of all processes of a session; None where the system does not say.
+    """Return the memory of all processes of a session; None if the system does not report it.
 
-    Of one process, what `ps` shows. Among several, pages that they share are divided, or, where the kernel does not tell those,
-    count for each."""
+    For a single process, this is its resident memory, as in `ps`. Among several, shared pages are divided, or counted for each process
+    if the kernel does not report shares.
+    """
     found: dict[Path, int] = {}
     try:
         entries = [entry for entry in os.listdir(proc) if entry.isdigit()]
@@ -25,12 +26,12 @@ def session_bytes(session: int, proc: Path = _PROC) -> int | None:
         return None
     for entry in entries:
         try:
-            # The name, in parentheses, may hold anything: what follows the last one has fixed places.
+            # The name is in parentheses and may contain any character; the fields after the last one are fixed.
             fields = (proc / entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
             if int(fields[_STAT_SESSION]) == session:
                 found[proc / entry] = int(fields[_STAT_RSS_PAGES]) * _PAGE_BYTES
         except (OSError, IndexError, ValueError):
-            continue  # it has ended meanwhile
+            continue  # the process has just ended
     if len(found) < 2:
         return next(iter(found.values()), None)
     return sum(_proportional_bytes(folder) or resident for folder, resident in found.items())
@@ -45,7 +46,7 @@ def _proportional_bytes(folder: Path) -> int | None:
 
 
 class SessionMemory:
-    """The memory of one session after the other, looked up now and then only."""
+    """Caches the memory of the last session for LOOK_AGAIN_S."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""What came out lately, for whoever looks: the newest minutes of page views, and how many rows there are of each result."""
+"""The latest results, for display: the newest minutes of page views, and the number of rows of each result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLL_S = 0.05
 
 
 class Newest:
-    """Reads the results from their beginning on, a part at each look."""
+    """Reads the result topics from the beginning, one part per call of `read`."""
 
     def __init__(self, bootstrap: str) -> None:
         self.rows: Counter[str] = Counter()

@@ -1,6 +1,7 @@
-"""What the pipelines make of the events, worked out without them: rows of the three results, and how many there must be of each.
+"""Computes the expected rows of the three results, and how often each must occur, without the pipelines.
 
-The figures of shop.yaml stand here again, and only here: a window of a minute, a gap of 30 seconds, a minute of patience with late clicks.
+The parameters of shop.yaml are repeated here and nowhere else: a window of one minute, a session gap of 30 seconds, and a watermark delay
+of one minute.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ Row = PageViews | Session | EnrichedOrder
 Rows = Counter[Row]
 
 
-# --- rows as they are found: a value of a topic as JSON, or a row of Parquet; times are text there and datetimes here
+# --- actual rows, from JSON values of a topic, where times are text, or from Parquet, where they are datetimes
 
 
 def _ms(time: str | datetime) -> int:
     at = datetime.fromisoformat(time) if isinstance(time, str) else time
-    if at.tzinfo is None:  # as Spark's older kind of Parquet's times has it: UTC without saying so
+    if at.tzinfo is None:  # Spark's older Parquet timestamps are UTC without a time zone
         at = at.replace(tzinfo=UTC)
     return round(at.timestamp() * 1000)
 
@@ -70,7 +71,7 @@ def enriched_order_row(found: Mapping[str, Any]) -> Row:
     return EnrichedOrder(**{name: found[name] for name in names}, at_ms=_ms(found["at"]))
 
 
-# --- rows as they must be, of the first so many events, after which the shop has closed
+# --- expected rows of the first `events` events, after which the shop has closed
 
 
 def wanted_page_views(layout: Layout, events: int) -> Rows:
@@ -87,7 +88,7 @@ def wanted_sessions(layout: Layout, events: int) -> Rows:
 
 
 def sessions_of(visitor: int, times: list[int]) -> list[Session]:
-    """Two clicks are of one session if the second comes before the gap is over, or just then."""
+    """Split sorted click times into sessions; clicks exactly GAP_MS apart are in the same session."""
     found = [[times[0]]]
     for time in times[1:]:
         if time - found[-1][-1] > GAP_MS:
@@ -105,13 +106,13 @@ def wanted_enriched_orders(layout: Layout, events: int) -> Rows:
 
 
 class Result(NamedTuple):
-    """One of the three; its table in the folder of tables and its queries have its name."""
+    """One of the three results; its Parquet table and its queries have the same name."""
 
     name: str
     topic: str
     row: Callable[[Mapping[str, Any]], Row]
     wanted: Callable[[Layout, int], Rows]
-    is_windowed: bool  # of clicks; else of orders, which come out at once
+    is_windowed: bool  # True if computed from clicks in windows; False if from orders, without delay
 
 
 RESULTS = (

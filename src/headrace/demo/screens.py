@@ -1,4 +1,4 @@
-"""Where a run is shown: drawn on a terminal again and again, or as lines where there is none."""
+"""Shows a run: redrawn in place on a terminal, or else as lines of text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Screen(Protocol):
     def say(self, text: str) -> None: ...
 
     def close(self) -> None:
-        """What is said afterwards stands below."""
+        """End the display; later text is printed below it."""
         ...
 
 
@@ -41,7 +41,7 @@ class Terminal:
         self._live.update(draw(state), refresh=True)
 
     def _start_over(self) -> None:
-        """Clear the screen: a terminal that is resized wraps its lines anew, and nobody knows where the last frame begins."""
+        """Clear the screen: a resized terminal rewraps its lines, so the start of the last frame is unknown."""
         self._size = self._console.size
         self._live.stop()
         self._console.clear()

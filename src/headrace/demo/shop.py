@@ -1,4 +1,4 @@
-"""The shop's topics with hands: made, filled with customers, asked how far they are, closed for the day."""
+"""Requests on the shop's topics: create them, write customers, list their ends, close the shop for the day."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CUSTOMERS_PLACE = TopicPartition(CUSTOMERS_TOPIC, 0)
 
 
 class Misplaced(HeadraceError):
-    """A record is not where it has to be: somebody else writes to the topic, and nothing that is worked out from it would be right."""
+    """A record has the wrong offset: another producer writes to the topic, so all computed results would be wrong."""
 
 
 class Shop:
@@ -42,7 +42,7 @@ class Shop:
         return self._admin.describe_cluster(CALL_S_MAX).id or ""
 
     def prepare(self) -> None:
-        """Topics and customers, as far as they are not there."""
+        """Create missing topics and write missing customers."""
         there = set(self._admin.list_topics(timeout_s=CALL_S_MAX))
         try:
             self._admin.create_topics([one for one in TOPICS if one.name not in there], timeout_s=CALL_S_MAX)
@@ -57,7 +57,7 @@ class Shop:
                 check_place(CUSTOMERS_PLACE, one.id, delivery.result().offset)
 
     def layout(self) -> Layout:
-        """By all closings so far."""
+        """Return the layout with all closings so far."""
         end = self.ends([CLOSINGS_PLACE])[CLOSINGS_PLACE]
         values: list[int] = []
         with Consumer({**self._options, "auto.offset.reset": "earliest"}) as consumer:
@@ -67,7 +67,7 @@ class Shop:
         return Layout(closings_of(values))
 
     def ends(self, places: Iterable[TopicPartition] = PLACES, *, committed: bool = False) -> dict[TopicPartition, int]:
-        """The offsets of the next records; `committed`: as readers see it who leave open transactions out."""
+        """Return the log ends, or with `committed` the last stable offsets."""
         listed = self._admin.list_offsets(
             dict.fromkeys(places, "latest"),
             isolation="read_committed" if committed else "read_uncommitted",
@@ -76,7 +76,10 @@ class Shop:
         return {place: one.offset for place, one in listed.items()}
 
     def close_day(self, events: int) -> Layout:
-        """All of them must be there, and read: what comes after a bell and is from before it is too late for its window."""
+        """Record a closing after `events` events and ring the bells.
+
+        All events must have been written and read: one that is read after a bell would be too late for its window.
+        """
         layout = self.layout()
         if events not in layout.closings:
             with Producer(self._options) as producer:
@@ -86,7 +89,7 @@ class Shop:
         return layout
 
     def ring(self, layout: Layout) -> None:
-        """The bells that are missing; if whoever was about to was killed, that may be some."""
+        """Ring the missing bells; a killed process may have rung only some of them."""
         with Producer(self._options) as producer:
             for place, click in layout.missing_bells(ends := self.ends()):
                 sent = producer.send(place.topic, click.value, click.key, partition=place.partition)

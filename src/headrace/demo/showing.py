@@ -1,4 +1,4 @@
-"""From what is known of a run to what is shown of it."""
+"""Converts what is known of a run to the state that is shown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.demo.topics import CLICKS, ORDERS, PREFIX
 from headrace.demo.view import FIRST_BATCH, RUNNING, Flow, Part, State, Work
 from headrace.pipelines.runner.status import QueryStatus
 
-USUAL_PORT = 9092  # which commands know
+USUAL_PORT = 9092  # the default port of the command line
 
 
 class Ports(NamedTuple):
@@ -52,7 +52,7 @@ def state_of(
 
 
 def events_read(facts: Facts) -> int:
-    """Those that every query has worked on that needs them."""
+    """Return the number of events that all queries of their topic have processed."""
     read: dict[str, int] = {CLICKS: 0, ORDERS: 0}
     for topic in read:
         queries = [one for one in QUERIES if one.pipeline == SHOP and one.result.is_windowed == (topic == CLICKS)]
@@ -62,7 +62,7 @@ def events_read(facts: Facts) -> int:
 
 
 def doing(seen: Seen | None) -> str:
-    """Return what a run with an end is doing."""
+    """Return what a bounded run is doing."""
     if seen is None or seen.stage is None:
         return ""
     if seen.stage is Stage.READING and not events_read(seen.facts):
@@ -71,7 +71,7 @@ def doing(seen: Seen | None) -> str:
 
 
 def serves(ports: Ports, wanted: Ports) -> str:
-    """Return the line that says where a run's node serves, and why not where it was to."""
+    """Return the line with the addresses of the node, and the reason if they are not the wanted ones."""
     taken = [f"port {given}" for given, port in zip(wanted, ports, strict=True) if given != port]
     why = f" ({' and '.join(taken)}: in use)" if taken else ""
     return f"the node serves on localhost:{ports.broker}, metrics on http://localhost:{ports.http}/metrics{why}"
@@ -90,7 +90,7 @@ def hints_of(supervisor: Supervisor, ports: Ports, folders: Folders) -> list[str
 
 
 def _short(path: Path) -> Path:
-    """As it is typed from here."""
+    """Return the path relative to the current directory if it is inside."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 

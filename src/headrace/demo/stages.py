@@ -1,9 +1,10 @@
-"""How far a run is, by what is on disk alone: topics, closings and checkpoints. So a run that was killed anywhere, by the next one, is
-where it was; and one that ends by itself ends for good.
+"""Determines how far a run is, only from what is on disk: topics, closings and checkpoints.
 
-Windows close when the watermark passes them, so the end of a bounded run is a small play: all events are there; all are read; only then a
-bell tells in each partition that it is much later (read before an event of another partition, it would make that one too late for its
-window); the windows close; what they gave is put away.
+A killed run therefore continues where it was, and a completed run stays complete.
+
+Windows close when the watermark passes them, so a bounded run ends in steps: all events are written; all are read; a bell in each
+partition advances the watermark; the windows close; their results are stored as Parquet. The bells come only after all events are read:
+a bell that is read before an event of another partition would make that event too late for its window.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SHOP, TABLES = "shop", "tables"
 
 
 class Query(NamedTuple):
-    """One stream of a pipeline, named as its sink."""
+    """One query of a pipeline, named after its sink."""
 
     pipeline: str
     result: Result
@@ -36,7 +37,7 @@ QUERIES = tuple(Query(pipeline, result) for pipeline in (SHOP, TABLES) for resul
 
 
 class Stage(Enum):
-    """In their order; the value says what is under way."""
+    """The stages of a run in their order; the values are shown to the user."""
 
     EVENTS = "events happen"
     READING = "events are worked on"
@@ -48,18 +49,18 @@ class Stage(Enum):
 
 class Facts(NamedTuple):
     layout: Layout
-    ends: Mapping[TopicPartition, int]  # of the topics that are read; of results, as far as they are committed
-    positions: Mapping[str, Position]  # of queries, by name
-    open: Collection[TopicPartition] = ()  # those of results in which a transaction is open: more may become visible
+    ends: Mapping[TopicPartition, int]  # log ends of the input topics; last stable offsets of the result topics
+    positions: Mapping[str, Position]  # positions of the queries, by name
+    open: Collection[TopicPartition] = ()  # result partitions with an open transaction: more rows may become visible
 
 
 def goal(events: int, facts: Facts) -> int:
-    """How many events there are to be in all: what there is already counts."""
+    """Return the total number of events that a run must reach, at least as many as there already are."""
     return max(events, facts.layout.frontier(facts.ends).high)
 
 
 def stage(events: int, facts: Facts) -> Stage:
-    """Of a run that is to end at so many events."""
+    """Return the stage of a run that ends after `events` events."""
     wanted = goal(events, facts)
     if facts.layout.frontier(facts.ends).low < wanted:
         return Stage.EVENTS
@@ -82,7 +83,7 @@ def stage(events: int, facts: Facts) -> Stage:
 
 
 def lag(query: Query, facts: Facts) -> int:
-    """Offsets that it has still to read of what it reads."""
+    """Return the number of offsets that the query has not yet read."""
     offsets = _position(query, facts).offsets
     return sum(
         max(0, end - offsets.get(place, 0)) for place, end in facts.ends.items() if place.topic == topic_of(query)
@@ -90,7 +91,7 @@ def lag(query: Query, facts: Facts) -> int:
 
 
 def topic_of(query: Query) -> str:
-    """What it reads."""
+    """Return the topic that the query reads."""
     if query.pipeline == TABLES:
         return query.result.topic
     return (CLICK_PLACES if query.result.is_windowed else ORDER_PLACES)[0].topic

@@ -1,4 +1,4 @@
-"""Whether everything came out as it must: a table of what was wanted and what is there, and one verdict."""
+"""The summary of a run: expected and actual rows of each result, and one verdict."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Compared(NamedTuple):
     where: str
     wanted: int
     found: int
-    lost: Sequence[Row]  # the first few; so below
+    lost: Sequence[Row]  # the first few missing rows
     lost_rows: int
-    wrong: Sequence[Row]  # those that nobody expects
+    wrong: Sequence[Row]  # the first few unexpected rows
     wrong_rows: int
-    doubled: Sequence[Row]  # those that are right, and there more than once
+    doubled: Sequence[Row]  # the first few expected rows that occur too often
     doubled_rows: int
 
     @property
@@ -56,7 +56,7 @@ def compare(where: str, wanted: Rows, found: Rows) -> Compared:
 
 
 def number(value: float) -> str:
-    """With thin gaps, which no language reads as a point."""
+    """Format a number with spaces between thousands, which no language reads as a decimal point."""
     return f"{value:,.0f}".replace(",", " ")
 
 

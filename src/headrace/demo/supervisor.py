@@ -1,4 +1,4 @@
-"""The processes of a run together: started one after the other, started again if they are killed, ended in the opposite order."""
+"""Supervises the processes of a run: starts them, restarts those that end, and ends the node last."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from headrace.base.errors import HeadraceError
 from headrace.demo.children import Child, Register
 
 NODE, GENERATOR, PIPELINES = "node", "generator", "pipelines"
-# How long an end may take. Spark ends its batches first.
+# Seconds until a process that does not end is killed. Spark finishes its batches first.
 END_S_MAX = {GENERATOR: 20.0, PIPELINES: 90.0, NODE: 30.0}
 PAUSE_S = 0.05
 
 
 class GivenUp(HeadraceError):
-    """A process ends each time it is started; `last_words` is the end of its log."""
+    """A process keeps ending soon after its start; `last_words` is the end of its log."""
 
     def __init__(self, child: Child) -> None:
         super().__init__(f"the {child.name} has ended with code {child.code} again and again")
@@ -30,7 +30,7 @@ class Supervisor:
         self._children = {child.name: child for child in children}
         self._register = register
         self._clock = clock
-        self._wanted: dict[str, float] = {}  # those that are to run, and since when
+        self._wanted: dict[str, float] = {}  # processes that should run, and since when
         self._due: dict[str, float] = {}
 
     def __getitem__(self, name: str) -> Child:
@@ -47,7 +47,10 @@ class Supervisor:
         return name in self._wanted
 
     def look(self) -> None:
-        """Starts again what has ended. A generator that is done is left, and pipelines that somebody has stopped are, too."""
+        """Restart processes that have ended, except a generator or pipelines with exit code 0.
+
+        Raise GivenUp if a process keeps ending soon after its start.
+        """
         now = self._clock()
         for name in list(self._wanted):
             child = self._children[name]
@@ -71,7 +74,7 @@ class Supervisor:
                 self.news.append(f"the {name} (process {child.pid}) {how}, and is started again")
 
     def end(self, name: str, turn: Callable[[], None]) -> None:
-        """Asks it to end, and waits for that; `turn` is called meanwhile."""
+        """Terminate a process and wait for it, calling `turn` repeatedly; kill it after END_S_MAX."""
         self._wanted.pop(name, None)
         child = self._children[name]
         child.end()

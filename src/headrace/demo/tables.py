@@ -1,7 +1,7 @@
-"""Tables of Parquet files that a stream of Spark writes: which files are in a table says the log in its folder `_spark_metadata`.
+"""Reads Parquet tables that a Spark query writes; the log in `_spark_metadata` lists the files of a table.
 
-A batch is a file of that log, which is there as a whole or not at all; now and then one, `9.compact`, has all before it too. Parquet files
-that the log does not name were left by attempts that were killed.
+Each batch adds one file to that log atomically; now and then a file such as `9.compact` also contains all earlier ones. Parquet files
+that the log does not list were left by killed attempts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COMPACT = ".compact"
 
 
 def files_of(table: Path) -> list[Path]:
-    """Those that are part of the table, in the order of its batches."""
+    """Return the files of the table in the order of its batches."""
     log = table / LOG
     if not log.is_dir():
         return []
@@ -40,13 +40,13 @@ def files_of(table: Path) -> list[Path]:
 
 
 def left_over(table: Path) -> int:
-    """Files of Parquet in the folder that are no part of the table."""
+    """Return the number of Parquet files in the directory that are not part of the table."""
     there = set(files_of(table))
     return sum(1 for path in table.glob("*.parquet") if path not in there)
 
 
 def rows_of(table: Path) -> Iterator[dict[str, Any]]:
-    """Times are datetimes in UTC."""
+    """Yield all rows of the table; times are datetimes in UTC."""
     import pyarrow.parquet as parquet
 
     for path in files_of(table):
@@ -62,7 +62,7 @@ def _entries(path: Path, table: Path) -> Iterator[tuple[Path, bool]]:
         try:
             entry = json.loads(line)
             name = Path(unquote(urlsplit(entry["path"]).path)).name
-            # By its name: the folder may have been moved since. Nothing here is partitioned.
+            # Only the name is used, because the directory may have been moved. The tables are not partitioned.
             yield table / name, entry.get("action", "add") != "delete"
         except (ValueError, LookupError, TypeError) as error:
             raise CorruptData(f"{path} cannot be read: {error}") from error

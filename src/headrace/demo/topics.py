@@ -7,10 +7,10 @@ from headrace.demo.events import PARTITIONS
 
 PREFIX = "shop-"
 CLICKS, ORDERS, CUSTOMERS = f"{PREFIX}clicks", f"{PREFIX}orders", f"{PREFIX}customers"
-CLOSINGS = f"{PREFIX}closings"  # how many events there were each time the shop closed
+CLOSINGS = f"{PREFIX}closings"  # the number of events at each closing of the shop
 PAGE_VIEWS, SESSIONS, ENRICHED_ORDERS = f"{PREFIX}page-views", f"{PREFIX}sessions", f"{PREFIX}enriched-orders"
 RESULTS = (PAGE_VIEWS, SESSIONS, ENRICHED_ORDERS)
-INPUT_BYTES_MAX = 1 << 30  # of a partition: a run without end must not fill the disk
+INPUT_BYTES_MAX = 1 << 30  # bytes per partition: an unbounded run must not fill the disk
 
 _FOR_EVER = {"retention.ms": "-1"}
 TOPICS = (

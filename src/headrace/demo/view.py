@@ -1,4 +1,4 @@
-"""What a person sees of a run: a state, as something to draw on a terminal or as a line of text."""
+"""Renders the state of a run, for a terminal or as a line of text."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rich.text import Text
 from headrace.demo.events import PAGES
 from headrace.demo.summary import number
 
-RUNNING = "running"  # of a query, as its driver tells it
-FIRST_BATCH = "begins"  # it runs, and its first batch is not done yet
+RUNNING = "running"  # state of a query, as its driver reports it
+FIRST_BATCH = "begins"  # the query runs, but its first batch is not complete
 MINUTES_SHOWN = 6
 PAGES_SHOWN = 5
 NEWS_SHOWN = 3
@@ -39,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Flow:
-    """A topic that events come in by."""
+    """An input topic."""
 
     topic: str
     records: int
@@ -48,15 +48,15 @@ class Flow:
 
 @dataclass(frozen=True)
 class Work:
-    """A result on its way: read, counted, written to a topic, put away as Parquet."""
+    """The progress of one result: read, aggregated, written to a topic, stored as Parquet."""
 
     name: str
-    condition: str  # of its query
+    condition: str  # state of its query
     rows_per_s: float
     lag: int
     state_rows: int
-    rows: int  # in its topic
-    table_lag: int  # of those, not in Parquet yet
+    rows: int  # rows in its topic
+    table_lag: int  # offsets of its topic that are not yet in Parquet
     error: str = ""
 
 
@@ -85,7 +85,7 @@ def clock(minute_ms: int) -> str:
 
 
 def draw(state: State) -> RenderableType:
-    """For 80 columns and 24 lines at least; what is not there yet takes its place already."""
+    """Return the state as a renderable for a terminal of at least 80 columns and 24 lines."""
     pieces: list[RenderableType] = [_head(state), _parts(state)]
     if state.goal is not None:
         pieces.append(_bars(state))
@@ -162,7 +162,7 @@ def _cells(work: Work | None) -> Sequence[str]:
 
 
 def _minutes(state: State) -> RenderableType:
-    """Clicks by page and minute: the newest minutes that are complete, the pages that are looked at most."""
+    """Return a table of clicks by page and minute: the newest complete minutes, the most popular pages."""
     shown = sorted(state.minutes)[-MINUTES_SHOWN:]
     table = Table.grid(padding=(0, 2))
     table.add_column(min_width=12)
@@ -177,7 +177,7 @@ def _minutes(state: State) -> RenderableType:
 
 
 def line(state: State) -> str:
-    """The same for a file or a pipe: what has changed most since the last one."""
+    """Return the state as one line of text, for a file or a pipe."""
     of_goal = "" if state.goal is None else f" of {number(state.goal)}"
     told = [f"{duration(state.elapsed_s)} {state.stage}:"]
     told.append(f"{number(state.events)}{of_goal} events ({number(sum(flow.per_s for flow in state.flows))}/s),")

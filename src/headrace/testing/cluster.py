@@ -1,6 +1,6 @@
-"""A real node inside the process of a test: its own thread, its own event loop, a free port on loopback.
+"""A real node in the process of a test, with a separate thread and event loop, on a free loopback port.
 
-Because it has a thread of its own, clients that block (confluent-kafka, kafka-python) can talk to it from the test itself.
+Because it runs in another thread, the test itself can use blocking clients (confluent-kafka, kafka-python).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STOP_S_MAX = 30.0
 
 
 class EmbeddedNode:
-    """Serves from `start` to `stop` (or `kill`); `restart` comes back on the same port with the same data."""
+    """A node that serves from `start` to `stop` or `kill`; `restart` keeps the port and the data."""
 
     def __init__(
         self,
@@ -39,15 +39,17 @@ class EmbeddedNode:
         data_dir: Path | str | None = None,
         files: Files | None = None,
     ) -> None:
-        """`settings` in Kafka's names; without `data_dir` the data lives in a temporary directory, until `close`.
-        `files` is for tests of a disk that fails."""
+        """Prepare a node with `settings`, which use Kafka's names.
+
+        Without `data_dir`, the data is in a temporary directory that `close` removes. `files` is for tests of a failing disk.
+        """
         self._settings = dict(settings or {})
         self._temporary = tempfile.TemporaryDirectory(prefix="headrace-") if data_dir is None else None
         self.data_dir = (
             Path(data_dir) if data_dir is not None else Path(self._temporary.name if self._temporary else "")
         )
         self._given_files = files
-        self._own_files: DiskFiles | None = None  # closed when the node ends, however it ends
+        self._own_files: DiskFiles | None = None  # closed after `stop` and after `kill`
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self.node: Node | None = None
@@ -70,7 +72,7 @@ class EmbeddedNode:
         return self._thread
 
     def start(self) -> EmbeddedNode:
-        """Returns when clients are served. Raises what the node raised if it cannot be."""
+        """Start the node and return when it serves clients; propagate the node's exception if it cannot start."""
         assert self._loop is None, "it is running already"
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="headrace-node", daemon=True)
@@ -98,12 +100,12 @@ class EmbeddedNode:
         return await Node.start(make_settings(given, single_node=True), ports)
 
     def stop(self) -> None:
-        """Clean, as after SIGTERM. The data stays."""
+        """Stop the node cleanly, as after SIGTERM. The data stays."""
         if self.node is not None:
             self._end(self.node.stop())
 
     def kill(self) -> None:
-        """As if the process had died: nothing more is written, connections break off. The data stays as it is."""
+        """Stop the node as if its process had died: write nothing more and drop all connections. The data stays."""
         if self.node is not None:
             self._end(self.node.kill())
 
@@ -112,7 +114,7 @@ class EmbeddedNode:
         return self.start()
 
     def close(self) -> None:
-        """Stops, and removes the data if the directory is ours."""
+        """Stop the node, and remove the data if it is in a temporary directory."""
         try:
             self.stop()
         finally:
@@ -144,7 +146,7 @@ class EmbeddedNode:
 
 
 async def _cancel_the_rest() -> None:
-    """Tasks that a killed node left behind, so that the loop can be closed without a complaint."""
+    """Cancel the tasks that a killed node left behind, so that the loop closes without warnings."""
     loop = asyncio.get_running_loop()
     rest = [task for task in asyncio.all_tasks(loop) if task is not asyncio.current_task()]
     for task in rest:

@@ -1,19 +1,19 @@
-"""What clients did and saw, as plain data, and the checker that says what no correct cluster could have answered.
+"""A history of what clients did and saw, and a checker that reports what a correct cluster could not have done.
 
-A call is invoked, and ends as `ok`, as `fail` (it certainly did not happen) or as `info` (nobody knows). The operations:
+A call is invoked, and ends as `ok`, as `fail` (it certainly did not happen) or as `info` (the outcome is unknown). The operations:
 
 | operation          | invoke                                       | ok                                  |
 | send               | topic, partition, values, once               | offset of the first value           |
-| poll               | topic, partition, position (None: go on)     | records: (offset, value) ascending  |
+| poll               | topic, partition, position (None: continue)  | records: (offset, value) ascending  |
 | seek               | topic, partition, position                   | -                                   |
 | latest             | topic, partition                             | offset: the end of the log          |
 | init_producer_id   | -                                            | producer_id                         |
 | create_topic       | topic                                        | id                                  |
-| delete_topic       | topic, perhaps its id                        | -                                   |
+| delete_topic       | topic, optionally its id                     | -                                   |
 
-Values are unique. `once`: this value may be in the log once at most (an idempotent producer, or one that never retries). `power_loss`
-noted by the harness opens an era: what was not synced may be gone, but only as a tail of each partition, and only from where the
-harness knows (`durable`: topic, partition, offset) that it was on disk.
+Values are unique. `once` means that the value may be in the log at most once (the producer is idempotent, or never retries). A
+`power_loss` noted by the harness begins a new era. It may remove unsynced records, but only a tail of each partition, and only from
+the offset below which the harness knows that the log was on disk (`durable`: topic, partition, offset).
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Anomaly(NamedTuple):
 
 
 class History:
-    """Written by clients as they go; the order of the events is the order in which they happened."""
+    """Events that clients record as they run, in the order in which they happened."""
 
     def __init__(
         self, now: Callable[[], float] = lambda: 0.0, tell: Callable[[Event], None] = lambda event: None
     ) -> None:
         self._now = now
-        self._tell = tell  # of each event, as it happens
+        self._tell = tell  # called with each event as it happens
         self.events: list[Event] = []
 
     def invoke(self, process: str, operation: str, **value: Any) -> int:
@@ -68,14 +68,14 @@ class History:
         self._end(Kind.OK, call, value)
 
     def fail(self, call: int, **value: Any) -> None:
-        """Only where it is certain that nothing was done."""
+        """End a call that certainly had no effect; use `info` where that is not certain."""
         self._end(Kind.FAIL, call, value)
 
     def info(self, call: int, **value: Any) -> None:
         self._end(Kind.INFO, call, value)
 
     def note(self, operation: str, **value: Any) -> None:
-        """Something that happened to the cluster, like a power loss."""
+        """Record an event of the cluster itself, such as a power loss."""
         self._add(Kind.INFO, "", operation, len(self.events), value)
 
     def _end(self, kind: Kind, call: int, value: dict[str, Any]) -> None:
@@ -91,7 +91,7 @@ class History:
 
 
 class FinalRead(Struct):
-    """What a fresh client found at the end: everything. `topics` maps names to ids; None where nobody asked."""
+    """All records that a new client read at the end. `topics` maps names to ids; None if topics were not listed."""
 
     records: dict[Place, list[tuple[int, str]]]
     topics: dict[str, str] | None = None
@@ -100,7 +100,7 @@ class FinalRead(Struct):
 class Call(Struct):
     begun: Event
     ended: Event | None
-    era: int  # at its end, for what it saw was so then
+    era: int  # the era in which the call ended: what it saw was true then
 
     @property
     def is_ok(self) -> bool:
@@ -113,14 +113,14 @@ class Call(Struct):
         return value["topic"], value["partition"] if partition is None else partition
 
     def __getitem__(self, name: str) -> Any:
-        """A value of the end, or of the beginning."""
+        """Return a value of the event that ended the call, or else of the one that invoked it."""
         if self.ended is not None and name in self.ended.value:
             return self.ended.value[name]
         return self.begun.value[name]
 
 
 def durable_of(history: History) -> list[dict[Place, int]]:
-    """Of each era: up to which offset its end, a power loss, had to spare the logs."""
+    """Return for each era that ended in a power loss the offsets below which records had to survive it."""
     return [
         {(topic, partition): offset for topic, partition, offset in event.value.get("durable", [])}
         for event in history.events
@@ -129,7 +129,7 @@ def durable_of(history: History) -> list[dict[Place, int]]:
 
 
 def calls_of(history: History) -> tuple[list[Call], int]:
-    """All calls in the order in which they ended (those that never did come last), and the number of the last era."""
+    """Return all calls by the order in which they ended, unended ones last, and the number of the last era."""
     era = 0
     calls: list[Call] = []
     open_calls: dict[int, Event] = {}
@@ -145,7 +145,7 @@ def calls_of(history: History) -> tuple[list[Call], int]:
 
 
 class Logs(Struct):
-    """What is known of each log: in each era, which value lay at which offset, and who says so."""
+    """What is known of each log in each era: the value at each offset, and the source of that knowledge."""
 
     last_era: int
     durable: list[dict[Place, int]]
@@ -169,7 +169,7 @@ class Logs(Struct):
 
 
 def check(history: History, final_read: FinalRead) -> list[Anomaly]:
-    """Everything that a correct cluster could not have done."""
+    """Return everything in the history that a correct cluster could not have done."""
     calls, last_era = calls_of(history)
     logs = Logs(last_era, durable_of(history))
     for call in calls:
@@ -238,7 +238,7 @@ def _lost_writes(calls: Sequence[Call], logs: Logs, final_read: FinalRead) -> It
         final = dict(final_read.records[place])
         end = max(final, default=-1)
         survived = [offset for offset, (value, _) in log.items() if final.get(offset) == value]
-        # What a power loss takes is a tail: with a later record, every earlier one has survived.
+        # A power loss removes only a tail: if a record survived, all earlier ones must have survived too.
         must_survive = max(survived, default=-1) if era < logs.last_era else max(log, default=-1)
         if era < logs.last_era:
             must_survive = max(must_survive, logs.durable[era].get(place, 0) - 1)
@@ -256,7 +256,7 @@ def _lost_writes(calls: Sequence[Call], logs: Logs, final_read: FinalRead) -> It
 
 
 def _deleted(call: Call) -> str:
-    """Where a name is used again, the records of each topic are kept apart as `name/id`."""
+    """Return the deleted topic's name in places: `name/id` if names are reused, to keep the records separate."""
     topic_id = call.begun.value.get("id")
     return str(call["topic"]) if topic_id is None else f"{call['topic']}/{topic_id}"
 
@@ -266,7 +266,7 @@ def _failed(call: Call) -> bool:
 
 
 def _unordered_sends(calls: Sequence[Call]) -> Iterator[Anomaly]:
-    """One producer's records lie in the order in which it sent them."""
+    """Yield an anomaly where a producer's records are not in the order in which it sent them."""
     last: dict[tuple[str, Place, int], tuple[int, Any]] = {}
     sends = [call for call in calls if call.is_ok and call.begun.operation == "send" and call["offset"] is not None]
     for call in sorted(sends, key=lambda call: call.begun.number):
@@ -282,7 +282,7 @@ def _unordered_sends(calls: Sequence[Call]) -> Iterator[Anomaly]:
 
 
 def _polls(calls: Sequence[Call], logs: Logs) -> Iterator[Anomaly]:
-    """A reader sees every record from its position on, in order, and goes on where it was."""
+    """Yield an anomaly where a reader skips a record after its position, or gets one before it."""
     positions: dict[tuple[str, Place], int | None] = {}
     for call in calls:
         key = (call.begun.process, call.place) if call.begun.operation in ("seek", "poll") else None
@@ -308,7 +308,7 @@ def _polls(calls: Sequence[Call], logs: Logs) -> Iterator[Anomaly]:
 
 
 def _ends(calls: Sequence[Call]) -> Iterator[Anomaly]:
-    """Whoever asks for the end of a log, or for a place in it, sees at least what was acknowledged before he asked."""
+    """Yield an anomaly where a log end or an out-of-range error contradicts writes acknowledged before the request."""
     ends: dict[tuple[Place, int], list[tuple[int, int]]] = {}  # (event number, lowest possible end), both ascending
     for call in calls:
         if call.is_ok and call.begun.operation == "send" and call["offset"] is not None:
@@ -345,11 +345,11 @@ def _producer_ids(calls: Sequence[Call]) -> Iterator[Anomaly]:
 
 
 def _topics(calls: Sequence[Call], final_read: FinalRead) -> Iterator[Anomaly]:
-    """What was created and not touched again is there; what was deleted and not touched again is not."""
+    """Yield an anomaly for each topic whose presence at the end contradicts the last create or delete."""
     if final_read.topics is None:
         return
     last: dict[str, Call] = {}
-    uncertain: set[tuple[str, str]] = set()  # requests that may still be carried out at any time
+    uncertain: set[tuple[str, str]] = set()  # requests that may still take effect at any time
     for call in calls:
         operation = call.begun.operation
         if operation in ("create_topic", "delete_topic") and not _failed(call):

@@ -1,12 +1,14 @@
-"""Transactions in a history, and the checker that says what no correct cluster could have shown of them.
+"""A checker for transactions: reports what a correct cluster could not have shown to clients.
+
+It adds these operations to those of `headrace.testing.history`:
 
 | operation       | invoke                              | ok                                                               |
-| send            | as ever, and `transaction`: a name  | as ever: a log keeps its aborted records too                     |
+| send            | also `transaction`, its name        | unchanged: a log keeps aborted records too                       |
 | commit, abort   | transaction                         | -                                                                |
-| poll_committed  | topic, partition                    | records: (offset, value) ascending, of a reader that only goes on |
+| poll_committed  | topic, partition                    | records: (offset, value) ascending; the reader never seeks       |
 
-A commit is invoked before it is asked for: what nobody invoked cannot have happened, and a transaction without it stays unseen for ever.
-After a commit that was never answered nobody knows: all of the transaction may be there, or nothing.
+Clients record the invocation of a commit before they send the request. A transaction without an invoked commit must therefore never
+become visible. If a commit got no response, either all records of the transaction or none of them may be visible.
 """
 
 from __future__ import annotations
@@ -30,22 +32,22 @@ class Fate(StrEnum):
 class Transaction(Struct):
     name: str
     fate: Fate = Fate.ABORTED
-    commit_number: int | None = None  # of the event that invoked it
+    commit_number: int | None = None  # number of the event that first invoked the commit
     values: dict[str, Place] = field(default_factory=dict)
 
 
 class Sight(Struct):
-    """One record under read_committed."""
+    """One record that a reader saw under read_committed."""
 
     place: Place
     offset: int
     value: str
     source: str
-    number: int | None  # of the event; None for the read at the end
+    number: int | None  # number of the poll's ok event; None for the final read
 
 
 def transactions_of(calls: Sequence[Call]) -> dict[str, Transaction]:
-    """By name, with what became of each."""
+    """Return all transactions by name, each with its fate."""
     found: dict[str, Transaction] = {}
     for call in sorted(calls, key=lambda call: call.begun.number):
         name = call.begun.value.get("transaction")
@@ -61,12 +63,15 @@ def transactions_of(calls: Sequence[Call]) -> dict[str, Transaction]:
             if transaction.fate is not Fate.COMMITTED:
                 transaction.fate = Fate.COMMITTED if call.is_ok else Fate.UNKNOWN
         elif operation == ABORT and call.is_ok and transaction.fate is Fate.UNKNOWN:
-            transaction.fate = Fate.ABORTED  # the cluster has said so, whatever became of the commit before
+            transaction.fate = Fate.ABORTED  # an acknowledged abort settles an unknown commit
     return found
 
 
 def check_transactions(history: History, committed: FinalRead) -> list[Anomaly]:
-    """`committed` is what a fresh client found at the end under read_committed."""
+    """Return the anomalies of all transactions.
+
+    `committed` is what a new client read under read_committed at the end.
+    """
     calls, _ = calls_of(history)
     transactions = transactions_of(calls)
     final = [
@@ -91,7 +96,7 @@ def check_transactions(history: History, committed: FinalRead) -> list[Anomaly]:
 
 
 def _told_twice(calls: Sequence[Call]) -> Iterator[Anomaly]:
-    """No transaction is committed and aborted too."""
+    """Yield an anomaly for each transaction whose commit and abort were both acknowledged."""
     told: dict[str, str] = {}
     for call in calls:
         if call.is_ok and call.begun.operation in (COMMIT, ABORT):
@@ -101,7 +106,7 @@ def _told_twice(calls: Sequence[Call]) -> Iterator[Anomaly]:
 
 
 def _sights(transactions: dict[str, Transaction], sights: Sequence[Sight]) -> Iterator[Anomaly]:
-    """Whoever reads only what is committed sees nothing else."""
+    """Yield an anomaly for each record that a read_committed reader should not have seen."""
     owners = {value: one for one in transactions.values() for value in one.values}
     for sight in sights:
         owner = owners.get(sight.value)
@@ -139,7 +144,7 @@ def _lost_and_torn(transactions: dict[str, Transaction], there: set[str]) -> Ite
 
 
 def _readers(polls: Sequence[Call], committed: FinalRead) -> Iterator[Anomaly]:
-    """A reader goes on in order, past nothing that is there in the end, and finds at each offset what is there in the end."""
+    """Yield an anomaly where a reader goes backwards, skips a record of the final read, or sees a different value."""
     final = {place: dict(records) for place, records in committed.records.items()}
     positions: dict[tuple[str, Place], int] = {}
     for call in polls:

@@ -1,4 +1,4 @@
-"""Several nodes of real Kafka on loopback, each broker and controller in one, that can be killed one by one."""
+"""A cluster of real Kafka nodes on loopback, each a combined broker and controller, that can be killed one by one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class KafkaCluster:
             }
 
     def _replication(self) -> dict[str, str]:
-        """One node may be missing, if there are several."""
+        """Return replication settings that tolerate the loss of one node if there are several."""
         replicas, in_sync = str(self.replicas), str(max(1, self.replicas - 1))
         topics = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
         return {
@@ -65,7 +65,7 @@ class KafkaCluster:
         return self
 
     def close(self) -> None:
-        """Kills: what nobody will read need not be put away."""
+        """Kill all nodes and remove their data; a clean stop would only save data that is deleted anyway."""
         for peer in self.nodes:
             peer.kill()
         self._temporary.cleanup()

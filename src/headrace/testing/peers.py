@@ -1,6 +1,6 @@
-"""A real Apache Kafka beside us, for comparison: its jars from Maven Central, one combined node on loopback, its tools.
+"""A real Apache Kafka for comparison: its jars from Maven Central, one combined node on loopback, and its tools.
 
-Needs a JDK (17 or newer) and, for the first time, Maven. `available` says what is missing; `require_kafka` is for tests.
+Needs a JDK (17 or newer) and, on first use, Maven. `available` reports what is missing; `require_kafka` skips a test without it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.testing.processes import LOOPBACK, ProcessFailed, free_port
 
 VERSION = "4.3.1"
-LOG4J_VERSION = "2.25.1"  # Kafka's own poms bring no logging back end
+LOG4J_VERSION = "2.25.1"  # Kafka's POMs do not depend on a logging back end
 DOWNLOAD_S_MAX = 600.0
 FORMAT_S_MAX = 60.0
 START_S_MAX = 90.0
@@ -34,11 +34,11 @@ TOOL_S_MAX = 120.0
 PROBE_S = 2.0
 HEAP = ("-Xms256M", "-Xmx512M")
 SERVER_OPTIONS = ("-XX:+UseG1GC",)
-# What is short-lived is done before an optimizing compiler pays off; with one processor's worth of threads it leaves the rest alone.
+# A short-lived JVM exits before optimized compilation pays off; fewer GC and compiler threads leave the other cores free.
 SHORT_LIVED_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 TOOL_OPTIONS = ("-Xmx512M", *SHORT_LIVED_OPTIONS, "-Xshare:auto")
 
-Artifact = tuple[str, str, str]  # of Maven: group, name, version
+Artifact = tuple[str, str, str]  # Maven coordinates: group, name, version
 
 _ARTIFACTS: tuple[Artifact, ...] = (
     ("org.apache.kafka", "kafka_2.13", VERSION),
@@ -47,7 +47,7 @@ _ARTIFACTS: tuple[Artifact, ...] = (
     ("org.apache.logging.log4j", "log4j-core", LOG4J_VERSION),
     ("org.apache.logging.log4j", "log4j-1.2-api", LOG4J_VERSION),
 )
-# By the name of the script in Kafka's bin directory, without kafka- and .sh.
+# Main classes by the name of the script in Kafka's bin directory, without kafka- and .sh.
 _MAIN_CLASSES = {
     "acls": "org.apache.kafka.tools.AclCommand",
     "broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
@@ -84,21 +84,21 @@ appender.errors.layout.pattern = [%d] %p %m (%c)%n
 
 
 def libraries() -> Path:
-    """Where Kafka's jars are, or will be: HEADRACE_KAFKA_LIBS, else a cache of ours."""
+    """Return the directory for Kafka's jars: HEADRACE_KAFKA_LIBS, or else one in ~/.cache/headrace."""
     given = os.environ.get("HEADRACE_KAFKA_LIBS")
     return Path(given) if given else Path("~/.cache/headrace").expanduser() / f"kafka-{VERSION}"
 
 
 @cache
 def available() -> str | None:
-    """None if real Kafka can be run here (downloaded now, if this is the first time); else the reason why not."""
+    """Return None if Kafka can run here, downloading it on first use; otherwise return the reason."""
     if shutil.which("java") is None:
         return "no JDK: java is not on the path"
     return fetched(f"Kafka {VERSION}", libraries(), _ARTIFACTS)
 
 
 def require_kafka() -> None:
-    """For tests that need real Kafka: skips with the reason; in CI (CI=true) a missing JDK or Maven is a failure."""
+    """Skip the test if Kafka cannot run here; in CI (CI=true), fail the test instead."""
     import pytest
 
     reason = available()
@@ -111,9 +111,10 @@ def require_kafka() -> None:
 def fetched(
     what: str, target: Path, artifacts: Iterable[Artifact], *, alone: bool = False, jar: str = "kafka-clients-*.jar"
 ) -> str | None:
-    """Fetch jars unless `jar` is there already; return None if they are there then, else the reason why not.
+    """Fetch jars unless `target` already has a match for `jar`; return None on success, otherwise the reason.
 
-    `alone`: without what they depend on."""
+    `alone` leaves out their dependencies.
+    """
     if any(target.glob(jar)):
         return None
     if shutil.which("mvn") is None:
@@ -126,7 +127,7 @@ def fetched(
 
 
 def _download(target: Path, pom: str, jar: str) -> None:
-    """All or nothing, and once: whoever comes meanwhile waits."""
+    """Download the jars atomically and only once; concurrent callers wait for the lock."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / f"{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -145,7 +146,7 @@ def _download(target: Path, pom: str, jar: str) -> None:
             if done.returncode != 0:
                 raise OSError(f"mvn ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
             if target.is_dir():
-                target.rmdir()  # an empty one, prepared by whoever set HEADRACE_KAFKA_LIBS
+                target.rmdir()  # an empty directory that HEADRACE_KAFKA_LIBS points to
             Path(work, "jars").rename(target)
 
 
@@ -165,7 +166,7 @@ def _pom(artifacts: Iterable[Artifact], alone: bool) -> str:
 
 @cache
 def _logging_file() -> str:
-    """One for this process, gone with it."""
+    """Write the logging configuration once per process, and remove it at exit."""
     descriptor, path = tempfile.mkstemp(prefix="headrace-log4j2-", suffix=".properties")
     with open(descriptor, "w") as file:
         file.write(_LOGGING)
@@ -176,7 +177,7 @@ def _logging_file() -> str:
 def java(
     main_class: str, *arguments: str, options: tuple[str, ...] = TOOL_OPTIONS, classes: Path | None = None
 ) -> list[str]:
-    """The command line of a class of Kafka's, or of one in the folder `classes` that uses Kafka's."""
+    """Return the command line that runs a class of Kafka, or one in the directory `classes` that uses Kafka's."""
     logging = f"-Dlog4j2.configurationFile={_logging_file()}"
     path = f"{libraries()}/*" if classes is None else f"{classes}{os.pathsep}{libraries()}/*"
     return ["java", *options, "-Djava.awt.headless=true", logging, "-cp", path, main_class, *arguments]
@@ -185,21 +186,21 @@ def java(
 def tool(
     name: str, *arguments: str, input: bytes | None = None, timeout_s: float = TOOL_S_MAX
 ) -> subprocess.CompletedProcess[bytes]:
-    """Runs one of Kafka's command-line tools; `name` as in kafka-NAME.sh."""
+    """Run one of Kafka's command-line tools; `name` is the NAME in kafka-NAME.sh."""
     return subprocess.run(
         java(_MAIN_CLASSES[name], *arguments), input=input or b"", capture_output=True, timeout=timeout_s
     )
 
 
 def new_cluster_id() -> str:
-    """As Kafka's `storage random-uuid` makes them, without a virtual machine: none begins with a dash."""
+    """Return a random cluster id like those of Kafka's `storage random-uuid`, without a leading dash; needs no JVM."""
     while (made := base64.urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return made
 
 
 class KafkaPeer:
-    """One node of real Kafka, broker and controller in one."""
+    """One node of real Kafka, a combined broker and controller."""
 
     tool = staticmethod(tool)
     server_options: tuple[str, ...] = SERVER_OPTIONS
@@ -212,7 +213,7 @@ class KafkaPeer:
         heap: tuple[str, ...] = HEAP,
         cluster_id: str | None = None,
     ) -> None:
-        """Data and log lie in `directory`, a temporary one unless given."""
+        """Prepare a node with its data and log in `directory`, by default a temporary one."""
         self.settings = dict(settings or {})
         self._heap = heap
         self._cluster_id = cluster_id
@@ -260,13 +261,16 @@ class KafkaPeer:
         }
 
     def start(self) -> KafkaPeer:
-        """Returns when it answers; formats an empty data directory first. ProcessFailed with its log if it does not come up."""
+        """Start the node and return when it responds; raise ProcessFailed with its log if it does not.
+
+        An empty data directory is formatted first.
+        """
         self.launch()
         self.wait_until_it_answers()
         return self
 
     def launch(self) -> None:
-        """The first half of `start`: nodes of one cluster wait for one another."""
+        """Launch the process without waiting for it: the nodes of a cluster respond only after a quorum has started."""
         assert self._process is None, "it is running already"
         self._directory.mkdir(parents=True, exist_ok=True)
         file = self._directory / "server.properties"
@@ -308,7 +312,7 @@ class KafkaPeer:
         raise ProcessFailed(f"Kafka did not serve on {self.bootstrap}; its log:\n{self.log_text()[-4000:]}")
 
     def stop(self) -> None:
-        """SIGTERM; SIGKILL if it does not end in time."""
+        """Send SIGTERM, and SIGKILL if the process does not exit in time."""
         if self._process is not None:
             self._process.terminate()
             try:
@@ -324,7 +328,7 @@ class KafkaPeer:
             self._process = None
 
     def close(self) -> None:
-        """Stops, and removes the data if the directory is ours."""
+        """Stop the node, and remove the data if it is in a temporary directory."""
         self.stop()
         if self._temporary is not None:
             self._temporary.cleanup()

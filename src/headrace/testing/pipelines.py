@@ -1,4 +1,4 @@
-"""A pipeline run in a test: a node of its own, the records that you give, and the rows that come out of each sink.
+"""Runs a pipeline in a test on a fresh node, with the given records, and returns the rows of each sink.
 
 rows = run_pipeline("shop.yaml", {"orders": [{"id": 1, "amount": 9.5}]}, spark=spark)["large_orders"]
 """
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 END_S_MAX = 120
 POLL_S = 0.2
-NODE_SETTINGS = {"log.retention.ms": "-1"}  # records of any year
+NODE_SETTINGS = {"log.retention.ms": "-1"}  # tests write records with timestamps of any year
 _OF_OTHER_BROKERS = ("kafka.security.", "kafka.sasl.", "kafka.ssl.", BOOTSTRAP_SERVERS)
 
 
 class PipelineFailed(HeadraceError):
-    """A query that ended with an error, or not at all; the text is what it said."""
+    """A query failed, or a query or read did not finish in time; the text gives the reason."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What goes into a topic, and what comes out of one. Mappings and lists become JSON, texts UTF-8."""
+    """A record to write or one that was read. On writing, mappings and lists become JSON, strings UTF-8."""
 
     value: Any = None
     key: Any = None
@@ -56,9 +56,10 @@ class Record:
 
 
 class Rows(dict[str, list[Any]]):
-    """By the name of the sink: what was written as JSON or to files as dictionaries, other values as text.
+    """The rows of each sink, by its name.
 
-    `topics` has the records of every topic that was written, by its name: keys, headers, dead letters.
+    JSON values are decoded, rows of files and collected rows are dictionaries, other values are text.
+    `topics` maps each topic that was written, dead letter topics included, to its records with keys and headers.
     """
 
     def __init__(self) -> None:
@@ -76,10 +77,11 @@ def run_pipeline(
     overrides: Mapping[str, str] | None = None,
     timeout_s: int = END_S_MAX,
 ) -> Rows:
-    """Runs it until all `records` are processed, by topic, or rows by the name of a source that is no topic.
+    """Run a pipeline until it has processed all `records`, and return what each sink wrote.
 
-    Checkpoints and files are put aside: nothing of the pipeline's own folders is touched. `name`, if the file has several pipelines.
-    Windows are written when the watermark has passed them: let a late record come last.
+    The keys of `records` are topics, or names of sources that do not read a topic. `name` is required if the file has several
+    pipelines. Checkpoints and files go to a temporary directory; the pipeline's own directories are not touched. A window is written
+    only when the watermark has passed it: end `records` with a record whose timestamp is late enough.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder, EmbeddedNode(NODE_SETTINGS) as node:
         instead = {**(overrides or {}), BOOTSTRAP_SERVERS: node.bootstrap, "trigger": "available-now"}
@@ -109,7 +111,7 @@ def _chosen(pipeline: Pipeline | Draft | Path | str, name: str | None, overrides
 
 
 def _here(pipeline: Pipeline, node: EmbeddedNode, folder: Path) -> Pipeline:
-    """With this node's address everywhere, without the secrets of others, and with its files put aside."""
+    """Return the pipeline with this node's address, without security settings, and with its files in `folder`."""
     settings = {**_without_others(pipeline.settings), BOOTSTRAP_SERVERS: node.bootstrap}
     sources = {name: replace(one, options=_without_others(one.options)) for name, one in pipeline.sources.items()}
     sinks = {name: replace(one, options=_without_others(one.options)) for name, one in pipeline.sinks.items()}
@@ -124,7 +126,7 @@ def _without_others(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_rows(pipeline: Pipeline, given: dict[str, list[Any]], folder: Path) -> Pipeline:
-    """Sources that are no topics, and have rows given, read those."""
+    """Let sources other than topics read the rows in `given` instead; remove those rows from `given`."""
     sources = dict(pipeline.sources)
     for name, source in pipeline.sources.items():
         if source.kind is SourceKind.TOPIC or name not in given:
@@ -138,7 +140,7 @@ def _with_rows(pipeline: Pipeline, given: dict[str, list[Any]], folder: Path) ->
 
 
 def _fill(pipeline: Pipeline, given: Mapping[str, Sequence[Any]], bootstrap: str, partitions: int) -> set[str]:
-    """Makes all topics that are named, and puts the records there; gives back those that are read."""
+    """Create all topics that the pipeline names, write the records, and return the topics that it reads."""
     read: set[str] = set()
     for source in pipeline.sources.values():
         if source.kind is SourceKind.TOPIC and not source.is_pattern:
@@ -189,9 +191,9 @@ def _json(value: Any) -> str:
 
 
 def _run(pipeline: Pipeline, spark: SparkSession, timeout_s: int) -> dict[str, list[Any]]:
-    """One sink after the other, as they are written: a later one may read what an earlier one wrote.
+    """Run the sinks in the order of the definition, since a later sink may read what an earlier one wrote.
 
-    What would go to the console or to other systems is collected instead.
+    Return the rows of sinks that are neither topics nor files; they are collected instead of written.
     """
     collected: dict[str, list[Any]] = {}
     try:
@@ -236,7 +238,7 @@ def _start_collecting(frame: DataFrame, pipeline: Pipeline, sink: Sink, into: li
 
 
 def _let_groups_commit(spark: SparkSession) -> None:
-    """While there is a node: who comes later waits for it in vain."""
+    """Flush the group commits while the node still runs; a later commit would wait for it until it times out."""
     context: Any = spark.sparkContext
     context._jsc.sc().listenerBus().waitUntilEmpty()
     commit_groups(spark).flush()
@@ -265,7 +267,7 @@ def _collect(
 
 
 def _records(bootstrap: str, topics: Sequence[str], timeout_s: int) -> list[Record]:
-    """All that are committed, in the order of their partitions."""
+    """Return all committed records of `topics`, sorted by topic and partition."""
     found: list[tuple[TopicPartition, Record]] = []
     options = {"bootstrap.servers": bootstrap, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
     with Admin({"bootstrap.servers": bootstrap}) as admin, Consumer(options) as consumer:

@@ -1,4 +1,4 @@
-"""The pytest plugin that comes with Headrace: a Kafka-compatible node for the tests of your own programs.
+"""Headrace's pytest plugin: a Kafka-compatible node for the tests of your own programs.
 
     def test_my_program(headrace_node):
         producer = confluent_kafka.Producer({"bootstrap.servers": headrace_node.bootstrap})
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
-KEEP_RECORDS = {"log.retention.ms": "-1"}  # of whatever age: tests write timestamps of any year
+KEEP_RECORDS = {"log.retention.ms": "-1"}  # tests write records with timestamps of any year
 
 
 @pytest.fixture(scope="session")
 def headrace_settings() -> Mapping[str, str]:
-    """Settings of the nodes below, in Kafka's names; override it to configure them."""
+    """Return the settings of the nodes below, by Kafka's names; override this fixture to configure them."""
     return {}
 
 
 @pytest.fixture
 def headrace_node(headrace_settings: Mapping[str, str]) -> Iterator[EmbeddedNode]:
-    """A node of its own for this test; its data goes with it."""
+    """Start a node for this test only; its data is removed afterwards."""
     from headrace.testing.cluster import EmbeddedNode
 
     with EmbeddedNode({**KEEP_RECORDS, **headrace_settings}) as node:
@@ -43,7 +43,7 @@ def headrace_node(headrace_settings: Mapping[str, str]) -> Iterator[EmbeddedNode
 
 @pytest.fixture(scope="session")
 def headrace_cluster(headrace_settings: Mapping[str, str]) -> Iterator[EmbeddedNode]:
-    """One node for all tests of the session."""
+    """Start one node for all tests of the session."""
     from headrace.testing.cluster import EmbeddedNode
 
     with EmbeddedNode({**KEEP_RECORDS, **headrace_settings}) as node:
@@ -52,10 +52,10 @@ def headrace_cluster(headrace_settings: Mapping[str, str]) -> Iterator[EmbeddedN
 
 @pytest.fixture(scope="session")
 def headrace_spark() -> Iterator[SparkSession]:
-    """One Spark for all tests of the session: it takes longer to start than most of them take to run."""
+    """Start one SparkSession for all tests of the session, because starting it takes longer than most tests."""
     from headrace.pipelines.session import make_session
 
-    # Short jobs are done before compiling them any better pays off.
+    # Short jobs end before optimized compilation pays off.
     session = make_session("headrace tests", master="local[2]", conf={"spark.driver.extraJavaOptions": JAVA_OPTIONS})
     yield session
     session.stop()

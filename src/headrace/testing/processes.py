@@ -1,4 +1,4 @@
-"""Real `headrace serve` processes that a test can kill, pause and restart. Only processes started here are ever ended."""
+"""Real `headrace serve` processes that a test can kill, pause and restart. Only processes started here get signals."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ START_S_MAX = 60.0
 STOP_S_MAX = 60.0
 LINE_BYTES_MAX = 4096
 LOG_SHOWN_CHARACTERS = 6000
-# Below the range from which systems take the ports of outgoing connections: a client that keeps trying to reach a dead
-# node could otherwise be given the node's own port, connect to itself, and keep the node from coming back.
+# Below the ephemeral range: a client that keeps reconnecting to a dead node could otherwise be assigned the node's port,
+# connect to itself, and keep the node from restarting.
 FREE_PORTS = range(10_240, 32_000)
 FREE_PORT_TRIES = 100
 
@@ -29,11 +29,11 @@ _SERVES = re.compile(rb"^headrace node \d+ of cluster (\S+) serves on \S+:(\d+)"
 
 
 class ProcessFailed(Exception):
-    """The process did not do what it was started for; the text ends with its log."""
+    """The process did not start or stop as expected; the text ends with its log."""
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now, and that no outgoing connection will be given."""
+    """Return a free loopback port below the ephemeral range; raise OSError if none is found."""
     for _ in range(FREE_PORT_TRIES):
         port = random.SystemRandom().choice(FREE_PORTS)
         with socket.socket() as probe:
@@ -47,7 +47,7 @@ def free_port() -> int:
 
 
 class NodeProcess:
-    """One node; the same port and data directory across restarts."""
+    """One node process that keeps its port and data directory across restarts."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class NodeProcess:
         directory: Path | str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Data and log lie in `directory`, a temporary one unless given."""
+        """Prepare a node with its data and log in `directory`, by default a temporary one."""
         self.settings = dict(settings or {})
         self._environment = dict(environment or {})
         self._temporary = tempfile.TemporaryDirectory(prefix="headrace-") if directory is None else None
@@ -102,7 +102,7 @@ class NodeProcess:
         return [sys.executable, "-m", "headrace", "serve", *options]
 
     def start(self, timeout_s: float = START_S_MAX) -> NodeProcess:
-        """Returns when the node says that it serves; ProcessFailed if it ends or stays silent."""
+        """Start the node and return when it announces its address; raise ProcessFailed if it exits or times out."""
         assert not self.is_running, "it is running already"
         self._directory.mkdir(parents=True, exist_ok=True)
         with self.log_file.open("ab") as log:
@@ -142,14 +142,17 @@ class NodeProcess:
         return line
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL and wait until the process has exited."""
         if self._process is not None:
-            self._process.kill()  # does nothing if it is gone already: the pid is ours until it was waited for
+            self._process.kill()  # safe after an exit: the pid is not reused before `wait`
             self._process.wait(STOP_S_MAX)
             self._forget()
 
     def terminate(self, timeout_s: float = STOP_S_MAX) -> int:
-        """SIGTERM; the exit code, 0 after a clean stop. ProcessFailed (and SIGKILL) if it does not end in time."""
+        """Send SIGTERM and return the exit code, 0 after a clean stop.
+
+        If the process does not exit in time, kill it and raise ProcessFailed.
+        """
         process = self.process
         process.terminate()
         try:
@@ -166,7 +169,7 @@ class NodeProcess:
         return self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: the process is there, but nothing moves."""
+        """Send SIGSTOP: the process stays alive but does nothing."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -182,7 +185,7 @@ class NodeProcess:
             self._process.stdout.close()
         self._process = None
 
-    # --- watching
+    # --- observation
 
     def log_text(self) -> str:
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
@@ -191,13 +194,13 @@ class NodeProcess:
         return self.log_text()[-LOG_SHOWN_CHARACTERS:]
 
     def rss_bytes(self) -> int:
-        """Resident memory now (needs psutil)."""
+        """Return the resident memory (needs psutil)."""
         import psutil
 
         return int(psutil.Process(self.pid).memory_info().rss)
 
     def cpu_seconds(self) -> float:
-        """User and system time since its start (needs psutil)."""
+        """Return the user and system time since the start (needs psutil)."""
         import psutil
 
         times = psutil.Process(self.pid).cpu_times()

@@ -1,6 +1,7 @@
-"""Spark's own Kafka connector beside us, for comparison: its jars from Maven Central, for `spark.jars`.
+"""Spark's own Kafka connector, for comparison: its jars from Maven Central, for `spark.jars`.
 
-What Maven Central has of it is no complete set of one version; these read and write, batch and streaming, under PySpark 4.2 and 4.3.
+Maven Central has no complete set of one version. These versions together read and write, batch and streaming, under PySpark 4.2 and
+4.3.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _folder() -> Path:
 
 @cache
 def connector_missing() -> str | None:
-    """None if the jars are there (fetched now, if this is the first time); else the reason why not."""
+    """Return None if the jars are present, fetching them on first use; otherwise return the reason."""
     return fetched(f"Spark's Kafka connector {VERSION}", _folder(), _ARTIFACTS, alone=True)
 
 

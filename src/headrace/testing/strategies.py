@@ -29,7 +29,7 @@ _WIRE_VALUES: dict[str, st.SearchStrategy[Any]] = {
     "uint32": st.integers(0, 2**32 - 1),
     "float64": st.floats(allow_nan=False),
     "uuid": st.binary(min_size=16, max_size=16) | st.just(ZERO_UUID),
-    # the long ones need a length of two bytes in compact form
+    # the long alternatives need a two-byte length in compact form
     "string": st.text(max_size=5) | st.just("\N{GREEK SMALL LETTER OMEGA}" * 80),
     "bytes": st.binary(max_size=5) | st.just(bytes(range(200))),
     "records": st.binary(max_size=5) | st.just(bytes(range(200))),
@@ -38,7 +38,7 @@ _WIRE_VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 @cache
 def every_message() -> tuple[type[Struct], ...]:
-    """All declared messages: requests, responses, headers, embedded and stored ones."""
+    """Return all declared messages: requests, responses, headers, embedded and stored messages."""
     found: dict[str, type[Struct]] = {}
     for module in pkgutil.walk_packages(message_package.__path__, message_package.__name__ + "."):
         for value in vars(importlib.import_module(module.name)).values():
@@ -58,7 +58,7 @@ def wire_values(field: ResolvedField) -> st.SearchStrategy[Any]:
 
 @cache
 def messages(message: type[M], version: int, leaves: Leaves = wire_values) -> st.SearchStrategy[M]:
-    """Messages that this version can carry: fields of other versions stay at their defaults."""
+    """Return a strategy for messages that this version can carry; fields of other versions keep their defaults."""
     given = {field.name: _values(field, version, leaves) for field in fields_of(message) if version in field.versions}
     return st.builds(message, **given)
 

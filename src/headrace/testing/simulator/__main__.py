@@ -1,4 +1,4 @@
-"""`python -m headrace.testing.simulator`: play one seed, or many, on the product as it is or with a mutation."""
+"""Run the simulator with one seed or many, on the product as it is or with a mutation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulated operator: creates topics, writes a little into them, deletes them, and takes the same names again."""
+"""A simulated operator that creates topics, writes a little to them, deletes them, and reuses their names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ READS, READ_WAIT_MS, READ_BYTES = 8, 5, 100_000
 
 
 async def create_topic(client: Client, topic: str, partitions: int, options: dict[str, str]) -> str | None:
-    """The id, once; None if nobody knows or it was refused. LOST and KafkaError go to the history and not further."""
+    """Create a topic and return its id; return None if it was refused or the outcome is unknown.
+
+    Errors, lost connections included, are recorded in the history and not raised.
+    """
     configs = [CreateTopicsRequest.CreatableTopicConfig(name=name, value=value) for name, value in options.items()]
     wanted = CreateTopicsRequest.CreatableTopic(
         name=topic, num_partitions=partitions, replication_factor=1, configs=configs
@@ -35,7 +38,7 @@ async def create_topic(client: Client, topic: str, partitions: int, options: dic
     if code is ErrorCode.NONE:
         client.history.ok(call, id=made.topic_id.hex())
         return made.topic_id.hex()
-    # A retriable code may come from a controller that had already written.
+    # A controller may return a retriable code after it has written the topic.
     end = client.history.info if code in RETRIABLE else client.history.fail
     end(call, error=code.name)
     return None
@@ -67,7 +70,7 @@ class Operator(Client):
         await producer.run()
 
     async def _read(self, topic: str) -> None:
-        """Somebody still reads while the topic goes; he may be told anything but wrong records."""
+        """Read while the topic is deleted: any error is allowed, but no corrupt records."""
         reader = Reader(f"{self.name}-reader", self.world, self.chance, topic, PARTITIONS_MAX)
         try:
             partitions = await reader.cluster.partitions(topic)

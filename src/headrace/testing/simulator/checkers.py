@@ -1,4 +1,4 @@
-"""What the simulator knows beyond the history: checksums that did not fit, times of records, and the reading of everything at the end."""
+"""Checks beyond those of `history` (corrupt batches, denied topics, missing records, timestamps) and the final read."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name, ErrorCode.UNKNOWN_TOPIC_ID
 
 
 class Unreadable(Exception):
-    """The fresh client could not read everything."""
+    """The final reader could not read everything."""
 
 
 class FinalReader(Reader):
-    """A client that comes when all is over, and reads everything there is."""
+    """A new client that reads everything at the end."""
 
     async def read_everything(self) -> FinalRead:
         metadata = await self.until_it_works(lambda: self.cluster.refresh(None))
@@ -52,7 +52,7 @@ class FinalReader(Reader):
                 connection = await self.leader(partition)
                 (data,) = await self.fetch(connection, {partition.partition: position}, 0, FINAL_FETCH_BYTES)
                 if data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                    continue  # its log was just exchanged for the copy in another directory
+                    continue  # its log was just replaced by the copy in another directory
                 if data.error_code != ErrorCode.NONE:
                     raise Unreadable(f"{partition} at {position}: {ErrorCode(data.error_code).name}")
                 read = read_batches(data.records or b"")  # type: ignore[arg-type]
@@ -85,7 +85,10 @@ def _corrupt(history: History) -> Iterator[Anomaly]:
 
 
 def _denied(history: History) -> Iterator[Anomaly]:
-    """A node answers nobody before it knows its metadata: a topic that was created and never deleted is known for ever."""
+    """Yield an anomaly where a topic that was created and not deleted is reported as unknown.
+
+    A node must not respond before it has loaded its metadata.
+    """
     created: set[str] = set()
     for event in history.events:
         begun = history.events[event.call]
@@ -98,7 +101,7 @@ def _denied(history: History) -> Iterator[Anomaly]:
 
 
 def _nothing_there(history: History) -> Iterator[Anomaly]:
-    """A position below the end, and yet no record there; a power loss in between excuses it."""
+    """Yield an anomaly where no record was found below the log end, unless the power was lost in between."""
     asked: dict[Any, int] = {}
     power_losses = 0
     for event in history.events:
@@ -111,7 +114,7 @@ def _nothing_there(history: History) -> Iterator[Anomaly]:
 
 
 def _times(history: History, final_read: FinalRead, world: World) -> Iterator[Anomaly]:
-    """Offsets by timestamp, as far as the log is still the one that was asked."""
+    """Yield an anomaly for each wrong offset by timestamp; only calls of the last era can be checked."""
     calls, last_era = calls_of(history)
     for call in calls:
         if not call.is_ok or call.begun.operation != "offset_for_time" or call.era != last_era:
@@ -119,7 +122,7 @@ def _times(history: History, final_read: FinalRead, world: World) -> Iterator[An
         times = [world.timestamps.get(value, -1) for _, value in final_read.records.get(call.place, [])]
         wanted, offset, found = call["timestamp"], call["offset"], call["found_timestamp"]
         if offset < 0 or offset >= len(times):
-            continue  # nothing fits, or a loss that the history tells
+            continue  # no record matches, or a loss that the history checker reports
         if times[offset] != found:
             yield Anomaly("wrong time", f"{call.place} offset {offset} has {times[offset]}, the answer was {found}")
         elif wanted == MAX_TIMESTAMP:

@@ -1,4 +1,4 @@
-"""Simulated members of classic groups: they join, sync and beat, and give up everything whenever the group rebalances (eagerly)."""
+"""Simulated members of classic groups: they join, sync and send heartbeats, and rebalance eagerly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Assignment = SyncGroupRequest.SyncGroupRequestAssignment
 
 
 def assign_ranges(subscriptions: dict[str, list[str]], topics: dict[str, int]) -> dict[str, list[Place]]:
-    """Each topic in even pieces to those that want it."""
+    """Divide each topic evenly among the members that subscribe to it."""
     assigned: dict[str, list[Place]] = {member: [] for member in subscriptions}
     for topic, count in sorted(topics.items()):
         wanting = sorted(member for member, wanted in subscriptions.items() if topic in wanted)
@@ -111,7 +111,7 @@ class ClassicMember(GroupMember):
             protocol_type=PROTOCOL_TYPE,
             protocols=[JoinGroupRequest.JoinGroupRequestProtocol(PROTOCOL, PREFIX + bytes(subscription))],
         )
-        # A member that does not come costs all others the whole time of a rebalance, twice if it came to its join and no further.
+        # A missing member delays all others by the whole rebalance timeout, twice if it joins but does not sync.
         patience_s = self.group.rebalance_ms / 1000 * 2 + INITIAL_DELAY_S_MAX + REQUEST_TIMEOUT_S
         answer: JoinGroupResponse = await self.ask(request, self._version, patience_s)
         code = ErrorCode(answer.error_code)
@@ -143,7 +143,7 @@ class ClassicMember(GroupMember):
             return
         self.prolong(sent)
         if self.is_late:
-            return  # it took so long that the coordinator may have given us up: join again
+            return  # it took so long that the coordinator may have removed the member: join again
         self.generation, self._joined_topics = joined.generation_id, topics
         assigned = codec(ConsumerProtocolAssignment, EMBEDDED_VERSION).decode(bytes(answer.assignment), len(PREFIX))
         places = [(one.topic, index) for one in assigned.assigned_partitions for index in one.partitions]

@@ -1,4 +1,4 @@
-"""What all simulated clients share: a name, a cluster, a history to write, records whose values prove themselves."""
+"""Base class of simulated clients: a name, a cluster, a history to write, and records with self-verifying values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 REQUEST_TIMEOUT_S = 1.5
 BACKOFF_S = 0.15
-# Nobody knows whether the request was carried out.
+# Errors after which it is unknown whether the request was carried out.
 LOST = (Disconnected, TimeoutError)
 
 
@@ -36,25 +36,25 @@ class Read(NamedTuple):
 
 
 class World(Struct):
-    """What the clients of one run have in common."""
+    """State shared by all clients of one run."""
 
     loop: SimulatedLoop
     clock: Clock
     history: History
     bootstrap: tuple[str, int]
-    timestamps: dict[str, int] = field(default_factory=dict)  # of every value that was sent
+    timestamps: dict[str, int] = field(default_factory=dict)  # timestamps in ms of all values that were sent
     stopping: bool = False
-    keyed: bool = False  # every record has a key of its own
+    keyed: bool = False  # every record has a unique key
 
 
 def encode_value(name: str, size: int) -> bytes:
-    """The name, and a filling that follows from it: a reader can tell every flipped or missing byte."""
+    """Return the name and `size` bytes derived from it, so that a reader detects every flipped or missing byte."""
     head = f"{name}:{size}:".encode()
     return head + (head * (size // len(head) + 1))[:size]
 
 
 def decode_value(value: bytes | None) -> str:
-    """The name; for anything that `encode_value` never made, a text that no producer has sent."""
+    """Return the name, or a text that no producer sends if `encode_value` did not make this value."""
     parts = (value or b"").split(b":", 2)
     if len(parts) == 3 and parts[1].isdigit():
         name = parts[0].decode(errors="replace")
@@ -64,7 +64,7 @@ def decode_value(value: bytes | None) -> str:
 
 
 def read_batches(data: Buffer) -> list[Read]:
-    """CorruptBatch if a checksum or a structure is wrong; a partial batch at the end is passed over."""
+    """Decode all records but a partial batch at the end; raise CorruptBatch if a checksum or the structure is wrong."""
     view = memoryview(data)
     return [
         Read(record.offset, decode_value(record.value), record.timestamp)
@@ -88,11 +88,11 @@ class Client:
         await self.cluster.close()
 
     async def leader(self, partition: TopicPartition) -> Connection:
-        """Disconnected, TimeoutError or a retriable KafkaError while there is none."""
+        """Return a connection to the leader; raise Disconnected, TimeoutError or a retriable KafkaError without one."""
         return await self.cluster.leader(partition)
 
     async def until_it_works(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """For what may be done again without harm."""
+        """Retry an idempotent `attempt` until it succeeds; raise a KafkaError that is not retriable."""
         while True:
             try:
                 return await attempt()

@@ -1,4 +1,4 @@
-"""Simulated members of consumer groups (KIP-848): they beat, let go of what they must when they are ready to, and only then say so."""
+"""Simulated members of consumer groups (KIP-848): they send heartbeats and confirm revocations after a delay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.testing.simulator.group_offsets import PASSING, Group, Place
 JOINING, LEAVING, LEAVING_TO_RETURN = 0, -1, -2
 REVOKING_S = 0.4
 FULL_SHARE = 0.15
-STUBBORN_SHARE = 0.05  # of members that let go of nothing before the coordinator has lost patience
+STUBBORN_SHARE = 0.05  # share of revocations that may exceed the rebalance timeout
 BEGIN_AGAIN = frozenset(
     {
         ErrorCode.FENCED_MEMBER_EPOCH,
@@ -42,9 +42,9 @@ class ConsumerMember(GroupMember):
     def _join_next(self) -> None:
         self.generation = JOINING
         self._target: dict[Place, None] = {}
-        self._told: list[Place] | None = None  # what the coordinator has heard of what we own
+        self._told: list[Place] | None = None  # owned partitions in the last successful heartbeat
         self._told_topics: list[str] | None = None
-        self._is_sure = False  # that no answer was lost since the last one
+        self._is_sure = False  # the last heartbeat got a successful response
         self._revoke_at = 0.0
 
     @property
@@ -108,7 +108,7 @@ class ConsumerMember(GroupMember):
             self._revoke_at = 0.0
             self.prolong(sent)
         elif not self._revoke_at:
-            # The coordinator's patience has begun at a moment after the last answer that proved us well: nothing is prolonged.
+            # Do not prolong: the coordinator's rebalance timeout already runs, since some time after the last `prolong`.
             stubborn = not self.group.quiet and self.chance.random() < STUBBORN_SHARE
             longest = self.group.rebalance_ms / 1000 * 2 if stubborn else REVOKING_S
             self._revoke_at = self.world.loop.now + self.chance.random() * longest
@@ -137,7 +137,7 @@ class ConsumerMember(GroupMember):
         try:
             answer: ConsumerGroupHeartbeatResponse = await self.ask(request, self._version)
         except LOST:
-            return  # it goes, whatever the coordinator knows
+            return  # the member leaves even if the coordinator does not know it
         code = ErrorCode(answer.error_code)
         if code is not ErrorCode.NONE and code not in PASSING | BEGIN_AGAIN:
             self.unexpected("leave", code)

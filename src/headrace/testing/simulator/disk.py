@@ -1,8 +1,8 @@
-"""A machine's disk in memory, behind the Files port: what was written is in the page cache, what was synced is on the disk.
+"""An in-memory disk behind the Files port: written data is in the page cache, synced data is on the disk.
 
-A process that dies loses nothing that it wrote. A power loss keeps, of each file, what was synced, and of the rest a part that the
-seed chooses, torn at any byte, perhaps with zeros or garbage behind it or a hole in it; of each directory, the names that were
-synced and a part of the later changes, in their order. `faults` makes any call fail, `capacity` makes the disk full.
+A process that dies loses nothing that it wrote. A power loss keeps the synced part of each file, and a part of the rest that the seed
+chooses: cut at any byte, perhaps followed by zeros or garbage, perhaps with a hole. Of each directory it keeps the synced names and the
+first few later changes. `fault` makes any call fail, `capacity` makes the disk full.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from random import Random
 from headrace.storage.files import Buffer, ShortWrite
 
 SECTOR_BYTES = 512
-UNCACHED_SHARE = 0.05  # of cached reads that find the page gone
+UNCACHED_SHARE = 0.05  # share of cached reads that miss the page cache
 TORN_SHARE = 0.5
 HOLE_SHARE = 0.15
 
@@ -24,16 +24,16 @@ Fault = Callable[[str, str], OSError | None]
 
 
 class _Contents:
-    """A file without its names."""
+    """The contents of a file, independent of its names."""
 
     __slots__ = ("changed_from", "data", "durable", "forgotten", "modified_ms")
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.durable = b""
-        self.changed_from: int | None = None  # the lowest byte changed since the last sync
+        self.changed_from: int | None = None  # index of the lowest byte changed since the last sync
         self.modified_ms = 0
-        self.forgotten = False  # a sync failed: the kernel holds the pages for clean, no later sync writes them
+        self.forgotten = False  # a sync failed: the kernel has marked the pages clean, and no later sync writes them
 
     def write(self, position: int, data: Buffer) -> None:
         self._change(min(position, len(self.data)))
@@ -62,7 +62,7 @@ class _Contents:
 
     def _survivors(self, changed_from: int, chance: Random) -> bytes:
         if changed_from < len(self.durable) and (self.forgotten or chance.random() < 0.5):
-            return self.durable  # not even the truncation got there
+            return self.durable  # not even the truncation reached the disk
         kept, tail = self.data[:changed_from], self.data[changed_from:]
         cut = 0 if self.forgotten else chance.randint(0, len(tail))
         kept += tail[:cut]
@@ -77,7 +77,7 @@ class _Contents:
         return bytes(kept)
 
 
-SPACE_BYTES = 1 << 40  # what a disk without a capacity says of itself
+SPACE_BYTES = 1 << 40  # reported size of a disk without a capacity
 
 
 class _Directory:
@@ -86,7 +86,7 @@ class _Directory:
     def __init__(self) -> None:
         self.entries: dict[str, _Contents | _Directory] = {}
         self.durable: dict[str, _Contents | _Directory] = {}
-        self.pending: list[dict[str, _Contents | _Directory | None]] = []  # since the last sync; None: the name is gone
+        self.pending: list[dict[str, _Contents | _Directory | None]] = []  # unsynced changes; None removes a name
 
     def change(self, changes: dict[str, _Contents | _Directory | None]) -> None:
         self.pending.append(changes)
@@ -97,7 +97,7 @@ class _Directory:
         self.pending.clear()
 
     def keep(self, kept: Container[int]) -> None:
-        """Of what is pending, that which got to the disk."""
+        """Apply only the pending changes whose index is in `kept`; drop the others."""
         for number, changes in enumerate(self.pending):
             if number in kept:
                 _change(self.durable, changes)
@@ -119,7 +119,7 @@ def _change(entries: dict[str, _Contents | _Directory], changes: dict[str, _Cont
 
 
 class SimulatedFile:
-    """An open file of one run of the machine's process; afterwards it is as useless as the process."""
+    """An open file of one run of the machine's process; using it after the process has died is an AssertionError."""
 
     __slots__ = ("_closed", "_contents", "_files", "_run", "_size", "path")
 
@@ -197,17 +197,17 @@ class SimulatedFiles:
         self._chance = chance
         self._trace = trace
         self._root = _Directory()
-        self._locks: dict[str, int] = {}  # path, and the run that holds it
+        self._locks: dict[str, int] = {}  # the run that holds each locked path
         self.run = 0
         self.capacity: int | None = None
         self.fault: Fault | None = None
         self.uncached_share = UNCACHED_SHARE
-        self.now_ms: Callable[[], int] = lambda: 0  # of the machine; files carry the time of their last change
+        self.now_ms: Callable[[], int] = lambda: 0  # clock of the machine, for modification times
 
     # --- faults
 
     def process_crash(self) -> None:
-        """The process is gone: its files are closed and its locks released. What it wrote is there."""
+        """Close the files and release the locks of the dead process; keep what it wrote."""
         self.run += 1
         self._locks.clear()
 
@@ -216,17 +216,19 @@ class SimulatedFiles:
         self._root.lose_power(self._chance)
 
     def unsynced_names(self, path: str) -> int:
-        """How many changes of names in a directory no sync has covered."""
+        """Return the number of name changes in a directory since its last sync."""
         return len(self._directory(path).pending)
 
     def lose_names(self, path: str, kept: Container[int]) -> None:
-        """A power loss that spares all contents: of those changes only the numbers in `kept` got to the disk. `power_loss` keeps them
-        in their order; no file system has promised to."""
+        """Lose power without losing contents: of the unsynced name changes, keep only those whose index is in `kept`.
+
+        `power_loss` always keeps the first ones, which no file system guarantees.
+        """
         self.process_crash()
         self._directory(path).keep(kept)
 
     def flip_bit(self, path: str, position: int, bit: int) -> None:
-        """On the disk itself, so that every later read sees it."""
+        """Flip a bit on the disk itself, so that every later read sees it."""
         contents = self._contents(path)
         contents.data[position] ^= 1 << bit
         if position < len(contents.durable):
@@ -238,7 +240,7 @@ class SimulatedFiles:
         return sum(len(contents.data) for _, contents in self.walk())
 
     def walk(self) -> Iterator[tuple[str, _Contents]]:
-        """All files, by path."""
+        """Yield all files with their paths."""
         waiting: list[tuple[str, _Directory]] = [("", self._root)]
         while waiting:
             prefix, directory = waiting.pop()
@@ -297,7 +299,7 @@ class SimulatedFiles:
             directory = found
 
     def rename(self, source: str, target: str) -> None:
-        """Atomic within a directory; between two, a power loss may leave both names or none."""
+        """Rename atomically within a directory; between two, a power loss may leave both names or none."""
         old_parent, old_name = self._parent(source)
         new_parent, new_name = self._parent(target)
         moved = old_parent.entries.get(old_name)

@@ -1,7 +1,7 @@
-"""Simulated producers that end a transaction before the markers of the last one are written, and that nobody may fence.
+"""Simulated producers that end a transaction before the markers of the previous one are written.
 
-A coordinator answers EndTxn once the end is decided and only then has the markers written. The producer goes on with its next epoch
-meanwhile, or with its next producer id: it must be asked to come back, not be refused for good.
+A coordinator responds to EndTxn once the end is decided, and writes the markers afterwards. If the producer continues in the meantime
+with its next epoch or its next producer id, the error must be retriable; the producer must never be fenced.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ EMPTY_SHARE, PAUSE_SHARE = 0.4, 0.2
 
 
 class EagerProducer(EpochProducer):
-    """The only user of its transactional id, with a timeout that never passes: whoever fences it is wrong."""
+    """The only user of its transactional id, with a timeout that never expires: fencing it is an error."""
 
-    has_ghosts = False  # a late copy of its own InitProducerId would fence it, and rightly
+    has_ghosts = False  # a late copy of its own InitProducerId would rightly fence it
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class EagerProducer(EpochProducer):
     ) -> None:
         super().__init__(name, world, chance, identity, topic, partitions, transactions)
         self._timeout_ms = TIMEOUT_MS
-        self.may_expire = False  # the coordinator may forget the transactional id while it is not used
+        self.may_expire = False  # the coordinator may expire the transactional id while it is unused
 
     def may_die(self) -> None:
         return
@@ -57,7 +57,7 @@ class EagerProducer(EpochProducer):
         await self.close()
 
     async def _init_undisturbed(self) -> None:
-        """Initialize until no earlier InitProducerId of this producer can still be on its way."""
+        """Initialize until no earlier InitProducerId of this producer can still arrive."""
         while True:
             self.is_lost = False
             await self._begin_anew()

@@ -1,7 +1,7 @@
-"""What goes wrong, and when: a schedule that follows from the seed.
+"""The schedule of faults, drawn from the seed.
 
-Seeds without a power loss hold the node to its full word: nothing acknowledged is lost. Seeds with one take unsynced tails away, so
-they leave failing disks out: after a failed fsync nobody can say what a power loss may take.
+In seeds without a power loss, nothing that was acknowledged may be lost. A power loss removes unsynced tails, so seeds with one have no
+failing disks: after a failed fsync, it is undefined what a power loss may remove.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.testing.simulator.machine import SECOND_DATA, Machine
 from headrace.testing.simulator.network import LATENCY_S, Network
 
 FAULTS_MAX = 7
-CALM_S_MAX = 0.9  # between two faults
+CALM_S_MAX = 0.9  # maximum pause between two faults, applied once or twice
 CHECK_S = 0.02
 SLOW_LATENCY_S, SLOW_BEFORE_KILL_S = 0.02, 0.15
 DISK_ROOM_MAX = 6_000
@@ -52,14 +52,14 @@ class Faults:
             await getattr(self, f"_{kind}")()
 
     async def _calm(self) -> None:
-        """Mostly until the node is up again; now and then the next fault meets a node that is starting."""
+        """Pause, mostly until the node is up again; sometimes the next fault hits a node that is still starting."""
         await asyncio.sleep(self._chance.random() * CALM_S_MAX)
         if self._chance.random() < 0.8:
             await self._machine.until_up()
             await asyncio.sleep(self._chance.random() * CALM_S_MAX)
 
     async def heal(self) -> None:
-        """From here on all is well, so everything has to come to an end."""
+        """End all faults, so that everything must finish from now on."""
         self._network.heal()
         self._machine.files.capacity = None
         self._machine.files.fault = None
@@ -78,7 +78,7 @@ class Faults:
     # --- the process
 
     async def _kill(self) -> None:
-        """Half of the time after a moment in which answers are slow: then much is written that nobody was told of."""
+        """Kill the node, half of the time after slowing responses, so that more writes are not yet acknowledged."""
         if self._chance.random() < 0.5:
             self._network.latency_s = SLOW_LATENCY_S
             await asyncio.sleep(self._chance.random() * SLOW_BEFORE_KILL_S)
@@ -89,7 +89,7 @@ class Faults:
         await self._machine.kill_softly()
 
     async def _kill_twice(self) -> None:
-        """The second time in the middle of what the first one made necessary."""
+        """Kill the node again while it recovers from the first kill."""
         self._machine.kill()
         boots = self._machine.boots
         await self._machine.until(lambda: self._machine.boots > boots)
@@ -108,7 +108,7 @@ class Faults:
         self._machine.lose_power()
 
     async def _power_loss_after_stop(self) -> None:
-        """A clean stop promises that everything is on the disk."""
+        """Lose power after a clean stop, which guarantees that everything is on disk."""
         await self._machine.stop()
         self._machine.lose_power()
 
@@ -145,11 +145,11 @@ class Faults:
         await self._trouble(("read",), 0.2)
 
     async def _dir_error(self) -> None:
-        """One of two disks refuses writes: the node has to live on with the other."""
+        """Fail all writes on one of two disks; the node must continue with the other."""
         await self._trouble(("append", "sync", "sync_dir", "create", "make_dir", "rename"), 1.0, SECOND_DATA)
 
     async def _dir_gone(self) -> None:
-        """One of two disks is not there when the node starts."""
+        """Start the node without one of its two disks, then restore the disk."""
         await self._machine.stop()
         self._machine.kill()
         self._machine.excuse(True)
@@ -173,13 +173,13 @@ class Faults:
         self._machine.excuse(True)
         self._machine.files.fault = refuse
         if self._chance.random() < 0.3:
-            self._machine.kill()  # so that the node meets it when it starts
+            self._machine.kill()  # so that the node starts on a failing disk
         await asyncio.sleep(0.2 + self._chance.random())
         self._machine.files.fault = None
         await self._restart_after_trouble()
 
     async def _restart_after_trouble(self) -> None:
-        """A partition whose disk failed is offline until somebody looks at the machine."""
+        """Restart the node if partitions are offline, because only that brings them back; else half of the time."""
         await self._machine.until_up()
         if self._machine.offline() or self._chance.random() < 0.5:
             if self._chance.random() < 0.5:
@@ -190,7 +190,7 @@ class Faults:
         self._machine.excuse(False)
 
     async def _flip(self) -> None:
-        """One bit of a file that can be built again, while the node is down."""
+        """Flip one bit of a file that can be rebuilt, while the node is down."""
         if self._chance.random() < 0.5:
             await self._machine.stop()
         else:

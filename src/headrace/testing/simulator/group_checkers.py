@@ -1,8 +1,8 @@
-"""What no correct coordinator of groups could have let happen, told by the histories of the members.
+"""A checker for groups: reports what a correct coordinator could not have let happen, by the histories of the members.
 
-A partition has one claim at a time; the assignments of one generation are disjoint; a commit that was acknowledged is seen by every read
-that begins later, unless another commit has replaced it; one that was refused is never seen. A power loss that takes acknowledged commits
-away (`__consumer_offsets` is not synced before answers go) opens an era: claims of before count no more, and reads may find any older
+A partition has one claim at a time. The assignments of one generation are disjoint. An acknowledged commit is seen by every read that
+begins later, unless another commit has replaced it; a refused commit is never seen. A power loss that may remove acknowledged commits
+(`__consumer_offsets` is not synced before responses) begins a new era: earlier claims no longer count, and reads may find any older
 commit, but always the same one.
 """
 
@@ -17,7 +17,7 @@ from headrace.testing.history import POWER_LOSS, Anomaly, Event, History, Kind
 from headrace.testing.simulator.group_members import GIVE, HOLD, TAKE
 from headrace.testing.simulator.group_offsets import UNANSWERED, UNEXPECTED, Place
 
-NOTHING = -1  # what a read tells of a partition without a commit
+NOTHING = -1  # result of a read for a partition without a commit
 NEVER = 2**62
 
 
@@ -31,13 +31,13 @@ def _told(history: History) -> Iterator[Anomaly]:
             yield Anomaly(event.operation, f"at {event.time:.3f}: {event.value}")
 
 
-# --- who owns what
+# --- claims
 
 
 class _Claims(Struct):
-    holders: dict[tuple[str, Place], dict[str, float]] = field(default_factory=dict)  # until when
+    holders: dict[tuple[str, Place], dict[str, float]] = field(default_factory=dict)  # end of each member's claim
     generations: dict[tuple[str, int], dict[Place, str]] = field(default_factory=dict)
-    newest: dict[tuple[str, str], int] = field(default_factory=dict)  # by group and identity
+    newest: dict[tuple[str, str], int] = field(default_factory=dict)  # last generation by group and identity
 
 
 def _claims(history: History, is_flushed: bool) -> Iterator[Anomaly]:
@@ -87,17 +87,17 @@ def _taken_in_generation(claims: _Claims, event: Event) -> Iterator[Anomaly]:
             yield Anomaly("assigned twice", f"{place} in generation {generation} of {group}: {owner} and {identity}")
 
 
-# --- what was committed
+# --- commits
 
 
 class _Commit(Struct):
     offset: int
     member: str
     era: int
-    begun: int  # events by number
-    usurper: str | None  # who had taken the partition when it was sent, without our having given it up
-    ended: int = NEVER  # from here on it certainly is not still on its way
-    seen: int = NEVER  # from here on it certainly was done
+    begun: int  # number of the event that invoked it
+    usurper: str | None  # the member that had taken the partition when the commit was sent, if it was another
+    ended: int = NEVER  # number of the event after which it certainly no longer arrives
+    seen: int = NEVER  # number of the event after which it certainly was done
     acknowledged: bool = False
     refused: bool = False
 
@@ -111,7 +111,7 @@ class _Read(Struct):
 
 
 class _Place(Struct):
-    taker: str | None = None  # the last one; None after a power loss that nobody answers for
+    taker: str | None = None  # the last member that took it; None after a power loss that begins a new era
     commits: dict[int, _Commit] = field(default_factory=dict)  # by offset
     reads: list[_Read] = field(default_factory=list)
 
@@ -124,7 +124,7 @@ def _commits(history: History, is_flushed: bool) -> Iterator[Anomaly]:
                     "commit of a former owner",
                     f"{place} of {group}: {commit.offset} of {commit.member}, which {commit.usurper} had taken",
                 )
-        kept: dict[int, int] = {}  # era → what it found of earlier ones
+        kept: dict[int, int] = {}  # the offset of an earlier era that each era's reads found
         for read in known.reads:
             where = f"{place} of {group}: {read.who} read {read.offset} (event {read.ended})"
             if text := _judge(known, read, kept):
@@ -133,7 +133,7 @@ def _commits(history: History, is_flushed: bool) -> Iterator[Anomaly]:
 
 def _gather(history: History, is_flushed: bool) -> dict[tuple[str, Place], _Place]:
     places: dict[tuple[str, Place], _Place] = {}
-    eras: list[int] = []  # at each event
+    eras: list[int] = []  # era of each event
     era = 0
     for event in history.events:
         if event.operation == POWER_LOSS and not is_flushed:
@@ -156,7 +156,7 @@ def _gather(history: History, is_flushed: bool) -> dict[tuple[str, Place], _Plac
                 if (commit := known.commits.get(offset)) is not None:
                     commit.seen = min(commit.seen, event.number)
         elif event.operation == TAKE:
-            # Whoever had it before was given up by the coordinator, and with it whatever it still had on the way.
+            # The coordinator has removed the previous owner, so its commits in flight can no longer take effect.
             for place in event.value["places"]:
                 known = places.setdefault((event.value["group"], place), _Place())
                 known.taker = event.value["member"]

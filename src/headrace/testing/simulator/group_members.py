@@ -1,8 +1,8 @@
-"""What members of both kinds of groups share: a life with many deaths, and claims to partitions.
+"""Base class of simulated group members of both protocols: restarts, claims to partitions, and offset commits.
 
-A member claims a partition from the moment it acts on an assignment until it gives it up, and no longer than `until`: by then the
-coordinator may have given up the member, which it cannot know. `until` is counted from when it sent the last request whose answer proves
-that all was well, so it is never after the coordinator's own.
+A member claims a partition from the moment it acts on an assignment until it gives the partition up, and no longer than `until`: after
+that the coordinator may have removed the member without its knowledge. `until` is counted from when the member sent the last request
+whose response proves that it was still in the group, so it is never later than the coordinator's own deadline.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from headrace.testing.simulator.group_offsets import BY_ID_VERSION_MIN, Group, G
 
 TAKE, HOLD, GIVE = "take", "hold", "give"
 
-CLOCK_S = 0.01  # that the coordinator's clock may be ahead: it counts milliseconds
+CLOCK_S = 0.01  # seconds by which the coordinator's clock may be ahead, because it counts milliseconds
 PACE_S = 0.12
-# What a member does besides its duty, and how often.
+# Probability of each extra action per step.
 COMMIT_SHARE, FETCH_SHARE = 0.5, 0.25
 DEATH_SHARE, LEAVING_SHARE, SLEEP_SHARE, RESUBSCRIBE_SHARE = 0.012, 0.012, 0.012, 0.02
 
 
 class GroupMember(GroupClient, ABC):
-    """`run` is a life with many deaths; a kind of member says how it beats, and how it leaves."""
+    """A member that dies, leaves, sleeps and resubscribes at random; subclasses implement one group protocol."""
 
     commit_versions: tuple[int, ...] = (9, BY_ID_VERSION_MIN)
 
@@ -41,20 +41,20 @@ class GroupMember(GroupClient, ABC):
         self.fetch_version = chance.choice((7, 8, 9, 10))
         self.fetches_stable = chance.random() < 0.5
 
-    # --- as kinds of members have it
+    # --- implemented by each protocol
 
     @abstractmethod
     async def beat(self) -> None:
-        """One step: whatever the protocol asks for next. LOST and KafkaError as they come."""
+        """Do the next step of the protocol. LOST and KafkaError propagate."""
 
     @abstractmethod
     async def leave(self) -> None: ...
 
     @abstractmethod
     def begin_again(self) -> None:
-        """As a process that was just started: it knows nothing."""
+        """Reset the state to that of a process that has just started."""
 
-    # --- life
+    # --- lifecycle
 
     async def run(self) -> None:
         await self.until_it_works(self.learn_topics)
@@ -97,7 +97,7 @@ class GroupMember(GroupClient, ABC):
         elif (kind := kind - SLEEP_SHARE) < 0:
             await self.pause(session_s * 2)
             if self.owned and not self.is_working:
-                await self.commit(list(self.owned))  # it has not heard of anything that happened meanwhile
+                await self.commit(list(self.owned))  # it has not learned of any change in the meantime
         elif (kind := kind - RESUBSCRIBE_SHARE) < 0:
             self.topics = self._subscription()
 
@@ -115,14 +115,14 @@ class GroupMember(GroupClient, ABC):
         return self.world.loop.now >= self.until
 
     def prolong(self, sent: float) -> None:
-        """An answer to what was sent then says that all is well."""
+        """Extend the claims after a successful response to a request sent at `sent`."""
         allowed_s = min(self.group.session_ms, self.group.rebalance_ms) / 1000 - CLOCK_S
         self.until = max(self.until, sent + allowed_s)
         if self.owned:
             self.history.note(HOLD, member=self.process, group=self.group.name, until=self.until)
 
     def take(self, places: list[Place], generation: int | None = None) -> None:
-        """`generation` of a member that shares it with all others."""
+        """Claim partitions; `generation` is set if all members of the group share it."""
         new = [place for place in places if place not in self.owned]
         if not new and generation is None:
             return
@@ -146,7 +146,7 @@ class GroupMember(GroupClient, ABC):
     # --- offsets
 
     async def _work(self) -> None:
-        """Real consumers commit while they beat; so do these, half of the time."""
+        """Commit or fetch offsets at random; half of the time concurrently with heartbeats, as real consumers do."""
         if self._committing is not None and not self._committing.done():
             return
         places = [place for place in self.owned if self.chance.random() < 0.7]

@@ -1,4 +1,4 @@
-"""Whoever asks the coordinator of a group: finds it, commits offsets that only grow, and reads what was committed."""
+"""Base class of clients of a group coordinator: find it, commit offsets that only grow, and fetch committed offsets."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from headrace.testing.simulator.clients import LOST, REQUEST_TIMEOUT_S, Client, 
 
 UNEXPECTED, UNANSWERED = "unexpected", "unanswered"
 
-BY_ID_VERSION_MIN = 10  # of OffsetCommit and OffsetFetch
-MANY_GROUPS_VERSION_MIN = 8  # of OffsetFetch
-MEMBER_VERSION_MIN = 9  # of OffsetFetch
-# The coordinator is elsewhere, or not ready; what was asked may have been written nonetheless.
+BY_ID_VERSION_MIN = 10  # first version of OffsetCommit and OffsetFetch with topic ids
+MANY_GROUPS_VERSION_MIN = 8  # first version of OffsetFetch with several groups
+MEMBER_VERSION_MIN = 9  # first version of OffsetFetch with a member id and epoch
+# The coordinator has moved or is not ready; the request may have been written nonetheless.
 PASSING = frozenset(
     {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 )
-# A commit that comes from a member of another time, or too early.
+# A commit of a member with a stale generation, or one that is too early.
 REFUSALS = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
@@ -42,17 +42,17 @@ Place = tuple[str, int]
 
 
 class Group(Struct):
-    """What the members of one group agree on."""
+    """State shared by all members of one group."""
 
     name: str
-    topics: dict[str, int]  # and how many partitions they have
+    topics: dict[str, int]  # topics and their partition counts
     session_ms: int
     rebalance_ms: int
-    is_mixed: bool = False  # members of both kinds: whoever finds it empty begins it anew, with generation 1
+    is_mixed: bool = False  # has classic and consumer members: it restarts with generation 1 after it was empty
     next_offset: dict[Place, int] = field(default_factory=dict)  # no offset is committed twice
-    quiet: bool = False  # nobody comes, goes or changes any more
+    quiet: bool = False  # members no longer die, leave, sleep or resubscribe
     committing: bool = True
-    peace_from: float = float("inf")  # from here on every request has to be answered
+    peace_from: float = float("inf")  # simulated time from which every request must get a response
 
     def take_offset(self, place: Place) -> int:
         self.next_offset[place] = offset = self.next_offset.get(place, 0) + 1
@@ -65,7 +65,7 @@ class GroupClient(Client):
         self.group = group
         self.instance_id = instance_id
         self.member_id = ""
-        self.generation = -1  # or the member's epoch
+        self.generation = -1  # generation of a classic group, or member epoch
         self.lives = 1
         self.commit_version = self.fetch_version = BY_ID_VERSION_MIN
         self.fetches_stable = False
@@ -89,10 +89,10 @@ class GroupClient(Client):
     def unexpected(self, what: str, code: ErrorCode) -> None:
         self.history.note(UNEXPECTED, member=self.process, group=self.group.name, what=what, error=code.name)
 
-    # --- asking
+    # --- requests
 
     async def ask(self, request: Any, version: int | None = None, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
-        """Of the coordinator. Now and then the member hangs up before it is answered."""
+        """Send a request to the coordinator; sometimes close the connection before the response arrives."""
         connection = await asyncio.wait_for(self._coordinator(), REQUEST_TIMEOUT_S)
         sent = self.world.loop.now
         if version is None:
@@ -164,7 +164,7 @@ class GroupClient(Client):
                 self.unexpected("commit", code)
 
     async def fetch(self) -> bool:
-        """All that the group has committed; False if nobody told."""
+        """Record all committed offsets of the group in the history; return False if they could not be read."""
         version = self.fetch_version
         names = [(topic, list(range(count))) for topic, count in self.group.topics.items()]
         if version >= MANY_GROUPS_VERSION_MIN:

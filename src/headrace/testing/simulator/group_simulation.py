@@ -1,4 +1,4 @@
-"""Seeds of the group coordinator: members that come, go, die and sleep, a node that crashes, coordinators that are unloaded and loaded."""
+"""Simulates group coordinators: members join, leave, die and sleep, the node crashes, coordinators are unloaded."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class GroupFaults(Faults):
     more = GROUP_FAULTS
 
     def told(self, broker: BrokerRole) -> dict[str, Told]:
-        """The topics whose partitions may be led by another, and who hears of it."""
+        """Return the topics whose partitions may change leaders, and the callback for each change."""
         return {GROUPS_TOPIC: broker.groups.elected}
 
     def _led(self, chance: Random) -> tuple[Told, Partition] | None:
@@ -73,13 +73,13 @@ class GroupFaults(Faults):
         await self.unload(self._chance)
 
     async def unload(self, chance: Random) -> None:
-        """Another leads the partition for a while."""
+        """Take the leadership of a random partition away for a while."""
         led = self._led(chance)
         if led is not None:
             await self._machine.inside(_lose_and_regain(*led, chance.random() * UNLOADED_S_MAX))
 
     async def _unload_at_once(self) -> None:
-        """Several times, so that one comes in the middle of loading."""
+        """Take leadership away and return it at once, up to four times, so that some changes interrupt loading."""
         for _ in range(self._chance.randint(1, 4)):
             led = self._led(self._chance)
             if led is not None:
@@ -87,20 +87,20 @@ class GroupFaults(Faults):
             await asyncio.sleep(self._chance.random() * 0.02)
 
     async def storm(self, chance: Random, is_stormy: bool) -> None:
-        """In some seeds coordinators come and go all the time: every step of a rebalance is once the last one before an unload."""
+        """In stormy seeds, unload coordinators all the time, so that an unload follows every step of a rebalance."""
         while is_stormy:
             await asyncio.sleep(chance.random() * STORM_S)
             await self.unload(chance)
 
     async def _lead_again(self) -> None:
-        """The coordinator hears of it from the partition, before metadata says anything."""
+        """Let the coordinator learn of lost leadership from the partition, before it gets any metadata."""
         led = self._led(self._chance)
         if led is not None:
             await self._machine.inside(_lose_and_regain(*led, self._chance.random() * UNLOADED_S_MAX, told=False))
 
 
 def _check_owners(shard: GroupShard) -> None:
-    """What a member has, or has not confirmed to be rid of, is nobody else's."""
+    """Assert that a partition that is assigned to a member, or not confirmed as revoked, has no other owner."""
     for group in shard.consumers.groups.values():
         owned = [
             ((topic, partition), member.member_id)
@@ -176,9 +176,8 @@ class GroupSimulation(Simulation):
         storm.cancel()
         await asyncio.wait([storm])
         await self.faults.heal()
-        self.loop.slow_share = (
-            0.0  # sessions are short: a disk that sleeps now and then would end some of them for ever
-        )
+        # Sessions are short: with slow disk operations some would expire again and again.
+        self.loop.slow_share = 0.0
         await self.machine.until_up()
         for group in groups:
             group.quiet = True
@@ -200,7 +199,7 @@ class GroupSimulation(Simulation):
         for topic, partitions in topics.items():
             await create_surely(first, topic, partitions, {})
         if self._segment_bytes is not None:
-            # Segments so small that they are compacted while the coordinator lives on them; left alone, it makes its topic itself.
+            # Small segments are compacted while the coordinator uses them. Otherwise it creates its topic itself.
             options = {"cleanup.policy": "compact", "internal.segment.bytes": str(self._segment_bytes)}
             await create_surely(first, GROUPS_TOPIC, self._offsets_partitions, options)
         await first.close()
@@ -213,7 +212,7 @@ class GroupSimulation(Simulation):
             for index in range(chance.randint(2, MEMBERS_MAX)):
                 name = f"{group.name}-{index}"
                 if is_mixed:
-                    # The group changes its type whenever the first of one kind comes, or the last one goes.
+                    # The group is converted whenever the first member of one kind joins or the last one leaves.
                     kind = (ClassicMember, ConsumerMember)[index % 2]
                 instance_id = f"static-{index}" if chance.random() < 0.3 else None
                 members.append(kind(name, self.world, Random(chance.getrandbits(64)), group, instance_id))
@@ -222,7 +221,7 @@ class GroupSimulation(Simulation):
         return groups, members
 
     async def _settle(self, groups: list[Group], members: list[Member]) -> None:
-        """All is well: in the end each partition that anybody wants has an owner, and it stays so."""
+        """Wait until each subscribed partition has had an owner for STABLE_S; assert that this happens in time."""
         deadline, since = self.loop.now + DONE_S_MAX, self.loop.now
         while self.loop.now - since < STABLE_S:
             wrong = [text for group in groups if (text := _unsettled(group, members))]
@@ -258,7 +257,7 @@ async def create_surely(client: Client, topic: str, partitions: int, options: di
         except (*LOST, KafkaError):
             await client.pause(LOOK_S)
         else:
-            return  # the answer was lost, or took too long
+            return  # the response was lost or late
 
 
 def _unsettled(group: Group, members: list[Member]) -> str | None:

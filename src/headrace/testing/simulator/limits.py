@@ -1,6 +1,6 @@
-"""Limits of the product made small for a run: what happens once in a million requests then happens all the time.
+"""Makes limits of the product small for a run, so that what happens once in a million requests happens all the time.
 
-Only figures that may have any value without a promise being broken: how much is remembered, read or sent at once.
+Only limits whose value must not affect correctness are listed: how much is remembered, read or sent at once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SMALL: tuple[tuple[ModuleType, str, float], ...] = (
     (segment, "TAIL_BATCHES_MAX", 4),
 )
 
-# These only together.
+# These depend on each other and are only changed together.
 FEW_EPOCHS: tuple[tuple[ModuleType, str, float], ...] = (
     (init, "EPOCH_LAST", 6),
     (ending, "EPOCH_LAST", 6),

@@ -1,8 +1,8 @@
-"""An asyncio event loop whose time, network, threads and chance come from one seed.
+"""An asyncio event loop whose time, network, threads and randomness come from one seed.
 
-Time jumps to the next timer. What asyncio promises is kept: `call_soon` is first in, first out. What it does not promise is decided
-by the seed: the order of timers due at one instant, when a thread does its work and when the loop hears of it, and, in `network`,
-how fast each connection is. A Process is what `kill -9` ends: after its death nothing that it had scheduled is ever run.
+Time jumps to the next timer. Guarantees of asyncio are kept: `call_soon` is first in, first out. The seed decides what asyncio leaves
+open: the order of timers due at one instant, when a thread does its work and when the loop gets the result, and, in `network`, the speed
+of each connection. A Process can be ended as by `kill -9`: afterwards nothing that it had scheduled runs.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 Work = Coroutine[Any, Any, T] | Generator[Any, None, T]
 
-STEPS_MAX = 250_000  # ten times what a long seed takes
-STEP_S = 1e-6  # what a turn of the loop costs: whoever polls with sleep(0) gets somewhere
-THREAD_S = 0.004  # the usual work of a thread takes up to this long …
-THREAD_SLOW_S = 0.4  # … now and then this long: a disk that was asleep
+STEPS_MAX = 250_000  # ten times the callbacks of a long seed
+STEP_S = 1e-6  # seconds per loop iteration, so that code that polls with sleep(0) makes progress
+THREAD_S = 0.004  # maximum delay before most thread work runs, and again before its result arrives
+THREAD_SLOW_S = 0.4  # the same for slow thread work, as with a disk that has to spin up
 PENDING_SHOWN_MAX = 8
 
 
 class Deadlock(Exception):
-    """Nothing is ready and no timer is armed: what is awaited will never come."""
+    """Nothing is ready and no timer is set: the awaited future will never complete."""
 
 
 class TooManySteps(Exception):
-    """The run did not end within its number of callbacks."""
+    """The run did not end within the maximum number of callbacks."""
 
 
 class Process:
-    """Everything that one simulated process schedules carries it, through the context of its tasks and callbacks."""
+    """A simulated process. The context of its tasks and callbacks carries it to everything that they schedule."""
 
     __slots__ = ("alive", "died", "name")
 
     def __init__(self, name: str, died: asyncio.Future[None]) -> None:
         self.name = name
         self.alive = True
-        self.died = died  # for whoever waits for it from outside
+        self.died = died  # completes when the process ends, for code outside of it
 
 
 PROCESS: ContextVar[Process | None] = ContextVar("simulated_process", default=None)
-NOBODY = Context()  # of the network and of the disk: they go on when a process dies
+NOBODY = Context()  # context of the network, which outlives every process
 
 
 class _Handle(asyncio.Handle):
@@ -70,19 +70,19 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._steps_max = steps_max
         self._closed = False
         self._network: Any = None
-        # Kept until the end: a coroutine that the garbage collector closes would run its `finally` at a moment of no seed.
+        # Kept until the end: the garbage collector would run a coroutine's `finally` at a time that the seed does not control.
         self.tasks: list[asyncio.Task[Any]] = []
         self.errors: list[str] = []
         self.steps = 0
-        # What a look at the clock costs: work that is cut in slices by time is cut, in some seeds, after a few looks.
+        # Seconds per call of `time`. In some seeds it is so high that work sliced by time is interrupted after a few calls.
         self.look_s = 0.0
-        self.slow_share = 0.02  # of threads whose work takes long
-        self.at_once_share = 0.1  # of threads whose work takes no time at all
+        self.slow_share = 0.02  # share of thread work that is slow
+        self.at_once_share = 0.1  # share of thread work that takes no time
 
     # --- running
 
     def run_until_complete(self, future: Any) -> Any:
-        """Raises Deadlock, TooManySteps, or what the future raises."""
+        """Run until the future is done; raise Deadlock, TooManySteps, or the future's exception."""
         future = asyncio.ensure_future(future, loop=self)
         events._set_running_loop(self)
         try:
@@ -127,7 +127,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return getattr(coroutine, "cr_frame", None) is not None
 
     def unhandled(self) -> list[str]:
-        """Exceptions that met nobody: of callbacks, and of tasks that no one has asked for their result."""
+        """Return unhandled exceptions: those of callbacks, and of tasks whose result was never retrieved."""
         lonely = [
             f"{task.get_coro().__qualname__} ended with {task.exception()!r}"  # type: ignore[union-attr]
             for task in self.tasks
@@ -136,13 +136,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self.errors + lonely
 
     def close(self) -> None:
-        """Tasks that are left are ended here and now, in their order; whatever they try to schedule is dropped."""
+        """Close all pending tasks now, in the order of their creation; drop whatever they try to schedule."""
         self._closed = True
         self._ready.clear()
         self._timers.clear()
         for task in self.tasks:
             if not task.done():
-                with suppress(Exception):  # it has no loop any more, and what it says of that interests nobody
+                with suppress(Exception):  # it may raise because the loop is closed, which is irrelevant
                     task.get_coro().close()
         self.tasks.clear()
 
@@ -163,7 +163,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     @property
     def now(self) -> float:
-        """The time, for the simulator itself: looking costs nothing."""
+        """Return the time without advancing it by `look_s`; for the simulator itself."""
         return self._now
 
     def call_soon(  # type: ignore[override]
@@ -196,13 +196,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """asyncio tells its loop; cancelled timers are passed over when their time comes."""
+        """Do nothing: cancelled timers are skipped when they are due."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self._closed or "was destroyed but it is pending" in context["message"]:
             return
         if context["message"].startswith(("Future exception was never", "Task exception was never")):
-            return  # `unhandled` looks at all tasks; a future's exception may be meant for nobody
+            return  # `unhandled` checks all tasks; a future's exception may be ignored on purpose
         error = context.get("exception")
         self.errors.append(f"{context['message']}: {error!r}{_where(error)}")
 
@@ -223,13 +223,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return Process(name, self.create_future())
 
     def spawn(self, process: Process, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task of that process; all that it starts belongs to the process too."""
+        """Create a task of that process; everything it starts belongs to the process too."""
         context = copy_context()
         context.run(PROCESS.set, process)
         return self.create_task(work, context=context)
 
     def end(self, process: Process) -> None:
-        """From here on nothing of it runs."""
+        """End the process: none of its callbacks runs any more."""
         if process.alive:
             process.alive = False
             process.died.set_result(None)
@@ -237,7 +237,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """The work is done at one moment and heard of at a later one; both die with the process that asked for it."""
+        """Run `func` at one moment and deliver its result later; neither happens if the calling process dies first."""
         assert executor is None, "the simulator has one kind of thread"
         future = self.create_future()
         chance = self._chance
@@ -260,7 +260,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             if future.cancelled():
                 return
             result, error = None, None
-            events._set_running_loop(None)  # a thread has no loop: what asks for one fails here as it would there
+            events._set_running_loop(None)  # a thread has no loop, so code that needs one must fail here too
             try:
                 result = func(*args)
             except Exception as raised:

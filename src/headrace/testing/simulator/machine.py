@@ -1,4 +1,4 @@
-"""A simulated machine: a disk that outlives everything, a node process on it that is started, killed, stopped and started again."""
+"""A simulated machine: a persistent disk, and a node process that is started, killed, stopped and restarted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EPOCH_MS = 1_700_000_000_000
 BOOT_S_MAX = 60.0
 STOP_S_MAX = 60.0
 DOWN_S_MIN, DOWN_S_MAX = 0.02, 0.4
-FAILURES_MAX = 3  # that no fault excuses: the seed is bad by the first
+FAILURES_MAX = 3  # unexcused failures before the node is given up; one is enough for a bad seed
 
 
 class SimulatedClock:
@@ -68,19 +68,19 @@ class Machine:
         self._process: Process | None = None
         self.node: Node | None = None
         self.boots = 0
-        self.failures: list[str] = []  # what no fault excuses
-        self.excused = False  # while the disk refuses: a node may then stop, or not come up
-        self._excused_boot = 0  # the last run that lived in such a time: it may hear of it later
-        self.flushed: list[tuple[str, int]] = []  # partitions of which everything that was acknowledged is on disk
+        self.failures: list[str] = []  # failures that no fault excuses
+        self.excused = False  # the disk is failing: the node may stop, or fail to start
+        self._excused_boot = 0  # the last boot that ran while excused; it may notice the fault later
+        self.flushed: list[tuple[str, int]] = []  # partitions whose acknowledged records are all on disk
         self._power_lost = False
-        self._durable: dict[tuple[str, int], int] = {}  # up to where logs were known to be on disk when the power went
-        self._all_synced = False  # a clean stop has promised so, and nothing ran since
+        self._durable: dict[tuple[str, int], int] = {}  # recovery points of the logs at the power loss
+        self._all_synced = False  # the node stopped cleanly and has not run since
         self._changed = asyncio.Event()
 
-    # --- life
+    # --- lifecycle
 
     async def supervise(self) -> None:
-        """Starts the node again whenever it is gone, as an init system does, and like one gives up on a node that cannot live."""
+        """Restart the node whenever it has ended, as an init system does; give up after FAILURES_MAX failures."""
         while len(self.failures) < FAILURES_MAX:
             await self._run_once()
             self._changed.set()
@@ -91,7 +91,7 @@ class Machine:
         if self.excused:
             self._excused_boot = self.boots
         if self._power_lost:
-            # Not before: answers that had arrived when the power went are still on their way to the clients' histories.
+            # Not noted earlier: clients may still record responses that had arrived before the loss.
             self._power_lost = False
             self._history.note(POWER_LOSS, durable=[[*place, offset] for place, offset in self._durable.items()])
             self._durable.clear()
@@ -112,7 +112,7 @@ class Machine:
             self._end(silently=False)
 
     async def _within(self, process: Process, work: Coroutine[Any, Any, Any], seconds: float, what: str) -> Any:
-        """The result, or None if the process died, by its own error or by ours."""
+        """Return the result of `work`; return None if the process died, failed or exceeded the time, and end it."""
         task = self._loop.spawn(process, work)
         await asyncio.wait([task, process.died], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if task.done() and process.alive:
@@ -154,7 +154,7 @@ class Machine:
         return await self.until(lambda: self.node is not None)
 
     async def inside(self, work: Coroutine[Any, Any, None]) -> None:
-        """Done by the node's process; or not to its end, if that dies before."""
+        """Run `work` in the node's process; return early if the process dies."""
         if self._process is None or not self._process.alive:
             work.close()
             return
@@ -171,12 +171,12 @@ class Machine:
             self._excused_boot = self.boots
 
     def kill(self) -> None:
-        """kill -9: at any moment, also in the middle of a start."""
+        """Kill the process as by `kill -9`, at any moment, even during a start."""
         self._history.note("kill", boot=self.boots)
         self._end(silently=False)
 
     async def kill_softly(self) -> None:
-        """By the node's own word for it, as the fixtures of other tests do, and only then for good."""
+        """Call `Node.kill`, as the fixtures of other tests do, and then kill the process."""
         node, process = self.node, self._process
         if node is None or process is None:
             return
@@ -193,7 +193,7 @@ class Machine:
         self._history.note("power off", boot=self.boots)
 
     async def stop(self) -> None:
-        """Clean. Whatever was still to be sent leaves before the connections go."""
+        """Stop the node cleanly; it sends what is pending before its connections close."""
         node, process = self.node, self._process
         if node is None or process is None:
             return
@@ -205,7 +205,7 @@ class Machine:
             self._all_synced = not offline
             self._end(silently=False)
 
-    # --- looking inside
+    # --- inspection
 
     def _recovery_points(self) -> dict[tuple[str, int], int]:
         if self.node is None:
@@ -217,7 +217,7 @@ class Machine:
         }
 
     def check(self) -> None:
-        """The invariants of every open log; AssertionError."""
+        """Assert the invariants of every open log."""
         if self.node is None:
             return
         for partition in self.node.broker.replicas.all():

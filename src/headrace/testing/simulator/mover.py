@@ -1,4 +1,4 @@
-"""A simulated operator who moves replicas from one log directory to the other, whatever else happens."""
+"""A simulated operator that moves replicas between log directories while everything else goes on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Mover(Client):
                 ]
             )
             try:
-                await self.cluster.request(request)  # refused or not, no record may get lost
+                await self.cluster.request(request)  # no record may be lost, whether it is refused or not
             except (*LOST, KafkaError):
                 pass
             await self.pause(PACE_S)

@@ -1,6 +1,6 @@
-"""Faults put into the product on purpose: a simulator that does not find them is of no use.
+"""Faults planted in the product to see that the simulator finds them.
 
-Each replaces a few lines from outside for the time of a run; the product knows nothing of it.
+Each one patches a few lines from outside for the duration of a run; the product has no code for it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _replaced(owner: type, name: str, replacement: object) -> Iterator[None]:
 
 @contextmanager
 def skip_torn_tail_cut() -> Iterator[None]:
-    """Recovery finds the first bad batch and leaves it, and what follows, in the file."""
+    """Make recovery leave the first bad batch, and everything after it, in the file."""
     recover = Segment.recover
 
     def leave_tail(self: Segment, visit: Callable[[BatchHeader, memoryview], None]) -> str | None:
@@ -62,7 +62,7 @@ def skip_torn_tail_cut() -> Iterator[None]:
 
 @contextmanager
 def acknowledge_before_write() -> Iterator[None]:
-    """The answer goes out first; the batch is written a moment later, or with the next one."""
+    """Send the response first; write the batch WRITE_DELAY_S later, or just before the next one."""
     append = Partition.append
     waiting: dict[Partition, Callable[[], None]] = {}
 
@@ -92,7 +92,7 @@ def acknowledge_before_write() -> Iterator[None]:
 
 @contextmanager
 def acknowledge_before_sync() -> Iterator[None]:
-    """`flush.messages` is taken for a wish: the answer goes out, and records are seen, before the fsync."""
+    """Acknowledge records and let readers see them before the fsync that `flush.messages` requires."""
     with (
         _replaced(Partition, "flushed", lambda self, offset: None),
         _replaced(Partition, "_hold_back", lambda self, first_offset: self.commit.sync()),
@@ -102,7 +102,7 @@ def acknowledge_before_sync() -> Iterator[None]:
 
 @contextmanager
 def forget_producer_state() -> Iterator[None]:
-    """A log that is opened knows no producer, so it cannot tell a repeat from a new batch."""
+    """Forget all producers when a log is opened, so that a retry looks like a new batch."""
     opened = Log.__dict__["open"].__func__
 
     def open_forgetfully(cls: type[Log], *args: Any, **options: Any) -> tuple[Log, RecoveryReport]:
@@ -116,7 +116,7 @@ def forget_producer_state() -> Iterator[None]:
 
 @contextmanager
 def answer_before_commit() -> Iterator[None]:
-    """A coordinator answers as soon as it has written, whatever became of it since."""
+    """Make coordinators respond as soon as they have written, without waiting for the commit."""
 
     def answer(self: Runtime[Any, Any], replies: list[tuple[Ticket, Any]]) -> None:
         for ticket, value in replies:
@@ -128,14 +128,14 @@ def answer_before_commit() -> Iterator[None]:
 
 @contextmanager
 def lose_a_revocation() -> Iterator[None]:
-    """Who was told to let go of a partition is taken to have done so."""
+    """Treat a partition as revoked as soon as its member was told to revoke it."""
     with _replaced(Reconciliation, "_holds", lambda self, partitions: False):
         yield
 
 
 @contextmanager
 def stable_off_by_one() -> Iterator[None]:
-    """The last stable offset is that of the first undecided record, and not the one before."""
+    """Move the last stable offset past the first record of an open transaction."""
     last_stable_offset = Log.last_stable_offset
 
     def one_too_many(self: Log, high_watermark: int) -> int:
@@ -147,7 +147,7 @@ def stable_off_by_one() -> Iterator[None]:
 
 @contextmanager
 def lose_a_marker() -> Iterator[None]:
-    """Of the partitions of a transaction the last one is never told how it ended."""
+    """Never write the marker of the last partition of a transaction that has several."""
     ask = MarkerSender._ask
 
     async def ask_others(
@@ -162,14 +162,14 @@ def lose_a_marker() -> Iterator[None]:
 
 @contextmanager
 def keep_the_epoch() -> Iterator[None]:
-    """The end of a transaction leaves its producer the epoch that it has, as before KIP-890."""
+    """Keep the producer's epoch when a transaction ends, as before KIP-890."""
     with _replaced(TransactionShard, "bumps_epochs", lambda self, client_version: False):
         yield
 
 
 @contextmanager
 def judge_before_markers() -> Iterator[None]:
-    """EndTxn that comes before the markers of the last transaction are written is refused for its epoch, not asked to come back."""
+    """Fence an EndTxn that arrives before the previous transaction's markers are written; it should be retriable."""
     decide = TransactionShard.decide
 
     def judge(self: TransactionShard, request: Any, now_ms: int, tx: Any) -> None:
@@ -185,7 +185,7 @@ def judge_before_markers() -> Iterator[None]:
 
 @contextmanager
 def forget_the_next_id() -> Iterator[None]:
-    """A producer out of epochs is not known by its next id until the markers of its last transaction are written."""
+    """Reject the next id of a producer out of epochs until the markers of its last transaction are written."""
     decide = TransactionShard.decide
 
     def refuse(self: TransactionShard, request: Any, now_ms: int, tx: Any) -> None:
@@ -206,13 +206,13 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "forget-producer-state": forget_producer_state,
 }
 
-# Of the group coordinator: for seeds of its own kind.
+# For the seeds of group_simulation.
 GROUP_MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "answer-before-commit": answer_before_commit,
     "lose-a-revocation": lose_a_revocation,
 }
 
-# Of transactions, too.
+# For the seeds of transaction_simulation.
 TRANSACTION_MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "stable-off-by-one": stable_off_by_one,
     "lose-a-marker": lose_a_marker,

@@ -1,7 +1,7 @@
-"""The network between simulated machines: servers by host and port, connections with a latency of their own, and what goes wrong.
+"""The network between simulated machines: servers by host and port, connections with varying latency, and faults.
 
-Connections overtake one another, bytes of one connection never do. A connection can be cut at any byte, everything can be slow for
-a while, and a partition cuts all and lets none through until it heals.
+Bytes of one connection arrive in order, but connections may overtake each other. A connection can be cut at any byte, everything can be
+slow for a while, and a partition cuts all connections and refuses new ones until it heals.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.testing.simulator.loop import NOBODY, PROCESS, Process, SimulatedL
 from headrace.testing.simulator.transport import SimulatedTransport
 
 LATENCY_S = 0.0004
-LATENCY_GRAIN_S = 0.0001  # coarse on purpose: things that arrive at one instant are put in an order by the seed
+LATENCY_GRAIN_S = 0.0001  # coarse on purpose: the seed decides the order of events at the same instant
 STALL_S = 0.7
 CONNECT_TIMEOUT_S = 3.0
 POWER_LOSS_SILENCE_S = 1.0
@@ -28,7 +28,7 @@ ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 
 class _Socket:
-    """As much of a socket as a server shows."""
+    """The part of a socket that a server exposes."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
@@ -37,7 +37,7 @@ class _Socket:
         return self._address
 
     def setsockopt(self, level: int, option: int, value: int) -> None:
-        """The buffers of this network are those of its transports."""
+        """Ignore the option: the transports have the only buffers."""
 
 
 class SimulatedServer(asyncio.AbstractServer):
@@ -78,17 +78,17 @@ class Network:
         self._chance = chance
         self._trace = trace
         self._servers: dict[tuple[str, int], SimulatedServer] = {}
-        self._ends: dict[SimulatedTransport, None] = {}  # in the order of their making: no order of a set may leak
+        self._ends: dict[SimulatedTransport, None] = {}  # an ordered set: iteration must be deterministic
         self._next_port = EPHEMERAL_PORT_MIN
         self._connections = 0
         self._healed_at = 0.0
         self.latency_s = LATENCY_S
-        self.stall_share = 0.0  # of pieces that are held up for long
-        self.split_share = 0.1  # of pieces that are torn into small ones
-        self.cut_share = 0.0  # of pieces at which their connection is cut
+        self.stall_share = 0.0  # share of latencies of up to STALL_S
+        self.split_share = 0.1  # share of pieces that are split at a random byte
+        self.cut_share = 0.0  # share of pieces after which some connection is cut
         loop.attach(self)
 
-    # --- what the loop asks for
+    # --- for the loop
 
     async def create_server(
         self, factory: ProtocolFactory, host: str | None, port: int, *, start_serving: bool = True, **_: Any
@@ -133,7 +133,7 @@ class Network:
         near.begin(protocol)
         return near, protocol
 
-    # --- what connections ask for
+    # --- for connections
 
     def latency(self) -> float:
         if self.stall_share and self._chance.random() < self.stall_share:
@@ -154,14 +154,14 @@ class Network:
         if self._trace is not None:
             self._trace(f"network {text}")
 
-    # --- what goes wrong
+    # --- faults
 
     def connections(self) -> list[SimulatedTransport]:
-        """The client's end of each."""
+        """Return the client's end of each connection."""
         return [end for end in self._ends if end.name.endswith("c")]
 
     def cut(self, end: SimulatedTransport) -> None:
-        """At any byte of either direction; both ends hear of it, each in its own time."""
+        """Cut a connection at any byte of either direction; each end is reset after a separate delay."""
         self.note(f"{end.name} cut")
         for side in (end, end.peer):
             side.cut_incoming(self._chance.randint(0, side.under_way_bytes))
@@ -182,7 +182,10 @@ class Network:
         self.latency_s, self.stall_share, self.cut_share = LATENCY_S, 0.0, 0.0
 
     def process_died(self, process: Process, *, silently: bool) -> None:
-        """Its doors and connections are gone. `silently`: no power, so nothing that was under way arrives, and no reset soon."""
+        """Close the servers and connections of a dead process.
+
+        `silently` means that the machine has lost power: nothing in flight arrives, and peers are reset only later.
+        """
         for server in [server for server in self._servers.values() if server.process is process]:
             server.close()
         for end in [end for end in self._ends if end.process is process]:

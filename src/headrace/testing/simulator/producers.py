@@ -1,6 +1,6 @@
-"""Simulated producers: one that never tries again, and one that does what an idempotent producer does.
+"""Simulated producers: one that never retries, and an idempotent one.
 
-That is: the very same bytes again and again, until somebody says what became of them.
+The idempotent producer resends the same bytes until it learns their outcome.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ RECORDS_MAX = 5
 VALUE_BYTES_MAX = 600
 BROKER_TIMEOUT_MS = 1000
 PACE_S = 0.06
-VERSIONS = (9, 12, 13)  # by name with and without leader hints, by id
+VERSIONS = (9, 12, 13)  # topics by name, without and with leader hints in the response; topics by id
 CODECS = (Codec.NONE, Codec.NONE, Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
-# The broker may have written before it answered these; all others say that it did not.
+# The broker may have written the batch before it returned one of these errors; after any other it has not.
 UNCERTAIN = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
 
 
@@ -46,7 +46,7 @@ class Producer(Client):
         self._version = chance.choice(VERSIONS)
         self._codec = chance.choice(CODECS)
         self._size_max = chance.choice((20, VALUE_BYTES_MAX, VALUE_BYTES_MAX * 4))
-        self.place = topic  # under which the history knows it
+        self.place = topic  # the topic's name in the history
 
     def names(self) -> list[str]:
         count = self.chance.randint(1, RECORDS_MAX)
@@ -54,7 +54,7 @@ class Producer(Client):
         return [f"{self.name}.{number}" for number in range(self._made - count, self._made)]
 
     def send(self, connection: Connection, acks: int, batches: dict[int, bytes]) -> asyncio.Future[ProduceResponse]:
-        """One request with a batch for each of these partitions."""
+        """Send one request with a batch for each of these partitions."""
         data = ProduceRequest.TopicProduceData(
             name=self.topic,
             topic_id=self.cluster.topic_id(self.topic),
@@ -71,7 +71,7 @@ class Producer(Client):
 
 
 class PlainProducer(Producer):
-    """Never tries again: after a lost answer nobody knows."""
+    """Never retries: without a response, the outcome stays unknown."""
 
     def __init__(
         self, name: str, world: World, chance: Random, topic: str, batches: int, acks: int, partitions: int
@@ -123,7 +123,7 @@ class PlainProducer(Producer):
 
 
 class IdempotentProducer(Producer):
-    """To one partition, with up to `in_flight` batches on the way."""
+    """Writes to one partition, with up to `in_flight` batches in flight."""
 
     def __init__(
         self, name: str, world: World, chance: Random, topic: str, batches: int, partition: int, in_flight: int
@@ -177,7 +177,7 @@ class IdempotentProducer(Producer):
         return Batch(self.history.invoke(self.name, "send", **value), names, bytes(records))
 
     async def _settle(self) -> bool:
-        """Sends all that is unsettled, in order, and takes the answers in order; False: try again later."""
+        """Send all unsettled batches and handle the responses, both in order; return False if a retry is needed."""
         index = self._partition.partition
         try:
             connection = await self.leader(self._partition)
@@ -191,19 +191,19 @@ class IdempotentProducer(Producer):
                     await self._refresh()
                     return False
         except LOST:
-            # As real producers do: whatever else comes on this connection, nobody listens any more.
+            # Like real producers, ignore any later response on this connection.
             await connection.close()
             return False
         return True
 
     def _take(self, answer: Answer) -> bool:
-        """The answer to the first unsettled batch; False if those behind it have to be sent again with it."""
+        """Handle the response to the first unsettled batch; return False if all unsettled ones must be sent again."""
         code = ErrorCode(answer.error_code)
         if code is ErrorCode.NONE:
             self.history.ok(self._unsettled.popleft().call, offset=answer.base_offset)
             return True
         if code not in RETRIABLE:
-            # Fatal for this producer id: nobody knows what became of the batches, and a new id begins without them.
+            # Fatal for this producer id: the outcome of its batches is unknown, and they are not resent with the new id.
             for batch in self._unsettled:
                 self.history.info(batch.call, error=code.name)
             self._unsettled.clear()

@@ -1,4 +1,4 @@
-"""Simulated readers: one that follows from the beginning, one that jumps to any offset, one that asks where things are."""
+"""Simulated readers: one follows from the beginning, one reads at random offsets, one looks up offsets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FETCH_WAIT_MS = 200
 FETCH_BYTES = (1, 300, 2_000, 50_000, 1_000_000)
 VERSIONS = (8, 11, 12, 13, 18)
 PACE_S = 0.1
-CORRUPT = "CORRUPT"  # what the broker sent fits no checksum: the one thing that no client can survive
+CORRUPT = "CORRUPT"  # error in the history: a batch with a wrong checksum or structure, which no broker may send
 
 Data = FetchResponse.PartitionData
 
@@ -43,7 +43,7 @@ class Reader(Client):
         self._version = chance.choice(VERSIONS)
 
     async def fetch(self, connection: Connection, positions: dict[int, int], wait_ms: int, size: int) -> list[Data]:
-        """KafkaError for what concerns the whole request."""
+        """Return the data of each partition; raise KafkaError if the whole request fails."""
         topic = FetchRequest.FetchTopic(
             topic=self.topic,
             topic_id=self.cluster.topic_id(self.topic),
@@ -86,7 +86,7 @@ class Reader(Client):
         return found.offset
 
     def take(self, call: int, data: Data, position: int) -> list[Read] | None:
-        """Ends a poll. None: no records, for a reason that the history tells."""
+        """End a poll in the history and return its records; return None after an error."""
         code = ErrorCode(data.error_code)
         if code is not ErrorCode.NONE:
             self.history.fail(call, error=code.name)
@@ -149,7 +149,7 @@ class FollowingReader(Reader):
 
 
 class JumpingReader(Reader):
-    """Mostly into the middle of a batch: what is there must come, and not what follows."""
+    """Reads at random offsets, mostly in the middle of a batch; the record at the offset must be returned."""
 
     async def run(self) -> None:
         await self.find_topic(self.topic)
@@ -183,7 +183,7 @@ class JumpingReader(Reader):
             return
         found = self.take(call, answers[0], position)
         if found == []:
-            # There was a record at this position when we asked for the end, and a fetch gives at least one batch.
+            # The position was below the log end, and a fetch returns at least one batch.
             self.history.note("nothing there", reader=self.name, partition=partition, position=position, end=end)
 
 

@@ -1,4 +1,4 @@
-"""Many seeds, told as a person wants to hear it: progress, a summary, and the one command that plays a failure again."""
+"""Runs many seeds and prints progress, a summary, and the command that replays a failure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run_many(
     stop_at_first: bool = False,
     simulation_type: type[Simulation] = Simulation,
 ) -> list[Outcome]:
-    """All outcomes. Bad ones are told at once, good ones in a line for many."""
+    """Run all seeds and return their outcomes; print bad ones at once, and progress every PROGRESS_EVERY seeds."""
     began = time.perf_counter()
     outcomes: list[Outcome] = []
     for seed in seeds:

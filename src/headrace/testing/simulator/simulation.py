@@ -1,4 +1,4 @@
-"""One seed from beginning to end: a machine, clients, faults, peace, a fresh client that reads everything, and the verdict."""
+"""Runs one seed: a machine, clients and faults, then a time without faults, a final read, and the checks."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from headrace.testing.simulator.workload import TOPIC, make_workload
 
 COMPACTED_SHARE = 0.3
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0", "file.delete.delay.ms": "500"}
-DONE_S_MAX = 120.0  # of simulated time, once all faults are over
+DONE_S_MAX = 120.0  # simulated seconds after the last fault
 
 
 class Trace:
-    """Every event of a run goes through a hash; two runs with the same hash did the same."""
+    """Hashes every event of a run: two runs with the same hash did the same."""
 
     def __init__(self, show: Callable[[str], None] | None) -> None:
         self._hash = hashlib.sha256()
@@ -52,7 +52,7 @@ class Outcome(Struct):
     seed: int
     trace_hash: str = ""
     anomalies: list[Anomaly] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)  # broken invariants, exceptions that met nobody, no progress
+    failures: list[str] = field(default_factory=list)  # broken invariants, unhandled exceptions, no progress
     faults: list[str] = field(default_factory=list)
     steps: int = 0
     simulated_s: float = 0.0
@@ -65,7 +65,7 @@ class Outcome(Struct):
 
 
 class _LogWatch(logging.Handler):
-    """What the node logs belongs to the trace; an exception in its log that it did not name itself is a failure."""
+    """Adds the node's log to the trace; a logged exception other than HeadraceError and OSError is a failure."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__(logging.WARNING)
@@ -96,10 +96,10 @@ def _watched_log(trace: Trace) -> Iterator[_LogWatch]:
 
 
 class Simulation:
-    """Records written and read; another kind of seed overrides what is public here."""
+    """A simulation of producers and readers; other kinds of seeds override its public methods and attributes."""
 
     faults_type: type[Faults] = Faults
-    flag = ""  # of the command that plays such seeds
+    flag = ""  # command-line flag that selects this kind of seed
 
     def __init__(self, seed: int, trace: Trace) -> None:
         self._seed = seed
@@ -116,7 +116,7 @@ class Simulation:
             "replica.high.watermark.checkpoint.interval.ms": str(chance.choice((200, 5000))),
             "log.flush.offset.checkpoint.interval.ms": str(chance.choice((300, 1000, 60_000))),
         }
-        # Every record has a key of its own then: whatever compaction does, all of them must be there afterwards.
+        # In compacted seeds every record has a unique key, so compaction must keep all records.
         compaction = self._chance("compaction")
         self._is_compacted = compaction.random() < COMPACTED_SHARE
         options["log.cleaner.backoff.ms"] = str(compaction.choice((20, 300, 15_000)))
@@ -161,11 +161,11 @@ class Simulation:
             self._checking.result()
 
     def check_always(self) -> None:
-        """From here on."""
+        """Start checking the invariants periodically."""
         self._checking = self.loop.create_task(self.faults.check_always())
 
     async def play(self) -> None:
-        """All that clients and faults do, with the node up before and after."""
+        """Run all clients and faults; the node is up before and after."""
         workload = make_workload(self.world, self._chance("workload"))
         first = Client("first", self.world, self._chance("first"))
         topic_options = {**workload.topic_options, **(COMPACTED if self._is_compacted else {})}
@@ -209,7 +209,7 @@ class Simulation:
 def run_seed(
     seed: int, show: Callable[[str], None] | None = None, simulation_type: type[Simulation] = Simulation
 ) -> Outcome:
-    """The same seed gives the same run, to the byte."""
+    """Run one seed; the same seed gives exactly the same run."""
     trace = Trace(show)
     outcome = Outcome(seed)
     with _watched_log(trace) as watch, small_limits(Random(f"{seed} limits")) as limits:

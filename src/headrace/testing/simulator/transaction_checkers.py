@@ -1,8 +1,8 @@
-"""What no correct cluster could have done with transactions, told by the histories of clients and by what is there in the end.
+"""A checker for simulated transactions: finds in the history and the final read what a correct cluster cannot do.
 
-Nothing may get lost here: in seeds in which the power fails, all logs are synced before anybody is answered. So the last fresh read is
-the truth, and whoever read before saw the beginning of it. A transaction whose commit was acknowledged is there, one of which nobody
-ever asked the commit, or was refused it, is not, and of any other there is all or nothing.
+Nothing may be lost: seeds with power losses sync all logs before they respond. The final read is therefore the truth, and every earlier
+read must have seen a prefix of it. A transaction whose commit was acknowledged is visible. One whose commit was never requested, or was
+refused, is not. Any other is visible as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from headrace.testing.simulator.transactional_readers import READ, STABLE, Final
 
 FETCH = "fetch"
 NEVER = 2**62
-NOTHING = -1  # what a read tells of a partition without a committed offset
+NOTHING = -1  # result of a fetch for a partition without a committed offset
 
 
 class Transaction(Struct):
     name: str
     producer: tuple[int, int]
-    begun: int  # events by number
-    sent: dict[str, tuple[Place, int]] = field(default_factory=dict)  # what was acknowledged, and where it lies
-    values: dict[str, Place] = field(default_factory=dict)  # all, acknowledged or not
+    begun: int  # number of its first event
+    sent: dict[str, tuple[Place, int]] = field(default_factory=dict)  # acknowledged values with place and offset
+    values: dict[str, Place] = field(default_factory=dict)  # all values, acknowledged or not
     group: str = ""
-    offsets: dict[Place, int] = field(default_factory=dict)  # that were acknowledged
-    commit_begun: int = NEVER
-    commit_ended: int = NEVER  # acknowledged
+    offsets: dict[Place, int] = field(default_factory=dict)  # acknowledged offset commits
+    commit_begun: int = NEVER  # number of the event that invoked the commit
+    commit_ended: int = NEVER  # number of the event that acknowledged the commit
     refused: bool = False
-    seen: set[str] = field(default_factory=set)  # of its values, in the end
+    seen: set[str] = field(default_factory=set)  # values that are visible at the end
 
     @property
     def is_committed(self) -> bool:
@@ -48,7 +48,10 @@ class Transaction(Struct):
 def check_transactions(
     history: History, final: FinalTransactions, offsets: dict[tuple[str, Place], int], *, is_compacted: bool
 ) -> list[Anomaly]:
-    """`offsets`: what groups had committed in the end. `is_compacted`: what was aborted may be gone for good."""
+    """Return all anomalies.
+
+    `offsets` are the committed offsets of the groups at the end. With `is_compacted`, aborted records may have been removed.
+    """
     transactions = gather(history)
     for records in final.committed.values():
         for _, value in records:
@@ -109,7 +112,7 @@ def _told(history: History) -> Iterator[Anomaly]:
 
 
 def _identities(history: History) -> Iterator[Anomaly]:
-    """No two are the same producer at the same epoch."""
+    """Yield an anomaly where two clients got the same producer id and epoch."""
     owners: dict[Any, str] = {}
     for event in history.events:
         if event.kind is not Kind.OK or event.operation not in (INIT, END):
@@ -119,7 +122,7 @@ def _identities(history: History) -> Iterator[Anomaly]:
             yield Anomaly("identity given twice", f"{producer} to {owners[producer]} and to {event.process}")
 
 
-# --- what is there in the end
+# --- the final read
 
 
 def _logs(transactions: dict[str, Transaction], final: FinalTransactions, is_compacted: bool) -> Iterator[Anomaly]:
@@ -127,7 +130,7 @@ def _logs(transactions: dict[str, Transaction], final: FinalTransactions, is_com
         where: dict[str, int] = {}
         open_values: dict[int, list[tuple[int, str]]] = {}  # by producer id
         decided: list[tuple[int, str]] = []
-        last: dict[str, tuple[int, str]] = {}  # of each producer
+        last: dict[str, tuple[int, str]] = {}  # number and value of the last record of each producer
         for entry in log:
             if entry.value is None:
                 ended = open_values.pop(entry.producer_id, [])
@@ -176,7 +179,7 @@ def _fates(transactions: dict[str, Transaction]) -> Iterator[Anomaly]:
 
 
 def _by_place(transactions: dict[str, Transaction]) -> dict[tuple[str, Place], list[tuple[int, Transaction]]]:
-    """Offsets of each group, in the order in which their transactions were."""
+    """Return the offsets by group and partition, in the order of their transactions."""
     found: dict[tuple[str, Place], list[tuple[int, Transaction]]] = {}
     for one in sorted(transactions.values(), key=lambda one: (one.producer, one.begun)):
         for place, offset in one.offsets.items():
@@ -191,13 +194,13 @@ def _final_offsets(transactions: dict[str, Transaction], offsets: dict[tuple[str
             yield Anomaly("torn offsets", f"{key} has {offsets.get(key)}, its last committed transaction {expected}")
 
 
-# --- what was seen on the way
+# --- reads during the run
 
 
 def _reads(
     history: History, transactions: dict[str, Transaction], final: FinalTransactions, is_compacted: bool
 ) -> Iterator[Anomaly]:
-    """Everything from the position on, in order: exactly what the last read shows there."""
+    """Yield an anomaly where a read differs from the final read, or saw a transaction before its commit."""
     truth: dict[tuple[Place, int], dict[int, str]] = {}
     for place, log in final.logs.items():
         truth[place, 0] = {entry.offset: entry.value for entry in log if entry.value is not None}
@@ -227,13 +230,13 @@ def _reads(
 
 
 def _stable(history: History, transactions: dict[str, Transaction]) -> Iterator[Anomaly]:
-    """The last stable offset never passes what is undecided, and never goes back."""
-    undecided: dict[Place, list[tuple[int, int, str]]] = {}  # offset, until which event, value
+    """Yield an anomaly where the last stable offset passes an undecided record or goes back."""
+    undecided: dict[Place, list[tuple[int, int, str]]] = {}  # offset, number of the event that decides, value
     for one in transactions.values():
         if one.is_committed:
             for value, (place, offset) in one.sent.items():
                 undecided.setdefault(place, []).append((offset, one.commit_begun, value))
-    told: dict[Place, list[tuple[int, int]]] = {}  # at which event, which offset
+    told: dict[Place, list[tuple[int, int]]] = {}  # event number, last stable offset
     for event in history.events:
         if event.operation not in (READ, STABLE) or event.kind is not Kind.OK:
             continue
@@ -251,7 +254,7 @@ def _stable(history: History, transactions: dict[str, Transaction]) -> Iterator[
 
 
 def _offset_reads(history: History, transactions: dict[str, Transaction]) -> Iterator[Anomaly]:
-    """Who waits for stable offsets sees each commit that was acknowledged before he asked, and none that was not wanted yet."""
+    """Yield an anomaly where a fetch of stable offsets misses an acknowledged commit or shows one not yet requested."""
     places = _by_place(transactions)
     for event in history.events:
         if event.operation != FETCH or event.kind is not Kind.OK:

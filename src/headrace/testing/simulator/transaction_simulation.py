@@ -1,4 +1,7 @@
-"""Seeds of transactions: producers that commit, abort, sleep, die and come twice, readers of both kinds, coordinators that come and go."""
+"""Simulates transactions.
+
+Producers commit, abort, sleep, die and share transactional ids; readers use both isolation levels; coordinators move.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ PARTITIONS_MAX = 3
 STATE_PARTITIONS_MAX = 2
 IDENTITIES_MAX = 3
 TRANSACTIONS_MAX = 14
-FLUSHED_SHARE = 0.2  # of the seeds that need not
+FLUSHED_SHARE = 0.2  # share of the seeds without power losses that flush anyway
 EPOCH_SHARE = 0.7
 TWINS_SHARE = 0.4
 EAGER_SHARE = 0.5
@@ -64,7 +67,7 @@ class TransactionSimulation(Simulation):
         self._state_partitions = chance.randint(1, STATE_PARTITIONS_MAX)
         self._partitions = chance.randint(1, PARTITIONS_MAX)
         self._is_stormy = chance.random() < STORM_SHARE
-        # Whether the power fails is the first thing that the faults of a seed decide.
+        # The first draw of a seed's faults decides whether the power may fail.
         self._is_flushed = Random(f"{seed} faults").random() < 0.5 or chance.random() < FLUSHED_SHARE
         self._groups: list[Group] = []
         self.final = FinalTransactions()
@@ -171,7 +174,7 @@ class TransactionSimulation(Simulation):
             self.machine.flushed = [(topic, index) for topic, count in topics.items() for index in range(count)]
 
     async def _settle(self) -> None:
-        """Once nobody writes any more every transaction comes to its end, by its markers or by its time."""
+        """Wait until every transaction has ended, by its markers or its timeout; assert that this happens in time."""
         reader = TransactionReader(
             "settler", self.world, self._chance("settler"), TOPIC, self._partitions, READ_COMMITTED
         )

@@ -1,7 +1,7 @@
-"""What producers of transactions share: who they are, how they ask a coordinator, and the requests that come again much later.
+"""Base class of transactional producers: their identity, requests to coordinators, and delayed duplicates of requests.
 
-A ghost is a request whose first copy was answered long ago, or never: a network, or a client that tried twice, brings it again in the
-middle of the next transaction (KAFKA-17754). Only transaction version 2 is proof against it, so only its clients have ghosts.
+A ghost is a second copy of a request that arrives long after the first, possibly in the middle of the next transaction, because of the
+network or a client's retry (KAFKA-17754). Only transaction version 2 is safe against it, so only its clients have ghosts.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from headrace.testing.simulator.group_offsets import UNEXPECTED
 
 INIT, SEND, OFFSETS, END = "init", "send", "offsets", "end"  # operations in the history
 
-GROUP_KEY, TRANSACTION_KEY = 0, 1  # of FindCoordinator
+GROUP_KEY, TRANSACTION_KEY = 0, 1  # key types of FindCoordinator
 FIND_VERSION = 4
-EXPECTING_VERSION_MIN = 3  # of InitProducerId: the producer says who it was (KIP-360)
+EXPECTING_VERSION_MIN = 3  # first version of InitProducerId with the producer's current id and epoch (KIP-360)
 TIMEOUTS_MS = (800, 3_000, 15_000)
 GHOST_SHARE, GHOST_S_MAX = 0.15, 2.5
 DEATH_SHARE = 0.01
 NOBODY = (-1, -1)
 
-# Somebody else is the producer now.
+# Another producer has taken over the transactional id.
 FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
-# The transaction has ended without us, or never began.
+# The coordinator has ended the transaction, or it never began.
 SPOILED = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
 
 
@@ -40,19 +40,19 @@ Connect = Callable[[], Awaitable[Connection]]
 
 
 class Fenced(Exception):
-    """It has to begin anew, as another."""
+    """The producer was fenced and must initialize again."""
 
 
 class Spoiled(Exception):
-    """It can only be aborted."""
+    """The transaction can only be aborted."""
 
 
 class Died(Exception):
-    """And with it all that the process knew."""
+    """The simulated process died and lost all its state."""
 
 
 class Identity(Struct):
-    """What all who use one transactional id have in common."""
+    """State shared by all producers that use one transactional id."""
 
     transactional_id: str
     group: str
@@ -73,8 +73,8 @@ class TransactionalClient(Client):
         self._timeout_ms = chance.choice(TIMEOUTS_MS)
         self._init_version = chance.choice((1, 3, 4, 5))
         self._ghosts: list[asyncio.Task[None]] = []
-        self.is_certain = True  # a refusal means that nothing was done: no other copy of the request did it
-        self.is_lost = False  # something of ours may still be on its way
+        self.is_certain = True  # an error means that nothing was done, not even by another copy of the request
+        self.is_lost = False  # a request of this producer may still arrive
 
     def unexpected(self, what: str, code: ErrorCode) -> None:
         self.history.note(UNEXPECTED, member=self.name, producer=self.producer, what=what, error=code.name)
@@ -88,7 +88,7 @@ class TransactionalClient(Client):
             await asyncio.wait(self._ghosts)
         await super().close()
 
-    # --- asking
+    # --- requests
 
     async def coordinator(self, key: str, key_type: int) -> Connection:
         request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
@@ -107,7 +107,7 @@ class TransactionalClient(Client):
         return await self.coordinator(self.identity.group, GROUP_KEY)
 
     async def attempt(self, connect: Connect, requests: Sequence[Any], version: int) -> list[Any]:
-        """The answers to the first of them; those without have to be asked again."""
+        """Send the requests once and return the responses to the first of them; the others must be sent again."""
         self.may_die()
         try:
             connection = await connect()
@@ -144,18 +144,18 @@ class TransactionalClient(Client):
     async def ask(
         self, connect: Connect, request: Any, version: int, code_of: Callable[[Any], ErrorCode]
     ) -> tuple[Any, ErrorCode]:
-        """Again and again, until the answer is one that stays."""
+        """Send the request until the response has no retriable error; return it and its error code."""
         while True:
             for answer in await self.attempt(connect, [request], version):
                 code = code_of(answer)
                 if code not in RETRIABLE:
                     return answer, code
-                # It may have been written nonetheless: by a coordinator that was none any more when it should have answered.
+                # It may have been written nonetheless, by a coordinator that lost its role before it responded.
                 self.is_certain = False
             await self.pause(BACKOFF_S)
 
     def judge(self, what: str, code: ErrorCode) -> None:
-        """Raises what a refusal means for the transaction."""
+        """Raise Fenced or Spoiled if `code` is an error; note it if it is unexpected."""
         if code is ErrorCode.NONE:
             return
         if code in FENCED:
@@ -164,10 +164,10 @@ class TransactionalClient(Client):
             self.unexpected(what, code)
         raise Spoiled
 
-    # --- who am I?
+    # --- identity
 
     async def init(self) -> None:
-        """With a word on who it was if it knows; if that is refused, without."""
+        """Initialize the producer, half of the time with its current id and epoch; retry without them if refused."""
         expected = NOBODY
         if self._init_version >= EXPECTING_VERSION_MIN and self.chance.random() < 0.5:
             expected = self.producer

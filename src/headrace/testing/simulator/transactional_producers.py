@@ -1,7 +1,7 @@
-"""Simulated producers of transactions, of raw requests: one as clients of transaction version 2 are, and one of before.
+"""Simulated transactional producers, made of raw requests: one for transaction version 2, and one for earlier versions.
 
-Several may have one transactional id, each believing that it is the one. Transactions go over several partitions and take offsets with
-them; they are committed, aborted, or left behind, by a process that sleeps or dies.
+Several may use one transactional id, each as if it were the only one. Transactions span several partitions and commit offsets; they are
+committed, aborted, or abandoned by a process that sleeps or dies.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COMMIT_SHARE, OFFSETS_SHARE, LEAVING_SHARE, SLEEP_SHARE = 0.7, 0.4, 0.08, 0.03
 PACE_S = 0.08
 SLEEP_S_MAX = 4.0
 ALL_ACKS = -1
-# Longer than anything is on its way: before version 2, what comes late must not meet the next transaction.
+# Longer than any request is in flight: before version 2, a late request must not reach the next transaction.
 QUIET_S = 4.0
 
 
@@ -72,7 +72,7 @@ class TransactionalProducer(TransactionalClient, ABC):
         self._left = transactions
         self._transaction = ""
         self._transactions = self._values = 0
-        self._is_sure = False  # of who it is
+        self._is_sure = False  # its id and epoch are valid as far as it knows
         self._sequences: dict[int, int] = {}
         self._in_flight = chance.choice((1, 1, 4))
         self._version = chance.choice(self.produce_versions)
@@ -127,18 +127,18 @@ class TransactionalProducer(TransactionalClient, ABC):
         else:
             await self.pause(PACE_S)
 
-    # --- as versions of transactions have it
+    # --- implemented for each transaction version
 
     @abstractmethod
     async def join(self, indexes: Sequence[int]) -> None:
-        """Before these are written."""
+        """Add these partitions to the transaction before they are written, if the version requires it."""
 
     @abstractmethod
     async def join_offsets(self) -> None: ...
 
     @abstractmethod
     async def settle(self, is_whole: bool) -> None:
-        """After its end, before the next one."""
+        """Do what the version requires between two transactions."""
 
     # --- records
 
@@ -168,7 +168,7 @@ class TransactionalProducer(TransactionalClient, ABC):
         return Batch(call, bytes(records))
 
     async def _send(self, indexes: Sequence[int]) -> None:
-        """The very same bytes again and again, until somebody says what became of them; up to `in_flight` batches at once."""
+        """Send up to `in_flight` batches per partition, and resend the same bytes until their outcome is known."""
         waiting = {
             index: deque(self._next_batch(index) for _ in range(self.chance.randint(1, self._in_flight)))
             for index in indexes
@@ -189,7 +189,7 @@ class TransactionalProducer(TransactionalClient, ABC):
                     self.history.info(batch.call)
 
     def _take(self, answer: ProduceResponse, waiting: dict[int, deque[Batch]], failed: set[int]) -> None:
-        """What follows one that failed has to be sent again with it, whatever is said of it."""
+        """Handle a response; batches after a failed one of the same partition stay waiting, whatever their result."""
         for told in answer.responses[0].partition_responses:
             code = ErrorCode(told.error_code)
             if told.index in failed:
@@ -199,13 +199,14 @@ class TransactionalProducer(TransactionalClient, ABC):
                 continue
             failed.add(told.index)
             if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._in_flight > 1:
-                # They were all written. Of each producer a snapshot has the last batch only, as Kafka's: a clean start knows no other.
+                # All were written. As in Kafka, a snapshot has only the last batch of each producer: after a clean restart, the
+                # broker does not recognize earlier batches as duplicates.
                 raise Spoiled
             if code not in RETRIABLE:
                 self.judge("Produce", code)
 
     def _request(self, waiting: dict[int, deque[Batch]], turn: int) -> ProduceRequest:
-        """With the batch of each partition whose turn it is."""
+        """Return a request with the batch number `turn` of each partition that has one."""
         data = ProduceRequest.TopicProduceData(
             name=self.topic,
             topic_id=self.cluster.topic_id(self.topic),
@@ -277,7 +278,7 @@ class TransactionalProducer(TransactionalClient, ABC):
         try:
             self.judge("EndTxn", code)
         except Spoiled:
-            raise Fenced from None  # it was ended without us, by time
+            raise Fenced from None  # the coordinator ended it after its timeout
 
 
 def _offsets_code(answer: TxnOffsetCommitResponse) -> ErrorCode:
@@ -285,7 +286,7 @@ def _offsets_code(answer: TxnOffsetCommitResponse) -> ErrorCode:
 
 
 class EpochProducer(TransactionalProducer):
-    """Transaction version 2: whoever is written to adds itself, and each transaction has an epoch of its own."""
+    """A producer of transaction version 2: writing to a partition adds it, and each transaction has a new epoch."""
 
     has_ghosts = True
     produce_versions = (12, 13)
@@ -303,7 +304,7 @@ class EpochProducer(TransactionalProducer):
 
 
 class AddingProducer(TransactionalProducer):
-    """Of before: it says first what it will write to, and has one epoch for all."""
+    """A producer of earlier versions: it adds partitions before it writes to them, and keeps its epoch."""
 
     produce_versions = (9, 11)
     offsets_version = 3

@@ -1,6 +1,7 @@
-"""Readers of transactions: they follow a topic with one isolation level or the other, and one reads everything in the end.
+"""Readers of transactions: some follow a topic with one isolation level or the other, one reads everything at the end.
 
-What a read_committed reader shows is made as clients make it: whatever the broker lists as aborted is left out, up to its marker.
+A read_committed reader filters as clients do: it drops a producer's records from where the broker lists an aborted transaction up to its
+marker.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ Place = tuple[str, int]
 
 
 class Entry(NamedTuple):
-    """One record of a log, as it lies there."""
+    """One record or marker of a log."""
 
     offset: int
     producer_id: int
-    value: str | None  # None: a marker
+    value: str | None  # None for a marker
     commit: bool = False
 
 
@@ -55,12 +56,12 @@ class Batch(NamedTuple):
 
 
 class FinalTransactions(Struct):
-    logs: dict[Place, list[Entry]] = field(default_factory=dict)  # all that lies there
-    committed: dict[Place, list[tuple[int, str]]] = field(default_factory=dict)  # what read_committed shows
+    logs: dict[Place, list[Entry]] = field(default_factory=dict)  # all records and markers
+    committed: dict[Place, list[tuple[int, str]]] = field(default_factory=dict)  # records visible under read_committed
 
 
 def entries_of(data: Buffer) -> Iterator[Batch]:
-    """CorruptBatch if a checksum or a structure is wrong."""
+    """Yield the batches of `data` with their entries; raise CorruptBatch if a checksum or the structure is wrong."""
     view = memoryview(data)
     for position, header in iterate_batches(view):
         batch = view[position : position + header.size]
@@ -90,7 +91,7 @@ def without_aborted(batches: Sequence[Batch], aborted: Sequence[Aborted]) -> lis
 
 
 class TransactionReader(Reader):
-    """Follows all partitions from the beginning, and never goes back: nothing that was shown may be taken away."""
+    """Follows all partitions from the beginning and never seeks back: a record that was visible must stay visible."""
 
     def __init__(self, name: str, world: World, chance: Random, topic: str, partitions: int, isolation: int) -> None:
         super().__init__(name, world, chance, topic, partitions)
@@ -114,7 +115,7 @@ class TransactionReader(Reader):
         await self.close()
 
     async def _ask(self, partition: int) -> None:
-        """Where the stable part of a log ends."""
+        """Record the last stable offset of a partition in the history."""
         if self.isolation_level != READ_COMMITTED:
             return
         call = self.history.invoke(self.name, STABLE, place=(self.topic, partition))
@@ -148,7 +149,7 @@ class TransactionReader(Reader):
             await self.cluster.refresh([self.topic])
 
     def _take(self, call: int, data: Data, position: int) -> int:
-        """Where to go on."""
+        """End a read in the history and return the next position."""
         code = ErrorCode(data.error_code)
         if code is not ErrorCode.NONE:
             self.history.fail(call, error=code.name)
@@ -175,7 +176,7 @@ class TransactionReader(Reader):
 
 
 class FinalTransactionReader(TransactionReader):
-    """A client that comes when all is over."""
+    """A new client that reads everything at the end."""
 
     async def read_everything(self) -> FinalTransactions:
         await self.find_topic(self.topic)
@@ -205,7 +206,7 @@ class FinalTransactionReader(TransactionReader):
             except (*LOST, KafkaError):
                 continue
             if data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                continue  # its log was just exchanged for the copy in another directory
+                continue  # its log was just replaced by the copy in another directory
             if data.error_code != ErrorCode.NONE:
                 raise Unreadable(f"{partition} at {position}: {ErrorCode(data.error_code).name}")
             try:
@@ -215,13 +216,13 @@ class FinalTransactionReader(TransactionReader):
             entries = [entry for batch in batches for entry in batch.entries] if raw else self.shown(batches, data)
             found += [entry for entry in entries if entry.offset >= position]
             if not batches and data.last_stable_offset >= end:
-                break  # compaction has taken the last ones away
+                break  # compaction has removed the last records
             position = max(position, batches[-1].last_offset + 1) if batches else position
         return found
 
 
 class OffsetsReader(GroupClient):
-    """Asks for what groups have committed; where a transaction is still open on an offset, it is told to wait."""
+    """Fetches stable committed offsets of a group; the coordinator refuses while a transaction has pending offsets."""
 
     def __init__(self, name: str, world: World, chance: Random, group: Group) -> None:
         super().__init__(name, world, chance, group, None)

@@ -1,7 +1,7 @@
-"""One end of an in-memory connection: a byte stream that arrives late, in pieces of any size, in order, or not to the end.
+"""One end of an in-memory connection: a byte stream that arrives in order, but late, in any pieces, or truncated.
 
-Each end has its unsent bytes, a wire of pieces under way, and received bytes that its protocol has not taken. Protocol callbacks run
-in the context of the process that owns the end, so they stop with it; the wire belongs to nobody.
+Each end has unsent bytes, pieces in flight towards it, and received bytes that its protocol has not taken. Protocol callbacks run in
+the context of the process that owns the end, so they stop with it; bytes in flight do not depend on any process.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any, Protocol
 
 from headrace.testing.simulator.loop import NOBODY, Process, SimulatedLoop
 
-WINDOW_BYTES = 64 * 1024  # under way and not yet taken: what two sockets' buffers hold
+WINDOW_BYTES = 64 * 1024  # bytes in flight or received but not taken, as much as the buffers of two sockets hold
 HIGH_WATER_BYTES = 64 * 1024
 
 
 class Wire(Protocol):
-    """What the network decides for a connection."""
+    """The part of the network that a connection uses."""
 
     def latency(self) -> float: ...
 
     def piece(self, size: int) -> int:
-        """How many of these bytes travel together."""
+        """Return how many of `size` bytes to send in one piece."""
 
     def forget(self, end: SimulatedTransport) -> None: ...
 
@@ -44,10 +44,10 @@ class SimulatedTransport(asyncio.Transport):
         self._context = context
         self._protocol: asyncio.BaseProtocol | None = None
         self._unsent = bytearray()
-        self._under_way: deque[bytes] = deque()  # towards this end
+        self._under_way: deque[bytes] = deque()  # pieces in flight towards this end
         self._under_way_bytes = 0
         self._received = bytearray()
-        self._last_arrival = 0.0  # of anything towards this end: nothing overtakes it
+        self._last_arrival = 0.0  # time of the latest arrival scheduled at this end; nothing may arrive before it
         self._is_cut = False  # bytes towards this end were lost: no later ones may arrive
         self._reading = True
         self._eof_arrived = False
@@ -58,7 +58,7 @@ class SimulatedTransport(asyncio.Transport):
         self._high, self._low = HIGH_WATER_BYTES, HIGH_WATER_BYTES // 4
 
     def begin(self, protocol: asyncio.BaseProtocol) -> None:
-        """In the context of its owner. What came before waits until the protocol has been told of its connection."""
+        """Attach the protocol, in the context of its owner; bytes received earlier follow after `connection_made`."""
         self._protocol = protocol
         protocol.connection_made(self)
         self._feed_soon()
@@ -112,7 +112,7 @@ class SimulatedTransport(asyncio.Transport):
         return False
 
     def close(self) -> None:
-        """What was written still leaves, then the other end hears of the end."""
+        """Send what was written, then EOF."""
         if not self._closing:
             self._closing = True
             self.pump()
@@ -129,7 +129,7 @@ class SimulatedTransport(asyncio.Transport):
     # --- sending
 
     def pump(self) -> None:
-        """Puts on the wire what fits the window."""
+        """Send as many unsent bytes as fit into the window."""
         peer = self.peer
         while self._unsent:
             room = WINDOW_BYTES - peer._under_way_bytes - len(peer._received)
@@ -177,7 +177,7 @@ class SimulatedTransport(asyncio.Transport):
         piece = self._under_way.popleft()
         self._under_way_bytes -= len(piece)
         if self._closing:
-            # Nobody reads here any more: the sender is told, as a kernel does.
+            # Reset the sender, as a kernel does when data arrives at a closed socket.
             self._loop.call_later(self._wire.latency(), self.peer.reset, context=NOBODY)
             return
         self._wire.note(f"{self.name} gets {len(piece)}")
@@ -208,7 +208,7 @@ class SimulatedTransport(asyncio.Transport):
                 if not protocol.eof_received():  # type: ignore[attr-defined]
                     self.close()
         except Exception as error:
-            # As asyncio: a protocol that raises loses its connection, and the loop is told.
+            # As in asyncio, abort the connection and call the loop's exception handler.
             self._loop.call_exception_handler({"message": f"{type(protocol).__name__} failed", "exception": error})
             self.abort()
 
@@ -229,7 +229,7 @@ class SimulatedTransport(asyncio.Transport):
     # --- ending
 
     def cut_incoming(self, delivered: int) -> None:
-        """Of what is under way only so many bytes arrive, now; the rest is lost."""
+        """Deliver the first `delivered` bytes in flight now, and lose the rest."""
         rest = b"".join(self._under_way)[:delivered]
         self._is_cut = True
         self._under_way.clear()
@@ -244,7 +244,7 @@ class SimulatedTransport(asyncio.Transport):
         return self._under_way_bytes
 
     def vanish(self) -> None:
-        """The process is dead: nobody is told."""
+        """Drop this end because its process died, without any callback or notice to the peer."""
         self._closing = self._lost = True
         self._unsent.clear()
         self._received.clear()

@@ -1,4 +1,4 @@
-"""Which clients a seed has: some that write, some that read, one that asks, one that creates and deletes topics."""
+"""Draws the clients of a seed: producers, readers, one that looks up offsets, one that creates and deletes topics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLUSHED_SHARE = 0.3
 class Workload(NamedTuple):
     partitions: int
     topic_options: dict[str, str]
-    is_flushed: bool  # what is acknowledged is on disk
+    is_flushed: bool  # acknowledged records are on disk
     producers: list[IdempotentProducer | PlainProducer]
     others: list[FollowingReader | JumpingReader | OffsetAsker | Operator]
 
