@@ -37,7 +37,8 @@ class Served:
     def stop(self):
         """The rest of standard output, and standard error."""
         self._process.send_signal(signal.SIGTERM)
-        rest, _ = self._process.communicate(timeout=ENDS_S_MAX)
+        rest = self._process.stdout.read()  # not communicate(), which skips what readline() has read ahead
+        self._process.wait(ENDS_S_MAX)
         self._errors.seek(0)
         return rest, self._errors.read()
 
