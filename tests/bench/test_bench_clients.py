@@ -1,4 +1,4 @@
-"""Lines whose contestants are guests of a server: clients deliver and read what they count, and fail aloud. Nothing here is timed."""
+"""Benchmark lines that compare clients: they transfer what they count, and report errors. Nothing here is timed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TINY = DataSet(100, 10, Codec.NONE)
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     broker = Broker(HEADRACE, tmp_path_factory.mktemp("bench") / "node", spawn_headrace)
-    _ = broker.process  # started here, so that it belongs to the whole module
+    _ = broker.process  # start it here, so that it belongs to the module
     yield broker
     broker.close()
 
@@ -117,10 +117,10 @@ def test_what_guests_bring_is_closed_with_them(tmp_path: Path, broker: Broker) -
 
 
 class Unclosed(Broker):
-    """The fixture's, which other tests use too."""
+    """The fixture's broker without its close, as other tests use it too."""
 
     def __init__(self, broker: Broker) -> None:
-        _ = broker.process  # which may have to be started first
+        _ = broker.process  # start it if necessary
         self.__dict__.update(broker.__dict__)
 
     def close(self) -> None: ...

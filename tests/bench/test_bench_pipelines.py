@@ -1,4 +1,4 @@
-"""The chapter of pipelines without Spark: what is expected, matched and counted; the generator at a node; the main job's runs."""
+"""The pipelines chapter without Spark: expected results, matching, counts, the generator, and the main job's runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EVENTS = 1000
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     broker = Broker(HEADRACE, tmp_path_factory.mktemp("bench") / "node", spawn_headrace)
-    _ = broker.process  # started here, so that it belongs to the whole module
+    _ = broker.process  # start it here, so that it belongs to the module
     yield broker
     broker.close()
 
@@ -152,7 +152,7 @@ def test_both_lines_of_the_main_job_tell_of_the_same_runs(tmp_path: Path, monkey
     assert not broker.is_running
 
 
-# --- the shop at a node
+# --- the shop on a node
 
 
 def test_the_shop_is_filled_once_and_goes_with_its_server(broker: Broker, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_the_shop_is_filled_once_and_goes_with_its_server(broker: Broker, tmp_pa
     shelf.filled(broker, EVENTS, tmp_path)
     with TopicReader(broker.port, CLICKS, ORDERS, partitions=PARTITIONS) as reader:
         topics = Counter(message.topic() for message in reader.to_the_end())
-    assert topics == {CLICKS: clicks_among(EVENTS) + PARTITIONS, ORDERS: orders_among(EVENTS)}  # a bell in each
+    assert topics == {CLICKS: clicks_among(EVENTS) + PARTITIONS, ORDERS: orders_among(EVENTS)}  # with a bell in each
     shelf.filled(broker, EVENTS, tmp_path)
     made = order_times(broker.port)
     assert made.keys() == set(range(orders_among(EVENTS)))

@@ -1,4 +1,4 @@
-"""The directory of the line `open-50g` is what it claims to be: sound where it is looked at, and what is wrong in it is noticed."""
+"""The data directory of the line `open-50g`: valid where the node reads it, and errors in it are detected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def open_log(directory: Path, recovery_point: int, *, clean: bool) -> tuple[int, RecoveryReport]:
-    """Where it ends, and what was found."""
+    """Return the log's end and the recovery report."""
     partition = TopicPartition("t", 0)
     log, report = Log.open(
         DiskFiles(), str(directory), partition, LogConfig(), recovery_point=recovery_point, clean=clean, now_ms=NOW_MS

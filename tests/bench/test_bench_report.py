@@ -1,4 +1,4 @@
-"""The table: medians, ratios, goals; and the page, of which only the marked part changes."""
+"""The report: medians, ratios, goals, and the page, of which only the marked part changes."""
 
 from __future__ import annotations
 

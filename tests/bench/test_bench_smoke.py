@@ -1,4 +1,4 @@
-"""The benchmark measures what it says: every line gets answers without an error, and errors are noticed. Nothing here is timed."""
+"""The benchmark measures what it claims: responses have no errors, and errors are detected. Nothing here is timed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ needs_compiler = pytest.mark.skipif(native.compiler() is None, reason="no C comp
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     directory = tmp_path_factory.mktemp("bench")
     broker = Broker(HEADRACE, directory / "node", spawn_headrace, make_certificate(directory))
-    _ = broker.process  # started here, so that it belongs to the whole module
+    _ = broker.process  # start it here, so that it belongs to the module
     yield broker
     broker.close()
 
@@ -104,7 +104,7 @@ def test_an_idempotent_producer_goes_on_in_its_sequence(broker: Broker, generato
     topic = f"idempotent-{generator}"
     load = line.prepare(broker, topic, Options())
     run_load(load, broker.port, broker.pid, Span(30.0, 0.0, REQUESTS * load.payload_bytes))
-    assert end_offset(broker.wire, topic) == line.records * REQUESTS  # duplicates would not be appended again
+    assert end_offset(broker.wire, topic) == line.records * REQUESTS  # duplicates would not be appended
 
 
 def test_an_error_in_an_answer_ends_the_run(broker: Broker, generator: str) -> None:

@@ -1,4 +1,4 @@
-"""The process of a Spark driver, with a stand-in for Spark: its answers, its errors, its end. What runs in Spark needs Spark."""
+"""The process of a Spark driver, with a fake Spark: its responses, errors and end. Nothing here runs in Spark."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def job(name: str) -> Job:
 
 def test_a_driver_answers_until_it_is_closed(driver: SparkDriver, tmp_path: Path) -> None:
     assert driver.start_s > 0
-    driver.start(tmp_path)  # it runs already
+    driver.start(tmp_path)  # already running: no effect
     done = driver.run(job("batch"))
     assert done == JobDone(1, 0.5, done.all_rows)
     with pytest.raises(BenchFailed, match=r'fail with format\("stand-in"\): no such topic'):
@@ -58,7 +58,7 @@ def test_a_driver_answers_until_it_is_closed(driver: SparkDriver, tmp_path: Path
 
 
 def is_there(process_id: int) -> bool:
-    """And not merely waiting for somebody to take note of its end."""
+    """Return whether the process exists and is not a zombie."""
     try:
         os.kill(process_id, 0)
     except ProcessLookupError:

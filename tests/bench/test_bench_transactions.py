@@ -1,4 +1,4 @@
-"""The load of transactions commits what it counts, comes back when it is told to, and ends with any other error. Nothing here is timed."""
+"""The transaction load commits what it counts, retries if it must and fails on other errors. Nothing here is timed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SPAN = Span(0.3, 0.1)
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     broker = Broker(HEADRACE, tmp_path_factory.mktemp("bench") / "node", spawn_headrace)
-    _ = broker.process  # started here, so that it belongs to the whole module
+    _ = broker.process  # start it here, so that it belongs to the module
     yield broker
     broker.close()
 
 
 def ends_at(broker: Broker, topic: str, partitions: int, offset: int) -> bool:
-    """The last markers may still be on their way."""
+    """Return whether all partitions end at the offset, waiting for the last markers."""
     deadline = time.monotonic() + MARKER_S_MAX
     while time.monotonic() < deadline:
         ends = {end_offset(broker.wire, topic, partition) for partition in range(partitions)}
@@ -53,7 +53,7 @@ def test_what_is_counted_is_committed(broker: Broker, partitions: int, producers
 
 @pytest.mark.parametrize("is_ending", [False, True])
 def test_whoever_is_told_to_come_back_does(broker: Broker, monkeypatch: pytest.MonkeyPatch, is_ending: bool) -> None:
-    """What was refused was done in truth, so that it is asked twice: nothing may come of that."""
+    """The refused request was in fact executed, so it is executed twice; that must have no effect."""
     topic = f"again-{is_ending}"
     broker.open_topic(topic, 2)
     answered = _Producer.answered

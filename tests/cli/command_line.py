@@ -1,4 +1,4 @@
-"""Running `headrace …` inside the test process against a node."""
+"""Runs `headrace …` in the test process against a node."""
 
 from typer.testing import CliRunner
 
@@ -10,12 +10,12 @@ ALONE = ("dump-log", "format", "settings", "serve")
 
 class CommandLine:
     def __init__(self, bootstrap=None, config=None):
-        """`config`: a file of properties that says how to log in."""
+        """Set the node's address and, with `config`, a properties file with the login."""
         self.bootstrap = bootstrap
         self.config = config
 
     def __call__(self, *arguments, stdin=None, fails=False):
-        """Standard output; with `fails` what the command complained of."""
+        """Run a command and return its standard output, or its error message if it `fails`."""
         extra = ["-b", self.bootstrap] if arguments[0] not in ALONE and self.bootstrap else []
         extra += ["--command-config", self.config] if self.config else []
         result = CliRunner().invoke(app, [*map(str, (*arguments, *extra))], input=stdin)

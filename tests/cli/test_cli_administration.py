@@ -1,4 +1,4 @@
-"""Options, offsets, deletions, directories and the quorum by the command line, against a real node."""
+"""Options, offsets, deletions, directories and the quorum on the command line, with a real node."""
 
 import json
 
@@ -90,7 +90,7 @@ def test_altering_a_quota_says_which_request_the_broker_does_not_support(headrac
     ("entity", "name", "suggestion"),
     [
         (("--topic", "cli-deletes"), "retention.mss", "did you mean retention.ms?"),
-        (("--topic", "cli-deletes"), "segment.ms", "segment.ms"),  # a known option that was never set here
+        (("--topic", "cli-deletes"), "segment.ms", "segment.ms"),  # a known option that is not set here
         (("--broker-defaults",), "log.retention.msec", "did you mean log.retention.ms?"),
         (("--group", "cli-deletes"), "consumer.session.timeout", "did you mean consumer.session.timeout.ms?"),
         (("--user", "cli-deletes"), "producer_byte_rat", "did you mean producer_byte_rate?"),

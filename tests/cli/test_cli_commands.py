@@ -1,4 +1,4 @@
-"""The command line against a real node: what it prints, and that mistakes end in one clear line and exit code 1."""
+"""The command line with a real node: its output; errors are one clear line and exit code 1."""
 
 import errno
 import json
@@ -204,7 +204,7 @@ def test_format_once(headrace, tmp_path):
 
 
 def test_a_full_disk_names_the_path(tmp_path, monkeypatch, capsys):
-    """Once a node cannot write to its disk while it starts, the operator must learn which disk."""
+    """When a disk is full, the operator must learn which one."""
     from headrace.cli import main
 
     def refuse(self, data):

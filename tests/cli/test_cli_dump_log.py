@@ -1,4 +1,4 @@
-"""`headrace dump-log`: Kafka's own tool says the same of the same files; damage of every kind is found and named."""
+"""`headrace dump-log`: same output as Kafka's tool for the same files, and every kind of damage is named."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ headrace = CommandLine()
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    """Of a node that was stopped: several segments with indexes, idempotent producers, metadata with a snapshot."""
+    """Return a stopped node's directory: segments with indexes, idempotent producers, metadata with a snapshot."""
     path = tmp_path_factory.mktemp("data")
     settings = {"log.index.interval.bytes": "1000", "metadata.log.max.record.bytes.between.snapshots": "500"}
     with EmbeddedNode(settings, data_dir=path) as node:
@@ -80,7 +80,7 @@ def test_kafkas_tool_says_the_same(directory):
 
 
 def _facts(text):
-    """Without what each says in its own words, and without secrets that only Kafka shows."""
+    """Return the lines without those that each tool words differently, and without secrets that only Kafka shows."""
     own = ("OK ", "Log starting offset", "Snapshot end offset", "KRaft bootstrap")
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(own)]
     return [line for line in lines if "USER_SCRAM_CREDENTIAL" not in line and not line.endswith("is empty.")]
@@ -177,4 +177,4 @@ def test_a_path_without_files_of_a_log_is_one_line(tmp_path):
         assert headrace("dump-log", missing, fails=True) == f"{missing}: no such file or directory"
     assert "has no .log" in headrace("dump-log", tmp_path, fails=True)
     (tmp_path / "orders-0").mkdir()
-    assert "orders-0" in headrace("dump-log", tmp_path, fails=True)  # names what to dump instead
+    assert "orders-0" in headrace("dump-log", tmp_path, fails=True)  # suggests what to dump instead

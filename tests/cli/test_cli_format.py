@@ -1,4 +1,4 @@
-"""`headrace format`: the features that a new cluster has, by Kafka release or one by one."""
+"""`headrace format`: the features of a new cluster, by Kafka release or one by one."""
 
 import pytest
 

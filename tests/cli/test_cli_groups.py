@@ -1,4 +1,4 @@
-"""Groups by the command line, with a real consumer as their member: lag in records and time, every way of a reset, deletion."""
+"""Groups on the command line, with a real consumer: lag in records and time, every kind of reset, deletion."""
 
 import json
 import time
@@ -18,7 +18,7 @@ LONG_AGO_MS = 1_700_000_000_000
 
 @pytest.fixture
 def group(headrace_node):
-    """30 records in three partitions, one a minute, of which the group has read 20."""
+    """Create a group that has read 14 of 30 records: 10 and 4 in two of three partitions, with a record each minute."""
     name = f"group-{time.monotonic_ns()}"
     topic = f"orders-{time.monotonic_ns()}"
     headrace = CommandLine(headrace_node.bootstrap)
@@ -47,7 +47,7 @@ def test_lag_in_records_and_in_time(group):
     by_partition = {one["partition"]: one for one in found["partitions"]}
     assert found["state"] == "Empty" and by_partition.keys() == {0, 1}
     assert (by_partition[0]["lag"], by_partition[0]["lag_ms"]) == (0, 0)
-    age = time.time() * 1000 - (LONG_AGO_MS + 60_000 * (4 * 3 + 1))  # of the fifth record of partition 1
+    age = time.time() * 1000 - (LONG_AGO_MS + 60_000 * (4 * 3 + 1))  # age of the fifth record of partition 1
     assert by_partition[1]["lag"] == 6 and abs(by_partition[1]["lag_ms"] - age) < 60_000
     table = headrace("groups", "describe", name)
     assert topic in table and " d" in table

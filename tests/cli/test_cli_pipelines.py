@@ -1,4 +1,4 @@
-"""`headrace pipelines …` without Spark: files that are checked and shown, drivers that are asked and stopped."""
+"""`headrace pipelines …` without Spark: checking and showing files, querying and stopping drivers."""
 
 import json
 import subprocess
@@ -42,7 +42,7 @@ def command(tmp_path, monkeypatch):
 
 @pytest.fixture
 def driver(tmp_path):
-    """Of two pipelines, in this process."""
+    """Yield a driver of two pipelines, in this process."""
     engine = FakeEngine()
     made = [make_pipeline(name, folder=tmp_path) for name in ("shop", "stock")]
     driver = Driver(made, engine=engine, runtime=tmp_path / ".headrace")
@@ -108,7 +108,7 @@ def test_commands_that_find_nothing_say_where_they_looked(tmp_path, monkeypatch,
         assert result.exit_code == code and f"in {folder};" in said and "--runtime FOLDER" in said
 
 
-@pytest.mark.timeout(300)  # it starts a Spark of its own
+@pytest.mark.timeout(300)  # starts its own Spark
 def test_validating_with_spark_prints_its_own_answer_only(command, tmp_path):
     pytest.importorskip("pyspark")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Access rules by the command line, on a node that has them; and commands that log in over TLS."""
+"""ACLs on the command line, with a node that enforces them, and commands that log in over TLS."""
 
 import json
 
@@ -14,7 +14,7 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
-    """A node, the authority of its certificate, and the command line as `admin`, its only super user."""
+    """Yield a node, its certificate authority, and the command line as `admin`, the only super user."""
     pem = tmp_path_factory.mktemp("pem")
     authority = Authority(pem)
     logins = server_settings()

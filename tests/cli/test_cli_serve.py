@@ -1,4 +1,4 @@
-"""`headrace serve` as a process: what it prints, and how it logs."""
+"""`headrace serve` as a process: its output and its log."""
 
 import json
 import re
@@ -12,7 +12,7 @@ ENDS_S_MAX = 30
 
 
 class Served:
-    """A node in a process of its own, on free ports."""
+    """A node in its own process, on free ports."""
 
     def __init__(self, folder, *options, environment=None):
         settings = (
@@ -31,11 +31,11 @@ class Served:
         )
 
     def line(self):
-        """The next line of standard output; an empty one after the last."""
+        """Return the next line of standard output; empty after the last."""
         return self._process.stdout.readline()
 
     def stop(self):
-        """The rest of standard output, and standard error."""
+        """Stop the node and return the rest of standard output, and standard error."""
         self._process.send_signal(signal.SIGTERM)
         rest = self._process.stdout.read()  # not communicate(), which skips what readline() has read ahead
         self._process.wait(ENDS_S_MAX)
@@ -81,7 +81,7 @@ def test_logs_are_json_when_asked_for(serve, tmp_path, monkeypatch, where):
         file = tmp_path / "server.properties"
         file.write_text("process.roles=broker,controller\nnode.id=1\nheadrace.log.format=json\n")
         options = ["--config", file]
-    node = serve(*options, "-c", "no.such.option=1")  # a warning from before the node exists
+    node = serve(*options, "-c", "no.such.option=1")  # causes a warning before the node exists
     assert "serves on" in node.line()
     _, errors = node.stop()
     logged = [json.loads(line) for line in errors.splitlines()]

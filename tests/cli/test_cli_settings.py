@@ -1,4 +1,4 @@
-"""`headrace settings`: all options are there, secrets are not; and what it writes starts a node without a word."""
+"""`headrace settings`: all options are listed, secrets are hidden, and its file starts a node without warnings."""
 
 import json
 import logging

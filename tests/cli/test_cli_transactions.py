@@ -1,4 +1,4 @@
-"""Transactions by the command line: real transactional producers, and one transaction that nobody would ever end."""
+"""Transactions on the command line: real transactional producers, and a transaction that hangs forever."""
 
 import asyncio
 import json
@@ -22,14 +22,14 @@ from headrace.testing.cluster import EmbeddedNode
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 
-OLD_PRODUCE = 9  # its clients added partitions to transactions themselves
+OLD_PRODUCE = 9  # Produce version of clients that add partitions to transactions themselves
 HOUR_MS = 3_600_000
 TIMEOUT_MS = 60_000
 
 
 @pytest.fixture(scope="module")
 def node():
-    """As Kafka was before KIP-890, nobody asks the coordinator whether a batch belongs to a transaction."""
+    """Yield a node that does not verify transactional batches with the coordinator, like Kafka before KIP-890."""
     with EmbeddedNode(
         {
             "log.retention.ms": "-1",
@@ -71,7 +71,7 @@ def make_producer(node):
         return producer
 
     yield make
-    while made:  # nothing may refer to one afterwards, or it is not closed
+    while made:  # a producer is only closed when nothing refers to it
         made.pop().purge()
 
 
@@ -86,7 +86,7 @@ def loads(headrace, *arguments):
 
 
 def on(node, work):
-    """Our own client, for what no other would do."""
+    """Run `work` with our own client, for requests that other clients would not send."""
     host, _, port = node.bootstrap.partition(":")
 
     async def run():
@@ -122,7 +122,7 @@ async def add(cluster, transactional_id, producer, partition):
 
 
 async def produce(cluster, partition, value, producer=None, timestamp=None):
-    """The offset. Transactional with a `producer`, whoever that is: an id and an epoch."""
+    """Write a value and return its offset; transactional if `producer` (id, epoch) is given."""
     records = BatchBuilder()
     records.append(timestamp or int(time.time() * 1000), None, value)
     batch = (
@@ -149,7 +149,7 @@ async def committed(cluster, partition):
     return [record.value for record in fetched.records]
 
 
-# --- what coordinators know
+# --- coordinators' state
 
 
 def test_an_open_transaction_and_finished_ones(headrace, topic, make_producer):
@@ -181,7 +181,7 @@ def states(headrace, topic, *arguments):
 
 
 def assert_soon(met):
-    """EndTxn is answered when it is decided; the markers come after."""
+    """Wait until `met()`: EndTxn is acknowledged when it is decided, before the markers are written."""
     deadline = time.monotonic() + 20
     while not met():
         assert time.monotonic() < deadline
@@ -189,7 +189,7 @@ def assert_soon(met):
 
 @pytest.fixture
 def prepared(node, topic):
-    """The transaction of an outside coordinator: a transactional id, and the producer's id and epoch."""
+    """Return an external coordinator's transaction: its transactional id, and its producer id and epoch."""
     name = f"{topic}-2pc"
 
     async def prepare(cluster):
@@ -280,7 +280,7 @@ def test_terminate_fences_the_producer_and_aborts(headrace, node, topic, make_pr
     assert "nothing was open (Empty)" in headrace("transactions", "terminate", "--transactional-id", name)
 
 
-# --- what hangs
+# --- hanging transactions
 
 
 @pytest.mark.parametrize("way", ["fenced", "unknown"])
@@ -335,7 +335,7 @@ def test_a_transaction_that_is_at_work_does_not_hang(headrace, node, topic, make
     assert_soon(lambda: on(node, lambda cluster: committed(cluster, partition)) == [b"x"])
 
 
-# --- mistakes
+# --- errors
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_a_partition_that_is_not_there_and_an_epoch_that_is_past(headrace, topic
         said = headrace("transactions", *command, "--topic", topic, "--partition", 9, fails=True)
         assert "UNKNOWN_TOPIC_OR_PARTITION" in said and "9" in said
     for _ in range(2):
-        producer = make_producer(f"{topic}-e")  # fences the one before
+        producer = make_producer(f"{topic}-e")  # fences the previous one
         write(producer, topic)
         producer.commit_transaction(20)
     assert_soon(lambda: loads(headrace, "producers", "--topic", topic, "-p", 0)[0]["start_offset"] is None)

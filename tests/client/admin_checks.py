@@ -1,4 +1,4 @@
-"""What an administrator has to be able to do on any cluster, whoever wrote it: each check makes its own topics at `bootstrap`."""
+"""What the admin client must do on any cluster, ours or Kafka's; each check creates its own topics at `bootstrap`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def write(bootstrap: str, topic: str, count: int, **options: object) -> No
 
 
 async def until(check, seconds: float = WAIT_S_MAX):
-    """What was changed is seen by and by."""
+    """Poll until a change is visible; raise TimeoutError if it does not become so."""
     async with asyncio.timeout(seconds):
         while not await check():
             await asyncio.sleep(0.02)
@@ -122,7 +122,7 @@ async def options(bootstrap: str) -> None:
             found = await admin.describe_configs("topic", topic)
             return found["segment.bytes"].value == "2000000" and found["retention.ms"].value != "7"
 
-        # A broker of Kafka hears of what its controller has decided, and answers before.
+        # A broker of Kafka replies before it has received the controller's decision.
         await until(retention_is_seven)
         await admin.alter_configs("topic", topic, {"retention.ms": None, "segment.bytes": "2000000"})
         await until(both_are_changed)
@@ -220,4 +220,4 @@ async def the_cluster(bootstrap: str) -> None:
 
 
 CHECKS = [topics, records_and_offsets, options, groups_and_their_offsets, transactions, the_cluster]
-KAFKA_ONLY = [quotas]  # we keep none yet
+KAFKA_ONLY = [quotas]  # Headrace does not serve AlterClientQuotas yet

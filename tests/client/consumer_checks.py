@@ -1,4 +1,4 @@
-"""What a consumer has to do on any cluster, whoever wrote it: each check makes its own topics at `bootstrap`."""
+"""What a consumer must do on any cluster, ours or Kafka's; each check creates its own topics at `bootstrap`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WAIT_S_MAX = 20.0
 T0 = 1_700_000_000_000
 
 
-# --- the other side
+# --- topics and records, made with another client
 
 
 def make_topic(bootstrap: str, partitions: int = 1, **configs: str) -> str:
@@ -94,7 +94,7 @@ async def poll_until(reader: AsyncConsumer, count: int) -> list[ConsumerRecord]:
     return found
 
 
-# --- the checks
+# --- checks
 
 
 async def reads_records_of_all_kinds(bootstrap: str) -> None:
@@ -275,7 +275,7 @@ async def reads_committed(bootstrap: str) -> None:
         reader.assign([here])
         assert await poll_values(reader, 3) == [b"yes", b"yes", b"plain"]
         deadline = time.monotonic() + WAIT_S_MAX
-        while await reader.position(here) < 10:  # past the aborted one and its marker
+        while await reader.position(here) < 10:  # skip the aborted transaction and its marker
             assert await reader.poll(0.2) == [] and time.monotonic() < deadline
         assert await reader.end_offsets([here]) == {here: 10}
     async with consumer(bootstrap) as reader:
@@ -302,7 +302,7 @@ async def commits(bootstrap: str) -> None:
         found = await reader.committed([here, there])
         assert (found[here].offset, found[there].offset) == (6, 77)
         assert reader.group_metadata().group_id == group
-    async with consumer(bootstrap, group_id=group) as reader:  # commits by itself when it closes
+    async with consumer(bootstrap, group_id=group) as reader:  # commits automatically when it closes
         reader.assign([here])
         assert await poll_values(reader, 4) == [b"6", b"7", b"8", b"9"]
     async with consumer(bootstrap, group_id=group) as reader:
@@ -344,7 +344,7 @@ async def subscribes(bootstrap: str) -> None:
     told = [one for one in heard if one[1]]
     both = frozenset({TopicPartition(topic, 0), TopicPartition(topic, 1)})
     assert told == [("assigned", both), ("revoked", both)]
-    async with consumer(bootstrap, group_id=group) as reader:  # all was committed as the first one left
+    async with consumer(bootstrap, group_id=group) as reader:  # the first one committed everything when it left
         reader.subscribe([topic])
         deadline = time.monotonic() + WAIT_S_MAX
         while not reader.assignment():
@@ -411,7 +411,7 @@ async def tells_what_is_gone(bootstrap: str) -> None:
 
 
 async def asks_again_before_it_complains_of_another_topic(bootstrap: str) -> None:
-    """What a reader knew of a topic may be older than whoever told it what to read."""
+    """Refresh metadata first: a reader's metadata may be older than the topic id that its caller passes."""
     topic = make_topic(bootstrap)
     here = TopicPartition(topic, 0)
     write(bootstrap, topic, [b"first"])
@@ -431,7 +431,7 @@ async def made_again(bootstrap: str, topic: str) -> None:
     while True:
         try:
             return make_named(bootstrap, topic)
-        except confluent_kafka.KafkaException:  # the old one is being deleted
+        except confluent_kafka.KafkaException:  # the old topic is still being deleted
             assert time.monotonic() < deadline
             await asyncio.sleep(0.1)
 

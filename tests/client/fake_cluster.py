@@ -1,4 +1,4 @@
-"""A cluster of fake brokers for a sender: every request is handed to a script, which answers, refuses, or cuts the connection."""
+"""Fake brokers for a sender; a script responds to each request, refuses it or cuts the connection."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class FakeConnection:
 
 
 class FakeCluster:
-    """`script` gets each request and says what becomes of it: CUT, SILENCE, or (error code, base offset) of each batch."""
+    """A cluster whose `script` decides each request: CUT, SILENCE, or (error code, base offset) of each batch."""
 
     timeout_s = 1.0
 
@@ -132,7 +132,7 @@ class FakeCluster:
 
 
 class FakeLog:
-    """Takes batches as a leader does, with the checks of an idempotent producer; `faults` are verdicts for the first requests."""
+    """Appends batches with a leader's checks of idempotent producers; `faults` are verdicts for the first requests."""
 
     def __init__(self, *faults):
         self.faults = list(faults)
@@ -149,7 +149,7 @@ class FakeLog:
         return CUT if fault == "written, and cut" else verdicts
 
     def has(self, batch):
-        """What was taken once is not refused later."""
+        """Return whether the batch was appended already; such a batch is not refused later."""
         epoch, _, cache = self.state.get((batch.partition, batch.header.producer_id), (-1, -1, {}))
         return epoch == batch.header.producer_epoch and batch.header.base_sequence in cache
 

@@ -1,4 +1,4 @@
-"""Applications that are members of a group, and topics for them to share: for tests against any cluster."""
+"""Group members and topics for them to share, for tests against any cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
 
 PATIENCE_S = 20.0
 POLL_S = 0.05
-# Sessions so short that a member's death is noticed within a test.
+# Sessions are so short that a test notices a member's death.
 QUICK = {
     "log.retention.ms": "-1",
     "auto.create.topics.enable": "false",
@@ -40,7 +40,7 @@ PROTOCOLS = {
 
 
 class Application:
-    """Polls, takes what it is given, and writes down what it was told."""
+    """A group member that polls, accepts its assignment and records rebalance events."""
 
     def __init__(self, bootstrap, subscription, **more):
         given = {
@@ -83,8 +83,6 @@ class Application:
     def wake(self):
         self._woken.set()
 
-    # ---
-
     @property
     def assignment(self):
         return self.member.assignment
@@ -111,7 +109,7 @@ class Application:
         await end_tasks([self._polling])
 
     async def die(self):
-        """As a process that is killed."""
+        """Stop without leaving the group, as a killed process does."""
         await self.stop_polling()
         member = self.member
         classic = isinstance(member, ClassicMember)
@@ -128,7 +126,7 @@ class Application:
 
 @asynccontextmanager
 async def applications(bootstrap, protocol):
-    """Makes them by calling what it gives; ends those that are left."""
+    """Yield a function that makes applications; kill them at the end."""
     made = []
 
     def make(*topics, pattern=None, **more):
@@ -155,7 +153,7 @@ def partitions(topic, count):
 
 
 def share(applications, wanted):
-    """Whether they have all of it, and nothing twice."""
+    """Return whether the applications hold exactly the wanted partitions, none twice."""
     held = [one for application in applications for one in application.assignment]
     return len(held) == len(set(held)) and set(held) == set(wanted)
 
@@ -170,7 +168,7 @@ async def make_topic(bootstrap, name, count):
         topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=count, replication_factor=1)
         answer = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
         assert answer.topics[0].error_code == 0, answer.topics[0]
-        await cluster.partitions(name, create=True)  # waits until it is known; the cluster makes none by itself
+        await cluster.partitions(name, create=True)  # waits until the topic is known; automatic creation is disabled
 
 
 async def delete_topic(bootstrap, name):

@@ -1,4 +1,4 @@
-"""What a producer has to do on any cluster, whoever wrote it: each check makes its own topics at `bootstrap`."""
+"""What a producer must do on any cluster, ours or Kafka's; each check creates its own topics at `bootstrap`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def make_topic(bootstrap: str, partitions: int = 1, **configs: str) -> str:
 
 
 def read(bootstrap: str, topic: str, partitions: int = 1, isolation: str = "read_committed"):
-    """All records, by another client: lists of messages by partition."""
+    """Return all messages by partition, as read by another client."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -156,9 +156,7 @@ async def every_acks(bootstrap: str) -> None:
             rows = pa.record_batch({"value": pa.array([b"x" * 100] * 50_000, pa.binary())})
             ranges = await (await producer.send_batch(topic, rows))
             assert sum(one.rows for one in ranges) == 50_000
-        async with producing(
-            bootstrap
-        ) as producer:  # acks=0: what was sent is in the socket, so ask when it is through
+        async with producing(bootstrap) as producer:  # acks=0 leaves them in the socket: wait until they are written
             while (await (await producer.send(topic, b"end"))).offset < 50_010:
                 await asyncio.sleep(0.05)
         values = [message.value() for message in (await aread(bootstrap, topic))[0]]
@@ -185,7 +183,7 @@ async def rows_by_key(bootstrap: str) -> None:
     seen = set()
     for index, messages in found.items():
         keyed = [message.timestamp()[1] - T0 for message in messages if message.key() is not None]
-        assert keyed == sorted(keyed)  # within a partition as they came
+        assert keyed == sorted(keyed)  # each partition keeps the order
         for message in messages:
             number = message.timestamp()[1] - T0
             seen.add(number)
@@ -285,10 +283,10 @@ async def transactions(bootstrap: str, *, implicit: bool) -> None:
                 await transaction.abort()
         after = transaction.identity
         assert after.producer_id == before.producer_id
-        # An older client's only when it gave up a batch of which nobody knows whether it was written.
+        # With older clients, the epoch rises only after a batch with an unknown outcome was given up.
         assert after.producer_epoch > before.producer_epoch or not implicit
         await transaction.begin()
-        await transaction.commit()  # nothing in it
+        await transaction.commit()  # an empty transaction
         await transaction.begin()
         await transaction.abort()
         assert transaction.state is TransactionState.READY
@@ -339,7 +337,7 @@ async def somebody_else_ends_a_transaction(bootstrap: str) -> None:
             with pytest.raises(KafkaError, match="prepared"):
                 await producer.send(topic, b"too late")
             await producer.close()
-            for _ in range(3):  # whose answers may have been lost
+            for _ in range(3):  # repeated, as if the responses were lost
                 after = await end_transaction(cluster, identities[-1], commit=commit)
             assert after.producer_epoch == identities[-1].producer_epoch + 1
             with pytest.raises((InvalidTransactionState, ProducerFenced)):
@@ -396,7 +394,7 @@ async def a_batch_that_fails_must_be_aborted(bootstrap: str) -> None:
 
 
 async def a_prepared_transaction_outlives_its_producer(bootstrap: str) -> None:
-    """Two-phase commit (KIP-939): for brokers that offer it."""
+    """Check two-phase commit (KIP-939), for brokers that offer it."""
     topic = make_topic(bootstrap)
     host, _, port = bootstrap.rpartition(":")
     options = {"transactional_id": unique("x"), "transaction_two_phase_commit_enable": True}
@@ -429,7 +427,7 @@ CHECKS = [
 ]
 
 
-# --- brokers that are killed: `peer` has kill and start
+# --- brokers that are killed; `peer` has kill and start
 
 
 async def kill(peer: Any) -> None:
@@ -474,7 +472,7 @@ async def rows_survive(peer: Any, kills: int) -> None:
 
 
 async def transactions_survive(peer: Any, kills: int) -> None:
-    """Each is redone until it is committed: all of them are there once, whole, and in order."""
+    """Redo each transaction until it is committed; each must be there once, whole and in order."""
     topic = make_topic(peer.bootstrap, 2)
     chance = Random(2)
     killing = asyncio.ensure_future(asyncio.sleep(0))

@@ -1,4 +1,4 @@
-"""A broker that answers what a test tells it to, over a real connection: for answers that no honest broker gives."""
+"""A broker that sends scripted responses over a real connection, also those that no honest broker would send."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def served(broker: ScriptedBroker):
 
 
 def fetched(data: bytes, *, code: ErrorCode = ErrorCode.NONE, end: int = 100, **more: Any) -> FetchResponse:
-    """An answer about partition 0."""
+    """Return a response for partition 0."""
     partition = FetchResponse.PartitionData(
         error_code=code, high_watermark=end, last_stable_offset=end, log_start_offset=0, records=data, **more
     )

@@ -1,4 +1,4 @@
-"""Queues of batches: what goes when, in which order, and that no record is lost, doubled or overtaken."""
+"""Queues of batches: which are sent when and in what order; no record is lost, duplicated or overtaken."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ME = ProducerIdentity(7, 0)
 
 
 class Told:
-    """Whoever waits for a record: what was said of it."""
+    """Records what its waiter learns about each record: the offset, or an error."""
 
     def __init__(self):
         self.said = []
@@ -51,7 +51,7 @@ def values(*batches):
 
 def test_a_batch_goes_when_it_has_lingered():
     accumulator = make()
-    assert put(accumulator, now=10.0)  # one has begun: the sender must know when to look
+    assert put(accumulator, now=10.0)  # a new batch: the sender must know when to look
     assert not put(accumulator, now=11.0)
     assert accumulator.ready_at(HERE) == 15.0 and accumulator.next_deadline() == 130.0
     accumulator.hurry = True
@@ -85,7 +85,7 @@ def test_a_request_has_one_batch_of_each_partition_as_far_as_it_holds_them():
     assert [batch.partition for batch in drain(accumulator, THERE, HERE)] == [THERE, HERE]
     assert [batch.partition for batch in drain(accumulator, THERE, HERE, bytes_max=200)] == [THERE]
     assert not drain(accumulator, HERE, admits=lambda batch: False)
-    assert [batch.partition for batch in drain(accumulator, THERE, HERE, bytes_max=10)] == [HERE]  # at least one
+    assert [batch.partition for batch in drain(accumulator, THERE, HERE, bytes_max=10)] == [HERE]  # at least one batch
     assert not accumulator.partitions() and len(accumulator.incomplete) == 4
 
 
@@ -154,7 +154,7 @@ def test_the_stamp_is_checked_by_brokers_and_a_new_one_leaves_what_is_on_its_way
     first = batch.stamp()
     header = read_header(first)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 0, 5)
-    assert len(list(decode_records(bytes(first)))) == 1  # its checksum fits
+    assert len(list(decode_records(bytes(first)))) == 1  # the checksum is right
     batch.attempts = 1
     assert batch.stamp().obj is first.obj
     batch.identity = ProducerIdentity(7, 1)
@@ -200,7 +200,7 @@ def test_pieces_have_the_same_records_sequences_and_deliveries(counts, codec):
 @settings(deadline=None, max_examples=100)
 @given(data=st.data())
 def test_every_record_comes_out_once_and_in_order(data):
-    """Against a list: appended, sent, put back, split, in any order that a sender may do it."""
+    """The accumulator behaves like a list when batches are appended, sent, put back and split in any order."""
     accumulator = make(batch_bytes=data.draw(st.integers(1, 300)), linger_s=1.0)
     written, given_in, on_wire, sequence = [], 0, [], 0
     for _ in range(data.draw(st.integers(1, 60))):
@@ -219,7 +219,7 @@ def test_every_record_comes_out_once_and_in_order(data):
             written += values(batch := on_wire.pop(0))
             accumulator.complete(batch)
         elif on_wire and act == "lose":
-            while on_wire:  # a connection that breaks takes all with it
+            while on_wire:  # a broken connection loses all requests
                 accumulator.put_back(on_wire.pop(data.draw(st.integers(0, len(on_wire) - 1))))
         elif on_wire and act == "split" and on_wire[-1].count > 1:
             batch = on_wire.pop()

@@ -1,4 +1,4 @@
-"""The administration against the embedded node, and what does not need one."""
+"""The admin client on the embedded node, and its parts that need no node."""
 
 import asyncio
 

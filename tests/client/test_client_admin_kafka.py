@@ -1,4 +1,4 @@
-"""The administration against real Kafka."""
+"""The admin client on real Kafka."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Assignors: examples of range and round-robin, and what any assignment must be; sticky ones move no more than balance asks for."""
+"""Assignors: examples of range and round-robin, properties of any assignment, and how little sticky ones move."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.client.assignors.sticky import StickyAssignor
 from headrace.client.classic_protocol import Subscribed, encode_generation, encode_sticky_data
 
 TOPICS = ("a", "b", "c")
-REBALANCES_MAX = 4  # as many as Kafka's own tests allow
+REBALANCES_MAX = 4  # the limit in Kafka's own tests
 ASSIGNORS = [RangeAssignor(), RoundRobinAssignor(), StickyAssignor(), CooperativeStickyAssignor()]
 
 
@@ -88,7 +88,7 @@ def test_topics_that_are_not_there_are_nobodys(assignor):
     assert assignor.assign(Layout({}), members("m0")) == {"m0": []}
 
 
-# --- any group
+# --- properties of any group
 
 
 @st.composite
@@ -127,7 +127,7 @@ def test_everything_that_is_wanted_has_one_reader_who_wants_it(group, assignor):
 @given(groups())
 @settings(deadline=None, max_examples=150)
 def test_sticky_is_balanced(group):
-    """Nobody who has two less than another could be given one of its partitions."""
+    """A member with at least two partitions fewer than another can take none of the other's."""
     layout, told = group
     assigned = StickyAssignor().assign(layout, told)
     for giver, some in assigned.items():
@@ -139,7 +139,7 @@ def test_sticky_is_balanced(group):
 @given(groups(same=True))
 @settings(deadline=None, max_examples=150)
 def test_sticky_moves_as_little_as_can_be(group):
-    """Of members that want the same: those that had most keep the larger shares, and everybody keeps all that fits in its share."""
+    """With equal subscriptions, members that had most keep the larger shares; each keeps all that fits its share."""
     layout, told = group
     assigned = StickyAssignor().assign(layout, told)
     everything = wanted_partitions(layout, told)
@@ -169,7 +169,7 @@ def test_nothing_moves_when_nothing_has_changed(group, assignor):
 @given(groups())
 @settings(deadline=None, max_examples=150)
 def test_cooperative_gives_nothing_out_that_another_still_owns_and_gets_there_in_a_few_rebalances(group):
-    """Two, unless what was given up by one makes another give up something: where members want different topics."""
+    """Two rebalances suffice unless subscriptions differ and one revocation causes another."""
     layout, told = group
     cooperative = CooperativeStickyAssignor()
     everything = Counter(wanted_partitions(layout, told))
@@ -178,7 +178,7 @@ def test_cooperative_gives_nothing_out_that_another_still_owns_and_gets_there_in
         for member, some in assigned.items():
             others = {one for other, claim in told.items() if other != member for one in claim.owned}
             assert others.isdisjoint(some)
-        # Members give up what is not theirs any more and join again.
+        # Members give up partitions that are no longer theirs and rejoin.
         told = _rejoined(told, assigned)
         if Counter(one for some in assigned.values() for one in some) == everything:
             break

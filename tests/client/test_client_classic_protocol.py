@@ -1,4 +1,4 @@
-"""The bytes that members of classic groups send each other."""
+"""The encodings that members of classic groups exchange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The consumer against a node of ours; test_client_consumer_kafka.py does the same against real Kafka."""
+"""The consumer on a Headrace node; test_client_consumer_kafka.py does the same on real Kafka."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Heartbeats of KIP-848 tell what is new, and everything when nobody may have heard."""
+"""KIP-848 heartbeats carry only changes, or the full state if a response was lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def heartbeats(**more):
 
 
 def told(request):
-    """What it says besides who it is."""
+    """Return the fields of a request other than the member's identity."""
     owned = request.topic_partitions
     return (
         request.rebalance_timeout_ms,

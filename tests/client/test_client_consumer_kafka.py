@@ -1,4 +1,4 @@
-"""The consumer against real Kafka."""
+"""The consumer on real Kafka."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What a consumer is told, and what it makes of it."""
+"""Options of the consumer and the settings made from them."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Fetched batches as rows and records: only what may be read, once each, and positions that go past everything else."""
+"""Fetched batches as rows and records: only readable records, each once, with positions that skip everything else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fetched(data: bytes, offset: int = 0, aborted: list[tuple[int, int]] | None 
 
 
 def batch(first: int, values: list[bytes], *, codec: Codec = Codec.NONE, epoch: int = 0, gap: int = 0) -> bytearray:
-    """`gap`: so many offsets after the last record belong to the batch too, as compaction leaves it."""
+    """Build a batch whose last `gap` offsets have no record, as after compaction."""
     builder = BatchBuilder()
     for index, value in enumerate(values):
         builder.append(NOW + index, b"k", value, (("h", b"x"),) if index % 2 else ())
@@ -45,7 +45,7 @@ class Laid(NamedTuple):
 
 @st.composite
 def logs(draw: st.DrawFn) -> Laid:
-    """Plain, compressed and compacted batches, markers, and transactions of which some were aborted."""
+    """Draw a log of plain, compressed and compacted batches, markers, and transactions of which some are aborted."""
     data, readable, aborted = bytearray(), [], []
     offset = draw(st.integers(0, 5))
     is_open: dict[int, bool] = {}

@@ -1,4 +1,4 @@
-"""The clients without await: against the embedded node, in threads, after forks, at the end of the interpreter, under interrupts."""
+"""The blocking clients on the embedded node: in threads, after forks, at interpreter exit, under interrupts."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_nobody_waits_for_a_producer_that_is_closed(topic):
 
     thread = threading.Thread(target=send)
     thread.start()
-    while len(futures) < HANDED_MAX:  # nobody can take them, so it waits with the next
+    while len(futures) < HANDED_MAX:  # no broker takes the records, so the next send blocks
         time.sleep(0.001)
     producer.close(0.0)
     thread.join(WAIT_S_MAX)

@@ -1,4 +1,4 @@
-"""A node that dies while it is being read."""
+"""A node that dies while it is read."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Members of groups against a real node: they share topics, die, come back, and hand partitions over in order."""
+"""Group members on a real node: they share topics, die, return and hand over partitions in order."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_a_pattern_finds_topics_by_the_whole_of_their_names(node, protocol):
         async with applications(node.bootstrap, protocol) as make:
             one = make(pattern="logs-.*" if protocol == "consumer" else "logs-.*|__consumer_offsets")
             await until(lambda: share([one], partitions("logs-a", 2) | partitions("logs-b", 2)))
-            if protocol != "consumer":  # whose coordinator looks for new topics every ten seconds
+            if protocol != "consumer":  # its coordinator looks for new topics only every ten seconds
                 await make_topic(node.bootstrap, "logs-c", 1)
                 everything = partitions("logs-a", 2) | partitions("logs-b", 2) | partitions("logs-c", 1)
                 await until(lambda: share([one], everything))

@@ -1,4 +1,4 @@
-"""Our members in groups of real Kafka, alone and beside one of its own consumers."""
+"""Our members in groups on real Kafka, alone and together with Java's consumer."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_members_share_commit_leave_and_die(kafka, protocol):
     ],
 )
 def test_a_group_shared_with_javas_consumer(kafka, protocol, theirs):
-    """Whoever of them leads, the other one understands it."""
+    """Whichever of them leads the group, the other understands it."""
 
     async def work():
         await make_topic(kafka.bootstrap, f"j-{protocol}", 4)
@@ -98,7 +98,7 @@ def test_a_group_shared_with_javas_consumer(kafka, protocol, theirs):
                 try:
                     await until(lambda: len(one.assignment) == 2, "half of it goes to Java's consumer")
                     await one.close()
-                    two = make(f"j-{protocol}", **group)  # now Java's leads
+                    two = make(f"j-{protocol}", **group)  # Java's consumer leads now
                     await until(lambda: len(two.assignment) == 2, "Java's consumer gives half of it")
                 finally:
                     theirs_too.kill()

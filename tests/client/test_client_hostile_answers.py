@@ -1,4 +1,4 @@
-"""Answers to fetches that no honest broker gives: the reader hears a named error, and what was good comes once."""
+"""Fetch responses that no honest broker sends: the reader gets a named error, and every good record once."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ def batch(first, count=10, epoch=3):
 
 
 def log(request):
-    """An honest answer: ten records from the batch on that holds the offset."""
+    """Return an honest response: ten records, starting with the batch that holds the fetch offset."""
     first = request.topics[0].partitions[0].fetch_offset // 10 * 10
     return fetched(batch(first) if first < 100 else b"")
 
@@ -68,7 +68,7 @@ def test_batches_that_are_none(data, message):
         consumer = AsyncConsumer({"auto.offset.reset": "earliest", "retry.backoff.ms": 1}, cluster=cluster)
         consumer.assign([HERE])
         try:
-            for _ in range(2):  # it is told again and again, until somebody seeks
+            for _ in range(2):  # the error repeats until the consumer seeks
                 with pytest.raises(KafkaError, match=message) as refused:
                     await consumer.poll(5.0)
                 assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
@@ -213,14 +213,12 @@ def test_a_topic_that_is_made_anew_in_the_middle():
 
 
 def test_a_truncated_log_is_noticed_by_its_epochs():
-    """KIP-320: the new leader has less than what was read from the old one."""
+    """The new leader has fewer records than were read from the old one (KIP-320)."""
 
     def answer(request):
         asked = request.topics[0].partitions[0]
         if asked.fetch_offset < 20:
-            return fetched(
-                batch(0, epoch=1) + batch(10, epoch=1)
-            )  # by an older leader than the one that metadata names, 3
+            return fetched(batch(0, epoch=1) + batch(10, epoch=1))  # written under leader epoch 1; metadata names 3
         assert asked.last_fetched_epoch == 1 and asked.current_leader_epoch == 3
         return fetched(b"", diverging_epoch=FetchResponse.EpochEndOffset(epoch=1, end_offset=14))
 
@@ -243,7 +241,7 @@ def test_a_truncated_log_is_noticed_by_its_epochs():
 
 
 def test_a_truncation_beyond_what_was_read_costs_nothing():
-    """The first fetch of a partition is taken record by record; the log is truncated behind what was fetched ahead."""
+    """The first fetch is consumed record by record while the log is truncated after the records fetched ahead."""
     state = {"truncated": False}
 
     def answer(request):
@@ -272,7 +270,7 @@ def test_a_truncation_beyond_what_was_read_costs_nothing():
 
 
 def test_what_waits_of_a_paused_partition_keeps_its_order():
-    """A1, B1 and A2 wait when A is paused: after it is resumed A1 comes before A2."""
+    """A1, B1 and A2 are buffered when A is paused; after it is resumed A1 comes before A2."""
 
     def answer(request):
         topic = FetchResponse.FetchableTopicResponse(topic=TOPIC, topic_id=TOPIC_ID)
@@ -292,7 +290,7 @@ def test_what_waits_of_a_paused_partition_keeps_its_order():
         try:
             for _ in range(3):
                 assert len(await consumer.poll(5.0, 1)) == 1
-                await asyncio.sleep(0.05)  # what is fetched ahead comes in
+                await asyncio.sleep(0.05)  # lets fetched-ahead data arrive
             consumer.pause([HERE])
             while await consumer.position(there) < 10:
                 assert {record.partition for record in await consumer.poll(5.0, 3)} == {1}
@@ -309,7 +307,7 @@ def test_what_waits_of_a_paused_partition_keeps_its_order():
 
 
 def test_an_idle_partition_does_not_keep_a_busy_one_waiting():
-    """Two partitions of one leader: while the busy one has as much waiting as it may, the other is asked for without waiting."""
+    """Two partitions have one leader: while the busy one's buffer is full, the other is fetched without waiting."""
 
     def answer(request):
         waits.append((request.max_wait_ms, sorted(one.partition for one in request.topics[0].partitions)))

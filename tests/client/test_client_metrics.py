@@ -1,4 +1,4 @@
-"""Sensors over samples of 30 seconds: rates, averages and maxima forget, totals do not."""
+"""Sensors over samples of 30 seconds: rates, averages and maxima expire, totals do not."""
 
 from math import isnan
 

@@ -1,4 +1,4 @@
-"""Which partition: round robin, sticky with and without a look at the queues, and Arrow rows without an object per row."""
+"""Choosing partitions: round robin, sticky with and without queue sizes, and Arrow rows without an object per row."""
 
 from collections import Counter
 from random import Random
@@ -33,18 +33,18 @@ def test_a_sticky_partition_stays_until_a_batch_is_full():
     first = choice.partition("t", 50)
     choice.add("t", first, 99, 50, is_full=True)
     assert choice.partition("t", 50) == first
-    choice.add("t", first, 1, 50, is_full=False)  # enough, but the batch has room
+    choice.add("t", first, 1, 50, is_full=False)  # enough bytes, but the batch is not full
     assert choice.partition("t", 50) == first
     choice.add("t", first, 99, 50, is_full=False)
     assert choice.partition("t", 50) == first
-    choice.add("t", first, 1, 50, is_full=False)  # twice as much: it is time
+    choice.add("t", first, 1, 50, is_full=False)  # twice the batch size: switch
     seen = set()
     for _ in range(300):
         partition = choice.partition("t", 50)
         seen.add(partition)
         choice.add("t", partition, 100, 50, is_full=True)
     assert len(seen) > 40
-    assert choice.partition("t", 1) == 0  # the topic was made again, smaller
+    assert choice.partition("t", 1) == 0  # the topic was recreated with fewer partitions
 
 
 def test_short_queues_get_more_and_partitions_without_a_leader_nothing():
@@ -62,7 +62,7 @@ def test_short_queues_get_more_and_partitions_without_a_leader_nothing():
         counts[partition] += 1
         even.add("t", partition, 100, 4, is_full=True)
     assert counts[2] == 0 and min(counts[0], counts[1], counts[3]) > 300
-    assert sticky([-1, -1]).partition("t", 2) in (0, 1)  # nobody leads: any will do
+    assert sticky([-1, -1]).partition("t", 2) in (0, 1)  # no leader at all: any partition will do
 
 
 def places(rows, count, **named):
@@ -100,14 +100,14 @@ def test_rows_go_where_their_records_would(keys, count, data):
     found = {}
     for partition, value in places(rows, count):
         found.setdefault(0 if partition is None and count == 1 and told is None else partition, []).append(value)
-    assert found == expected  # and in their order
+    assert found == expected  # in order
 
 
 def test_rows_by_turns_and_by_whoever_is_asked():
     rows = pa.table({"key": [b"a"] * 5, "value": ["0", "1", "2", "3", "4"]})
     robin = RoundRobin()
     assert places(rows, 2, custom=robin) == [(0, "0"), (0, "2"), (0, "4"), (1, "1"), (1, "3")]
-    assert places(rows, 2, custom=robin)[0] == (0, "1")  # the turn goes on
+    assert places(rows, 2, custom=robin)[0] == (0, "1")  # continues where the last call ended
     asked = []
 
     def custom(topic, key, value, count):

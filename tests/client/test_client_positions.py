@@ -34,7 +34,7 @@ def test_what_was_asked_before_a_jump_is_known_by_its_serial():
     positions.of(A).jump(5)
     serials.add(positions.of(A).serial)
     positions.remove([A])
-    positions.add([A])  # given up and given back: the same partition, another position
+    positions.add([A])  # revoked and assigned again: the same partition, a new position
     serials.add(positions.of(A).serial)
     assert len(serials) == 3
 

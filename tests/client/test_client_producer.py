@@ -1,4 +1,4 @@
-"""The producer against a node of ours."""
+"""The producer on a Headrace node."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The producer against real Kafka."""
+"""The producer on real Kafka."""
 
 import asyncio
 
@@ -31,4 +31,4 @@ def test_producer_of_kafka(kafka, check):
 
 @pytest.mark.parametrize("check", KILLING, ids=lambda check: check.__name__)
 def test_a_kafka_that_is_killed_and_comes_back_loses_and_doubles_nothing(kafka, check):
-    asyncio.run(check(kafka, kills=1))  # it takes many seconds to come back
+    asyncio.run(check(kafka, kills=1))  # a restart takes many seconds

@@ -1,4 +1,4 @@
-"""Options of a producer: Kafka's names and defaults, and what does not go together is said."""
+"""Options of the producer: Kafka's names and defaults, and errors for combinations that conflict."""
 
 import pytest
 

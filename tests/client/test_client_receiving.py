@@ -1,4 +1,4 @@
-"""Answers out of a stream that comes in pieces of any size."""
+"""Splitting a stream that arrives in pieces of any size into responses."""
 
 import pytest
 from hypothesis import given, settings

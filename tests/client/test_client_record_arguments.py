@@ -1,4 +1,4 @@
-"""What `send` accepts."""
+"""Arguments that `send` accepts."""
 
 from __future__ import annotations
 

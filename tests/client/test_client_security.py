@@ -1,4 +1,4 @@
-"""Our own client over TLS and SASL against a real node: who comes in, who does not, and what they are told."""
+"""Our client over TLS and SASL on a real node: who is let in, who is not, and the errors."""
 
 import asyncio
 import random
@@ -84,7 +84,7 @@ def test_the_name_of_the_broker_is_checked_unless_it_is_not_wanted(node, authori
     unchecked = security(
         security_protocol="SSL", ssl_truststore_location=trusted, ssl_endpoint_identification_algorithm=""
     )
-    assert ask(node, "SSL", unchecked, host="127.1") == 1  # the same machine under a name that no certificate has
+    assert ask(node, "SSL", unchecked, host="127.1") == 1  # a name for this host that the certificate lacks
 
 
 def test_mutual_tls(node, authority):
@@ -130,7 +130,7 @@ def test_a_login_that_ends_is_renewed_by_a_new_connection(node):
             while first.is_open:
                 await asyncio.sleep(0.01)
             pending = first.send(MetadataRequest(topics=[]), first.version_for(MetadataRequest))
-            second = await cluster.any_broker()  # the old one goes when its last answer is there
+            second = await cluster.any_broker()  # the old one closes after its last response
             assert second is not first and (await pending).brokers
             assert (await cluster.refresh([])).brokers
 

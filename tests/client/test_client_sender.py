@@ -1,4 +1,4 @@
-"""The sender against fake brokers: retries, order, epochs, limits; and never a record twice."""
+"""The sender with fake brokers: retries, order, epochs, limits, and never a record twice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAST = {
 
 
 def run_virtual(main):
-    """In virtual time: nothing depends on how busy the machine is."""
+    """Run in virtual time, so that nothing depends on how busy the machine is."""
     loop = SimulatedLoop(Random(1), steps_max=1_000_000)
     try:
         return loop.run_until_complete(main)
@@ -34,7 +34,7 @@ def run_virtual(main):
 
 
 def run(work, script=None, cluster=None, runner=run_virtual, **options):
-    """`work` gets a started producer and its cluster."""
+    """Run `work` with a started producer and its cluster."""
     cluster = cluster or FakeCluster(script or FakeLog())
     given = FAST | {name.replace("_", "."): value for name, value in options.items()}
 
@@ -153,7 +153,7 @@ def test_retries_have_an_end():
             await (await send(producer, b"x"))[0]
         assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS and len(cluster.requests) == 3
         assert producer.metrics()["record-retry-total"] == 2 and producer.metrics()["record-error-total"] == 1
-        assert (await (await send(producer, b"y"))[0]).offset == 0  # in another epoch: nobody knows of the one before
+        assert (await (await send(producer, b"y"))[0]).offset == 0  # a new epoch, of which the broker has no state
         assert cluster.requests[-1].batches[0].header.producer_epoch == 1
 
     run(work, FakeLog(*[ErrorCode.NOT_ENOUGH_REPLICAS] * 3), retries=2)
@@ -192,7 +192,7 @@ def test_a_full_buffer_makes_senders_wait_and_then_says_so():
         assert 5 < len(futures) < 10
         cluster.script = FakeLog()
         cluster.connections[1].cut()
-        for _ in range(20):  # now there is room again, again and again
+        for _ in range(20):  # memory is free again
             futures += await send(producer, b"y" * 100)
         assert len({(await future).offset for future in futures}) == len(futures)
         assert producer.metrics()["buffer-available-bytes"] == 1000
@@ -262,7 +262,7 @@ def test_much_to_compress_is_done_beside_the_loop_and_in_order():
 
 @pytest.mark.parametrize("seed", range(30))
 def test_any_faults_in_any_order(seed):
-    """Random faults and partitions: what is acknowledged is there, once, and in the order in which it was sent."""
+    """With random faults and partitions, acknowledged records are in the log once and in the order they were sent."""
     chance = Random(seed)
     kinds = [None, None, None, CUT, "written, and cut", ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.INVALID_RECORD]
     log = FakeLog(*[chance.choice(kinds) for _ in range(40)])

@@ -1,4 +1,4 @@
-"""Sequence numbers of an idempotent producer against a partition that checks them as Kafka's does: nothing doubled, nothing overtaken."""
+"""Sequence numbers of an idempotent producer, checked as Kafka's partitions do: no duplicates, no reordering."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def started(transactional=False):
 
 
 def known(transactional=False, *partitions):
-    """With a batch of one record written to each partition."""
+    """Return sequences after a batch of one record was written to each partition."""
     sequences = started(transactional)
     for partition in partitions or (HERE,):
         send(sequences, batch := batch_of(1, partition))
@@ -101,13 +101,13 @@ def test_after_a_batch_that_was_refused_for_good_the_next_epoch_begins_at_0():
     send(sequences, first, second, other)
     sequences.returned(first)
     sequences.failed(first, written=False)
-    assert not sequences.admits(batch_of()) and not sequences.settle()  # one is on the wire: nobody knows yet
+    assert not sequences.admits(batch_of()) and not sequences.settle()  # the outcome of the batch in flight is unknown
     assert sequences.identity == ME
     assert refuse(sequences, second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.RETRY
     assert not sequences.settle() and sequences.identity == (7, 1)
     assert (second.identity, second.base_sequence, other.identity) == ((7, 1), 0, ME)
     late = batch_of(1, THERE)
-    assert not sequences.admits(late)  # the other partition goes on when what it has is answered
+    assert not sequences.admits(late)  # the other partition waits for the responses to its batches
     acknowledge(sequences, other, 5)
     send(sequences, second, late)
     assert (late.identity, late.base_sequence) == ((7, 1), 0)
@@ -120,7 +120,7 @@ def test_a_batch_of_which_nobody_knows_is_resolved_by_the_one_after_it():
     sequences.returned(first)
     sequences.failed(first, written=None)
     assert not sequences.admits(third)
-    acknowledge(sequences, second, 1)  # so the first was written
+    acknowledge(sequences, second, 1)  # thus the first was written
     assert not sequences.settle() and sequences.identity == ME
     send(sequences, third)
     assert third.base_sequence == 3
@@ -185,7 +185,7 @@ def test_a_transactional_producer_keeps_its_epoch_whatever_fails():
 
 
 class Partition:
-    """The log of a partition, and what its leader remembers of the producer (PROTOCOL.md, section 10)."""
+    """The log of a partition, and its leader's state of the producer (PROTOCOL.md, section 10)."""
 
     def __init__(self):
         self.log = []
@@ -221,7 +221,7 @@ def run_story(seed):
     chance = Random(seed)
     sequences, partition = started(), Partition()
     accumulator = Accumulator(batch_bytes=1, linger_s=0.0, delivery_s=1000.0)
-    wire = deque()  # batch, the stamp that it was sent with, the answer if it has arrived
+    wire = deque()  # batch, the stamp it was sent with, the response if it has arrived
     names, acknowledged, refused, in_doubt = {}, [], [], []
 
     def step():
@@ -252,7 +252,7 @@ def run_story(seed):
 
     def arrive(flight, act):
         batch, (identity, base_sequence), _ = flight
-        if act == "refuse" and names[batch] not in partition.log:  # what was taken once is not refused later
+        if act == "refuse" and names[batch] not in partition.log:  # a batch that was appended is not refused later
             flight[2] = ErrorCode.INVALID_RECORD
         elif act == "error":
             flight[2] = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -278,7 +278,7 @@ def run_story(seed):
     for _ in range(2000):
         if accumulator.head(HERE) is None and not wire:
             break
-        # The rest without faults, as it goes best: what is under way arrives and is answered, then the next is sent.
+        # Finish without faults: requests in flight arrive and get their responses, then the next is sent.
         for flight in wire:
             if flight[2] is None:
                 arrive(flight, "arrive")

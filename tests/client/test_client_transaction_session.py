@@ -1,4 +1,4 @@
-"""Transactions of a producer against a scripted coordinator: what is asked again, what must be aborted, what is the end."""
+"""Transactions of a producer with a scripted coordinator: what is retried, what must be aborted, what is fatal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ NONE = ErrorCode.NONE
 
 
 class Coordinator:
-    """All brokers in one. `script` has error codes or exceptions for the requests of a kind, in their order; then all is well."""
+    """All brokers in one.
+
+    `script` has error codes or exceptions for the requests of each type, in order; later requests succeed.
+    """
 
     timeout_s = 5.0
 
@@ -47,7 +50,7 @@ class Coordinator:
         self.epoch = 0
         self.ongoing = (-1, -1)
 
-    # --- as a cluster, and as a connection
+    # --- interface of a cluster and of a connection
 
     async def any_broker(self):
         return self
@@ -151,7 +154,7 @@ async def begun(transaction):
 
 
 async def admitted(transaction, partition=HERE):
-    """The sender asks until it may."""
+    """Wait until the transaction admits a batch, as the sender does."""
     for _ in range(100):
         if transaction.admits(ProducerBatch(partition, 0.0, 1.0)):
             return
@@ -186,7 +189,7 @@ def test_before_it_partitions_and_groups_are_added_first():
             ("TxnOffsetCommit", 4),
             ("EndTxn", 4),
         ]
-        assert transaction.identity.producer_epoch == 1  # it stays
+        assert transaction.identity.producer_epoch == 1  # unchanged
         await transaction.begin()
         await admitted(transaction)
         assert coordinator.names()[-1] == "AddPartitionsToTxn"
@@ -293,7 +296,7 @@ def test_before_version_2_sequences_in_doubt_need_another_epoch():
         await transaction.abort()
         assert coordinator.names()[-2:] == ["EndTxn", "InitProducerId"] and transaction.identity.producer_epoch == 2
         await transaction.begin()
-        await transaction.abort()  # nothing was begun at a broker: there is nothing to ask
+        await transaction.abort()  # nothing was begun at a broker, so nothing is sent
         assert coordinator.names()[-2:] == ["EndTxn", "InitProducerId"]
 
     run(work, Coordinator(version=1))
@@ -338,7 +341,7 @@ def test_things_have_an_order():
             with pytest.raises(KafkaError, match="open"):
                 await act()
         await transaction.commit()
-        assert coordinator.names() == ["InitProducerId"]  # an empty one is nobody's business
+        assert coordinator.names() == ["InitProducerId"]  # the coordinator never learns of an empty transaction
 
     run(work)
 

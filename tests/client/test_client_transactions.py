@@ -1,4 +1,4 @@
-"""When a transaction that is open on a partition hangs, by what its coordinator says of it."""
+"""Deciding from the coordinator's state whether a transaction that is open on a partition is hanging."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_its_coordinator_will_end_it(found):
     ("found", "reason"),
     [
         (None, "no coordinator"),
-        (known("Ongoing", producer_id=8), "no coordinator"),  # the id has another producer since
+        (known("Ongoing", producer_id=8), "no coordinator"),  # the transactional id has another producer by now
         (known("Empty", partitions=[]), "orders is Empty"),
         (known("CompleteCommit", partitions=[HERE]), "orders is CompleteCommit"),
         (known("CompleteAbort", epoch=5, partitions=[]), "orders is CompleteAbort"),

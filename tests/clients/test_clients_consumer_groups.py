@@ -1,4 +1,4 @@
-"""Consumer groups of KIP-848 as librdkafka speaks them (`group.protocol=consumer`) against a node on real sockets."""
+"""KIP-848 consumer groups as librdkafka implements them (`group.protocol=consumer`), with a node on real sockets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.testing.cluster import EmbeddedNode
 
 pytestmark = pytest.mark.clients
-TURNS_MAX = 1200  # of 50 ms
+TURNS_MAX = 1200  # of 50 ms each
 SETTINGS = {
     "offsets.topic.num.partitions": "2",
     "offsets.topic.replication.factor": "1",
@@ -43,7 +43,7 @@ def node() -> Iterator[EmbeddedNode]:
 
 
 class Member:
-    """A consumer with what it owns and what it read."""
+    """A consumer with the partitions it owns and the records it read."""
 
     def __init__(self, node: EmbeddedNode, group: str, *topics: str, **more: object) -> None:
         self.owned: set[tuple[str, int]] = set()
@@ -90,7 +90,7 @@ def poll_until(members: list[Member], done: Callable[[], bool]) -> None:
 
 
 def shared(members: list[Member], count: int) -> bool:
-    """Disjoint, complete, and nobody has two more than anybody else."""
+    """Return whether the members' partitions are disjoint, complete, and balanced to within one."""
     sizes = [len(member.owned) for member in members]
     return (
         len(set().union(*(member.owned for member in members))) == sum(sizes) == count and max(sizes) - min(sizes) < 2
@@ -99,7 +99,7 @@ def shared(members: list[Member], count: int) -> bool:
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_group_changes_its_protocol_and_back(node: EmbeddedNode, strategy: str) -> None:
-    """Online (KIP-848): members of the classic protocol and of the new one in one group."""
+    """The group has members of both protocols while it changes online (KIP-848)."""
     topic, group = make_topic(node, 4), uuid.uuid4().hex
     values = [b"%d" % number for number in range(120)]
     produce(node, topic, values[:60])
@@ -144,7 +144,7 @@ def test_members_share_a_topic_come_and_go(node: EmbeddedNode) -> None:
     values = [b"%d" % number for number in range(300)]
     produce(node, topic, values[:150])
     members = [Member(node, group, topic)]
-    # All is read before anything moves: librdkafka begins a partition anew that is taken while it asks where it begins.
+    # Everything is read before partitions move: librdkafka rereads a partition that is revoked while it looks up the start.
     poll_until(members, lambda: len(members[0].read) == 150)
     members.append(Member(node, group, topic))
     poll_until(members, lambda: shared(members, 6))

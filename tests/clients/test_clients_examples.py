@@ -1,4 +1,4 @@
-"""Every example runs as its page says, on a node of its own, and says what it should."""
+"""Every example runs on a node as its page describes and prints what it should."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Real clients against a node: each reads what each other wrote, byte for byte. The whole matrix is `make prove`."""
+"""Real clients on a node: each reads what each other wrote, byte for byte. `make prove` runs the whole matrix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.testing.peers import require_kafka
 
 pytestmark = [
     pytest.mark.clients,
-    # kafka-python loads its schemas in a way that Python 3.11 finds old.
+    # kafka-python loads its schemas with an API that Python 3.11 deprecates.
     pytest.mark.filterwarnings(r"ignore:\w+ is deprecated. Use files\(\) instead:DeprecationWarning"),
 ]
 PYTHON_CLIENTS = [client for client in CLIENTS if client.name != "java"]
@@ -36,7 +36,7 @@ def require(client: Client, codec: str = "none") -> None:
 
 
 def new_exchange(node: EmbeddedNode) -> Exchange:
-    """In a topic that does not exist yet: the first writer makes it."""
+    """Return an exchange in a topic that does not exist yet; the first writer creates it."""
     return Exchange(node.bootstrap, next(_topics))
 
 

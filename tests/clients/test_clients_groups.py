@@ -1,4 +1,4 @@
-"""Classic groups of real clients: two share the partitions of a topic and commit, one leaves, the other goes on where both had been."""
+"""Classic groups of real clients: two share a topic and commit, one leaves, the other resumes where both were."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from headrace.testing.cluster import EmbeddedNode
 
 pytestmark = [
     pytest.mark.clients,
-    # kafka-python loads its schemas in a way that Python 3.11 finds old.
+    # kafka-python loads its schemas with an API that Python 3.11 deprecates.
     pytest.mark.filterwarnings(r"ignore:\w+ is deprecated. Use files\(\) instead:DeprecationWarning"),
 ]
 PARTITIONS = 4
-EACH = 25  # records of a partition
+EACH = 25  # records per partition
 POLL_MS = 50
 TURNS_MAX = 1200
 SETTINGS = {"offsets.topic.num.partitions": "2", "group.initial.rebalance.delay.ms": "100"}
@@ -35,7 +35,7 @@ _numbers = itertools.count()
 
 class Reader(Protocol):
     def poll(self) -> list[tuple[int, int]]:
-        """Partition and offset of what there is."""
+        """Return partition and offset of the records that are there."""
 
     def owned(self) -> set[int]: ...
 
@@ -74,10 +74,13 @@ class Confluent:
 
 
 class KafkaPython:
-    """In a thread of its own: one that is not polled for a while begins its join anew, and two of them in turns never get to an end."""
+    """A member in its own thread.
+
+    A member that is not polled for a while restarts its join, so two that are polled in turn would never finish.
+    """
 
     def __init__(self, server: str, group: str, topic: str, **more: Any) -> None:
-        import kafka  # when the warning that it gives is filtered
+        import kafka  # imported late, so that its warning is filtered
 
         self._consumer = kafka.KafkaConsumer(
             topic,
@@ -131,7 +134,7 @@ class KafkaPython:
 
 
 class AioKafka:
-    """In an event loop of its own, which runs while it is asked something."""
+    """A member in its own event loop, which runs only during calls."""
 
     def __init__(self, server: str, group: str, topic: str, **more: Any) -> None:
         self._loop = asyncio.new_event_loop()
@@ -147,7 +150,7 @@ class AioKafka:
                 heartbeat_interval_ms=200,
                 **more,
             )
-            # A member is told of its partitions while others are, so the start must not wait for them.
+            # All members get their partitions at the same time, so the start must not wait for them.
             self._starting = asyncio.ensure_future(consumer.start())
             return consumer
 
@@ -207,7 +210,7 @@ def produce(node: EmbeddedNode, topic: str) -> None:
 
 
 def until(done: Callable[[], bool], *readers: Reader) -> list[list[tuple[int, int]]]:
-    """What each has read when it is done."""
+    """Poll until `done()` and return what each reader has read."""
     read: list[list[tuple[int, int]]] = [[] for _ in readers]
     for _ in range(TURNS_MAX):
         for reader, found in zip(readers, read, strict=True):
@@ -263,7 +266,7 @@ def test_two_share_and_one_goes_on_where_both_had_been(node: EmbeddedNode, name:
 
 
 def leave_by_hand(node: EmbeddedNode, group: str, instance: str) -> None:
-    """Static members do not say good-bye."""
+    """Remove a static member, as these do not leave by themselves."""
 
     async def ask() -> None:
         connection = await Connection.connect("127.0.0.1", node.port)

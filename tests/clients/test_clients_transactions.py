@@ -1,4 +1,4 @@
-"""Transactions of real clients: what is committed is there as a whole, what is aborted is not, offsets go with it, zombies are refused."""
+"""Transactions of real clients: commits and aborts are atomic, offsets are included, zombies are fenced."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def make_producer(node: EmbeddedNode, transactional_id: str) -> Producer:
 
 
 def write(producer: Producer, topic: str, *values: bytes) -> None:
-    """On disk before this returns: librdkafka drops what it has not sent when a transaction is aborted."""
+    """Write and flush the values: librdkafka drops unsent records when a transaction is aborted."""
     for number, value in enumerate(values):
         producer.produce(topic, value, partition=number % PARTITIONS)
     assert producer.flush(WAIT_S) == 0
 
 
 def read(node: EmbeddedNode, topic: str, isolation: str) -> set[bytes]:
-    """All that a new reader sees up to where the partitions end for it."""
+    """Return all values that a new reader sees before the ends of the partitions."""
     consumer = Consumer(
         {
             "bootstrap.servers": node.bootstrap,
@@ -114,11 +114,11 @@ def test_a_transaction_that_takes_too_long_is_aborted() -> None:
         write(producer, topic, b"late")
         quick = make_producer(node, "quick")
         quick.begin_transaction()
-        write(quick, topic, b"in time")  # behind it in the same partition
+        write(quick, topic, b"in time")  # after it in the same partition
         quick.commit_transaction(WAIT_S)
         consumer = Consumer({"bootstrap.servers": node.bootstrap, "group.id": "nobody"})
         consumer.assign([TopicPartition(topic, 0, 0)])
-        message = consumer.poll(WAIT_S)  # which waits until the first one is decided
+        message = consumer.poll(WAIT_S)  # blocked until the first transaction ends
         assert message is not None and message.value() == b"in time"
         consumer.close()
 

@@ -1,4 +1,4 @@
-"""A classic group on the stage: its members by name, and the story of what they were told."""
+"""A classic group for tests: a shard, members by name, and a transcript of the responses they got."""
 
 import struct
 
@@ -19,13 +19,13 @@ from headrace.statemachine.journal import NotLeader
 
 GROUP = "readers"
 TOPIC = "orders"
-TOPIC_ID = Uuid(b"orders.." + bytes(8))  # as the stage makes it
+TOPIC_ID = Uuid(b"orders.." + bytes(8))  # the id that GroupStage gives the topic
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
 
 
 class Stage(GroupStage):
-    """Counts how often each request was answered."""
+    """A group shard that counts the responses to each request."""
 
     def __init__(self, **settings):
         super().__init__({TOPIC: 4}, **{"group_initial_rebalance_delay_ms": 0} | settings)
@@ -42,24 +42,24 @@ class Stage(GroupStage):
         super().submit(request, told, version, **{"client_id": "cl", "client_host": "/h"} | asked)
 
     def hear(self, request, version, tell):
-        """The answer or the error, whenever it comes."""
+        """Submit a request and pass its response or error to `tell` whenever it arrives."""
         self.submit(request, lambda answer, error: tell(answer if error is None else error), version)
 
     def code(self, request, version):
-        """Of an answer that is refused, or has a code of its own."""
+        """Return the error code of a request that is refused, or of its response."""
         try:
             return ErrorCode(self.ask(request, version).error_code)
         except KafkaError as error:
             return error.code
 
     def glance(self, request):
-        """What a heartbeat is answered without a decision, if it is."""
+        """Return the response to a heartbeat that needs no decision, or None if it needs one."""
         if not self.runtime.is_settled:
             return None
         return heartbeat_at_a_glance(self.shard, request, self.now_ms, lambda timer, at_ms: None)
 
     def stored(self):
-        """The last value of every key that has one, as compaction would leave them."""
+        """Return the last record of every key that has a value, as after compaction."""
         last = {}
         for key, value in self.journal.written[: self.journal.committed]:
             last.pop(key, None)
@@ -77,7 +77,7 @@ def subscription(*topics, owned=(), version=1):
 
 
 class Member:
-    """One client: keeps the id and the generation that it was told, and writes down in the story what it hears."""
+    """A client that keeps its id and generation and adds every response to the transcript."""
 
     def __init__(self, cast, name, instance=None, protocols=("range",), topics=(TOPIC,)):
         self.cast, self.name, self.instance = cast, name, instance
@@ -117,7 +117,7 @@ class Member:
         self.cast.say(self.name, "join", said + (", nothing to assign" if answer.skip_assignment else ""))
 
     def sync(self, version=5, **shares):
-        """With what each gets, by name, if it leads; by default a piece that names the generation."""
+        """Sync; a leader assigns `shares` by name, by default pieces that name the generation."""
         pieces = {self.cast.by_name(name).id: piece for name, piece in shares.items()}
         if self.leads and not pieces:
             pieces = {member: f"{self.generation}:{self.cast.who(member)}" for member in self.roster}
@@ -178,7 +178,7 @@ def _name_of(answer):
 
 
 class Cast:
-    """The members of one group on a stage, and the story of what they heard."""
+    """The members of one group and the transcript of their responses."""
 
     def __init__(self, **settings):
         self.stage = Stage(**settings)
@@ -200,12 +200,12 @@ class Cast:
         self.story.append(" ".join((words[0], words[1] + ":", *words[2:])))
 
     def heard(self):
-        """Since the last time, in their order."""
+        """Return the transcript since the last call."""
         told, self.story = self.story, []
         return told
 
     def stable(self, *names, **settings):
-        """Members of these names that have joined and synced."""
+        """Return members of these names after they have joined and synced."""
         members = [self.member(name, **settings) for name in names]
         for member in members:
             member.join()

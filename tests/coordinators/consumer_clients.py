@@ -1,4 +1,4 @@
-"""Members of a consumer group as clients are: they say what they own, revoke, join again when they are fenced, and lose answers."""
+"""Members of a consumer group that act as clients do: report what they own, revoke, rejoin, and lose responses."""
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid
@@ -16,16 +16,16 @@ def partitions(owned):
 
 
 class Client:
-    """Owns what it was last told of; what it was told to give up it owns until its next heartbeat says otherwise."""
+    """A member that owns its last assignment, and still works on revoked partitions until its next heartbeat."""
 
     def __init__(self, stage, name, *topics, group="g", **more):
         self.stage, self.group, self.name, self.topics = stage, group, name, list(topics)
         self.more = more  # instance_id, rack_id, server_assignor, subscribed_topic_regex
         self.epoch = 0
         self.owned = set()
-        self.working = set()  # with what it was told to give up: it does that before its next heartbeat
-        self.told = None  # what the last heartbeat that was answered said it owns
-        self.says_all = True  # after a failure a client leaves nothing out
+        self.working = set()  # owned partitions and those it revokes before its next heartbeat
+        self.told = None  # partitions reported by the last heartbeat that got a response
+        self.says_all = True  # whether the next heartbeat is a full one, as after a failure
         self.heard_ms = stage.now_ms
         self.interval_ms = None
 
@@ -44,7 +44,7 @@ class Client:
         )
 
     def beat(self, full=False, **asked):
-        """One heartbeat and what follows from its answer; True if there was one that changed what it owns."""
+        """Send one heartbeat and apply its response; return whether that changed what the member owns or fenced it."""
         request = self.request(full)
         try:
             answer = self.stage.ask(request, client_id=self.name, client_host="/10.0.0.1", **asked)
@@ -56,7 +56,7 @@ class Client:
         return self.take(request, answer)
 
     def lose(self):
-        """The request arrives, the answer does not."""
+        """Send a heartbeat whose response is lost."""
         self._submit(self.request())
         self.says_all, self.heard_ms = True, self.stage.now_ms
 
@@ -68,7 +68,7 @@ class Client:
         return heard
 
     def beat_late(self, is_committed):
-        """The answer waits for the commit; without it the coordinator moves, and what it decided never was."""
+        """Send a heartbeat whose response waits for the commit; without the commit, move the coordinator."""
         self.stage.journal.late = True
         request = self.request()
         answers = self._submit(request)
@@ -80,7 +80,7 @@ class Client:
             self.stage.journal.commit()
             self.take(request, answers[0])
         else:
-            # Nothing may have been answered that could still be lost.
+            # A response must not depend on records that can still be lost.
             assert not answers or self.stage.journal.committed == len(self.stage.journal.written)
             self.stage.move()
             self.says_all = True
@@ -125,7 +125,7 @@ class Client:
 
 
 def settle(stage, clients, rounds=12):
-    """Heartbeats until nothing moves."""
+    """Run rounds of heartbeats, enough for partitions to stop moving, and return what each client owns."""
     for _ in range(rounds):
         stage.pass_time(1000)
         for client in clients:

@@ -1,4 +1,4 @@
-"""A shard of groups on a journal that commits late if it is told to, refuses, and loses leadership; with time and topics in hand."""
+"""A group shard with controlled time and topics, on a journal that can commit late, refuse writes and lose the lead."""
 
 import random
 
@@ -17,7 +17,7 @@ from headrace.statemachine.transactional import MarkerRecord
 
 
 def _write(record):
-    """Key and value, and the producer of what belongs to a transaction; a marker as it is."""
+    """Return key and value, with the producer if it is a transaction's record; return a marker unchanged."""
     if isinstance(record, MarkerRecord):
         return record
     pair = encode_group_record(record)
@@ -32,7 +32,7 @@ def read(written):
 
 
 class Journal:
-    """Keeps bytes, as a log does."""
+    """A journal that keeps encoded records, as a log does."""
 
     def __init__(self, written=()):
         self.written = list(written)
@@ -76,7 +76,7 @@ class Journal:
 
 
 def make_image(topics, configs=None, offset=1):
-    """Topics by name: how many partitions, or that and a number that makes it another topic of the name."""
+    """Return an image of topics by name, given as a partition count or as (count, number) for another topic id."""
     partition = Partition((1,), (1,), 1, 0, 0)
     known = {}
     for name, count in topics.items():
@@ -102,7 +102,7 @@ class GroupStage:
         self.lead()
 
     def lead(self):
-        """A new coordinator over what is written."""
+        """Start a new coordinator that loads what is written."""
         self.shard = GroupShard(GROUP_ROOMS, self.settings, lambda: self.image, self.chance)
         self.runtime = Runtime(self.shard, self.journal)
         list(self.runtime.load([(0, [read(record) for record in self.journal.written])]))
@@ -110,7 +110,7 @@ class GroupStage:
         self.settle()
 
     def move(self):
-        """Leadership is lost, and taken up again from what is committed."""
+        """Lose leadership, then take it again with what is committed."""
         self.journal.lose()
         self.journal = Journal(self.journal.written)
         self.lead()

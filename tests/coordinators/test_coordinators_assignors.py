@@ -24,7 +24,7 @@ def member(name, *topics, target=None, instance=None):
 
 @st.composite
 def groups(draw, same_topics=None):
-    """Members and topics; targets are what another group of the same members had."""
+    """Draw members and topics; the members' targets are from an earlier assignment."""
     partitions = {topic(n): draw(st.integers(1, 9)) for n in range(draw(st.integers(1, 6)))}
     names = [f"m{n}" for n in range(draw(st.integers(1, 7)))]
     subscription = st.lists(st.sampled_from(sorted(partitions)), unique=True).map(lambda ids: tuple(sorted(ids)))
@@ -45,7 +45,7 @@ def groups(draw, same_topics=None):
 
 
 def check_complete(members, partitions, answer):
-    """The dumb twin: every partition that somebody wants has one owner, who wants it."""
+    """Check that each partition that any member wants has exactly one owner, which wants it; return the owners."""
     owners = {}
     for one in members:
         for topic_id, indexes in answer[one.member_id].items():
@@ -89,7 +89,7 @@ def test_uniform_is_balanced(group):
 @settings(deadline=None, max_examples=150)
 @given(groups(same_topics=True))
 def test_uniform_moves_no_more_than_it_must(group):
-    """Of what members had and still want, as much stays as fits into shares of that size."""
+    """As many of the partitions that members had and still want stay as their shares allow."""
     members, partitions = group
     answer = assign_uniform(members, partitions)
     total = sum(partitions[one] for one in members[0].topics)

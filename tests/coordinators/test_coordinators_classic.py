@@ -1,4 +1,4 @@
-"""Whole rebalances of classic groups, told as stories: who hears what, in which order."""
+"""Whole rebalances of classic groups as transcripts: which member gets which response, in what order."""
 
 import pytest
 from classic_stage import GROUP, REBALANCE_MS, SESSION_MS, Cast, subscription
@@ -54,7 +54,7 @@ def test_eager_rebalance_of_two():
 
 
 def test_cooperative_rebalance_takes_two_steps():
-    """What is moved is given up in the first generation, and given out in the second (KIP-429)."""
+    """Partitions that move are revoked in the first generation and assigned in the second (KIP-429)."""
     cast = Cast()
     a, b = cast.member("a", protocols=("cooperative-sticky",)), cast.member("b", protocols=("cooperative-sticky",))
     a.join(metadata=subscription("orders", owned=()))
@@ -63,7 +63,7 @@ def test_cooperative_rebalance_takes_two_steps():
     b.join()
     a.join(metadata=subscription("orders", owned=(0, 1)))
     b.sync()
-    a.sync(a="0")  # 1 is b's, but a has it still
+    a.sync(a="0")  # 1 is meant for b, but a still owns it
     assert cast.heard()[-2:] == ["a sync: 0", "b sync: nothing"]
     a.join(metadata=subscription("orders", owned=(0,)))
     b.beat()
@@ -85,7 +85,7 @@ def test_initial_delay_is_prolonged_by_joiners_until_the_rebalance_timeout():
     cast.stage.pass_time(2000)
     cast.member("b").join(rebalance=10_000)
     cast.stage.pass_time(1500)
-    assert cast.heard() == [] and state(cast) is State.PREPARING  # a's delay is over, b prolonged it
+    assert cast.heard() == [] and state(cast) is State.PREPARING  # b prolonged the initial delay
     cast.stage.pass_time(2500)
     assert cast.heard() == [
         "a join: generation 1 range, leader a, of a b",
@@ -96,7 +96,7 @@ def test_initial_delay_is_prolonged_by_joiners_until_the_rebalance_timeout():
         late.member(f"m{second}").join(rebalance=10_000)
         late.stage.pass_time(1000)
     first = late.heard()
-    assert len(first) == 10  # 3 + 3 + 3 + 1 seconds, and no more
+    assert len(first) == 10  # the delay ends after 3 + 3 + 3 + 1 seconds
     assert first[0].startswith("m0 join: generation 1")
 
 
@@ -107,7 +107,7 @@ def test_late_member_is_out_and_comes_back():
     a.join()
     for _ in range(7):
         cast.stage.pass_time(SESSION_MS - 1)
-        b.beat()  # alive, but it does not join
+        b.beat()  # alive, but does not join
     assert cast.heard()[-3:] == [
         "a join: generation 3 range, leader a, of a c",
         "c join: generation 3 range, leader a",
@@ -133,7 +133,7 @@ def test_leader_dies_in_completing():
     b.join()
     b.sync()
     assert cast.heard()[-1] == "b join: generation 3 range, leader a"
-    cast.stage.pass_time(SESSION_MS)  # a says nothing: b, who waits, is told to join again
+    cast.stage.pass_time(SESSION_MS)  # a's session expires, so b, which waits, must rejoin
     assert cast.heard() == ["b sync: REBALANCE_IN_PROGRESS"]
     b.join()
     b.sync()
@@ -189,7 +189,7 @@ def test_static_member_comes_back_without_a_rebalance():
     assert cast.heard() == ["b join: generation 2 range, leader a", "b sync: 2:b", "a beat: NONE"]
     assert b.id != old_b
     a.id = ""
-    a.join()  # the leader: it is told that there is nothing to do (KIP-814)
+    a.join()  # the leader skips the assignment (KIP-814)
     a.sync()
     assert cast.heard() == ["a join: generation 2 range, leader a, of b a, nothing to assign", "a sync: 2:a"]
     for request, version in (
@@ -198,12 +198,12 @@ def test_static_member_comes_back_without_a_rebalance():
     ):
         assert cast.stage.code(request, version) is ErrorCode.FENCED_INSTANCE_ID
     a.id = ""
-    a.join(version=8)  # too old to be told: it hears that its former self leads
+    a.join(version=8)  # before version 9 there is no skip flag: the response names the old member id as leader
     assert cast.heard() == ["a join: generation 2 range, leader ?"]
     cast.stage.move()
     a.beat()
     b.beat()
-    assert cast.heard() == ["a beat: NONE", "b beat: NONE"]  # the ids were written
+    assert cast.heard() == ["a beat: NONE", "b beat: NONE"]  # the new ids were written to the log
 
 
 def test_static_member_fences_itself_while_it_waits():
@@ -217,7 +217,7 @@ def test_static_member_fences_itself_while_it_waits():
     assert cast.heard()[-1] == "twin join: generation 3 range, leader a"
     twin.sync()
     c.id = ""
-    c.join()  # in Completing: the leader assigns to the old id, so everybody begins again
+    c.join()  # in Completing: the leader assigns to the old id, so the rebalance restarts
     assert cast.heard() == ["twin sync: FENCED_INSTANCE_ID"]
     assert state(cast) is State.PREPARING
 
@@ -342,7 +342,7 @@ def test_repeated_join_takes_the_place_of_the_parked_one():
     assert cast.heard() == ["a join: REBALANCE_IN_PROGRESS"]
     b.join()
     assert len(cast.heard()) == 2
-    a.join()  # lost its answer: the same again
+    a.join()  # its response was lost: the same again
     b.sync()
     b.sync()
     assert cast.heard() == ["a join: generation 3 range, leader a, of a b", "b sync: REBALANCE_IN_PROGRESS"]
@@ -365,7 +365,7 @@ def test_description_shows_what_the_state_allows():
     assert a.id
 
 
-# --- the journal: late, refusing, lost
+# --- a journal that is late, refuses or is lost
 
 
 def test_nobody_hears_of_an_assignment_before_it_is_committed():
@@ -391,7 +391,7 @@ def test_lost_leadership_refuses_everybody_and_the_next_coordinator_goes_on_from
     assert cast.heard() == ["c join: NotLeader", "a join: NotLeader"]
     a.beat()
     b.beat()
-    assert cast.heard() == ["a beat: NONE", "b beat: NONE"]  # generation 2 still, with fresh sessions
+    assert cast.heard() == ["a beat: NONE", "b beat: NONE"]  # still generation 2, with new sessions
     cast.stage.pass_time(SESSION_MS - 1)
     a.beat()
     b.beat()
@@ -404,7 +404,7 @@ def test_lost_leadership_refuses_everybody_and_the_next_coordinator_goes_on_from
     c.sync()
     b.sync()
     a.sync()
-    cast.stage.move()  # written, never committed: nobody has heard of it
+    cast.stage.move()  # written but never committed: no member got a response
     assert sorted(cast.heard()) == ["a sync: NotLeader", "b sync: NotLeader", "c sync: NotLeader"]
     group = cast.stage.shard.classic.groups[GROUP]
     assert (group.generation, [cast.who(one) for one in group.members]) == (2, ["a", "b"])

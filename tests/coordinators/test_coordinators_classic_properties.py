@@ -1,5 +1,7 @@
-"""Members that join, sync, leave and fall silent in any order, on a journal that is late, refuses and is lost: whatever happens, an
-assignment is of one generation, and whoever asks is answered once."""
+"""Members that join, sync, leave and fall silent in any order, on a journal that is late, refuses and is lost.
+
+An assignment always belongs to one generation, and every request gets one response.
+"""
 
 from classic_stage import GROUP, REBALANCE_MS, Cast
 from hypothesis import given, settings
@@ -75,13 +77,13 @@ def test_assignments_are_of_one_generation_and_everybody_is_answered_once(steps,
         check_group(cast)
     for step in ("allow", "flush"):
         take(cast, step, None)
-    # Whoever still waits waits for others that are silent: time removes them.
+    # Members that still wait do so for silent ones, which time out.
     for _ in range(12):
         cast.stage.pass_time(REBALANCE_MS)
         check_group(cast)
     assert set(cast.stage.answers) <= {1}, "every request has one answer"
     for generation, name, piece in cast.assigned:
-        if piece:  # who a leader did not know of has nothing
+        if piece:  # members that the leader did not know of get nothing
             told_generation, told_name = piece.decode().split(":")
             assert int(told_generation) == generation
             assert told_name in (name, "?")

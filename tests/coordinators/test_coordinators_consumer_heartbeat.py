@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: joining, staying, leaving, and being thrown out."""
+"""ConsumerGroupHeartbeat: joining, staying, leaving and being removed."""
 
 import pytest
 from consumer_clients import REBALANCE_MS, Client, partitions, settle
@@ -116,7 +116,7 @@ def test_who_does_not_revoke_in_time_is_thrown_out(stage):
     b.beat()
     a.beat()
     held = set(a.owned)
-    a.owned = a.told  # it goes on saying that it owns everything
+    a.owned = a.told  # keeps reporting that it owns everything
     for _ in range(REBALANCE_MS // 5000):
         stage.pass_time(5000)
         if "a" in group_of(stage).members:

@@ -1,4 +1,4 @@
-"""Groups that change from the classic protocol to the new one and back, while their members go on."""
+"""Groups that change online from the classic protocol to the new one and back."""
 
 import struct
 
@@ -28,7 +28,7 @@ def topics_of(message, owned):
 
 
 class ClassicClient:
-    """Cooperative: it says what it owns when it joins. Where it leads, everybody is assigned what `plan` says."""
+    """A cooperative classic member, which reports what it owns when it joins; as leader it assigns `plan`."""
 
     def __init__(self, stage, *topics, plan=None, group="g", instance_id=None):
         self.stage, self.topics, self.plan, self.group = stage, topics, plan or {}, group
@@ -114,7 +114,7 @@ class ClassicClient:
         ).error_code
 
     def follow(self):
-        """As a client does: a heartbeat, and if it is asked to, join and sync."""
+        """Send a heartbeat and, if the group rebalances, join and sync, as a client does."""
         if self.beat() == ErrorCode.REBALANCE_IN_PROGRESS:
             self.join()
             if self.joining:
@@ -338,7 +338,7 @@ def test_a_static_member_leaves_the_group_what_it_is_where_there_is_no_way_back(
 
 
 def test_a_guest_is_asked_to_join_when_there_is_something_to_have_for_it():
-    """The epoch of the group alone is no reason: the assignment may come seconds later."""
+    """The group's epoch alone is no reason to rejoin: the assignment may be computed seconds later."""
     stage = GroupStage({"orders": 6}, group_consumer_assignment_interval_ms=5000)
     new, old = Client(stage, "new", "orders"), ClassicClient(stage, "orders")
     new.beat()

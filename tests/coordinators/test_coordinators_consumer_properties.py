@@ -1,4 +1,4 @@
-"""Whatever members, topics, the network and the coordinator do: no partition has two owners, and in the end everybody has a share."""
+"""No partition ever has two owners, and at rest each has one, whatever members, topics, network and coordinator do."""
 
 from consumer_clients import REBALANCE_MS, Client, settle
 from group_stage import GroupStage
@@ -113,7 +113,7 @@ class ConsumerGroups(RuleBasedStateMachine):
     def pass_time(self, duration_ms):
         self.stage.pass_time(duration_ms)
         for client in self.clients:
-            # A client that was not heard of for so long knows itself that it may be out.
+            # After so long without a response, a client must assume that it is fenced.
             if self.stage.now_ms - client.heard_ms >= REBALANCE_MS:
                 client.fenced()
 
@@ -126,11 +126,11 @@ class ConsumerGroups(RuleBasedStateMachine):
                 owners[place] = client.name
 
     def teardown(self):
-        """After quiet all of it is shared, and everybody knows."""
+        """Check that everything is assigned and stable after a quiet time."""
         for client in self.clients:
             if self.stage.now_ms + 50_000 - client.heard_ms >= REBALANCE_MS:
                 client.fenced()
-        self.stage.pass_time(50_000)  # those that died are gone
+        self.stage.pass_time(50_000)  # sessions of dead members expire
         settle(self.stage, self.clients)
         wanted = {name for client in self.clients for name in client.topics}
         topics = [topic for name, topic in self.stage.image.topics.items() if name in wanted]

@@ -1,4 +1,4 @@
-"""What else there is to a consumer group: expressions, commits of its members, records that were written by others, and moves."""
+"""State of consumer groups: regular expressions, members' commits, foreign records, and coordinator moves."""
 
 import json
 
@@ -99,7 +99,7 @@ def test_a_large_pattern_gets_fewer_names_at_once(stage):
 
 @pytest.mark.parametrize("regex", ["(a+)+b", "(a|aa)+b", "(.*a){12}b"])
 def test_an_expression_that_others_would_try_for_ever_is_answered(stage, regex):
-    """Each name alone would keep an engine that backtracks busy for years, and with it the loop of the node."""
+    """A backtracking engine would need years for each name, and block the node's event loop."""
     stage.set_topics({**{"a" * length: 1 for length in range(200, 250)}, "a" * 100 + "b": 2})
     a = Client(stage, "a", subscribed_topic_regex=regex)
     a.beat()
@@ -142,7 +142,7 @@ def test_the_second_member_of_an_expression_needs_no_search(stage):
     assert len(a.owned) == len(b.owned) == 3
 
 
-# --- offsets of members
+# --- members' offset commits
 
 
 def commit(stage, member_id, epoch, version=9):
@@ -236,7 +236,7 @@ def test_a_group_that_is_deleted_leaves_nothing_to_load(stage):
     assert not [key for key, value in newest.items() if value is not None], "every key has its tombstone"
 
 
-# --- moves, and records of others
+# --- coordinator moves, and records of Kafka or newer versions
 
 
 def test_a_new_coordinator_goes_on_in_the_middle_of_a_rebalance(stage):
@@ -304,7 +304,7 @@ def test_what_kafka_wrote_before_4_1_is_taken_away(stage):
 
 
 def test_hashes_are_kafkas():
-    """From a log that Kafka 4.3.1 wrote, and from its library."""
+    """The expected hashes come from a log that Kafka 4.3.1 wrote and from its library."""
     partition = Partition((1,), (1,), 1, 0, 0)
     ids = json.loads('{"clicks": "FO3_26ecRSGAIcFE_aYMtA", "orders": "gwJ1Rt7eR12o0RDSQrB3xQ"}')
     topics = {

@@ -1,4 +1,4 @@
-"""Committed offsets are read in a way of their own; it must give what the general way gives."""
+"""Committed offsets have their own decoder, which must agree with the general one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, what is written and read, what expires, and what a topic takes with it."""
+"""Committed offsets: who may commit, what is written and read, expiry, and deletion with a topic."""
 
 import pytest
 from classic_stage import GROUP, TOPIC, TOPIC_ID, Cast, Stage, commit_request
@@ -30,7 +30,7 @@ def commit(stage, offsets, version=9, group=GROUP, **more):
 
 
 def committed(stage, group=GROUP, *, newest=False):
-    """All that is there, by topic and partition."""
+    """Return all committed offsets by topic and partition."""
     answer = fetch(stage.shard, FetchGroup(group, topics=None), newest=newest)
     return {
         (topic.name, one.partition_index): one.committed_offset for topic in answer.topics for one in topic.partitions
@@ -132,7 +132,7 @@ def test_who_may_commit():
         commit(stage, {0: 1}, generation=3, member="who")
     with codes(ErrorCode.ILLEGAL_GENERATION):
         commit(stage, {0: 1}, version=8, generation=3, member="who")
-    assert commit(stage, {0: 1}) == [ErrorCode.NONE]  # nobody's member: the offsets make a group
+    assert commit(stage, {0: 1}) == [ErrorCode.NONE]  # a commit without a member creates the group
     with codes(ErrorCode.UNKNOWN_MEMBER_ID):
         commit(stage, {0: 1}, generation=3, member="who")
     [a] = cast.stable("a")
@@ -228,7 +228,7 @@ def test_offsets_of_a_group_expire_when_it_was_empty_for_long_enough():
     for _ in range(100):
         cast.stage.pass_time(9000)
         a.beat()
-    assert committed(cast.stage) == {(TOPIC, 0): 1}  # subscribed: no age is too old
+    assert committed(cast.stage) == {(TOPIC, 0): 1}  # offsets of a subscribed topic never expire
     a.leave()
     cast.stage.pass_time(9 * MINUTE_MS)
     assert committed(cast.stage) == {(TOPIC, 0): 1}

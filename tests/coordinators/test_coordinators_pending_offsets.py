@@ -1,4 +1,4 @@
-"""Offsets in transactions: who may commit them, what is seen of them before and after their end, and that the log alone decides."""
+"""Offsets in transactions: who may commit them, what readers see before and after their end, and recovery."""
 
 import pytest
 from classic_stage import GROUP, TOPIC, TOPIC_ID, Cast, Stage, commit_request
@@ -27,7 +27,7 @@ from headrace.statemachine.transactional import MarkerRecord
 MINUTE_MS = 60_000
 RETENTION = {"offsets_retention_minutes": 10, "offsets_retention_check_interval_ms": MINUTE_MS}
 UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
-P, Q = 7, 8  # producers
+P, Q = 7, 8  # producer ids
 
 
 def pending_request(producer, offsets, group=GROUP, generation=-1, member="", instance=None, epoch=0, metadata="m"):
@@ -58,7 +58,7 @@ def committed(stage, group=GROUP):
 
 
 def stable(stage, *indexes, group=GROUP):
-    """With require_stable: offsets, or codes."""
+    """Return offsets, or error codes, fetched with require_stable."""
     topics = [OffsetFetchRequest.OffsetFetchRequestTopics(TOPIC, TOPIC_ID, list(indexes))] if indexes else None
     answer = stage.ask(FetchGroup(group, topics=topics), 9)
     return {
@@ -72,7 +72,7 @@ def codes(expected):
     return pytest.raises(KafkaError, match=expected.name)
 
 
-# --- what is seen
+# --- visibility
 
 
 def test_offsets_count_when_their_transaction_is_committed():
@@ -187,7 +187,7 @@ def test_a_marker_that_is_refused_or_lost_changes_nothing():
     assert committed(stage) == {0: 5, 1: 5}
 
 
-# --- who may commit
+# --- permission to commit
 
 
 def test_long_metadata_is_refused_for_its_partition_alone():
@@ -224,8 +224,8 @@ def test_members_of_classic_groups_say_who_they_are_since_version_3():
     with codes(ErrorCode.ILLEGAL_GENERATION):
         commit_pending(stage, P, {0: 2}, generation=0, member=a.id)
     assert commit_pending(stage, P, {0: 2}, generation=1, member=a.id) == [ErrorCode.NONE]
-    assert commit_pending(stage, P, {0: 3}) == [ErrorCode.NONE]  # nobody: as versions below 3 are
-    cast.member("b").join()  # a rebalance does not matter, unlike to OffsetCommit
+    assert commit_pending(stage, P, {0: 3}) == [ErrorCode.NONE]  # without a member, as in versions below 3
+    cast.member("b").join()  # unlike OffsetCommit, a rebalance does not matter
     assert commit_pending(stage, P, {0: 4}, generation=1, member=a.id) == [ErrorCode.NONE]
     end(stage, P, commit=True)
     assert committed(stage) == {0: 4}
@@ -254,7 +254,7 @@ def test_members_of_consumer_groups_too_by_their_epoch_or_by_an_older_one_for_wh
     assert committed(stage) == {kept: 2, other: 1, 3: 9}
 
 
-# --- groups that have nothing else
+# --- groups with only pending offsets
 
 
 def test_a_group_of_pending_offsets_is_an_empty_classic_group():
@@ -323,11 +323,11 @@ def test_a_deleted_topic_takes_what_is_pending():
     assert committed(stage) == {}
 
 
-# --- the log decides
+# --- recovery from the log
 
 
 def replay(written):
-    """By offset and nothing else, as Kafka says it: (committed offsets, places where a transaction is open)."""
+    """Return (committed offsets, keys with an open transaction) by Kafka's rule: later log positions win."""
     done, waiting = {}, {}
     for position, record in enumerate(map(read, written)):
         if isinstance(record, MarkerRecord):
@@ -351,7 +351,7 @@ def replay(written):
 
 
 def compacted(written):
-    """What a cleaner may leave: up to the first record of a transaction that is open, the last record of every key."""
+    """Return what a cleaner may leave: the last record of every key below the first record of an open transaction."""
     records = list(map(read, written))
     first_open, aborted = {}, set()
     for position, record in enumerate(records):

@@ -1,5 +1,7 @@
-"""Producers that begin, end, repeat themselves, come late and come twice, on a journal that is late, refuses and is lost: whatever
-happens, the log tells one story of each transaction, and nobody was told another."""
+"""Producers that begin, end, repeat, come late and come twice, on a journal that is late, refuses and is lost.
+
+The log has one consistent history of each transaction, and no response contradicts it.
+"""
 
 from itertools import pairwise
 
@@ -15,7 +17,7 @@ from headrace.coordinators.transaction.states import BEFORE, PREPARED, State
 from headrace.statemachine.undo import UndoLog
 
 CLIENTS = st.sampled_from((0, 0, 0, 1, 1, 2))
-DONE = st.one_of(  # by a producer; what it does most comes most often
+DONE = st.one_of(  # steps of a producer; the commonest are repeated
     st.tuples(st.just("transaction"), CLIENTS, st.booleans()),
     st.tuples(st.just("transaction"), CLIENTS, st.booleans()),
     st.tuples(st.just("add"), CLIENTS, st.integers(0, 3)),
@@ -35,7 +37,7 @@ COMPLETED = {State.PREPARE_COMMIT: State.COMPLETE_COMMIT, State.PREPARE_ABORT: S
 class Client:
     def __init__(self):
         self.producer = None
-        self.last = None  # what it asked, if that can be asked again
+        self.last = None  # last request, if it may be repeated
 
 
 class World:
@@ -47,7 +49,7 @@ class World:
             self.stage.put(producer_epoch=epoch)
         self.clients = [Client() for _ in range(3)]
         self.fresh = 1000
-        self.asked = []  # what was asked, and what was told for it
+        self.asked = []  # (request, responses)
         self.markers = []
 
     def ask(self, client, request, repeats=True):
@@ -69,7 +71,7 @@ class World:
         self.look_at_markers()
 
     def look_at_markers(self):
-        """As soon as they leave, their decision is committed."""
+        """Check that markers are only sent after their decision is committed."""
         journal = self.stage.journal
         for markers in self.stage.sent[len(self.markers) :]:
             self.markers.append(markers)
@@ -134,10 +136,10 @@ class World:
         self.happen("move", None)
         self.write_markers()
 
-    # --- what has to be true
+    # --- invariants
 
     def check_state(self):
-        """What is loaded is what was decided."""
+        """Check that replaying the log gives the live state."""
         tables, live = TransactionTables(UndoLog()), self.stage.shard.tables
         for offset, record in enumerate(self.stage.journal.written):
             tables.apply(decode_transaction_record(*record), offset)
@@ -188,7 +190,7 @@ class World:
                 self.check_end(request, told[0], history)
 
     def check_end(self, request, answer, history):
-        """Decided as it was told, complete, and with version 2 never decided otherwise."""
+        """Check that the end was decided and completed as its response said; with version 2, never otherwise."""
         kind = State.PREPARE_COMMIT if request.commit else State.PREPARE_ABORT
         if self.version < 2:
             mine = (request.producer_id, request.producer_epoch)

@@ -1,4 +1,4 @@
-"""Transactions at rest: Kafka's bytes, and nothing but a record or CorruptData from any others."""
+"""Stored transactions: Kafka's encoding, and CorruptData for anything else."""
 
 import pytest
 from hypothesis import given, settings
@@ -63,7 +63,7 @@ def test_the_version_of_a_value_follows_the_transaction_version(version, written
 
 
 def test_the_bytes_are_those_of_kafka():
-    """As its schemas say, by hand: version 0 of a value without partitions, version 1 with them and two tags."""
+    """Values are encoded by hand from the schemas: version 0 without partitions, version 1 with them and two tags."""
     key, value = encode_transaction_record(record_of("id", Transaction(1, 2, 3, updated_ms=4), 0))
     assert key == b"\x00\x00" + b"\x00\x02id"
     head = (1).to_bytes(8, "big") + (2).to_bytes(2, "big") + (3).to_bytes(4, "big")

@@ -1,4 +1,4 @@
-"""Transactions told from begin to end: retries, zombies, late requests, producers out of epochs, and one that is kept."""
+"""Whole transactions: retries, zombies, late requests, exhausted epochs and two-phase commit."""
 
 import pytest
 from transaction_stage import FRESH, NAME, P0, P1, P2, PRODUCER, TIMEOUT_MS, Stage, add, end, init
@@ -23,7 +23,7 @@ TWO_PHASE = {"enable_two_phase_commit": True}
 
 
 def began(version=2, epoch=0, **settings):
-    """A producer with a transaction of two partitions."""
+    """Return a stage and its producer, which has a transaction with two partitions."""
     stage = Stage(version, **settings)
     if epoch:
         stage.put(producer_epoch=epoch - 1)
@@ -33,7 +33,7 @@ def began(version=2, epoch=0, **settings):
     return stage, stage.producer
 
 
-# --- from begin to end
+# --- from beginning to end
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -94,7 +94,7 @@ def test_an_abort_of_nothing_needs_no_markers():
     assert stage.states_written()[1:] == [State.PREPARE_ABORT, State.COMPLETE_ABORT] * 3
 
 
-# --- what is asked twice, or late
+# --- repeated and late requests
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -104,7 +104,7 @@ def test_an_end_that_is_asked_again_is_answered_alike(commit, moves):
     ended = stage.ask(end(producer, commit))
     if moves:
         stage.move()
-        assert len(stage.sent) == 2 and stage.sent[0] == stage.sent[1]  # once by each coordinator
+        assert len(stage.sent) == 2 and stage.sent[0] == stage.sent[1]  # one from each coordinator
     assert stage.code(end(producer, commit)) is BUSY
     assert stage.code(end(producer, not commit)) is BUSY
     stage.write_markers()
@@ -137,7 +137,7 @@ def test_a_late_end_does_not_touch_the_next_transaction(late_commits):
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("moves", [True, False])
 def test_a_producer_that_ends_its_next_transaction_before_the_markers_are_written_is_not_fenced(commit, moves):
-    """It has its next epoch since the end was decided, and may use it at once."""
+    """It has had its next epoch since the end was decided, and may use it at once."""
     stage, producer = began()
     ended = stage.ask(end(producer, commit))
     following = (ended.producer_id, ended.producer_epoch)
@@ -191,7 +191,7 @@ def test_fenced_producers_write_a_bounded_number_of_log_lines(caplog):
 
 
 def test_markers_of_an_earlier_transaction_do_not_complete_the_next():
-    """Before version 2 both have the same producer, epoch and all."""
+    """Before version 2 both have the same producer id and epoch."""
     stage, producer = began(0)
     stage.ask(end(producer, client_version=0))
     [first] = stage.sent
@@ -235,8 +235,8 @@ def test_a_producer_that_goes_on_after_an_error_gets_the_next_epoch_once():
     stage.ask(init())
     first = ProducerInitialized(FRESH, 1)
     assert stage.ask(init((FRESH, 0))) == first
-    assert stage.ask(init((FRESH, 0))) == first  # it missed the answer
-    assert stage.ask(init()) == ProducerInitialized(FRESH, 2)  # somebody else
+    assert stage.ask(init((FRESH, 0))) == first  # its response was lost
+    assert stage.ask(init()) == ProducerInitialized(FRESH, 2)  # another producer
     assert stage.code(init((FRESH, 0))) is FENCED
     assert stage.code(init((FRESH, 1))) is FENCED
     assert stage.ask(init((FRESH, 2))) == ProducerInitialized(FRESH, 3)
@@ -250,7 +250,7 @@ def test_a_producer_whose_end_was_not_answered_may_initialize_with_the_epoch_it_
 
 
 def test_a_late_init_does_not_abort_the_transaction_of_its_successor():
-    """Kafka refuses the zombie too, but only after it has aborted."""
+    """Kafka refuses the zombie too, but only after the abort."""
     stage = Stage()
     stage.ask(init())
     stage.ask(init())
@@ -288,7 +288,7 @@ def test_what_init_refuses():
     assert stage.code(init(timeout_ms=1)) is NONE and stage.found.timeout_ms == 1
 
 
-# --- epochs run out
+# --- exhausted epochs
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -323,7 +323,7 @@ def test_init_rotates_the_id_when_epochs_run_out():
         stage.ask(init(fresh=-1))
     rotated = ProducerInitialized(FRESH, 0)
     assert stage.ask(init((PRODUCER, EPOCH_LAST))) == rotated
-    assert stage.ask(init((PRODUCER, EPOCH_LAST), fresh=FRESH + 1)) == rotated  # it missed the answer
+    assert stage.ask(init((PRODUCER, EPOCH_LAST), fresh=FRESH + 1)) == rotated  # its response was lost
     assert stage.ask(init()) == ProducerInitialized(FRESH, 1)
     assert stage.code(init((PRODUCER, EPOCH_LAST))) is FENCED
 
@@ -350,7 +350,7 @@ def test_a_transaction_fenced_at_the_last_epoch_leaves_nobody_with_a_higher_one(
 
 
 def test_a_transaction_that_was_left_at_the_highest_epoch_can_be_aborted():
-    """Kafka has written such; a marker at its epoch passes only as one of an older version."""
+    """Kafka has written such transactions; a marker at this epoch is accepted only with an older version."""
     stage = Stage()
     stage.put(producer_epoch=EPOCH_MAX, state=State.ONGOING, partitions=frozenset({P0}), client_version=2)
     assert stage.code(init()) is BUSY
@@ -406,10 +406,10 @@ def test_a_transaction_is_kept_while_ids_rotate(epoch):
     stage, producer, answer = kept(epoch)
     if epoch < EPOCH_LAST:
         assert answer == ProducerInitialized(PRODUCER, EPOCH_LAST, *producer)
-        successor = TransactionEnded(FRESH, 0)  # by the end
+        successor = TransactionEnded(FRESH, 0)  # rotated by the end
     else:
         assert answer == ProducerInitialized(FRESH, 0, *producer)
-        successor = TransactionEnded(FRESH, 1)  # by keeping it
+        successor = TransactionEnded(FRESH, 1)  # rotated by keeping it
     client = answer.producer_id, answer.producer_epoch
     assert stage.ask(end(client)) == successor
     assert (stage.sent[0].producer_id, stage.sent[0].producer_epoch) == (PRODUCER, epoch + 1)
@@ -420,9 +420,9 @@ def test_a_transaction_is_kept_while_ids_rotate(epoch):
 def test_what_cannot_be_kept():
     stage = Stage(transaction_two_phase_commit_enable=True)
     assert stage.code(init((1, 1), keep_prepared=True)) is ErrorCode.INVALID_REQUEST
-    assert stage.ask(init(keep_prepared=True)) == ProducerInitialized(FRESH, 0)  # nothing is there to keep
+    assert stage.ask(init(keep_prepared=True)) == ProducerInitialized(FRESH, 0)  # there is no transaction to keep
     stage.ask(add((FRESH, 0)))
-    assert stage.code(init(keep_prepared=True, **TWO_PHASE)) is INVALID  # it might be timed out
+    assert stage.code(init(keep_prepared=True, **TWO_PHASE)) is INVALID  # it has a timeout
     stage.ask(end((FRESH, 0)))
     assert stage.code(init(keep_prepared=True, **TWO_PHASE)) is BUSY
     stage.version = 1

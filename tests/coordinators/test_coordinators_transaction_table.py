@@ -1,4 +1,4 @@
-"""Every state and every request: the code, who the producer is afterwards, and the next state; with transaction version 2 and before."""
+"""Every state with every request: error code, producer and state afterwards, with transaction version 2 and before."""
 
 from itertools import pairwise
 
@@ -20,11 +20,11 @@ PREPARE_COMMIT, PREPARE_ABORT = State.PREPARE_COMMIT, State.PREPARE_ABORT
 COMPLETE_COMMIT, COMPLETE_ABORT = State.COMPLETE_COMMIT, State.COMPLETE_ABORT
 SAME = None
 
-AT = 7  # the epoch of whatever is found
+AT = 7  # epoch of the stored transaction
 NOW, PAST, FUTURE = (PRODUCER, AT), (PRODUCER, AT - 1), (PRODUCER, AT + 1)
 OTHER = (PRODUCER + 1, AT)
 
-# state: code, epoch and state afterwards. Alike in all versions.
+# state: error code, epoch and state afterwards. The same in all versions.
 INIT = {
     EMPTY: (NONE, AT + 1, EMPTY),
     ONGOING: (BUSY, AT + 1, PREPARE_ABORT),
@@ -36,7 +36,7 @@ INIT = {
 INIT_PAST = {state: (BUSY if "PREPARE" in state.name else FENCED, AT, SAME) for state in STORED}
 INIT_OTHER = INIT_PAST
 ADD = {state: (BUSY, AT, SAME) if "PREPARE" in state.name else (NONE, AT, ONGOING) for state in STORED}
-# While markers are being written every producer is asked to come back, whoever it is: afterwards it may be the successor.
+# While markers are being written every producer must retry, as it may be the successor afterwards.
 ADD_PAST = {state: (BUSY if "PREPARE" in state.name else FENCED, AT, SAME) for state in STORED}
 ADD_OTHER = {state: (BUSY if "PREPARE" in state.name else MAPPING, AT, SAME) for state in STORED}
 VERIFY = {state: (BUSY if "PREPARE" in state.name else NONE, AT, SAME) for state in STORED}
@@ -77,7 +77,7 @@ COMMIT_AGAIN_V2 = {
     COMPLETE_ABORT: (INVALID, AT, SAME),
 }
 ABORT_V2 = {
-    EMPTY: (NONE, AT + 1, COMPLETE_ABORT),  # by way of PREPARE_ABORT, and at once: there are no markers to write
+    EMPTY: (NONE, AT + 1, COMPLETE_ABORT),  # via PREPARE_ABORT, and at once: there are no markers to write
     ONGOING: (NONE, AT + 1, PREPARE_ABORT),
     PREPARE_COMMIT: (BUSY, AT, SAME),
     PREPARE_ABORT: (BUSY, AT, SAME),
@@ -133,7 +133,7 @@ CASES = [
     for version, requests in (
         (0, EVERY_VERSION | WITHOUT_BUMP),
         (1, EVERY_VERSION | WITHOUT_BUMP),
-        (2, EVERY_VERSION | WITHOUT_BUMP | WITH_BUMP),  # older clients stay what they were
+        (2, EVERY_VERSION | WITHOUT_BUMP | WITH_BUMP),  # requests of older clients behave as before
     )
     for name, (request, table) in requests.items()
     for state in sorted(STORED)

@@ -1,4 +1,4 @@
-"""Timeouts and expiry, what readers see, and a journal that is late, refuses and is lost."""
+"""Timeouts and expiry, visibility for readers, and a journal that is late, refuses and is lost."""
 
 import pytest
 from transaction_stage import FRESH, NAME, P0, P1, TIMEOUT_MS, Stage, add, end, init
@@ -167,7 +167,7 @@ def test_transactions_are_listed_by_filters(filters, passes):
 
 
 def test_an_id_that_has_begun_nothing_passes_every_duration():
-    """As in Kafka 4.3, where its transaction starts at -1."""
+    """In Kafka 4.3 too, where its start time is -1."""
     stage = Stage()
     stage.ask(init())
     assert list_transactions([stage.shard], ListFilters(duration_ms=stage.now_ms), stage.now_ms)
@@ -248,7 +248,7 @@ def test_what_is_not_committed_when_leadership_is_lost_never_was(request_):
 
 
 def test_a_retry_of_init_that_meets_a_new_coordinator_is_refused():
-    """As in Kafka: which epoch it had before is not written."""
+    """As in Kafka, which does not store the previous epoch."""
     stage = Stage()
     stage.ask(init())
     stage.ask(init(PRODUCER))
@@ -272,7 +272,7 @@ def test_a_new_leader_finishes_what_was_decided():
 
 def test_a_new_leader_that_cannot_write_yet_still_begins():
     stage = Stage()
-    stage.put(state=State.PREPARE_ABORT, started_ms=1, updated_ms=1)  # an abort of nothing, as Kafka writes it
+    stage.put(state=State.PREPARE_ABORT, started_ms=1, updated_ms=1)  # an abort without partitions, as Kafka writes it
     [markers] = stage.sent
     assert markers.partitions == () and stage.runtime.next_timer() is not None
     stage.write_markers()

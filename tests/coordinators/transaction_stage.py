@@ -1,4 +1,4 @@
-"""A shard of transactions on a journal that commits late if it is told to, refuses, and loses leadership; with time in hand."""
+"""A transaction shard with controlled time, on a journal that can commit late, refuse writes and lose the lead."""
 
 from group_stage import Journal as GroupJournal
 
@@ -29,7 +29,7 @@ class Journal(GroupJournal):
 
 class Stage:
     def __init__(self, version=2, **settings):
-        self.version = version  # of transactions in the cluster
+        self.version = version  # the cluster's transaction version
         self.settings = TransactionSettings(**settings)
         self.now_ms = 1_000_000
         self.sent = []
@@ -37,7 +37,7 @@ class Stage:
         self.lead()
 
     def lead(self):
-        """A new coordinator over what is written."""
+        """Start a new coordinator that loads what is written."""
         self.shard = TransactionShard(self.settings, self.sent.append, lambda: self.version)
         self.runtime = Runtime(self.shard, self.journal)
         list(self.runtime.load([(0, [decode_transaction_record(*record) for record in self.journal.written])]))
@@ -45,7 +45,7 @@ class Stage:
         self.settle()
 
     def move(self):
-        """Leadership is lost, and taken up again from what is committed."""
+        """Lose leadership, then take it again with what is committed."""
         self.journal.lose()
         self.journal = Journal(self.journal.written)
         self.lead()
@@ -55,16 +55,16 @@ class Stage:
             self.journal.commit()
 
     def put(self, **fields):
-        """A transactional id as it is found in the log."""
+        """Write a transactional id to the log and load it."""
         found = Transaction(**{"producer_id": PRODUCER, "producer_epoch": 7, "timeout_ms": TIMEOUT_MS, **fields})
         self.journal.written.append(encode_transaction_record(record_of(NAME, found, self.version)))
         self.journal.committed = len(self.journal.written)
         self.lead()
 
-    # --- asking
+    # --- requests
 
     def submit(self, request):
-        """What is told for it, in a list: nothing yet, an answer or an exception."""
+        """Return a list that is empty until the response or exception arrives."""
         told = []
         self.runtime.submit(request, self.now_ms, lambda answer, error: told.append(error or answer))
         self.settle()
@@ -84,7 +84,7 @@ class Stage:
         return ErrorCode.NONE
 
     def write_markers(self):
-        """The shell at its best; False if there was nothing to write."""
+        """Confirm all sent markers as written; return False if there were none."""
         sent = self.sent[:]
         del self.sent[:]
         for markers in sent:
@@ -99,7 +99,7 @@ class Stage:
             self.settle()
         self.now_ms = until
 
-    # --- looking
+    # --- state
 
     @property
     def found(self):
@@ -114,7 +114,7 @@ class Stage:
         return self.found.producer_id, self.found.producer_epoch
 
     def states_written(self):
-        """In their order, of every record."""
+        """Return the state of every record, in log order."""
         values = [decode_transaction_record(*record).value for record in self.journal.written]
         return [None if value is None else State(value.transaction_status) for value in values]
 

@@ -1,6 +1,6 @@
-"""What Spark would do, as far as others can see it: results in topics and tables, and checkpoints that say how far they are.
+"""The visible effects of Spark without Spark: results in topics and tables, and checkpoints with their progress.
 
-python pretended_pipelines.py FOLDER BOOTSTRAP [FAULT]: until SIGTERM. The fault `doubled` writes a session twice, `lost` leaves one out.
+python pretended_pipelines.py FOLDER BOOTSTRAP [FAULT]: runs until SIGTERM. The fault `doubled` writes a session twice, `lost` omits one.
 """
 
 from __future__ import annotations

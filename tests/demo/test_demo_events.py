@@ -1,4 +1,4 @@
-"""Events by number: the same each time, and of the kind that windows and sessions need."""
+"""Events by number: reproducible, and suitable for windows and sessions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_each_event_is_a_click_or_an_order() -> None:
 
 
 def test_events_never_change() -> None:
-    """A topic that was begun by another version is gone on with by this one."""
+    """A topic that was begun by another version must be continued by this one."""
     assert events.click(12_345, ()) == (2453, "search", 1767258137160)
     assert events.order(12_345, ()) == (12345, 1047, "scarf", 12554, 1767259234590)
     assert events.customer(1999) == (1999, "Hugo Eriksen", "Turin")
@@ -81,7 +81,7 @@ def test_a_bell_has_no_visitor() -> None:
 
 
 def test_visits_are_visits() -> None:
-    """Some clicks in a short time, and then none for longer than the gap of the sessions (30 s)."""
+    """Clicks come in short bursts, separated by more than the sessions' gap (30 s)."""
     times = defaultdict(list)
     for number in range(40_000):
         click = events.click(number, ())

@@ -1,4 +1,4 @@
-"""What lies where, and whether it belongs together."""
+"""Folders of the demo, and checks that data, broker and results belong together."""
 
 from __future__ import annotations
 

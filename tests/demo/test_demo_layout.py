@@ -1,4 +1,4 @@
-"""Which record lies where: against a list that was written event by event."""
+"""The offset of each record, compared with a list that is written event by event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLOSINGS = st.lists(st.integers(0, EVENTS_MAX), max_size=4, unique=True).map(sor
 
 
 def written(count: int, closings: list[int]) -> dict[TopicPartition, list[Click | Order]]:
-    """As somebody would who knows nothing of offsets."""
+    """Write the logs event by event, without using offsets."""
     logs: dict[TopicPartition, list[Click | Order]] = {place: [] for place in PLACES}
     clicks = orders = 0
     for event in range(count + 1):
@@ -49,10 +49,10 @@ def test_offsets_are_those_of_a_log(count: int, closings: list[int]) -> None:
 @given(st.integers(0, EVENTS_MAX), CLOSINGS, st.randoms(use_true_random=False))
 @settings(deadline=None, max_examples=60)
 def test_whoever_was_killed_goes_on_where_the_logs_end(count: int, closings: list[int], chance: random.Random) -> None:
-    """Wherever that is in each partition: a batch is there or not, whatever becomes of the others."""
+    """Each partition may end anywhere, as its batches are written independently of the others."""
     closings = [one for one in closings if one < count]
     layout, logs = Layout(closings), written(count, closings)
-    # No partition is ahead of a day that is not over.
+    # No partition enters a new day before all have finished the old one.
     since = closings[-1] if closings else 0
     first = layout.ends(since)
     ends = {place: chance.randint(first[place], len(log)) for place, log in logs.items()}

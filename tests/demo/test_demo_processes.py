@@ -1,4 +1,4 @@
-"""Processes of a run: started again when they are killed, ended in order, and tied to whoever started them."""
+"""Processes of a run: restarted when they are killed, stopped in order, and tied to their parent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.demo.children import AGAIN_S, EARLY_DEATHS_MAX, EARLY_S, Child, Li
 from headrace.demo.memory import SessionMemory, session_bytes
 from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES, GivenUp, Supervisor
 
-# No signal.pause(): a signal that comes just before it is not seen until the next one.
+# Not signal.pause(): it would miss a signal that arrives just before it.
 WAITS = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -48,7 +48,7 @@ def make(tmp_path):
 
 @pytest.fixture
 def supervisor(make, tmp_path):
-    """A clock that the test moves."""
+    """Return a supervisor whose clock the test sets."""
     supervisor = Supervisor(
         [make(NODE), make(GENERATOR), make(PIPELINES)], Register(tmp_path / "processes"), lambda: supervisor.now
     )
@@ -99,10 +99,10 @@ def test_whoever_always_fails_is_given_up_with_its_last_words(make, tmp_path) ->
 
 def test_lives() -> None:
     lives = Lives()
-    for turn in range(20):  # killed as often as anybody likes
+    for turn in range(20):  # kills do not count
         lives.started(float(turn))
         assert lives.ended(-signal.SIGKILL, float(turn)) == turn + AGAIN_S
-    for _ in range(20):  # or after some time
+    for _ in range(20):  # nor do late deaths
         lives.started(100.0)
         assert lives.ended(1, 100.0 + EARLY_S) is not None
     assert [lives.ended(1, 101.0) is None for _ in range(EARLY_DEATHS_MAX)] == [False] * (EARLY_DEATHS_MAX - 1) + [True]
@@ -162,7 +162,7 @@ def test_a_register_that_cannot_be_read_is_nobodys(tmp_path) -> None:
 
 
 def test_a_process_ends_with_its_parent() -> None:
-    """Whatever that dies of: its end of the pipe is closed then."""
+    """However the parent dies, its end of the pipe is closed."""
     code = f"from headrace.demo.attached import end_with_parent; end_with_parent(); {WAITS}"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.readline() == b"here\n"
@@ -199,7 +199,7 @@ def test_memory_is_looked_up_now_and_then(tmp_path) -> None:
         fields = ["S", "1", "1", str(session), *["0"] * 17, str(pages), "0"]
         (folder / "stat").write_text(f"{folder.name} ({name}) {' '.join(fields)}\n")
     (tmp_path / "7" / "smaps_rollup").write_text("00400000-7fff rollup\nRss: 12 kB\nPss:                   5 kB\n")
-    (tmp_path / "10").mkdir()  # ended meanwhile
+    (tmp_path / "10").mkdir()  # has ended meanwhile
     (tmp_path / "uptime").write_text("1")
     assert session_bytes(7, tmp_path) == 5 * 1024 + 4 * os.sysconf("SC_PAGE_SIZE")
     assert session_bytes(9, tmp_path) == 100 * os.sysconf("SC_PAGE_SIZE")

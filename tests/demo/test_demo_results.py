@@ -1,4 +1,4 @@
-"""What must come out, and whether it did."""
+"""The expected results, and their comparison with the actual ones."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_rows_are_read_from_json_and_from_parquet() -> None:
     assert results.session_row(session) == (3, 1_767_258_060_000, 1_767_258_060_000, 1)
 
 
-# --- the summary
+# --- summary
 
 A, B, C = (PageViews(0, page, 1) for page in "abc")
 

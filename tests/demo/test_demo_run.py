@@ -1,4 +1,4 @@
-"""The main job with a real node and a real generator; what Spark would do is pretended."""
+"""The main job with a real node and a real generator; Spark's part is faked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def folders(tmp_path):
 
 @pytest.fixture
 def play(folders, monkeypatch):
-    """Runs it once; what happens meanwhile is up to `turned`, which is called again and again."""
+    """Return a function that runs the job once and calls `turned` repeatedly meanwhile."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
     def play(events=None, rate=0.0, fault="", turned=lambda run: None):
@@ -107,7 +107,7 @@ def test_whoever_is_killed_meanwhile_is_started_again(play) -> None:
 def test_a_node_that_cannot_start_is_told_with_its_last_words(play, folders, monkeypatch) -> None:
     monkeypatch.setattr(
         "headrace.demo.shop.CALL_S_MAX", 1.0
-    )  # for which the director's thread waits for a node that never comes
+    )  # limits how long the director's thread waits for a node that never starts
     folders.data.write_text("not a folder")
     code, said = play(events=10)
     assert code == 1 and "the node has ended with code 1 again and again" in said and "work/data" in said

@@ -1,4 +1,4 @@
-"""The shop's topics on a real node: filled, closed, gone on with, and never doubled."""
+"""The shop's topics on a real node: filled, closed, continued, and never duplicated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a run is, by what lies on disk."""
+"""The progress of a run as seen from its files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESULT_PLACES = places_of(RESULTS)
 
 
 def facts(layout, ends, *, watermark_ms=0, behind=(), results=50, open=()):
-    """All has been read, but for one record by the queries that are `behind`."""
+    """Return facts in which everything was read, except one record by each query that is `behind`."""
     all_ends = {**ends, **dict.fromkeys(RESULT_PLACES, results)}
     positions = {}
     for query in QUERIES:

@@ -1,4 +1,4 @@
-"""What a person sees, as text."""
+"""The text that users see."""
 
 from __future__ import annotations
 

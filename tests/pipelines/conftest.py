@@ -1,4 +1,4 @@
-"""One SparkSession for all tests of a run: a virtual machine takes longer to start than all of them to run."""
+"""One SparkSession for all tests of a run, as a JVM takes longer to start than all of them to run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def spark():
     pytest.importorskip("pyspark", reason="needs the extra spark")
     from headrace.pipelines.session import make_session
 
-    conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}  # short jobs are done before more pays off
+    conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}  # jobs are too short for C2 to pay off
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PySpark's own
+        warnings.simplefilter("ignore")  # warnings of PySpark itself
         session = make_session("headrace tests", master="local[2,3]", conf=conf)
     yield session
     session.stop()
@@ -24,6 +24,6 @@ def spark():
 
 @pytest.fixture(autouse=True)
 def _clusters_closed():
-    """A process of Spark's keeps its connections for the next task; a test does not."""
+    """Close the connections that a Spark process would keep for its next task."""
     yield
     background().do(background().close_clusters())

@@ -1,4 +1,4 @@
-"""A Spark that does what a test says, and a pipeline that needs no files: for drivers without a virtual machine."""
+"""A scripted Spark engine and a pipeline without files, for testing drivers without a JVM."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class FakeHandle:
         self.stops += 1
         self.active = False
 
-    # --- what a test does to it
+    # --- controls for tests
 
     def fail(self, kind, text):
         self.why = [Cause(kind, text)]
@@ -74,17 +74,20 @@ class FakeHandle:
 
 
 class FakeEngine:
-    """`on_start(title, handle)` is called in the thread that starts it, and may raise; what it returns stands for the query."""
+    """An engine whose queries do what the test says.
+
+    `on_start(title, handle)` is called in the thread that starts the query, and may raise; its result stands for the query.
+    """
 
     def __init__(self, on_start=lambda title, handle: handle):
         self.on_start = on_start
         self.process = None
         self.tell = None
-        self.handles = {}  # by title, of the latest start
+        self.handles = {}  # handle of the latest start, by query title
         self.starts = []
         self.cancelled = []
         self.is_closed = False
-        self.letters = 0  # in the dead-letter topics of every query
+        self.letters = 0  # number of records in every query's dead-letter topic
         self._ids = itertools.count()
         self._changed = threading.Condition()
 
@@ -114,10 +117,10 @@ class FakeEngine:
     def close(self):
         self.is_closed = True
 
-    # --- what a test does to it
+    # --- controls for tests
 
     def started(self, count):
-        """Waits until so many starts were made; the handle of the last."""
+        """Wait until `count` starts were made and return the handle of the last one."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.starts) >= count, 10)
             return self.handles[self.starts[-1]]

@@ -1,4 +1,4 @@
-"""A schema registry for tests: what is put into it, over HTTP, with faults on demand."""
+"""An HTTP schema registry for tests, which returns what is put into it and fails on demand."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from urllib.parse import unquote, urlsplit
 
 class RegistryStub:
     def __init__(self):
-        self.answers = {}  # by path: an object, or bytes as they are
+        self.answers = {}  # by path: an object to send as JSON, or raw bytes
         self.asked = []
-        self.failing = []  # statuses of the next answers
+        self.failing = []  # statuses of the next responses
         self.user_info = None
         self.slow_s = 0.0
         stub = self
@@ -32,7 +32,7 @@ class RegistryStub:
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def put(self, number, schema, subject=None, kind="AVRO", references=(), serialized=None, version=1):
-        """`serialized`: what ?format=serialized gives of protobuf."""
+        """Register a schema; `serialized` is the protobuf descriptor returned for ?format=serialized."""
         text = schema if isinstance(schema, str) else json.dumps(schema)
         found = {"schema": text}
         if kind != "AVRO":

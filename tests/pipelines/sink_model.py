@@ -1,8 +1,8 @@
-"""A model of a broker's transactions, of Spark around a sink, and of everything that can happen to both, explored to the end.
+"""A model of a broker's transactions, of Spark around a sink, and of every fault that can hit them, all explored.
 
-One step is one request carried out by the broker. At every step an actor may crash, stall (and go on at any later time, beside its
-successor), or not hear the answer of what was done, was not done, or will be done later; any open transaction may time out. All orders
-of steps are followed, states that were seen are not followed twice, and after every step the rows that can be read are checked.
+One step is one request executed by the broker. At every step an actor may crash, stall (and resume at any later time, concurrently with
+its successor), or lose the response to a request that was executed, was not executed, or will be executed later; any open transaction
+may time out. All orders of steps are explored, no state twice, and the visible rows are checked after every step.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Wrong(AssertionError):
 class Id(NamedTuple):
     epoch: int = 0
     state: str = "Empty"
-    began: int = 0  # which of its transactions
+    began: int = 0  # number of transactions begun so far
     rows: tuple[Any, ...] = ()
 
 
 class Broker(NamedTuple):
-    version: int  # of transactions: 1, or 2 with an epoch for each
+    version: int  # transaction version: 1, or 2 with a new epoch for each transaction
     ids: tuple[tuple[str, Id], ...] = ()
     visible: tuple[Any, ...] = ()
     decision: sink.Decision | None = None
@@ -55,7 +55,7 @@ class Broker(NamedTuple):
         return self._replace(ids=tuple(sorted({**dict(self.ids), name: entry}.items())))
 
     def aborted(self, name: str) -> Broker:
-        """As by a timeout, or somebody else."""
+        """Return the broker after the transaction was aborted by a timeout or another client."""
         entry = self.get(name)
         return self.put(name, entry._replace(epoch=entry.epoch + 1, state="CompleteAbort", rows=()))
 
@@ -76,7 +76,7 @@ class Broker(NamedTuple):
         if entry is None or entry.epoch != epoch:
             return self, Fenced
         if self.version == 1 and entry.state != "Ongoing" and entry.began and entry.state != "Empty":
-            return self, Fenced  # a producer that saw its transaction end does not write on; the model's never do
+            return self, Fenced  # no producer of this model writes after it saw its transaction end
         began = entry.began + (entry.state != "Ongoing")
         return self.put(name, Id(epoch, "Ongoing", began, (*entry.rows, row))), None
 
@@ -138,16 +138,16 @@ class World(NamedTuple):
     batches: int = 2
     faults: int = 1
     kinds: tuple[str, ...] = ("crash", "lost", "undone", "late", "stall", "timeout", "zombie task")
-    reuse: bool = True  # batches of a run use the same transactional ids
+    reuse: bool = True  # whether the batches of a run use the same transactional ids
     single: bool = False
     restarts: int = 6
     choices: sink.Choices = sink.Choices()
     tries: int = 2
-    tearing: tuple[str, ...] = ("timeout", "zombie task", "late")  # what may tear a batch
+    tearing: tuple[str, ...] = ("timeout", "zombie task", "late")  # faults that may tear a batch
 
 
 def run_of_spark(world: World, run: str):
-    """One start of the query, from the checkpoint to the last batch."""
+    """Run the query once, from the checkpoint to the last batch."""
     batch = yield ("start",)
     while batch < world.batches:
         yield from one_batch(world, run, batch)
@@ -176,7 +176,7 @@ def one_batch(world: World, run: str, number: int):
             else:
                 return
     except (sink.SinkError, Fenced, NoAnswer) as error:
-        failed = type(error)  # in a variable, so that it is part of what is known
+        failed = type(error)  # a local variable, so that `knowledge` includes it
     yield from in_steps(sink.abort(batch, may_be_decided=True))
     raise failed
 
@@ -196,7 +196,7 @@ def task(world: World, run: str, batch: int, partition: int):
 
 
 def rest_of_task(world: World, name: str):
-    """An attempt that Spark gave up before it had begun, and that begins all the same."""
+    """Run an attempt that Spark gave up before it had begun, and that begins nevertheless."""
     epoch = yield ("init", name)
     yield ("add", name, epoch, (ZOMBIE, name))
 
@@ -247,11 +247,14 @@ def one_ask(ask):
     return None
 
 
-# --- what can happen
+# --- faults
 
 
 class Place:
-    """A program at a point: `op` is what it does next. Points that are reached in different ways but know the same are one."""
+    """A program suspended at a point, with `op` as its next operation.
+
+    Points that are reached in different ways but have the same knowledge are one object.
+    """
 
     __slots__ = ("failure", "name", "nexts", "op", "program", "told")
 
@@ -296,7 +299,7 @@ class Programs:
 
 
 def knowledge(running: Any) -> tuple[Any, ...]:
-    """Of a generator that waits: where, with which variables, and the same of those that it waits for in turn."""
+    """Return the position and variables of a suspended generator, and of the generators it waits for in turn."""
     found: list[Any] = []
     while running is not None:
         frame = running.gi_frame
@@ -324,14 +327,14 @@ def _frozen(value: Any) -> Any:
 
 
 class State(NamedTuple):
-    """Brokers and places are the same objects whenever they are equal, so that a state is known by their identities."""
+    """A state of the model, identified by the ids of its objects: equal brokers and equal places are one object."""
 
     broker: Broker
     actors: tuple[Place, ...]
-    late: tuple[Any, ...] = ()  # requests under way that nobody waits for
+    late: tuple[Any, ...] = ()  # requests on their way whose response no actor waits for
     runs: int = 1
     faults: tuple[str, ...] = ()
-    failure: str | None = None  # the latest
+    failure: str | None = None  # latest failure of a run
 
     def key(self) -> tuple[Any, ...]:
         return id(self.broker), *map(id, self.actors), *self.late, self.runs, *sorted(self.faults), self.failure
@@ -345,7 +348,7 @@ class Explorer:
         self._applied: dict[tuple[int, Any], tuple[Broker, Any]] = {}
 
     def explore(self, states_max: int) -> Explored:
-        """Wrong, with everything that happened, if anything is."""
+        """Explore all states; raise Wrong with the steps that led there if a check fails."""
         begin = State(self._same(Broker(self._world.version)), (self._programs.begin("r1", run_of_spark, "r1"),))
         seen = {begin.key()}
         paths: list[tuple[State, Any]] = [(begin, None)]
@@ -380,7 +383,7 @@ class Explorer:
         return found
 
     def _successors(self, state: State) -> Iterator[tuple[Any, State]]:
-        """Each with what happened."""
+        """Yield each successor with the step or fault that leads to it."""
         for index, actor in enumerate(state.actors):
             broker, answer = self._apply(state.broker, actor.op)
             yield (actor.name, actor.op), self._told(state._replace(broker=broker), index, answer)
@@ -406,7 +409,7 @@ class Explorer:
         if gone.name != f"r{state.runs}" or failure is None:
             return state
         if failure == state.failure == "TornBatch":
-            return state  # it is said again and again, and nothing goes on
+            return state  # the same error would repeat forever: stuck
         return self._restarted(state._replace(failure=failure))
 
     def _restarted(self, state: State) -> State:
@@ -461,7 +464,7 @@ def check(world: World, broker: Broker) -> None:
 
 class Explored(NamedTuple):
     states: int
-    ends: Counter[str]  # whole: all is there once; stuck: TornBatch again and again
+    ends: Counter[str]  # whole: every row is visible exactly once; stuck: every restart ends in TornBatch
 
 
 def explore(world: World, states_max: int = 2_000_000) -> Explored:

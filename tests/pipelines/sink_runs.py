@@ -1,4 +1,4 @@
-"""A sink on real brokers without Spark: tasks and drivers that crash, stall and miss answers at a request of our choice."""
+"""A sink on real brokers without Spark, whose tasks and drivers crash, stall or lose responses at a chosen request."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ SAFE_DOWNGRADE = 2
 
 
 class Crash(BaseException):
-    """Of a process: nothing in it goes on."""
+    """The crash of a process; nothing in it continues."""
 
 
 class Spark:
-    """One start of a query."""
+    """One run of a query."""
 
     def __init__(self, bootstrap, topic, name, run, **options):
         self.options = parse_sink_options({"kafka.bootstrap.servers": bootstrap, "topic": topic, **options})
@@ -41,7 +41,7 @@ class Spark:
         self._attempts = 0
 
     def task(self, batch, partition, rows, attempt=0):
-        """Rows are (key, value); all tasks write to all partitions."""
+        """Write rows, given as (key, value); every task writes to all partitions."""
         self._attempts += 1
         keys, values = zip(*rows, strict=True) if rows else ((), ())
         table = pa.record_batch({"key": pa.array(keys, pa.utf8()), "value": pa.array(values, pa.utf8())})
@@ -49,7 +49,7 @@ class Spark:
         return write_task([table.slice(0, 1), table.slice(1)], self.options, task)
 
     def batch(self, number, tasks=2, rows=2):
-        """Written, and not committed."""
+        """Write a batch and return it uncommitted."""
         written = [
             self.task(number, partition, [(f"k{n}", f"{number}.{partition}.{n}") for n in range(rows)]).transaction
             for partition in range(tasks)
@@ -62,7 +62,7 @@ class Spark:
         return sink.Batch(number, self.run, done, driver, f"{driver_id(self.options.prefix, self.name)}.")
 
     def commit(self, batch):
-        """In a process of its own, as it were: nothing is known from before, and its connections end with it."""
+        """Commit as a new process would: without state from before, on connections that are closed afterwards."""
         return self._carry_out(sink.commit(batch, self.options.choices, now_ms=0))
 
     def abort(self, batch, may_be_decided=True):
@@ -85,7 +85,7 @@ def expected(batches, tasks=2, rows=2):
 
 
 def visible(bootstrap, topic):
-    """Values that can be read as committed, and whether anything is open."""
+    """Return the committed values with their counts, and whether a transaction is open."""
 
     async def work():
         host, _, port = bootstrap.rpartition(":")
@@ -107,7 +107,7 @@ def visible(bootstrap, topic):
 
 
 def set_transaction_version(bootstrap, version):
-    """Of the whole cluster: 1 is what brokers before Kafka 4 have."""
+    """Set the cluster's transaction version; brokers before Kafka 4 have version 1."""
 
     async def work():
         host, _, port = bootstrap.rpartition(":")
@@ -122,7 +122,7 @@ def set_transaction_version(bootstrap, version):
 
 
 class Requests:
-    """Counts those that are made with `Connection.request`, and does something to one of them."""
+    """Counts the requests made with `Connection.request` and applies fault `what` to number `at`."""
 
     def __init__(self, at, what):
         self.at, self.what, self.count = at, what, 0
@@ -137,7 +137,7 @@ class Requests:
         loop = asyncio.get_running_loop()
         self._loop = self._loop or loop
         if self._loop is not loop:
-            return await original(connection, message, **more)  # of another process, as it were
+            return await original(connection, message, **more)  # another event loop stands for another process
         if self.what == "crash" and self.happened:
             raise Crash
         self.count += 1
@@ -158,7 +158,7 @@ class Requests:
 
 @contextmanager
 def requests(monkeypatch, at, what):
-    """From now on, of the first process, as it were, that makes any."""
+    """Apply a fault to request number `at` of the first event loop, which stands for a process, that makes any."""
     found = Requests(at, what)
     original = Connection.request
 

@@ -1,4 +1,4 @@
-"""Pipelines in a real Spark on a node of their own: sources, steps and sinks of every kind, and what Spark has to say against some."""
+"""Pipelines in a real Spark on their own node: every kind of source, step and sink, and Spark's errors."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ from headrace.client import Admin, NewTopic, Producer
 from headrace.pipelines.definitions import DefinitionError, build, load, pipeline, plan
 from headrace.testing.pipelines import PipelineFailed, Record, run_pipeline
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # PySpark warns of its own doings
+pytestmark = pytest.mark.filterwarnings("ignore")  # PySpark's own code emits warnings
 
 END_S_MAX = 90
 NOBODY = {"kafka.bootstrap.servers": "127.0.0.1:1"}
@@ -76,7 +76,7 @@ def test_windows_joins_and_deduplication_reach_topics_and_files(spark, written):
 
 
 def test_streams_join_streams_and_windows_hop(spark, written):
-    """From files, whose rows a test gives instead."""
+    """The sources are files, whose rows the test supplies instead."""
     path = written("""
         name: joined
         sources:
@@ -142,7 +142,7 @@ STEPS = """
 
 
 def test_functions_and_state_of_ones_own_reach_the_workers_with_what_lies_beside_them(spark, written):
-    """Updates of a topic, batch by batch."""
+    """The sink's topic receives the updates of each batch."""
     written("def letters(text):\n    return sum(one.isalpha() for one in text)\n", "words.py")
     written(STEPS, "steps.py")
     path = written("""
@@ -206,7 +206,7 @@ def test_bad_records_metadata_and_routes(spark, written):
 
 @pytest.fixture
 def topics(headrace_cluster, request):
-    """Two of them, of this test alone, and the address of their brokers."""
+    """Return the names of two topics for this test alone, and the address of their brokers."""
     names = [f"{re.sub(r'[^a-z0-9]', '-', request.node.name)}-{which}" for which in ("in", "out")]
     with Admin({"bootstrap.servers": headrace_cluster.bootstrap}) as admin:
         admin.create_topics([NewTopic(name, 1, 1) for name in names])
@@ -214,7 +214,7 @@ def topics(headrace_cluster, request):
 
 
 def started(built):
-    """In a thread that has not seen Spark before, as those of a driver are."""
+    """Start the query in a thread that has not used Spark before, as the driver's threads do."""
     with ThreadPoolExecutor(1) as threads:
         return threads.submit(built.start).result()
 
@@ -235,7 +235,7 @@ def test_updates_are_there_once_and_a_start_again_goes_on(spark, written, topics
         with Producer({"bootstrap.servers": bootstrap}) as producer:
             producer.send(read, b"a").result()
         started(built).awaitTermination(END_S_MAX)
-        if number == 1:  # as after a crash between the sink's commit and Spark's own: the batch comes again
+        if number == 1:  # as after a crash between the sink's commit and Spark's: the batch is replayed
             commits = sorted((tmp_path / ".headrace/checkpoints/updates/out/commits").glob("*1*"))
             assert commits
             for path in commits:

@@ -1,4 +1,4 @@
-"""What is said of pipelines before Spark is asked, and the options with which it reads and writes their topics."""
+"""Checks of pipelines without Spark, and the options with which Spark reads and writes their topics."""
 
 from textwrap import dedent
 

@@ -1,4 +1,4 @@
-"""The examples of pipelines, and those of the guide, can be read, and say nothing that has to be warned of."""
+"""The example pipelines and those in the guide load without warnings."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Files of pipelines: what they say, what is wrong with them, and what is set besides them."""
+"""Pipeline files: their contents, their errors, and the settings that override them."""
 
 from pathlib import Path
 from textwrap import dedent
@@ -335,7 +335,7 @@ def test_what_is_wrong_in_python_has_its_line(written):
 
 
 def test_neighbours_of_a_file_are_its_own(written):
-    """Two folders with modules of one name, and none of them is left behind."""
+    """Both folders have modules of the same names, and none remain in sys.modules."""
     import sys
 
     for folder in ("a", "b"):

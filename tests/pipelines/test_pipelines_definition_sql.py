@@ -1,4 +1,4 @@
-"""Names of tables in SQL, and functions in Python files, found without Spark and without running anything."""
+"""Finding table names in SQL and functions in Python files without Spark and without running the code."""
 
 import pytest
 from hypothesis import given, settings

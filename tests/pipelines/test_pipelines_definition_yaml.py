@@ -1,4 +1,4 @@
-"""YAML as a tree: places, keys that come twice, merges, and files that mean harm."""
+"""Parsing YAML into a tree: line numbers, duplicate keys, merges and malicious files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A driver with a real Spark: what is not there yet, what breaks and is mended, what cannot be, and brokers that go and come back."""
+"""A driver with a real Spark: missing topics, failures it recovers from or gives up on, and brokers that restart."""
 
 import json
 import threading
@@ -17,7 +17,7 @@ from headrace.pipelines.definitions.loading import load
 from headrace.pipelines.runner import Driver, Runs
 from headrace.pipelines.runner.control import ask_status, ask_to_stop
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(400)]  # PySpark warns of its own doings
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(400)]  # PySpark's own code emits warnings
 
 SEEN_S_MAX = 120.0
 ORDERS = """
@@ -101,7 +101,7 @@ def test_a_topic_that_is_missing_a_broker_that_goes_and_a_run_that_goes_on(spark
     (shop,) = load(tmp_path / "shop.yaml")
 
     with running([shop], spark, tmp_path) as (driver, ended):
-        # A topic that is not there is waited for.
+        # The driver waits for a missing topic.
         waiting = until(lambda: by_name(driver), lambda now: all(one.error for one in now.values()))
         assert {one.error for one in waiting.values()} == {"there is no topic orders"}
         topics.create("orders", 2)
@@ -113,7 +113,7 @@ def test_a_topic_that_is_missing_a_broker_that_goes_and_a_run_that_goes_on(spark
         )
         assert seen["loud"].restarts >= 1 and seen["loud"].rows_out == 80
 
-        # Brokers that are restarted under it, in the midst of records.
+        # The broker is restarted between records.
         topics.put("orders", 0, values(range(80, 100)))
         headrace_node.kill()
         headrace_node.start()
@@ -121,7 +121,7 @@ def test_a_topic_that_is_missing_a_broker_that_goes_and_a_run_that_goes_on(spark
         seen = until(lambda: by_name(driver), lambda now: all(one.rows >= 120 for one in now.values()))
         assert {one.state for one in seen.values()} == {"running"}
 
-        # Others can ask, and stop it.
+        # Other processes can query its status and stop it.
         (run,) = Runs(tmp_path).all()
         assert {one.name for one in ask_status(run)} == {"loud", "archive"} and run.spark is not None
         with urllib.request.urlopen(f"http://127.0.0.1:{run.port}/metrics") as answer:
@@ -130,7 +130,7 @@ def test_a_topic_that_is_missing_a_broker_that_goes_and_a_run_that_goes_on(spark
         until(lambda: ended, bool)
     assert [one.state for one in ended[0]] == ["stopped", "stopped"] and Runs(tmp_path).all() == []
 
-    # The next run goes on where the first was, and ends when it has read all.
+    # The next run resumes where the first stopped, and ends when it has read everything.
     topics.put("orders", 0, values(range(120, 130)))
     (once,) = load(tmp_path / "shop.yaml", {"trigger": "available-now"})
     statuses = Driver([once], spark=spark, runtime=tmp_path).run()

@@ -1,4 +1,4 @@
-"""The examples of pipelines, each by the test that lies beside it: they share the Spark of our own tests."""
+"""The example pipelines, each run by its own test on the SparkSession of our tests."""
 
 import pytest
 
@@ -19,7 +19,7 @@ __all__ = [
     "test_readings_become_a_table",
 ]
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # PySpark warns of its own doings
+pytestmark = pytest.mark.filterwarnings("ignore")  # PySpark's own code emits warnings
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Conditions that are met by reading less."""
+"""Pushing filters down to the source, which then reads less."""
 
 from datetime import UTC, datetime, timedelta, timezone
 

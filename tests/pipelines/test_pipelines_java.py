@@ -1,4 +1,4 @@
-"""Finding a Java for Spark, and the archive of classes that makes its second start quicker."""
+"""Finding a Java for Spark, and the class archive that makes its second start faster."""
 
 import os
 import subprocess

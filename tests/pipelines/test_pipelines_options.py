@@ -1,4 +1,4 @@
-"""Options of the source: Spark's names, with errors that say which one is wrong."""
+"""Options of the source: they have the names of Spark's, and errors say which one is wrong."""
 
 import logging
 import pickle

@@ -1,4 +1,4 @@
-"""What a batch reads and how it is cut into tasks."""
+"""What a batch reads and how it is split into tasks."""
 
 import pytest
 from hypothesis import given, settings

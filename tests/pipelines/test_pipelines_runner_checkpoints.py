@@ -1,4 +1,4 @@
-"""Which of Spark's ways to write checkpoints a driver chooses."""
+"""Choosing the class with which Spark writes checkpoints."""
 
 import zipfile
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Asking a driver over HTTP on loopback."""
+"""Controlling a driver over HTTP on loopback."""
 
 import http.client
 import socket
@@ -117,7 +117,7 @@ def test_a_driver_that_is_not_there_is_told(control):
             ask_status(run)
 
 
-# --- what those see who look on
+# --- progress as shown to users
 
 
 def test_how_far_a_run_is():

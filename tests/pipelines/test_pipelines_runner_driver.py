@@ -1,4 +1,4 @@
-"""A driver with a Spark that does what the test says: restarts, ends, stops, and what others see of it."""
+"""A driver with a scripted Spark: restarts, ends, stops, and the status that others see."""
 
 import logging
 import threading
@@ -24,7 +24,7 @@ SEEN_S_MAX = 10.0
 
 
 def hurrying():
-    """Milliseconds that pass a thousand times as fast: back-offs of seconds take none."""
+    """Return the milliseconds of a clock that runs a thousand times too fast, so that back-offs take no time."""
     return time.monotonic_ns() // 1000
 
 
@@ -42,7 +42,7 @@ def until(is_so):
 
 @contextmanager
 def running(pipelines, engine, runtime, **more):
-    """In another thread; `ended` has the statuses, or the error."""
+    """Run a driver in another thread; `driver.ended` receives the statuses, or the error."""
     driver = Driver(pipelines, engine=engine, runtime=runtime, ticks_ms=hurrying, **more)
     driver.ended = []
 
@@ -120,7 +120,7 @@ def test_progress_of_an_earlier_start_counts_but_heals_nothing(tmp_path):
         engine.progress(first, rows=1000, title="somebody.else")
         until(lambda: driver.status()[0].rows == 3)
         assert driver.status()[0].error
-        engine.tell(engine.handles["shop.counts"].run_id, "", None)  # it has nothing to do, and is well
+        engine.tell(engine.handles["shop.counts"].run_id, "", None)  # the query is idle and healthy
         until(lambda: not driver.status()[0].error)
 
 
@@ -160,7 +160,7 @@ def test_stop_over_http_ends_one_pipeline_and_then_the_driver(tmp_path):
         ask_to_stop(Runs(tmp_path).find("first"))
         until(lambda: Runs(tmp_path).find("first") is None)
         assert states(driver) == {"first.counts": "stopped", "second.counts": "running"}
-        # Another driver may run it now, while this one goes on.
+        # Another driver may run the first pipeline now, while this one continues.
         again = FakeEngine()
         with running([first], again, tmp_path) as other:
             until(lambda: states(other) == {"first.counts": "running"})
@@ -251,11 +251,11 @@ def test_pipelines_of_one_driver_share_one_spark(tmp_path):
 def test_dead_letters_are_counted_from_the_start_of_the_driver(tmp_path, monkeypatch):
     monkeypatch.setattr(dead_letters, "COUNT_EVERY_S", 0.005)
     engine = FakeEngine()
-    engine.letters = 5  # of a run before
+    engine.letters = 5  # from an earlier run
     made = make_pipeline(folder=tmp_path, sinks=("a", "b"), bad=BadRecords("deadletter", "orders-bad"))
     with running([made], engine, tmp_path) as driver:
         until(lambda: set(states(driver).values()) == {"running"})
-        assert [one.dead_letters for one in driver.status()] == [0, None]  # the first query puts them aside, for both
+        assert [one.dead_letters for one in driver.status()] == [0, None]  # the first query counts them for both
         engine.letters = 8
         until(lambda: driver.status()[0].dead_letters == 3)
         assert "headrace_pipeline_dead_letters_total" in {family.name for family in metrics_of(driver.status())}
@@ -268,7 +268,7 @@ def test_dead_letters_are_counted_by_the_end_of_their_topic(tmp_path, headrace_n
     made = make_pipeline(folder=tmp_path, bad=BadRecords("deadletter", "orders-bad"))
     made.settings["kafka.bootstrap.servers"] = headrace_node.bootstrap
     sink = made.sinks["counts"]
-    assert dead_letters.count_records(made, sink) == 0  # there is no such topic yet
+    assert dead_letters.count_records(made, sink) == 0  # the topic does not exist yet
     with Admin({"bootstrap.servers": headrace_node.bootstrap}) as admin:
         admin.create_topics([NewTopic("orders-bad", 2, 1)])
     with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:

@@ -1,4 +1,4 @@
-"""Errors as Spark told them, in the words and with the consequences that they have for whoever runs a pipeline."""
+"""Explaining Spark's errors to users, and deciding whether a restart can help."""
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ from headrace.pipelines.schemas.registry_client import RegistryError
 from headrace.pipelines.sink_asks import BatchNotDecided, OlderBatch, TakenOver, TornBatch
 from headrace.pipelines.sink_driver import DriverFenced
 
-# As PySpark 4.3 gives them: the query's own error, with what it was caused by after it.
+# As PySpark 4.3 reports them: the query's own error, followed by its causes.
 QUERY = "Query [id = cb30f2cd-d449-4afd-8b7c-bf307101e500, runId = 7a4f0a63-91c6-4d79-a085-0773f40652ff]"
 REST = """
 === Streaming Query ===
@@ -26,7 +26,7 @@ WriteToMicroBatchDataSource noop-table
 
 
 def failed(kind, text, java=""):
-    """A query that failed with this."""
+    """Return the causes of a query that failed with this error."""
     outer = f"[STREAM_FAILED] {QUERY} terminated with exception: {text} SQLSTATE: XXKST{REST}"
     return [Cause("StreamingQueryException", outer), Cause(kind, java + text)]
 
@@ -42,7 +42,7 @@ def worker(text):
 
 
 def ours(error):
-    """As a worker tells it."""
+    """Return the error as a Spark worker formats it."""
     return f"{type(error).__module__}.{type(error).__name__}: {error}"
 
 

@@ -1,4 +1,4 @@
-"""Spark's progress, as it was recorded, in the figures that people want."""
+"""Turning recorded progress events of Spark into rows, rates and lags."""
 
 import pytest
 from hypothesis import given, settings
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headrace.pipelines.runner.progress import HEADS_MAX, Batch, Heads, Meter, SourceProgress, read_progress
 
-# One event of PySpark 4.3, shortened; offsets come as text where they are no JSON of Spark's own.
+# One event of PySpark 4.3, shortened; offsets are text unless they are JSON in Spark's own format.
 RECORDED = {
     "id": "505bb49e-9fd3-4ef6-a68d-963524574e87",
     "runId": "88197e78-2261-445a-a351-f99f6fae27a0",
@@ -103,11 +103,11 @@ def test_the_rate_is_that_of_the_last_ten_seconds_and_falls_when_nothing_comes()
 def test_how_far_behind_in_records_and_in_time():
     meter = Meter()
     assert (meter.lag_records, meter.lag_ms(0)) == (None, None)
-    # A hundred records a second come, forty are read.
+    # A hundred records per second are written, forty are read.
     for second in range(11):
         meter.add(batch(second * 1000, 40, read=40 * second, head=100 * second), second * 1000 + 100)
     assert meter.lag_records == 600
-    # Record 400 came when the topic ended there, at four seconds.
+    # Record 400 was written when the topic ended there, at four seconds.
     assert meter.lag_ms(10_000) == 6000
     assert meter.lag_ms(15_000) == 11_000, "it grows while nothing is read"
     meter.add(batch(11_000, 700, read=1100), 12_000)

@@ -1,4 +1,4 @@
-"""Who runs which pipeline, and what is left of those that were killed."""
+"""Registration of runs and their locks, and taking over from drivers that were killed."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def runs(tmp_path):
 
 @pytest.fixture
 def other():
-    """Another process that does nothing."""
+    """Yield another process, which does nothing."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     yield process
     process.stdin.close()

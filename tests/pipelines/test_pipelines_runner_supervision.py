@@ -1,4 +1,4 @@
-"""When queries are started again, and when they are given up."""
+"""When queries are restarted and when they are given up."""
 
 import pytest
 from hypothesis import given, settings
@@ -130,7 +130,7 @@ def test_whatever_happens_in_whatever_order(is_bounded, happenings):
         if query.state is State.WAITING and query != before:
             assert query.error and s.BACK_OFF_MS <= query.due_ms - now_ms <= s.BACK_OFF_MS_MAX
         assert query.doubts <= query.failures and query.doubts <= s.UNCLEAR_FAILURES_MAX
-        # There is always a way on: it waits for a time, for an event, or is over.
+        # A query is never stuck: it waits until a time, waits for an event, or is over.
         act = act_of(query, now_ms)
         assert isinstance(act, s.Over | s.GiveUp) == query.is_over
         if isinstance(act, s.Wait) and act.until_ms is not None:

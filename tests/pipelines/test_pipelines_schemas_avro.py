@@ -1,4 +1,4 @@
-"""Avro values: Spark's types, schemas that have evolved, and what hostile bytes lead to."""
+"""Decoding Avro values: Spark's types, evolved schemas and hostile bytes."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""JSON values: a column at a time, the bad ones found, the others untouched by them."""
+"""Decoding JSON values a column at a time; bad values are found without affecting the others."""
 
 import json
 from base64 import b64encode
@@ -41,7 +41,7 @@ def test_missing_fields_are_null_and_unknown_ones_left_out():
 
 @pytest.mark.parametrize("extra", ["", ", m map<string,int>"])
 def test_types(extra):
-    """With a map in the schema another way is gone, to the same end."""
+    """A schema with a map takes a different code path, with the same result."""
     ddl = "d date, t timestamp, n timestamp_ntz, m2 decimal(6,2), f float, i tinyint, b boolean, s string" + extra
     text = b'{"d":"2024-02-29","t":"2024-01-01T01:00:00.5+01:00","n":"2024-01-01T00:00:00","m2":12.5,"f":2,"i":-7,"b":true,"s":""}'
     (found,) = rows(ddl, text)

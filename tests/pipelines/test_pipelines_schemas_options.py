@@ -1,4 +1,4 @@
-"""Options of decoding, and schemas as types: DDL, Spark's JSON, JSON Schema."""
+"""Decoding options, and schemas given as DDL, Spark's JSON or JSON Schema."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Protobuf values: descriptors made here by hand, as there is no compiler to lean on."""
+"""Decoding protobuf values; the descriptors are built by hand, as there may be no protobuf compiler."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""The registry's client: what is asked once, what is tried again, and what is never believed."""
+"""The schema registry's client: what it caches, what it retries, and which responses it rejects."""
 
 import socket
 
@@ -66,7 +66,7 @@ def test_a_name_and_password_are_sent(stub):
 def test_another_address_is_tried_and_the_same_again(stub):
     stub.put(1, "int")
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody listens
+        taken.bind(("127.0.0.1", 0))  # bound, but not listening
         dead = f"http://127.0.0.1:{taken.getsockname()[1]}"
         assert client(dead, stub.url).by_id(1).text == "int"
         with pytest.raises(RegistryError, match="gave no answer for schema 1"):

@@ -1,4 +1,4 @@
-"""Decoded rows without a Spark session: columns, pruning, and the three things that can become of a bad record."""
+"""Decoded rows without a SparkSession: columns, pruning, and the three ways to handle a bad record."""
 
 import io
 import json
@@ -115,7 +115,7 @@ def test_a_bad_record_fails_the_task_and_is_named(read, topics, topic):
     assert f"{topic}-0, offset 1: value: " in str(failed.value)
     assert "`bad_records:` of the source: skip, null or {dead_letter: TOPIC}" in str(failed.value)
     assert "\n" not in str(failed.value)
-    # What is not read is not decoded.
+    # Columns that are not read are not decoded.
     assert len(read(topic, 4, value__format="json", value__schema=DDL, columns="offset")) == 4
 
 

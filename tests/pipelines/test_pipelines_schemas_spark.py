@@ -1,4 +1,4 @@
-"""Decoding in a real Spark: batch and stream, from a registry, with bad records in a topic of their own."""
+"""Decoding in a real Spark: batch and stream, with a registry, and bad records in a dead-letter topic."""
 
 import io
 
@@ -11,7 +11,7 @@ pytest.importorskip("fastavro", reason="needs the extra spark")
 
 import fastavro
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # PySpark warns of its own doings
+pytestmark = pytest.mark.filterwarnings("ignore")  # PySpark's own code emits warnings
 
 SCHEMA = {
     "type": "record",
@@ -34,7 +34,7 @@ def encoded(**value):
 
 @pytest.fixture
 def orders(headrace_cluster, request):
-    """Options to read a topic of two partitions: three orders each, something else and a tombstone."""
+    """Yield options to read a topic whose two partitions have three orders, a bad record and a tombstone each."""
     topics = TopicWriter(headrace_cluster.bootstrap)
     topic = topics.create(request.node.name, 2)
     topics.create(f"{topic}-bad")

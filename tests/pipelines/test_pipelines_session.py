@@ -1,4 +1,4 @@
-"""What a session is given besides what Spark finds by itself."""
+"""Making the data source known to a SparkSession."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from headrace.pipelines.session import _register
 
 @pytest.mark.parametrize(("found", "registered"), [(True, []), (False, [HeadraceDataSource])])
 def test_a_source_that_spark_did_not_find_is_registered(found, registered):
-    """Spark looks once: when that process was killed, the format would be unknown for as long as the session lives."""
+    """Spark looks only once: if that process is killed, the session never learns the format."""
     seen = []
     manager = SimpleNamespace(dataSourceExists=lambda name: found and name == "headrace")
     state = SimpleNamespace(dataSourceManager=lambda: manager)
@@ -47,9 +47,9 @@ def test_a_plain_session_knows_the_format_after_register_though_python3_is_anoth
     with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:
         producer.send("plain-session", b"one").result(30)
     other = tmp_path / "python3"
-    other.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # -S: a Python without installed packages
+    other.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # -S hides installed packages
     other.chmod(0o755)
-    # Sessions of other tests of this process have set these.
+    # Sessions of earlier tests in this process set these.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "PYTHONPATH"))}
     environment |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What the driver decides by what it is told, step by step."""
+"""The commands of the commit state machine, response by response."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def ongoing(one, **more):
 
 
 def talk(conversation, *answers):
-    """What it asks in the end, or what it returns, after these answers; None begins."""
+    """Return the last command after these responses, or the result; None starts the conversation."""
     ask = None
     try:
         for answer in answers or (None,):
@@ -52,7 +52,7 @@ def begun(number=3, progress=None, choices=None, **more):
         (Known("Ongoing", 9, 4, 500, 1), Fate.UNKNOWN),
         (Known("CompleteCommit", 7, 4, 500, 1), Fate.COMMITTED),  # before transaction version 2
         (Known("PrepareCommit", 7, 5, 500, 1), Fate.COMMITTED),
-        (Known("CompleteCommit", 7, 5, 700, 1), Fate.UNKNOWN),  # somebody else's
+        (Known("CompleteCommit", 7, 5, 700, 1), Fate.UNKNOWN),  # another producer's transaction
         (Known("CompleteAbort", 7, 4, 500, 1), Fate.LOST),
         (Known("PrepareEpochFence", 7, 5, 500, 1), Fate.LOST),
         (Known("CompleteAbort", 7, 5, -1, 1), Fate.UNKNOWN),

@@ -1,4 +1,4 @@
-"""Everything that can happen to the sink, in a model of brokers and Spark: each row once, or a TornBatch that says so."""
+"""Every fault in a model of the sink, its brokers and Spark: each row is visible exactly once, or TornBatch says so."""
 
 import os
 
@@ -7,7 +7,7 @@ from sink_model import World, Wrong, explore
 
 from headrace.pipelines import sink_commits as sink
 
-QUIET = ("crash", "lost", "undone")  # what brokers do not do by themselves, and nobody comes back from
+QUIET = ("crash", "lost", "undone")  # faults outside the brokers, without a delayed effect
 LOUD = ("timeout", "late", "zombie task")
 deep = pytest.mark.skipif(not os.environ.get("HEADRACE_SOAK"), reason="takes minutes: HEADRACE_SOAK=1")
 both_versions = pytest.mark.parametrize("version", [1, 2])
@@ -33,7 +33,7 @@ def test_two_of_them_and_timeouts(version):
 
 @both_versions
 def test_a_timeout_a_late_request_and_a_late_attempt(version):
-    """Only they can tear a batch."""
+    """Only these faults can tear a batch."""
     found = explore(World(version=version, faults=1, kinds=LOUD))
     assert set(found.ends) == {"whole", "stuck"}
 
@@ -90,7 +90,7 @@ def test_more_of_everything(version, world):
     explore(world._replace(version=version), states_max=50_000_000)
 
 
-# --- whether the model would notice
+# --- mutations that the model must detect
 
 
 def decides_again(batch, progress, choices):
@@ -135,7 +135,7 @@ def test_the_model_notices(monkeypatch, name, mistake, kinds, words):
 
 
 def test_the_model_notices_a_driver_that_fences_what_another_has_decided(monkeypatch):
-    """The reason why runs are closed BEFORE what they have open is fenced."""
+    """Runs must be closed before their open transactions are fenced; this is the reason."""
     monkeypatch.setattr(sink, "_closed", closes_nobody)
     monkeypatch.setattr(sink.Batch, "run_of", lambda batch, name: batch.run)
     with pytest.raises(Wrong, match="torn without a reason"):

@@ -1,4 +1,4 @@
-"""What the records of the progress topic come to."""
+"""Folding the records of the progress topic into a sink's progress."""
 
 import pytest
 
@@ -91,7 +91,7 @@ def test_others_that_have_something_open_hold_up_nobody():
 
 
 def test_a_decision_without_its_marker_was_committed_if_it_is_stable():
-    """Then its marker was compacted away."""
+    """Its marker was then compacted away."""
     log = Log()
     put_decision(log, 1, 5)
     fold = folded(log)

@@ -1,4 +1,4 @@
-"""Rows and options of the sink: what is taken, and what is said of the rest."""
+"""Rows and options of the sink: what it accepts, and the errors for everything else."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""df.write and df.writeStream to format("headrace") in a real Spark: once each, whatever its tasks and commits do."""
+"""df.write and df.writeStream to format("headrace") in a real Spark: every row exactly once, whatever fails."""
 
 import os
 import re
@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", reason="needs the extra spark")
 
 from sink_runs import visible
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # PySpark warns of its own doings
+pytestmark = pytest.mark.filterwarnings("ignore")  # PySpark's own code emits warnings
 
 END_S_MAX = 90
 
@@ -60,7 +60,7 @@ def stream(spark, servers, topic, source, checkpoint, change=lambda frame: frame
 
 @pytest.fixture
 def source(topics, topic):
-    """20 numbers in two partitions."""
+    """Create a topic with 20 numbers in two partitions and return its name."""
     name = topics.create(f"{topic}-source", 2)
     for partition in range(2):
         topics.put(name, partition, [(None, b"%d" % number) for number in range(partition, 20, 2)])
@@ -116,7 +116,7 @@ def test_what_is_wrong_is_said_in_few_lines(spark, servers, topic, columns, opti
 def test_a_stream_is_there_once_and_goes_on_after_its_checkpoint(
     spark, servers, topics, topic, source, tmp_path, writers
 ):
-    """Several tasks write to each output partition: nobody has repartitioned."""
+    """Several tasks write to each output partition unless the stream is coalesced."""
     options = {} if writers is None else {"writers": writers}
     change = (lambda frame: frame) if writers is None else (lambda frame: frame.coalesce(1))
     stream(spark, servers, topic, source, tmp_path, change, **options).awaitTermination(END_S_MAX)
@@ -127,7 +127,7 @@ def test_a_stream_is_there_once_and_goes_on_after_its_checkpoint(
 
 
 def test_the_last_batch_comes_again_and_is_left_out(spark, servers, topic, source, tmp_path):
-    """As after a crash between the sink's commit and Spark's own."""
+    """As after a crash between the sink's commit and Spark's."""
     stream(spark, servers, topic, source, tmp_path).awaitTermination(END_S_MAX)
     commits = sorted((tmp_path / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     for path in (commits[-1], commits[-1].with_name(f".{commits[-1].name}.crc")):
@@ -137,7 +137,7 @@ def test_the_last_batch_comes_again_and_is_left_out(spark, servers, topic, sourc
 
 
 def failing_source(flag):
-    """format("failing"): as headrace, but the process that commits fails once at the step that the file names."""
+    """Return format("failing"): like headrace, but a commit fails once after the step that the file names."""
     from pyspark.sql.datasource import DataSource
 
     flag = str(flag)
@@ -153,7 +153,7 @@ def failing_source(flag):
 
             original = getattr(
                 sink_driver.Hands.do, "original", sink_driver.Hands.do
-            )  # the process may have committed before
+            )  # patched already if this process has committed before
 
             async def do(hands, ask):
                 is_now = os.path.exists(flag) and Path(flag).read_text() == type(ask).__name__

@@ -1,4 +1,4 @@
-"""The sink on a node of ours, and on real Kafka, without Spark: every request of a commit is one at which something happens."""
+"""The sink on a Headrace node and on real Kafka, without Spark, with a fault at every request of a commit."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from headrace.testing.cluster import EmbeddedNode  # noqa: E402
 from headrace.testing.peers import KafkaPeer, require_kafka  # noqa: E402
 
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
-REQUESTS_MIN, REQUESTS_MAX = 10, 60  # of a commit
+REQUESTS_MIN, REQUESTS_MAX = 10, 60  # number of requests of a commit
 TIMEOUT_S_MAX = 20.0
 
 
@@ -72,7 +72,7 @@ def topic(bootstrap, request):
 
 @pytest.fixture
 def runs(bootstrap, topic):
-    """Makes starts of one query; each query of a test has a topic's worth of rows of its own."""
+    """Return a function that makes runs of queries; all queries of a test write to the same topic."""
 
     def make(name, run, **options):
         return Spark(bootstrap, topic, f"{topic}-{name}", run, **options)
@@ -81,7 +81,7 @@ def runs(bootstrap, topic):
 
 
 def rows_of(bootstrap, topic):
-    """Kafka answers a commit before its markers are written: they are there soon, or something is left open for good."""
+    """Return the committed rows once no transaction is open: Kafka replies to a commit before it writes the markers."""
     until(lambda: not visible(bootstrap, topic)[1])
     return visible(bootstrap, topic)[0]
 
@@ -130,7 +130,7 @@ def test_batches_one_after_the_other(runs, bootstrap, topic):
 )
 @pytest.mark.timeout(300)
 def test_something_happens_at_each_request(runs, bootstrap, topic, monkeypatch, what):
-    """Query n meets it at its nth request; all of them write to the same partitions."""
+    """The fault hits query n at its nth request; all queries write to the same partitions."""
     wanted = 0
     for at in range(1, REQUESTS_MAX):
         first = runs(f"q{at}", "run1")
@@ -200,7 +200,7 @@ def until(condition):
 
 
 def stop_after_the_decision(run, batch, monkeypatch, ended=0):
-    """So many of its transactions are committed."""
+    """Crash the commit after its decision and after `ended` of its transactions have ended."""
     original = sink._end
 
     def end(fates, *, commit):

@@ -1,4 +1,4 @@
-"""format("headrace") in a real Spark: rows, restarts, groups, and errors that fit on a line."""
+"""format("headrace") in a real Spark: rows, restarts, groups and single-line errors."""
 
 import time
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ from topic_writer import TopicWriter
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # PySpark warns of its own doings
+pytestmark = pytest.mark.filterwarnings("ignore")  # PySpark's own code emits warnings
 
 SEEN_S_MAX = 60.0
 
@@ -56,11 +56,11 @@ def test_a_batch_read_has_the_rows_and_columns_of_sparks_kafka_source(spark, rea
     assert (second[0], second[1], second[7]) == (None, None, None)
     assert [row[:5] for row in rest] == [(b"k%d" % n, b"v%d" % n, name, 1, n) for n in range(3)]
 
-    # Only what is asked for, by option or by schema.
+    # Only the columns requested by option or by schema are read.
     assert read(subscribe=name, columns="offset,topic").columns == ["offset", "topic"]
     assert read(subscribe=name, schema="value binary").where("value is not null").count() == 4
 
-    # Conditions on partition, offset and time are met by reading less, whether Spark hands them down or not.
+    # Filters on partition, offset and time reduce what is read, whether Spark pushes them down or not.
     wanted = "partition = 1 and offset >= 1 and timestamp >= timestamp_millis(1002)"
     narrow = read(subscribe=name).where(wanted)
     assert narrow.rdd.getNumPartitions() == 1
@@ -138,7 +138,7 @@ def test_a_running_stream_sees_what_comes_and_says_what_is_lost(spark, read, top
     query = frame.writeStream.format("memory").queryName(name).start()
 
     def seen():
-        # Asking for progress costs nothing, unlike a query of the table: the stream has the cores to itself.
+        # Reading the progress is free, unlike querying the table, which would take cores from the stream.
         if not query.isActive:
             raise AssertionError(str(query.exception()))
         return sum(one.numInputRows for one in query.recentProgress)
@@ -148,7 +148,7 @@ def test_a_running_stream_sees_what_comes_and_says_what_is_lost(spark, read, top
         assert until(seen, 2) == 2
         topics.fill(name, 0, 1)
         assert until(seen, 3) == 3
-        group = f"spark-headrace-{name}-{str(query.id)[:8]}"  # of a query with a name: so a pipeline's groups show it
+        group = f"spark-headrace-{name}-{str(query.id)[:8]}"  # includes the query's name, so that a pipeline's groups can be recognised
         assert until(lambda: topics.committed(group), {f"{name}-0": 3}) == {f"{name}-0": 3}
         assert [row.offset for row in spark.table(name).orderBy("offset").collect()] == [0, 1, 2]
         topics.delete(name)

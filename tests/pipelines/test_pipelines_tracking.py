@@ -1,4 +1,4 @@
-"""How a stream goes on, and what a task reads, with a real node and without Spark."""
+"""How a stream advances and what a task reads, with a real node and without Spark."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ COLUMNS = ("offset", "value")
 
 
 class Stream:
-    """A query as Spark would run it, without the rows."""
+    """A query as Spark would run it, without reading the rows."""
 
     def __init__(self, node, start=None, now=None, **options):
         self.options = parse_options({"kafka.bootstrap.servers": node.bootstrap, **options}, Mode.STREAM)
@@ -36,7 +36,7 @@ class Stream:
         return Tracker(self.options, brokers, now) if now else Tracker(self.options, brokers)
 
     def batch(self, *, limited=True, wait_ms=0):
-        """Its ranges; None if there is none."""
+        """Return the ranges of the next batch, or None if there is none."""
         end = background().do(self.tracker.next(self.at, limited=limited, wait_ms=wait_ms))
         if end is None:
             return None
@@ -299,7 +299,7 @@ async def _layout(options):
 # --- batch reads and tasks
 
 
-def plan(node, pushed=Pushed(), **options):  # noqa: B008 -- it cannot change
+def plan(node, pushed=Pushed(), **options):  # noqa: B008 -- immutable
     found = parse_options({"kafka.bootstrap.servers": node.bootstrap, **options}, Mode.BATCH)
 
     async def run():

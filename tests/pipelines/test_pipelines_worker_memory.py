@@ -1,4 +1,4 @@
-"""Modules are put aside in Spark's workers, a few times, and nowhere else."""
+"""Objects are frozen only in Spark's workers, and only a few times."""
 
 import gc
 import sys
@@ -11,7 +11,7 @@ from headrace.pipelines import worker_memory
 
 @pytest.fixture
 def frozen(monkeypatch):
-    """How often objects were put aside."""
+    """Return a list that grows by one item each time objects are frozen."""
     times = []
     monkeypatch.setattr(worker_memory, "_times", 0)
     monkeypatch.setattr(gc, "freeze", lambda: times.append(1))

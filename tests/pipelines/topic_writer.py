@@ -1,4 +1,4 @@
-"""Topics for the tests of pipelines: made, filled, shortened and deleted with plain requests, on any broker."""
+"""Topics for pipeline tests: created, filled, truncated and deleted with plain requests, on any broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.records.record import Record
 
 TIMEOUT_MS = 10_000
 BY_NAME_VERSION_MAX = 12
-NOT_YET = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # a topic that was just made
+NOT_YET = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # the topic was just created
 
 
 class TopicWriter:
@@ -80,7 +80,7 @@ class TopicWriter:
         self._do(work)
 
     def put(self, name, partition, records, codec=Codec.NONE):
-        """Records are (key, value), (key, value, timestamp) or (key, value, timestamp, headers)."""
+        """Write records, given as (key, value), (key, value, timestamp) or (key, value, timestamp, headers)."""
         made = [
             Record(-1, timestamp, key, value, headers)
             for key, value, timestamp, headers in (

@@ -1,4 +1,4 @@
-"""The embedded node and the pytest plugin that users get."""
+"""The embedded node and its pytest plugin, as users get them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_node_that_cannot_be_says_why(tmp_path: Path) -> None:
 
 
 def test_the_plugin_is_cheap_to_load() -> None:
-    """It is imported by every pytest run in an environment that has Headrace."""
+    """Every pytest run in an environment with Headrace imports the plugin."""
     code = "import sys, headrace.testing.plugin; print([n for n in sys.modules if n.startswith('headrace.')])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
     assert said.strip() == "['headrace.testing', 'headrace.testing.plugin']"

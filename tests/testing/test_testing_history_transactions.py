@@ -1,4 +1,4 @@
-"""The checker of transactions: silent about good histories, and each anomaly found by its name."""
+"""The checker of transactions: it accepts good histories and names each anomaly."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 from headrace.testing.history import FinalRead, History
 from headrace.testing.history_transactions import ABORT, COMMIT, POLL_COMMITTED, check_transactions
 
-PLACES = {"a": ("t", 0), "b": ("t", 1), "c": ("t", 0), "x": ("t", 0)}  # by the first letter of a value
+PLACES = {"a": ("t", 0), "b": ("t", 1), "c": ("t", 0), "x": ("t", 0)}  # partition by value
 
 
 class Story:
-    """A history, told in short sentences; values are letters, and a transaction is named by its own."""
+    """A history built from short calls; values are letters, and a transaction is named by its values."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -37,7 +37,7 @@ class Story:
         return self
 
     def verdict(self, first: str, second: str = "") -> list[str]:
-        """The kinds of anomalies, each once; a blank is an offset without a record."""
+        """Return the kinds of anomalies, each once; a blank is an offset without a record."""
         read = FinalRead({("t", index): _records(values) for index, values in enumerate((first, second))})
         return list(dict.fromkeys(anomaly.kind for anomaly in check_transactions(self.history, read)))
 

@@ -1,4 +1,4 @@
-"""What a test is told when real Kafka cannot be had."""
+"""The reasons given when real Kafka is not available, and how it is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of bad clients: they are thrown out while the good one is served, and what is not as promised is said."""
+"""The check of bad clients: they are disconnected while a good one is served, and broken promises are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guard against CPython 3.11's miscounted syntax trees."""
+"""The workaround for CPython 3.11's miscounted depth of syntax trees."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROUNDS = 10
 
 class _ParsesWhenCollected:
     def __init__(self) -> None:
-        self.cycle = self  # so that only the garbage collector frees it
+        self.cycle = self  # only the garbage collector frees it
 
     def __del__(self) -> None:
         ast.parse("f(g(h(1)))")

@@ -1,4 +1,4 @@
-"""The tests that docs/promises.md names are there."""
+"""The tests that docs/promises.md names exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The promises on paper are the checks in code, and the runner tells the truth about them."""
+"""The promises in the docs match the checks in the code, and the runner reports them truthfully."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The samples of docs/security.md are complete files: a node starts from each, asks for a login everywhere, and warns of nothing."""
+"""The samples of docs/security.md are complete: a node starts from each, without warnings, and requires logins."""
 
 import asyncio
 import random

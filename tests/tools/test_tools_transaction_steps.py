@@ -1,4 +1,4 @@
-"""What the comparison of transactions leaves out is only what has no order, and the ledger of a swap knows what a reader may see."""
+"""Comparing transactions ignores only the order of sets, and the ledger of a swap knows what a reader may see."""
 
 from __future__ import annotations
 
