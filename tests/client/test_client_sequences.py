@@ -185,7 +185,7 @@ def test_a_transactional_producer_keeps_its_epoch_whatever_fails():
 
 
 class Partition:
-    """The log of a partition, and its leader's state of the producer (PROTOCOL.md, section 10)."""
+    """The log of a partition, and its leader's state of the producer."""
 
     def __init__(self):
         self.log = []
