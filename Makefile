@@ -9,7 +9,7 @@ RATE ?=
 # Most of the time of the tests is waiting: for other programs' clients, for sessions that end.
 TEST_PROCESSES ?= 3
 
-.PHONY: setup run serve test lint fmt compat bench soak prove clean
+.PHONY: setup run serve test lint fmt docs compat bench soak prove clean
 
 setup: $(STAMP)
 
@@ -59,6 +59,10 @@ lint: setup
 
 fmt: setup
 	@$(BIN)/ruff format src tests bench tools examples && $(BIN)/ruff check --fix src tests bench tools examples
+
+# The API reference in docs/reference, from signatures and docstrings; a test compares it with them.
+docs: setup
+	@$(BIN)/python -m tools.reference
 
 # The promises of docs/promises.md, each by its named check; ONLY=name runs one.
 prove: setup
