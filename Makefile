@@ -62,6 +62,7 @@ fmt: setup
 
 # The documents that are generated from the code; the tests fail if one is out of date.
 docs: setup
+	@$(BIN)/python -m tools.reference
 	@$(BIN)/python -m tools.state_diagrams
 
 # The promises of docs/promises.md, each by its named check; ONLY=name runs one.
