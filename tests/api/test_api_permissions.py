@@ -98,7 +98,7 @@ def test_an_envelope_on_a_clients_door_is_not_even_opened(closed):
 
 
 def test_an_envelope_may_carry_only_what_brokers_forward():
-    """Check this even for a permitted sender: otherwise a broker could act for the cluster in a client's name."""
+    """Refuse it even from a permitted sender: otherwise a broker could act for the cluster in a client's name."""
     with EmbeddedNode(server_settings()) as node:
 
         async def run():

@@ -107,7 +107,7 @@ class Clock:
 
 @pytest.mark.parametrize("per_batch", [10, len(GROUPS)])
 def test_others_have_their_turns_while_groups_are_loaded(per_batch):
-    """Check this for any batch size. Reading the clock takes longer than a slice, so each slice ends at the next reading."""
+    """Load batches of any size, with a clock so slow that a slice is over at the next reading."""
     loop = SimulatedLoop(Random(1), steps_max=1_000_000)
     loop.look_s = 1.1 * LOAD_SLICE_S
     partition = make_partition(make_files())

@@ -1,4 +1,4 @@
-"""Admin requests, mostly invalid ones, that real Kafka and Headrace must answer alike, each with its version."""
+"""Admin requests, mostly invalid ones, that real Kafka and Headrace must respond to alike, each with its version."""
 
 from __future__ import annotations
 

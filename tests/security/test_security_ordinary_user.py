@@ -139,7 +139,7 @@ def test_librdkafka_commits_a_transaction(node):
 
 
 def test_the_node_makes_its_internal_topics_itself(node):
-    """Check this as a user who may not create topics."""
+    """Use a client that may not create topics."""
     with Consumer(options(node, "alice", group_id=GROUP)) as consumer:
         consumer.subscribe([TOPIC])
         consumer.poll(0.1)
