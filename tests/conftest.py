@@ -1,4 +1,4 @@
-"""What all tests have in common."""
+"""Settings shared by all tests: leak checks, scheduling across processes, and the seed of a failed run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ KafkaPeer.server_options = SHORT_LIVED_OPTIONS
 pytest_plugins = ["tests.leaks"]
 
 SLOW_FOLDERS = ("bench", "processes", "clients")
-# Names of files, and the parameters of single tests, that say what is slow to start: a Spark for the whole run, a Kafka for each file.
+# File names and test parameters that mean a slow start: one Spark for the whole run, one Kafka for each file.
 _ON_SPARK = re.compile(r"_spark\.py::")
 _ON_KAFKA = re.compile(r"_kafka\.py::|\[((?:older_)?kafka)-?.*\]")
 
 
 def together(test: str) -> str:
-    """Tests of one name run in one process of several, one after the other, or each process would start what they share."""
+    """Return the test's group: a group runs in one process, or each process would start what the group shares."""
     if _ON_SPARK.search(test):
         return "spark"
     on_kafka = _ON_KAFKA.search(test)
@@ -31,7 +31,7 @@ def together(test: str) -> str:
 
 
 class Scheduling(LoadScopeScheduling):
-    """The marks of pytest-xdist 3.8 for this have no effect under pytest 9.2."""
+    """Schedules by `together`: the marks of pytest-xdist 3.8 for this have no effect under pytest 9.2."""
 
     def _split_scope(self, nodeid: str) -> str:
         return together(nodeid)
@@ -39,7 +39,7 @@ class Scheduling(LoadScopeScheduling):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slowest first, or one process has them left over when the others are done."""
+    """Run the slowest tests first, or one process is still busy with them when the others are done."""
     items.sort(key=lambda item: item.path.parent.name not in SLOW_FOLDERS)
 
 
@@ -48,6 +48,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Callable[..., None])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """pytest-randomly tells its seed in a header that a quiet run does not print."""
+    """Print the seed after failures: pytest-randomly prints it in a header that a quiet run omits."""
     if terminalreporter.stats.keys() & {"failed", "error"}:
         terminalreporter.write_line(f"the seed of this run: --randomly-seed={config.getoption('randomly_seed')}")

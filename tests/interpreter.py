@@ -1,8 +1,8 @@
-"""A fault of CPython 3.11 that strikes tests: it loses count of the depth of a syntax tree that it turns into objects.
+"""A workaround for a bug of CPython 3.11: it miscounts the recursion depth when it converts a syntax tree to objects.
 
-The count belongs to the interpreter, not to the conversion. If another thread parses something in the middle, or the garbage collector
-runs code that does, `ast.parse` raises SystemError ("AST constructor recursion depth mismatch"). Hypothesis, inspect and pytest parse
-sources all the time, so here only one thread does so at a time, and the collector waits.
+The counter belongs to the interpreter, not to the conversion. If another thread parses something during a conversion, or the garbage
+collector runs code that does, `ast.parse` raises SystemError ("AST constructor recursion depth mismatch"). Hypothesis, inspect and
+pytest parse sources all the time, so only one thread may parse at a time, with the collector disabled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Fails the test that leaves a thread, a process, a socket, a pipe or an open file behind.
+"""Fails a test that leaves a thread, a process, a socket, a pipe or an open file behind.
 
-Whatever one test leaves, the garbage collector takes away in the middle of another. What fixtures of a wider scope than a test
-start may stay: it is noted when they are set up, together with what their event loops start later.
+What one test leaves, the garbage collector frees in the middle of another. Fixtures with a wider scope than a test may keep what they
+start: it is recorded when they are set up, together with what their event loops start later.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from headrace.pipelines.background import background as spark_background
 from headrace.storage.disk import DiskFiles
 from headrace.testing.cluster import EmbeddedNode
 
-SETTLE_S_MAX = 3.0  # for which the other end of a closed connection, or a thread that was told to stop, may take
+SETTLE_S_MAX = 3.0  # time for the peer of a closed connection to close it too, or for a stopping thread to end
 SETTLE_PAUSE_S = 0.005
-COLLECT_S = 0.2  # after which what only the garbage collector can free is collected: here, and not in another test
+COLLECT_S = 0.2  # time after which garbage is collected, so that it is not collected during another test
 NAMES_MAX = 8
 SPARK_FIXTURES = {"headrace_spark", "spark"}
-_LIBRARIES = sysconfig.get_path("purelib")  # which keep files of their own open, such as fonts
-_NODE_DATA = os.path.join(tempfile.gettempdir(), "headrace-")  # of nodes without a directory of their own
+_LIBRARIES = sysconfig.get_path("purelib")  # libraries keep files open, such as fonts
+_NODE_DATA = os.path.join(tempfile.gettempdir(), "headrace-")  # prefix of temporary node directories
 
 
 class Resources(NamedTuple):
-    """What a process has at one moment."""
+    """The threads, open descriptors and child processes of this process at one moment."""
 
     threads: frozenset[threading.Thread]
-    descriptors: frozenset[tuple[int, str]]  # with what each refers to: a path, or the number of a socket or pipe
+    descriptors: frozenset[tuple[int, str]]  # (number, target): the target is a path, or the number of a socket or pipe
     children: frozenset[int]
 
     def without(self, others: Resources) -> Resources:
@@ -47,7 +47,7 @@ class Resources(NamedTuple):
         return Resources(*(mine | theirs for mine, theirs in zip(self, others, strict=True)))
 
     def names(self) -> list[str]:
-        """Return what there is, one line each, the first few of it."""
+        """Return one line for each of the first few resources."""
         found = [
             *(f"thread {thread.name}" for thread in self.threads),
             *(f"process {child}: {_command(child)}" for child in sorted(self.children)),
@@ -68,7 +68,7 @@ def _descriptors() -> Iterator[tuple[int, str]]:
         try:
             target = os.readlink(f"/proc/self/fd/{name}")
         except OSError:
-            continue  # closed in between, or the descriptor of this very listing
+            continue  # closed in the meantime, or the descriptor of this listing
         yield int(name), target
 
 
@@ -89,7 +89,7 @@ def _command(process: int) -> str:
 
 
 def _track(kind: Any, made: Callable[[Any], None]) -> None:
-    """Call `made` with every object of the class from now on."""
+    """Call `made` with every object of the class that is created from now on."""
     make = kind.__init__
 
     def tracked(made_one: Any, *args: Any, **named: Any) -> None:
@@ -100,14 +100,14 @@ def _track(kind: Any, made: Callable[[Any], None]) -> None:
 
 
 class OpenDisks:
-    """The `DiskFiles` of the test under way. Most tests of storage abandon their logs as a crash would, so they are closed afterwards."""
+    """The `DiskFiles` of the current test, closed after it: most storage tests abandon their logs as a crash would."""
 
     def __init__(self) -> None:
         self.made: list[DiskFiles] = []
         _track(DiskFiles, self._made)
 
     def _made(self, files: DiskFiles) -> None:
-        if threading.current_thread() is threading.main_thread():  # a node has a thread of its own, and closes its own
+        if threading.current_thread() is threading.main_thread():  # nodes run in other threads and close theirs
             self.made.append(files)
 
     def close(self) -> None:
@@ -121,12 +121,12 @@ def _is_of_spark(thread: threading.Thread) -> bool:
 
 
 class LeakCheck:
-    """Compares what a process has before and after each test."""
+    """Compares the resources of the process before and after each test."""
 
     def __init__(self) -> None:
-        self._shared = NOTHING  # started by fixtures of a wider scope
+        self._shared = NOTHING  # resources of fixtures with a wider scope
         self._before: Resources | None = None
-        self._uses_spark = False  # its connections to the JVM stay open for the next call
+        self._uses_spark = False  # if so, connections to the JVM stay open for later calls
         self._disks = OpenDisks()
         self._made_nodes: list[EmbeddedNode] = []
         self._shared_nodes: list[EmbeddedNode] = []
@@ -148,7 +148,7 @@ class LeakCheck:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
         if self._shared == NOTHING:
-            client_background()  # threads that a process keeps, for all synchronous clients and for tasks of Spark
+            client_background()  # starts the permanent threads of synchronous clients and Spark tasks
             spark_background()
             self._shared = resources()
         self._uses_spark = bool(SPARK_FIXTURES & set(getattr(item, "fixturenames", ())))
@@ -163,7 +163,7 @@ class LeakCheck:
         if before is not None:
             left = self._settle(before)
             if left != NOTHING:
-                self._shared = self._shared.with_more(left)  # of this test, not of those that follow
+                self._shared = self._shared.with_more(left)  # counts against this test only, not against later ones
                 pytest.fail("this test leaves behind:\n  " + "\n  ".join(left.names()), pytrace=False)
         return result
 
@@ -183,7 +183,7 @@ class LeakCheck:
         if left == NOTHING:
             return left
         if any(node.thread in left.threads for node in self._shared_nodes):
-            self._shared = self._shared.with_more(left)  # the test restarted a node that it shares with others
+            self._shared = self._shared.with_more(left)  # the test restarted a shared node
             return NOTHING
         pool = self._shared_pool_threads()
         sockets = "socket:" if self._uses_spark else "none"
@@ -194,7 +194,7 @@ class LeakCheck:
         )
 
     def _shared_pool_threads(self) -> set[threading.Thread]:
-        """Return the pool threads of event loops that stay: they are started when there is work for them."""
+        """Return the pool threads of event loops that stay: they start only when there is work for them."""
         found: set[threading.Thread] = set()
         for thread in self._shared.threads:
             owner = getattr(getattr(thread, "_target", None), "__self__", None)

@@ -1,4 +1,4 @@
-"""Requests of an administrator against a node in this process, one at a time, at any version."""
+"""An admin client for a node in this process: sends one request at a time, in any version."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Admin:
         return {config.name: config for config in result.configs}
 
     def produce(self, topic: str, index: int, *values: bytes, producer: tuple[int, int, int] | None = None) -> Any:
-        """`producer`: id, epoch and first sequence."""
+        """Produce one batch and return its partition's response; `producer` is its id, epoch and first sequence."""
         builder = BatchBuilder()
         for value in values:
             builder.append(time.time_ns() // 1_000_000, None, value)

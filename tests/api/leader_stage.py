@@ -1,4 +1,4 @@
-"""Partitions on a simulated disk behind the real dispatcher, and a coordinator that answers as it is told."""
+"""Partitions on a simulated disk behind the real dispatcher, with a scripted transaction coordinator."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NEED = Need(Resource.TOPIC, Operation.WRITE, per_entity=True)
 
 
 class Coordinator:
-    """Knows no transaction; says what it is told to, when `gate` is open."""
+    """A stateless transaction coordinator that responds with the configured error codes once `gate` is open."""
 
     def __init__(self):
         self.asked = []
@@ -56,7 +56,7 @@ class Coordinator:
 
 
 class Partitions:
-    """What a node has, as far as the APIs ask."""
+    """The part of a node's partition table that the APIs use."""
 
     def __init__(self):
         self.open = {}
@@ -130,10 +130,10 @@ class Stage:
     def close(self):
         self.loop.close()
 
-    # --- asking
+    # --- sending
 
     def send(self, request, version):
-        """The message, or a task for one to come, and whether the frame is held meanwhile."""
+        """Send a request; return the response or a task for it, and whether the frame is held until then."""
         frame = memoryview(bytearray(b"".join(encode_request(request, version, 5, "c"))))[4:]
         answer = self.dispatcher.handle(self.peer, frame)
         key = request.facts.api_key
@@ -152,7 +152,7 @@ class Stage:
     # --- requests
 
     def produce_request(self, batches, transactional_id=ID, acks=-1, version=12):
-        """`batches`: partition index to bytes."""
+        """Build a Produce request from `batches`, which maps partition indexes to bytes."""
         data = [ProduceRequest.PartitionProduceData(index=index, records=batch) for index, batch in batches.items()]
         topic = ProduceRequest.TopicProduceData(
             name=self.names[0].topic if version < 13 else "",
@@ -162,7 +162,7 @@ class Stage:
         return ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=1000, topic_data=[topic])
 
     def produce(self, sequence=0, epoch=0, index=0, version=12, **options):
-        """Error code and base offset."""
+        """Produce one batch and return the error code and the base offset."""
         request = self.produce_request({index: batch(sequence, epoch, **options)}, version=version)
         (answer,) = self.ask(request, version).responses[0].partition_responses
         return ErrorCode(answer.error_code), answer.base_offset
@@ -209,7 +209,7 @@ class Stage:
 
 
 def _decode(answer, key, version):
-    """None: there is no answer."""
+    """Decode a response, or return None if there is none."""
     return decode_response(key, version, 5, memoryview(b"".join(answer))[4:]) if answer else None
 
 

@@ -1,4 +1,4 @@
-"""What administrators ask of a running node, over its socket: what is answered, and what changes on it."""
+"""Admin requests to a running node over its socket: the responses and what changes on the node."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ def admin(node):
 
 
 def test_every_version_that_is_listed_is_answered(node, admin):
-    """With the request's defaults: whatever is wrong with them, an answer comes and the connection stays."""
+    """Send every request with its default values: even an invalid one gets a response."""
     listed = {api.api_key: api for api in admin.ask(ApiVersionsRequest(), 0).api_keys}
     for key in sorted(listed.keys() - {ApiKey.PRODUCE, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}):
         api = APIS[ApiKey(key)]
@@ -234,7 +234,7 @@ def test_a_replica_moves_to_another_directory_and_loses_nothing(tmp_path):
         while sizes(admin)[("moved", 0, False)][0] == was:
             pass
         assert sizes(admin)[("moved", 0, False)] == (target, size)
-        assert admin.produce("moved", 0, b"x" * 5000, producer=(7, 0, 19)).base_offset == 19  # it knows its producers
+        assert admin.produce("moved", 0, b"x" * 5000, producer=(7, 0, 19)).base_offset == 19  # producer state is kept
         assert admin.produce("moved", 0, b"y", producer=(7, 0, 20)).base_offset == 20
         node.restart()
         assert end(admin, "moved") == 21 and sizes(admin)[("moved", 0, False)][0] == target

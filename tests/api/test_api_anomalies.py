@@ -1,4 +1,4 @@
-"""Failures that other systems had with transactions, provoked against a whole node: each by its name (docs/promises.md has the list)."""
+"""Known transaction failures of other systems, provoked against a whole node (docs/promises.md lists them by row)."""
 
 import asyncio
 import itertools
@@ -61,12 +61,12 @@ def everything(admin, topic):
     return [read_stable(admin, topic, index) for index in (0, 1)]
 
 
-# --- what comes late
+# --- delayed requests
 
 
 @pytest.mark.parametrize("late_commits", [True, False])
 def test_a_delayed_end_does_not_end_the_next_transaction(admin, topic, producer, late_commits):
-    """KAFKA-17754 (row 2): a delayed EndTxn committed or aborted half of the transaction after."""
+    """Guard against KAFKA-17754 (row 2): a delayed EndTxn committed or aborted half of the next transaction."""
     first = producer.identity
     producer.send(topic, 0, b"first")
     producer.end(True)
@@ -81,14 +81,14 @@ def test_a_delayed_end_does_not_end_the_next_transaction(admin, topic, producer,
 
 @pytest.mark.parametrize("next_is_open", [True, False])
 def test_a_delayed_produce_does_not_join_the_next_transaction(admin, topic, producer, next_is_open):
-    """KAFKA-17754 (row 2): a delayed Produce of an aborted transaction was committed with the one after."""
+    """Guard against KAFKA-17754 (row 2): the next transaction committed a delayed Produce of an aborted one."""
     first = producer.identity
     producer.send(topic, 0, b"first")
     producer.end(False)
     assert everything(admin, topic) == [[], []]
     if next_is_open:
         producer.send(topic, 0, b"second")
-    for index in (0, 1):  # one that the transaction had, and one that it was about to have
+    for index in (0, 1):  # a partition of the aborted transaction, and one that it had not reached yet
         assert producer.send(topic, index, b"late", sequence=1 - index, identity=first)[0] == OLD_EPOCH
     if next_is_open:
         producer.end(True)
@@ -96,7 +96,7 @@ def test_a_delayed_produce_does_not_join_the_next_transaction(admin, topic, prod
 
 
 def test_a_zombie_cannot_write_or_end_anything(admin, topic, producer):
-    """A producer that was paused, and whose successor has come."""
+    """Resume a paused producer after its successor has started."""
     producer.send(topic, 0, b"of the zombie")
     successor = RawProducer(admin, producer.name)
     successor.send(topic, 0, b"of the successor")
@@ -112,19 +112,19 @@ def test_a_zombie_cannot_write_or_end_anything(admin, topic, producer):
 
 
 def test_a_gap_in_the_sequence_is_refused_and_leaves_the_transaction_as_it_is(admin, topic, producer):
-    """A batch that was lost on the way must not be missed by those after it."""
+    """Check that batches after a lost one are refused."""
     assert producer.send(topic, 1, b"not the first", sequence=5) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
     producer.send(topic, 0, b"first")
     assert producer.send(topic, 0, b"third", sequence=2)[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert producer.send(topic, 0, b"second", sequence=1) == (NONE, 1)
-    assert producer.send(topic, 0, b"second", sequence=1) == (NONE, 1)  # again: it is there once
+    assert producer.send(topic, 0, b"second", sequence=1) == (NONE, 1)  # a duplicate is stored once
     producer.end(True)
     assert everything(admin, topic) == [[b"first", b"second"], []]
 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_an_end_that_comes_twice_ends_once(admin, topic, producer, commit):
-    """EndTxn twice, and then the other one: the first decision stands."""
+    """Send EndTxn three times and then the opposite decision: the first decision stands."""
     first = producer.identity
     producer.send(topic, 0, b"x")
     answers = [producer.ask_end(commit, first) for _ in range(3)]
@@ -136,17 +136,20 @@ def test_an_end_that_comes_twice_ends_once(admin, topic, producer, commit):
 
 
 def test_a_timeout_that_is_too_large_is_refused(admin, topic):
-    """A transaction that may stay open for ever holds its readers back for ever."""
+    """Check the limit: a transaction that stays open indefinitely blocks its readers indefinitely."""
     for timeout in (900_001, 2**31 - 1, 0, -1):
         assert init(admin, f"{topic}-slow", timeout=timeout).error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
     assert state_of(admin, f"{topic}-slow") == ""
 
 
-# --- what readers are told
+# --- what readers see
 
 
 def test_after_an_abort_the_committed_position_is_where_it_was(admin, topic, producer):
-    """KAFKA-17582 (row 3): where a consumer stands after an abort. The cluster's answer: where it had committed; the rest is a seek."""
+    """Guard against KAFKA-17582 (row 3): an unclear consumer position after an abort.
+
+    The cluster keeps the last committed offset; seeking back to it is the client's job.
+    """
     group = f"{topic}-group"
 
     def commit_offset(offset):
@@ -168,7 +171,7 @@ def test_after_an_abort_the_committed_position_is_where_it_was(admin, topic, pro
         assert admin.ask(request, 4).topics[0].partitions[0].error_code == NONE
 
     def committed():
-        """Once nothing is pending."""
+        """Return the committed offset once no commit is pending."""
         wanted = OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])
         asked = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=[wanted])
         while True:
@@ -186,7 +189,7 @@ def test_after_an_abort_the_committed_position_is_where_it_was(admin, topic, pro
 
 
 def test_the_last_stable_offset_is_that_of_the_first_open_record(admin, topic, producer):
-    """Redpanda #3036 (row 9): off by one, the first record of an open transaction was read."""
+    """Guard against Redpanda #3036 (row 9): an off-by-one exposed the first record of an open transaction."""
     admin.produce(topic, 0, b"before")
     assert producer.send(topic, 0, b"open") == (NONE, 1)
     admin.produce(topic, 0, b"after")
@@ -196,11 +199,11 @@ def test_the_last_stable_offset_is_that_of_the_first_open_record(admin, topic, p
     assert read(admin, topic, committed=False) == [b"before", b"open", b"after"]
     producer.end(False)
     assert read_stable(admin, topic) == [b"before", b"after"]
-    assert fetch(admin, topic).last_stable_offset == 4  # with the marker
+    assert fetch(admin, topic).last_stable_offset == 4  # includes the marker
 
 
 def test_an_abort_that_comes_late_hides_what_was_written_long_before(admin, topic, producer):
-    """KoP, Tansu (row 18): read_committed gave out aborted records, when other transactions had ended between."""
+    """Guard against KoP and Tansu (row 18): read_committed returned aborted records if other transactions ended between."""
     others = [RawProducer(admin, f"{topic}-other-{number}") for number in range(3)]
     producer.send(topic, 0, b"bad")
     for number, other in enumerate(others):
@@ -211,12 +214,12 @@ def test_an_abort_that_comes_late_hides_what_was_written_long_before(admin, topi
     producer.end(False)
     good = [b"good 0", b"good 1", b"good 2"]
     assert read_stable(admin, topic) == good
-    for offset in range(1, 11):  # whoever begins in the middle of it is told of it all the same
+    for offset in range(1, 11):  # a reader that starts in the middle also receives the aborted transactions
         assert set(read_stable(admin, topic, 0, offset)) <= set(good)
     assert b"bad" in read(admin, topic, committed=False)
 
 
-# --- nodes and coordinators that come and go
+# --- restarts of nodes and coordinators
 
 
 @pytest.fixture(params=["stop", "kill"])
@@ -229,7 +232,10 @@ def restart(node, request):
 
 
 def test_an_offset_has_one_record_for_ever(admin, topic, producer, restart):
-    """Redpanda #3003 (row 8): what was applied before it was committed had other records at the same offsets after a fault."""
+    """Guard against Redpanda #3003 (row 8): offsets had different records after a fault.
+
+    It applied records before they were committed.
+    """
     for number in range(4):
         producer.send(topic, 0, b"%d" % number)
         producer.end(number % 2 == 0)
@@ -244,11 +250,11 @@ def test_an_offset_has_one_record_for_ever(admin, topic, producer, restart):
 
 
 def test_a_refused_commit_shows_nothing_later(admin, topic):
-    """Redpanda (row 10): a commit was answered INVALID_TXN_STATE, and the writes were visible all the same."""
+    """Guard against Redpanda (row 10): a commit failed with INVALID_TXN_STATE, yet its writes were visible."""
     hasty = RawProducer(admin, f"{topic}-hasty", timeout=1)
     hasty.send(topic, 0, b"too slow")
     while state_of(admin, hasty.name) != "CompleteAbort":
-        pass  # a sweep every ten milliseconds
+        pass  # the expiry sweep runs every 10 ms
     refused = hasty.ask_end(True)
     assert refused.error_code == ErrorCode.INVALID_TXN_STATE
     assert everything(admin, topic) == [[], []]
@@ -257,7 +263,7 @@ def test_a_refused_commit_shows_nothing_later(admin, topic):
 
 
 def test_an_open_transaction_is_not_forgotten_by_its_coordinator(admin, topic, producer, restart):
-    """Redpanda #6018 (row 11): state in memory was lost at an election, and with it acknowledged records."""
+    """Guard against Redpanda #6018 (row 11): an election lost in-memory state and with it acknowledged records."""
     for index in (0, 1):
         assert producer.send(topic, index, b"before")[0] == NONE
     restart()
@@ -273,7 +279,7 @@ def everything_is_hidden(admin, topic):
 
 
 def test_everything_that_was_acknowledged_is_delivered_after_many_kills(node, admin, topic, producer):
-    """Redpanda (row 12): 9,988 of 11,225 acknowledged writes were never delivered, after hours of kills."""
+    """Guard against Redpanda (row 12): after hours of kills, 9,988 of 11,225 acknowledged writes were never delivered."""
     acknowledged = []
     for number in range(5):
         value = b"%d" % number
@@ -284,17 +290,17 @@ def test_everything_that_was_acknowledged_is_delivered_after_many_kills(node, ad
         producer.end(True)
         acknowledged.append(value)
         if not number % 2:
-            node.kill()  # between the decision and its markers, or behind them
+            node.kill()  # between the decision and its markers, or after them
             node.start()
     assert everything(admin, topic) == [acknowledged, acknowledged]
 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_an_end_that_was_decided_is_not_answered_with_an_error(node, admin, topic, producer, commit, restart):
-    """Redpanda #9571 (row 13): a commit passed and was answered an error, so that everything was done again."""
+    """Guard against Redpanda #9571 (row 13): a commit succeeded but returned an error, so clients repeated the work."""
     first = producer.identity
     producer.send(topic, 0, b"once")
-    assert producer.ask_end(commit, first).error_code == NONE  # say that this answer is lost with its node
+    assert producer.ask_end(commit, first).error_code == NONE  # assume that this response is lost with its node
     restart()
     again = producer.ask_end(commit, first)
     assert (again.error_code, again.producer_epoch) == (NONE, first[1] + 1)
@@ -308,7 +314,7 @@ async def _never(*_):
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("how", ["reload", "kill"])
 def test_markers_that_a_coordinator_owes_are_written_by_its_successor(node, admin, topic, producer, commit, how):
-    """A coordinator that goes between prepare and markers leaves a decision, which whoever loads it carries out."""
+    """Lose the coordinator between prepare and markers: the next one to load the shard carries out the decision."""
     first = producer.identity
     for index in (0, 1):
         producer.send(topic, index, b"x")
@@ -336,7 +342,7 @@ def test_markers_that_a_coordinator_owes_are_written_by_its_successor(node, admi
 
 
 def test_a_partition_that_goes_under_an_open_transaction_does_not_hold_up_the_rest(admin, topic, producer):
-    """A partition unloaded for good: its topic is deleted, and the transaction still ends everywhere else."""
+    """Delete the topic of one partition: the transaction still ends in all others."""
     other = f"{topic}-other"
     admin.create(other)
     producer.send(other, 0, b"gone")
@@ -345,6 +351,6 @@ def test_a_partition_that_goes_under_an_open_transaction_does_not_hold_up_the_re
     assert deleted.responses[0].error_code == NONE
     producer.end(True)
     assert read_stable(admin, topic) == [b"stays"]
-    producer.send(topic, 0, b"next")  # waits until the one before is complete
+    producer.send(topic, 0, b"next")  # waits until the previous transaction is complete
     producer.end(True)
     assert read_stable(admin, topic) == [b"stays", b"next"]

@@ -1,4 +1,4 @@
-"""DescribeCluster on listeners of brokers and of controllers: each has nodes of its own type, and says so of the other."""
+"""DescribeCluster on broker and controller listeners: each lists nodes of its own type and refuses the other type."""
 
 import asyncio
 import re
@@ -51,7 +51,7 @@ def test_a_listener_has_nodes_of_its_own_type(node, listener, own, version):
     ],
 )
 def test_it_says_why_it_has_no_nodes_of_another_type(node, listener, version, wanted, code, said):
-    """Codes as Kafka's."""
+    """Check the error codes, which are Kafka's."""
     answer = describe(node, listener, version, wanted)
     assert (answer.error_code, answer.brokers, answer.cluster_id) == (code, [], "")
     assert answer.error_message is not None

@@ -1,4 +1,4 @@
-"""FindCoordinator: the broker of a group, in every version; the internal topic comes to be as the options want it."""
+"""FindCoordinator: every version finds a group's broker; the internal topic is created with the configured options."""
 
 import pytest
 from admin_client import TOPIC, Admin

@@ -1,4 +1,4 @@
-"""Nobody but the node itself speaks for a broker: strangers on the controller's listener register nothing, fence nothing, take nothing."""
+"""Only the node itself may act as its broker: other peers on the controller listener cannot register, fence or allocate."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ SETTINGS = {
 
 @pytest.fixture
 def node():
-    """Without an authorizer: whoever reaches the controller may do everything that an administrator may."""
+    """Start a node without an authorizer: everyone who can reach the controller has all rights of an administrator."""
     with EmbeddedNode(SETTINGS) as made:
         yield made
 

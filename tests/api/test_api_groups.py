@@ -1,4 +1,4 @@
-"""Groups and offsets over the wire: a life in every version of every API, and what the metadata log does to offsets."""
+"""Groups and offsets over the wire: a group's life cycle in every version, and how metadata changes affect offsets."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ def node():
 
 
 class Client:
-    """Asks in the newest version that is not above the one it is told to use."""
+    """Sends each request in its highest version that does not exceed the given one."""
 
     def __init__(self, connection, version):
         self.connection, self.version = connection, version
@@ -45,7 +45,7 @@ class Client:
 
 
 async def connect(node, *groups):
-    """When the coordinators of these groups are there."""
+    """Connect and wait until the coordinators of `groups` are available."""
     connection = await Connection.connect(LOOPBACK, node.port)
     for group in groups:
         for _ in range(TURNS_MAX):

@@ -1,4 +1,4 @@
-"""The topics of coordinators are not for clients to write: Kafka's answers, on the short path of Produce and on the long one."""
+"""Clients may not write to the coordinators' topics: Kafka's errors, on the short path of Produce and on the long one."""
 
 import asyncio
 
@@ -97,7 +97,7 @@ def test_with_acks_0_the_connection_ends(node):
 
 @pytest.mark.parametrize("version", [3, 12, 13])
 def test_kafkas_admin_client_may(version):
-    """As in Kafka, by its client id."""
+    """Check that the client id grants it, as in Kafka."""
     with EmbeddedNode(SETTINGS) as made:
         run(made, lambda c: c.request(FindCoordinatorRequest(key_type=0, coordinator_keys=["x"]), version=6))
         (answer,) = produce(made, [GROUPS_TOPIC], version, client_id=ADMIN_CLIENT)

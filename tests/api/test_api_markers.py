@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: what each partition answers, when it does, and who may ask."""
+"""WriteTxnMarkers: what each partition responds and when, and which callers are permitted."""
 
 import asyncio
 
@@ -55,10 +55,10 @@ def test_late_markers_are_refused(make_stage):
     key = (PRODUCER, "t", 0)
     stage.produce(0, epoch=4)
     assert stage.mark(3) == {key: ErrorCode.INVALID_PRODUCER_EPOCH}
-    assert stage.mark(4) == {key: ErrorCode.INVALID_PRODUCER_EPOCH}  # version 2 raises it
+    assert stage.mark(4) == {key: ErrorCode.INVALID_PRODUCER_EPOCH}  # version 2 requires a higher epoch
     assert stage.mark(5, coordinator_epoch=9) == {key: NONE}
     assert stage.mark(6, coordinator_epoch=8) == {key: ErrorCode.TRANSACTION_COORDINATOR_FENCED}
-    assert stage.mark(5, coordinator_epoch=9) == {key: NONE}  # again
+    assert stage.mark(5, coordinator_epoch=9) == {key: NONE}  # a duplicate
     assert stage.mark(-1) == {key: ErrorCode.INVALID_REQUEST}
     assert stage.mark(1, producer_id=-1) == {(-1, "t", 0): ErrorCode.INVALID_REQUEST}
     assert stage.log().log_end == 3
@@ -84,7 +84,7 @@ def test_many_markers_in_one_request(make_stage):
     assert codes == {(number, "t", index): NONE for number in range(count) for index in range(3)}
     assert stage.log(2).log_end == count
     answer = stage.ask(WriteTxnMarkersRequest(markers=[markers[0], markers[1], markers[0]]), 2)
-    assert [result.producer_id for result in answer.markers] == [0, 1]  # by producer
+    assert [result.producer_id for result in answer.markers] == [0, 1]  # one result per producer
     assert stage.ask(WriteTxnMarkersRequest(), 2).markers == []
 
 
@@ -115,7 +115,7 @@ def test_offsets_of_groups_go_through_their_coordinator(make_stage):
     stage = make_stage(partitions=2, topic=OFFSETS)
     assert stage.mark(6, partitions=stage.names[1:], commit=False) == {(PRODUCER, OFFSETS, 1): NONE}
     assert stage.ended_offsets == [(1, PRODUCER, 6, TransactionMarker(False, 3), 2)]
-    assert stage.log(1).log_end == 0  # the coordinator writes it
+    assert stage.log(1).log_end == 0  # the coordinator writes the marker
     for raised, answered in [
         (KafkaError(ErrorCode.NOT_COORDINATOR), ErrorCode.NOT_LEADER_OR_FOLLOWER),
         (KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), ErrorCode.NOT_LEADER_OR_FOLLOWER),

@@ -1,4 +1,4 @@
-"""Every API of both tables, asked by somebody who may do nothing: all refuse. And what a right opens is no more than that right."""
+"""Every API of both tables refuses a caller without permissions, and each permission grants only what it names."""
 
 import asyncio
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def closed():
-    """A node on which nobody but the node itself may do anything, with one topic from before."""
+    """Start a node on which only the node itself has permissions, with one topic that existed before."""
     with EmbeddedNode({"listeners": SETTINGS["listeners"], "controller.listener.names": "CONTROLLER"}) as first:
 
         async def make():
@@ -98,7 +98,7 @@ def test_an_envelope_on_a_clients_door_is_not_even_opened(closed):
 
 
 def test_an_envelope_may_carry_only_what_brokers_forward():
-    """Even from one who may: otherwise a broker could be made to speak for the cluster in a client's name."""
+    """Refuse it even from a permitted sender: otherwise a broker could act for the cluster in a client's name."""
     with EmbeddedNode(server_settings()) as node:
 
         async def run():
@@ -129,7 +129,7 @@ def test_an_envelope_may_carry_only_what_brokers_forward():
 
 
 def test_the_controllers_listener_asks_for_a_login_before_anything_else():
-    """Every API of its table, by somebody who did not log in: the connection ends, nothing is answered but ApiVersions."""
+    """Send every API of its table without logging in: only ApiVersions is served, all others end the connection."""
     with EmbeddedNode(server_settings()) as node:
 
         async def run():
@@ -148,7 +148,7 @@ def test_the_controllers_listener_asks_for_a_login_before_anything_else():
 
 
 def test_rights_to_all_topics_groups_and_transactions_are_no_rights_of_a_broker():
-    """Every request between brokers and controllers, by a user who may do everything else that clients do."""
+    """Send every inter-broker and controller request as a user with all permissions that clients need."""
     with EmbeddedNode(server_settings("alice")) as node:
         with Admin({"bootstrap.servers": node.bootstrap, **login_options("admin")}) as admin:
             everything = (Resource.TOPIC, Resource.GROUP, Resource.TRANSACTIONAL_ID)

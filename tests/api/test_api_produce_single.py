@@ -1,4 +1,4 @@
-"""The short way of a Produce request answers as the long way does, byte for byte, and leaves the same log; the rest it leaves alone."""
+"""The short path of Produce responds byte for byte like the long path and leaves the same log, or declines the request."""
 
 import asyncio
 import random
@@ -31,7 +31,7 @@ class StoppedClock:
 
 
 class Twins:
-    """One node, two topics alike: `aaaa` is produced to with the shortcut, `bbbb` without."""
+    """One node with two identical topics: `aaaa` is produced to on the short path, `bbbb` on the long one."""
 
     def __init__(self, directory):
         self.loop = asyncio.new_event_loop()
@@ -58,7 +58,7 @@ class Twins:
 
     def close(self):
         self.run(self.node.kill())
-        self.run(asyncio.sleep(0.01))  # what was cancelled ends in a turn of its own
+        self.run(asyncio.sleep(0.01))  # cancelled tasks end in a later iteration of the loop
         self.loop.close()
 
     def frame(self, topic, version, index, batch, acks, client_id, transactional_id):

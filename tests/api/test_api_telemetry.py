@@ -1,4 +1,4 @@
-"""Metrics of clients through a running node: what is asked for, pushed and shown on /metrics; bad payloads; a real librdkafka."""
+"""Client metrics through a running node: subscriptions, pushes, /metrics, invalid payloads and a real librdkafka."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ def node():
 
 @pytest.fixture
 def subscribe(node):
-    """Only what the test itself subscribes to."""
+    """Return a function that alters a subscription; all of the test's subscriptions are deleted afterwards."""
     admin, names = Admin(node.port), []
 
     def alter(name, **configs):
@@ -87,7 +87,7 @@ def run(node, work, client_id="tester"):
 
 
 async def push(connection, data, codec=Codec.NONE, **fields):
-    """As a new client that asks first; the error of the push, and what it was told."""
+    """Subscribe as a new client, then push; return the error of the push and the subscription response."""
     asked = await connection.request(GetTelemetrySubscriptionsRequest(client_instance_id=uuid.uuid4().bytes))
     assert asked.error_code == 0
     given = {"client_instance_id": asked.client_instance_id, "subscription_id": asked.subscription_id, **fields}
@@ -145,7 +145,7 @@ def test_bad_payloads_are_refused_by_name_and_counted(node, subscribe):
 
 
 def test_pushes_at_once_are_answered_in_their_order(node, subscribe):
-    """Frames are held while they are read, and a request behind a push waits for it."""
+    """Check the order although frames are held while payloads are read: a request behind a push waits for it."""
     subscribe("many", metrics="*")
     data = compress(Codec.ZSTD, payload(*[gauge(b"many.%d" % index, 1.0) for index in range(500)]))
 
@@ -213,7 +213,7 @@ def test_without_a_subscription_librdkafka_does_not_ask_and_says_nothing(node, c
     )
     producer.produce("watched", b"x")
     assert producer.flush(20) == 0
-    producer.poll(0)  # its log lines come from here
+    producer.poll(0)  # librdkafka delivers its log lines from here
     del producer
     assert value(node, "kafka_server_client_metrics_instance_count") == clients
     assert [record.getMessage() for record in caplog.records if record.name == "librdkafka"] == []

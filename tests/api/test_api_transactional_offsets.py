@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: who may, what the coordinator of the transaction is asked, and how its answers are told to clients of each version."""
+"""TxnOffsetCommit: permissions, the request to the transaction coordinator, and its errors mapped to each client version."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Verifier:
 
 
 class Authority(DenyAll):
-    """Refuses what it is told to."""
+    """Grants everything except the operations in `refused`."""
 
     def __init__(self, *refused):
         self.refused = refused
@@ -101,7 +101,7 @@ class Stage:
         assert self.loop.errors == []
 
     async def ask(self, version=5, topics=None, group=GROUP, epoch=0, **more):
-        """The codes, by topic and partition."""
+        """Send a TxnOffsetCommit and return the error codes by topic and partition."""
         request = TxnOffsetCommitRequest(
             "tx",
             group,
@@ -209,7 +209,7 @@ def test_a_marker_that_comes_while_the_coordinator_is_asked_ends_it_all():
 
         stage.verifier.meanwhile = ends
         assert await stage.code(4) is ErrorCode.INVALID_TXN_STATE
-        assert stage.partition.log.log_end == 1  # the marker
+        assert stage.partition.log.log_end == 1  # only the marker
 
         async def leaves():
             stage.partition.lead(NODE, 1, (NODE,))

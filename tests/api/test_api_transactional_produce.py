@@ -1,4 +1,4 @@
-"""Transactional batches at the leader: who is asked before one opens a transaction, what a marker does to it, what readers see."""
+"""Transactional batches at the leader: verification with the coordinator, the effect of markers, and what readers see."""
 
 import asyncio
 
@@ -33,13 +33,13 @@ def stage(make_stage):
 
 
 def pause(stage):
-    """The coordinator does not answer before its gate is opened."""
+    """Make the coordinator wait until the returned gate is opened."""
     stage.coordinator.gate = stage.loop.create_future()
     return stage.coordinator.gate
 
 
 def begin(stage, sequence=0, epoch=0, version=12, index=0):
-    """A batch whose coordinator has been asked and has not answered."""
+    """Send a batch and return its task; the coordinator has been asked to verify it and has not responded."""
     asked = len(stage.coordinator.asked)
     task, held = stage.send(stage.produce_request({index: batch(sequence, epoch)}), version)
     assert held and len(stage.coordinator.asked) == asked + 1
@@ -58,7 +58,7 @@ def test_the_first_batch_asks_the_coordinator_and_the_rest_do_not(make_stage, ve
     assert stage.produce(0, version=version) == (NONE, 0)
     assert stage.coordinator.asked == [(ID, PRODUCER, 0, stage.names, version >= 12)]
     answer, held = stage.send(stage.produce_request({0: batch(1)}, version=version), version)
-    assert not held and answer.responses[0].partition_responses[0].base_offset == 1  # at once: nobody is asked
+    assert not held and answer.responses[0].partition_responses[0].base_offset == 1  # without verifying again
     assert len(stage.coordinator.asked) == 1
 
 
@@ -79,7 +79,7 @@ def test_readers_of_committed_records_see_a_transaction_when_it_has_ended(stage,
     assert (seen.last_stable_offset, stage.stable()) == (5, 5)
     aborted = [(one.producer_id, one.first_offset) for one in seen.aborted_transactions]
     assert aborted == ([] if commit else [(PRODUCER, 0)])
-    assert stage.produce(4, epoch=5) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)  # it is over
+    assert stage.produce(4, epoch=5) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)  # the transaction has ended
     assert stage.produce(0, epoch=6) == (NONE, 5)
 
 
@@ -120,7 +120,7 @@ def test_a_coordinator_that_says_no_is_told_as_the_client_can_read_it(stage, ver
     assert stage.produce(0, version=version) == (answered, -1)
     assert stage.log().log_end == 0
     stage.coordinator.code = NONE
-    assert stage.produce(0, version=version) == (NONE, 0)  # sent again
+    assert stage.produce(0, version=version) == (NONE, 0)  # the client retries
 
 
 def test_without_a_coordinator_no_transaction_is_open(make_stage):
@@ -138,35 +138,35 @@ def test_a_marker_that_comes_while_the_coordinator_is_asked_ends_what_was_about_
     code, offset = finish(stage, gate, task)
     assert offset == -1
     assert code == (ErrorCode.INVALID_PRODUCER_EPOCH if transaction_version else ErrorCode.INVALID_TXN_STATE)
-    assert (stage.log().log_end, stage.stable()) == (1, 1)  # nothing hangs
+    assert (stage.log().log_end, stage.stable()) == (1, 1)  # no transaction is left open
 
 
 def test_the_marker_of_the_last_transaction_does_not_end_the_next(stage):
-    """Version 2: it bears the epoch of the next one, whose first batch may be waiting already."""
+    """Check version 2: a marker has the epoch of the next transaction, whose first batch may already be waiting."""
     assert stage.produce(0, epoch=0) == (NONE, 0)
     gate = pause(stage)
     task = begin(stage, epoch=1)
     stage.mark(1)
-    stage.mark(1)  # sent again, for its answer was lost
+    stage.mark(1)  # resent because the response was lost
     assert finish(stage, gate, task) == (NONE, 3)
     assert stage.stable() == 3
 
 
 def test_verified_before_and_ended_twice_is_not_verified(stage):
-    """What the coordinator said of one transaction does not count for the next of the same epoch."""
+    """Check that a verification of one transaction does not count for the next one with the same epoch."""
     gate = pause(stage)
     late = begin(stage, version=11)
     stage.mark(0, transaction_version=0)
     stage.coordinator.gate = None
     assert stage.produce(0, version=11) == (NONE, 1)
     stage.mark(0, transaction_version=0)
-    assert finish(stage, gate, late) == (NONE, 1)  # a repeat of what is here, answered with where it is
+    assert finish(stage, gate, late) == (NONE, 1)  # a duplicate, which gets its original offset
     gate = pause(stage)
     late = begin(stage, sequence=1, version=11)
     stage.mark(0, transaction_version=0)
     stage.coordinator.gate = None
     stage.coordinator.code = ErrorCode.TRANSACTION_ABORTABLE
-    other = stage.produce(1, version=11)  # puts up a guard of its own
+    other = stage.produce(1, version=11)  # takes out another guard
     assert other == (ErrorCode.TRANSACTION_ABORTABLE, -1)
     stage.coordinator.code = NONE
     assert finish(stage, gate, late) == (ErrorCode.INVALID_TXN_STATE, -1)
@@ -254,7 +254,7 @@ def test_switched_off_older_clients_are_believed(stage):
     assert stage.produce(0, epoch=1, version=12) == (
         ErrorCode.TRANSACTION_ABORTABLE,
         -1,
-    )  # these leave the adding to us
+    )  # from version 12 on, the leader adds the partition
 
 
 def test_a_batch_that_a_thread_has_to_check_is_verified_after_it(stage):
@@ -357,7 +357,7 @@ def test_an_open_transaction_is_still_open_after_a_restart(stage, clean):
     assert (stage.stable(), stage.log().log_end) == (2, 5)
     stage.coordinator.asked.clear()
     assert stage.produce(1, producer_id=2) == (NONE, 5)
-    assert stage.coordinator.asked == []  # the log knows that it is open
+    assert stage.coordinator.asked == []  # the log already has the open transaction
     assert stage.produce(0, producer_id=1) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)
     assert stage.mark(1, producer_id=2, coordinator_epoch=2) == {(2, "t", 0): NONE}
     assert stage.stable() == 4

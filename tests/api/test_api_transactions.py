@@ -1,4 +1,4 @@
-"""What the coordinator of transactions answers over the wire, version by version."""
+"""The transaction coordinator's responses over the wire, version by version."""
 
 import itertools
 from types import SimpleNamespace
@@ -41,7 +41,7 @@ def admin(node):
 
 
 def settled(ask):
-    """Asked again while the transaction before is being ended, as clients do."""
+    """Retry while the previous transaction is still ending, as clients do, and return the response."""
     for _ in range(ATTEMPTS_MAX):
         answer = ask()
         if answer.error_code not in PASSING:
@@ -149,7 +149,7 @@ def test_offsets_of_a_group_are_a_partition_like_any_other(admin):
 
 
 def test_offsets_of_the_first_group_of_all_do_not_wait_for_its_coordinator():
-    """Clients add the group first and look for its coordinator then, which makes the topic."""
+    """Check the order clients use: they add the group and only then look up its coordinator, which creates the topic."""
     with EmbeddedNode({"offsets.topic.num.partitions": "5"}) as fresh:
         admin = Admin(fresh.port)
         admin.ask(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1))

@@ -1,4 +1,4 @@
-"""Two-phase commits (KIP-939): InitProducerId 6, which is offered where unstable versions of APIs are."""
+"""Two-phase commit (KIP-939): InitProducerId 6, which is offered only if unstable API versions are enabled."""
 
 import itertools
 from types import SimpleNamespace
@@ -49,14 +49,14 @@ def admin(node):
 
 @pytest.fixture
 def name(admin):
-    """Of a topic and a transactional id."""
+    """Create a topic and return its name, which also serves as the transactional id."""
     name = f"both-{next(_numbers)}"
     admin.create(name, 2)
     return name
 
 
 def prepared(admin, name):
-    """The first phase: everything is written, and whoever prepared it writes down which transaction it was."""
+    """Carry out the first phase: everything is written, and the caller notes which transaction it prepared."""
     producer = RawProducer(admin, name, **TWO_PHASE)
     for index in (0, 1):
         assert producer.send(name, index, b"x%d" % index)[0] is ErrorCode.NONE
@@ -103,7 +103,7 @@ def test_a_prepared_transaction_is_settled_by_whoever_comes_after(admin, name, c
     assert identity == (before.id, before.epoch + 1)
     assert before.ask_end(not commit).error_code == ErrorCode.PRODUCER_FENCED
     assert before.ask_end(commit, identity).error_code == ErrorCode.NONE
-    assert before.ask_end(commit, identity).error_code == ErrorCode.NONE  # it may not have heard
+    assert before.ask_end(commit, identity).error_code == ErrorCode.NONE  # a retry after a lost response
     assert [read_stable(admin, name, index) for index in (0, 1)] == ([[b"x0"], [b"x1"]] if commit else [[], []])
 
 
@@ -147,7 +147,7 @@ def test_a_prepared_transaction_is_not_timed_out(admin, name):
     hasty = RawProducer(admin, other, timeout=1)
     hasty.send(name, 0, b"hasty")
     while describe(admin, other).transaction_state != "CompleteAbort":
-        pass  # the sweep that takes this one has looked at the other
+        pass  # the sweep that expires this one has also checked the prepared one
     found = describe(admin, name)
     assert (found.transaction_state, found.transaction_timeout_ms) == ("Ongoing", 2**31 - 1)
     waiting.end(True)

@@ -1,4 +1,4 @@
-"""A transactional producer and a reader of committed records in bare requests: they send what a test wants, also what no client would."""
+"""A transactional producer and a read_committed reader built from bare requests; they also send what no client would."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ PASSING = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-PRODUCE = 12  # leaders add the partition to the transaction (KIP-890)
+PRODUCE = 12  # version from which leaders add the partition to the transaction (KIP-890)
 END, OLD_END = 5, 4
 FETCH = 12
 RECORDS_AT_ONCE = 1000
 
 
 def settled(ask):
-    """Asked again while the transaction before is being ended, as clients do."""
+    """Retry while the previous transaction is still ending, as clients do, and return the response."""
     for _ in range(ATTEMPTS_MAX):
         answer = ask()
         if answer.error_code not in PASSING:
@@ -56,7 +56,7 @@ class RawProducer:
         return self.id, self.epoch
 
     def send(self, topic, index, *values, sequence=None, identity=None):
-        """Error code and base offset. Another identity, or a sequence, is sent as it is."""
+        """Send a batch and return its error code and base offset; an explicit identity or sequence is sent unchanged."""
         producer_id, epoch = identity or self.identity
         if sequence is None:
             sequence = self.sequences.get((topic, index), 0)
@@ -86,7 +86,7 @@ class RawProducer:
         return settled(lambda: self.admin.ask(request, version))
 
     def end(self, commit):
-        """As a client does it: with the next identity the next transaction begins."""
+        """End the transaction as a client does and adopt the identity for the next one."""
         answer = self.ask_end(commit)
         assert answer.error_code == ErrorCode.NONE
         self.id, self.epoch = answer.producer_id, answer.producer_epoch
@@ -107,7 +107,7 @@ def fetch(admin: Admin, topic, index=0, offset=0, *, committed=True, max_bytes=1
 
 
 def read(admin: Admin, topic, index=0, offset=0, *, committed=True):
-    """Values, as a client gives them out."""
+    """Return the values that a client would return to its user."""
     data = fetch(admin, topic, index, offset, committed=committed)
     fetched = FetchedPartition(
         TopicPartition(topic, index),
@@ -126,7 +126,7 @@ def read(admin: Admin, topic, index=0, offset=0, *, committed=True):
 
 
 def read_stable(admin: Admin, topic, index=0, offset=0):
-    """What is committed once nothing is open any more: markers come after the answer to EndTxn."""
+    """Return the committed values once no transaction is open: markers are written after the response to EndTxn."""
     for _ in range(ATTEMPTS_MAX):
         data = fetch(admin, topic, index, offset)
         if data.last_stable_offset == data.high_watermark:

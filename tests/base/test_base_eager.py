@@ -1,4 +1,4 @@
-"""A coroutine that is begun at once is over when it waits for nothing; else it goes on where it waits, and can be cancelled there."""
+"""Eagerly started coroutines: finished at once if they never suspend, otherwise resumed or cancelled where they wait."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_errors_and_cancellation_reach_it():
         loop = asyncio.get_running_loop()
         failing = loop.create_future()
         rest = begin(careful(failing))
-        failing.set_exception(ValueError("no"))  # before anybody awaits it
+        failing.set_exception(ValueError("no"))  # before the result is awaited
         assert await rest == "no"
         task = asyncio.ensure_future(begin(careful(loop.create_future())))
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Settings: text to value or a line that says what is allowed; Java's properties format."""
+"""Options: parsing text into values, error messages that say what is allowed, and Java's properties format."""
 
 import pytest
 

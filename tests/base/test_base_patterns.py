@@ -1,4 +1,4 @@
-"""Patterns in RE2's language: the whole text is matched, what RE2 does not know is refused in its words, time and memory are bounded."""
+"""Patterns in RE2 syntax: matching of whole texts, RE2's own error messages, and bounds on time and memory."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.base.patterns import MEMORY_BYTES_MAX, PATTERN_CHARS_MAX, TEXT_CHARS_MAX, BadPattern, Pattern
 
-HOSTILE_S_MAX = 2.0  # a hundred times what the slowest takes; what is not bounded takes years, or all memory
+HOSTILE_S_MAX = 2.0  # a hundred times the slowest case; without bounds they would take years, or all memory
 ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\.", "1", "[a-c]", r"[\w.]", "(?:)"])
 EXPRESSIONS = st.recursive(
     ATOMS,
@@ -182,10 +182,10 @@ print(peak() - before)
 
 
 def test_patterns_that_nobody_holds_take_no_memory():
-    """Nor does RE2 say anything on stderr."""
+    """Check also that RE2 writes nothing to stderr."""
     done = subprocess.run([sys.executable, "-c", HUNDREDS], capture_output=True, text=True, check=True)
     assert done.stderr == ""
-    assert int(done.stdout) < 40 * MEMORY_BYTES_MAX >> 10  # in KiB, as Linux counts; 300 were made
+    assert int(done.stdout) < 40 * MEMORY_BYTES_MAX >> 10  # in KiB, as Linux reports it; 300 were made
 
 
 def test_a_node_that_starts_does_not_import_re2():

@@ -1,4 +1,4 @@
-"""Parked answers go in order, once, and are forgotten when cancelled."""
+"""Parked responses are sent once, in order, and dropped if cancelled."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

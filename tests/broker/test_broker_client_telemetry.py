@@ -1,4 +1,4 @@
-"""Clients that push metrics: who is asked for what, when it may come, what Kafka answers to the rest, and that nobody stays for ever."""
+"""Client metrics on a broker: subscriptions, push intervals, Kafka's errors, and the expiry of idle clients."""
 
 import random
 
@@ -74,7 +74,7 @@ def test_without_subscriptions_a_client_comes_every_five_minutes_and_pushes_noth
 
 
 def test_subscription_ids_are_those_of_kafka(stage):
-    """The numbers are what Kafka 4.3.1 answered."""
+    """Compare with the ids that Kafka 4.3.1 returned."""
     assert stage.get(TWO).subscription_id == -725132338
     stage.set("m", metrics="a.b", interval_ms="400")
     assert stage.get(ONE).subscription_id == 434810358
@@ -124,7 +124,7 @@ def test_who_comes_too_early_is_throttled(stage):
     stage.set("m", metrics="a.", interval_ms="1000")
     stage.get()
     assert code(stage.get) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
-    stage.push()  # the first after an answer may come at any time
+    stage.push()  # the first push after a subscription response may arrive at any time
     assert code(stage.push) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
     stage.later(999)
     assert code(stage.push) == code(stage.get) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -141,7 +141,7 @@ def test_after_a_change_a_client_asks_again_at_once(stage):
     assert code(stage.push, subscription_id=old) == ErrorCode.UNKNOWN_SUBSCRIPTION_ID
     new = stage.get()
     assert new.subscription_id != old and new.metrics == ("b.",)
-    assert code(stage.push) == ErrorCode.THROTTLING_QUOTA_EXCEEDED  # as in Kafka: the refused push counts
+    assert code(stage.push) == ErrorCode.THROTTLING_QUOTA_EXCEEDED  # as in Kafka, the refused push counts
     stage.later(1000)
     stage.push()
 
@@ -171,7 +171,7 @@ def test_the_last_push_may_come_early_and_is_the_last(stage):
 
 
 def test_a_push_to_a_broker_that_was_not_asked_is_known_by_its_subscription(stage):
-    """Brokers compute the same ids, so a client may go from one to another."""
+    """Push to another broker: brokers compute the same ids, so a client may switch between them."""
     stage.set("m", metrics="a.")
     assert code(stage.push, subscription_id=1) == ErrorCode.UNKNOWN_SUBSCRIPTION_ID
     other = Stage()
@@ -214,7 +214,7 @@ def test_the_least_recently_used_makes_room(stage, monkeypatch):
     for instance_id in ids[:3]:
         stage.get(instance_id)
         show(stage, instance_id)
-    assert code(stage.push, ids[0], 0) == ErrorCode.UNKNOWN_SUBSCRIPTION_ID  # used, all the same
+    assert code(stage.push, ids[0], 0) == ErrorCode.UNKNOWN_SUBSCRIPTION_ID  # a refused push counts as use
     stage.get(ids[3])
     assert [stage.telemetry.knows(one) for one in ids] == [True, False, True, True] and len(stage.series) == 2
 

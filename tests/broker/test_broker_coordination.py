@@ -1,4 +1,4 @@
-"""A machine on the local leader of a partition: answers after the commit, loading, and what happens when leadership goes."""
+"""A state machine on the local leader of a partition: replies after the commit, loading, and loss of leadership."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OTHER = 2
 
 
 class Register:
-    """Keys and values; `wait` is answered by whoever sets the key; `later` sets it by a timer."""
+    """A key-value state machine: `set` replies to a parked `wait` for the key, `later` sets it by a timer."""
 
     def __init__(self):
         self.undo = UndoLog()
@@ -175,7 +175,7 @@ def test_a_refused_write_changes_nothing():
 
     async def story():
         await stage.ask("set", "a", "1")
-        stage.partition.configure(2)  # more replicas than there are
+        stage.partition.configure(2)  # min.insync.replicas above the replica count
         assert await stage.refusal("set", "a", "2") is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert stage.values == {"a": "1"}
         stage.partition.configure(1)
@@ -224,7 +224,7 @@ def test_an_answer_waits_for_the_commit():
     stage = Stage()
 
     async def story():
-        stage.partition.advance = lambda: None  # a follower has yet to fetch it
+        stage.partition.advance = lambda: None  # simulates a follower that has not fetched yet
         waiting = stage.coordination.decide("group", ("set", "a", "1"))
         await _turns()
         assert not waiting.done() and stage.coordination.machine_of("group").values.committed("a") is None
@@ -241,7 +241,7 @@ def test_what_an_earlier_term_wrote_is_loaded_once_it_is_committed():
     stage = Stage()
 
     async def story():
-        stage.partition.advance = lambda: None  # on no disk yet
+        stage.partition.advance = lambda: None  # simulates records that are not on disk yet
         waiting = stage.coordination.decide("group", ("set", "a", "1"))
         stage.lead(OTHER, 1)
         with pytest.raises(KafkaError):
@@ -282,7 +282,7 @@ def test_a_file_that_is_replaced_while_it_is_loaded_is_read_again():
 
 
 def test_a_disk_that_fails_once_costs_a_shard_five_seconds():
-    """Seed 443 of the simulator's transactions: groups were out of reach until the node was started again."""
+    """Guard against seed 443 of the transaction simulator: groups were unavailable until the node restarted."""
     stage = Stage()
 
     async def story():
@@ -319,7 +319,7 @@ def test_a_glance_sees_what_is_committed_and_may_arm_a_timer():
         await stage.ask("set", "a", "1")
         assert glance("a") == "1"
         assert await stage.coordination.decide("group", ("wait", "a")) == "by a glance"
-        stage.partition.advance = lambda: None  # a follower has yet to fetch it
+        stage.partition.advance = lambda: None  # simulates a follower that has not fetched yet
         waiting = stage.coordination.decide("group", ("set", "a", "2"))
         assert glance("a") is None
         stage.partition.go_offline("its disk has failed")
@@ -335,7 +335,7 @@ def test_shards_are_loaded_in_turns():
 
     async def story():
         await stage.ask("set", "a", "1")
-        async with stage.coordination._turns:  # another has its turn
+        async with stage.coordination._turns:  # another shard is loading
             stage.lead(NODE, 1)
             await _turns()
             assert await stage.refusal("set", "b", "2") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

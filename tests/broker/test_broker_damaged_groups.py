@@ -1,4 +1,4 @@
-"""A record of __consumer_offsets that cannot be read: its partition is told of and closed, all other groups are served."""
+"""An unreadable record in __consumer_offsets: its partition is logged and closed, all other groups are served."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ COMMITTED_KEY, GROUP_KEY = b"\x00\x01", b"\x00\x02"
 
 
 def append(directory, key, value):
-    """What no coordinator ever writes; the offset it has."""
+    """Append a record that no coordinator ever writes and return its offset."""
     name = TopicPartition("__consumer_offsets", OUT_OF_REACH)
     log, _ = Log.open(DiskFiles(), str(directory / str(name)), name, LogConfig(), clean=True, now_ms=0)
     batch = build_batch([Record(0, 0, key, value)])
@@ -39,7 +39,7 @@ def append(directory, key, value):
 
 
 async def loaded(cluster):
-    """All groups, once there is nothing left to be loaded."""
+    """Return all groups once loading has finished."""
     for _ in range(TURNS_MAX):
         try:
             return [one.group for one in await list_groups(cluster, [], [])]
@@ -57,8 +57,8 @@ async def refusal(work):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        (COMMITTED_KEY + b"\x00\x07group-0", b"\x00\x04"),  # ends in the middle
-        (GROUP_KEY + b"\x00\x07group-0", b"\x7f\xff\x00"),  # a version of the value that nobody knows
+        (COMMITTED_KEY + b"\x00\x07group-0", b"\x00\x04"),  # truncated
+        (GROUP_KEY + b"\x00\x07group-0", b"\x7f\xff\x00"),  # an unknown version of the value
         (None, b"without a key"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a broker tells the controller of its directories: where replicas lie, which ones failed, and when it gives up telling."""
+"""What a broker reports to the controller about its directories: replica locations, failures, and when it gives up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEARTBEAT_S = 2.0
 
 
 class Channel:
-    """A controller that answers as it is told to."""
+    """A controller whose responses the test provides."""
 
     def __init__(self, answer: Callable[[Any], Any]) -> None:
         self.requests: list[Any] = []
@@ -56,7 +56,7 @@ def test_replicas_are_told_in_large_requests_until_the_controller_listens() -> N
         await _sleep(loop, 10 * RETRY_S)
         assert [len(told(request)) for request in channel.requests] == [REPLICAS_PER_REQUEST_MAX] * 3 + [5]
         assert {request.broker_epoch for request in channel.requests} == {7}
-        replicas.unassigned = {TopicPartition("t", 3): (TOPIC_ID, Uuid(b"e" * 16))}  # it has moved since
+        replicas.unassigned = {TopicPartition("t", 3): (TOPIC_ID, Uuid(b"e" * 16))}  # the replica has moved since
         replicas.on_unassigned()
         await _sleep(loop, RETRY_S)
         assert told(channel.requests[-1]) == [3] and len(channel.requests) == 5
@@ -109,7 +109,7 @@ def test_a_broker_that_cannot_tell_of_a_failed_directory_gives_up() -> None:
         subject = registration(channel, offline, given_up)
         task = loop.create_task(subject.run())
         await _sleep(loop, 100.0)
-        assert given_up == []  # without a failure nobody minds
+        assert given_up == []  # heartbeats may fail as long as no directory does
         offline.append(DIRECTORY)
         subject.hurry()
         await _sleep(loop, 25.0)
@@ -123,7 +123,7 @@ def test_a_broker_that_cannot_tell_of_a_failed_directory_gives_up() -> None:
 
 
 async def _sleep(loop: SimulatedLoop, seconds: float) -> None:
-    """In virtual time."""
+    """Sleep in virtual time."""
     future = loop.create_future()
     loop.call_later(seconds, future.set_result, None)
     await future

@@ -1,4 +1,4 @@
-"""Dynamic options of a broker: whose value wins, what may be changed and what Kafka says of the rest, who is told."""
+"""Dynamic broker options: precedence, which ones may change, Kafka's errors for the others, and subscribers."""
 
 import pytest
 

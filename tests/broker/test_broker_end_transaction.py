@@ -1,4 +1,4 @@
-"""Offsets of transactions on the log: what is written, what is read of it again, and what a marker that comes too late is told."""
+"""Transactional offsets in the log: what is written, what is loaded again, and the errors for late markers."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ class Stage:
 
     async def end(self, producer, marker, epoch=0, version=0):
         await self.coordination.end_transaction(0, producer, epoch, marker, version)
-        await asyncio.sleep(0)  # readers of what is committed see it from the next turn on
+        await asyncio.sleep(0)  # readers of committed state see it from the next loop iteration on
 
     def append(self, batch):
-        """As it comes from a log that somebody else has written."""
+        """Append a batch as if another node had written it."""
         self.partition.append(memoryview(batch), read_header(batch), NOW_MS, NOW_MS, check_producer=False)
 
     async def lead_again(self):
@@ -119,7 +119,7 @@ def code_of(code):
 
 
 def stored(index, offset):
-    """Key and value, as a record of the log."""
+    """Return the key and value of an offset commit as a log record."""
     record = GroupRecord(OffsetCommitKey(GROUP, "t", index), OffsetCommitValue(offset, commit_timestamp=NOW_MS), 4)
     return Record(0, NOW_MS, *encode_group_record(record))
 
@@ -170,7 +170,7 @@ def test_what_waits_for_its_end_is_found_again_and_ends():
 
 
 def test_what_kafka_wrote_is_loaded():
-    """Its batches of transactions, its markers, control records of other kinds, a marker whose record was cleaned away."""
+    """Load transactional batches, markers, other control records and a marker whose record was compacted away."""
     stage = Stage()
     many = RECORDS_AT_ONCE * 2 + 1
     stage.append(
@@ -180,7 +180,7 @@ def test_what_kafka_wrote_is_loaded():
     stage.append(build_batch([stored(1, 3)], producer_id=Q, producer_epoch=0, transactional=True))
     stage.append(build_control_batch([ControlRecord(ControlType.LEADER_CHANGE, b"")], timestamp=NOW_MS))
     stage.append(build_marker(COMMIT, producer_id=P, producer_epoch=2, timestamp=NOW_MS))
-    stage.append(build_batch([stored(2, 4)], producer_id=9, producer_epoch=0, base_sequence=0))  # of no transaction
+    stage.append(build_batch([stored(2, 4)], producer_id=9, producer_epoch=0, base_sequence=0))  # not transactional
     stage.append(build_marker(ABORT, producer_id=99, producer_epoch=2, timestamp=NOW_MS))
     cleaned = {"producer_id": Q, "producer_epoch": 0, "transactional": True, "control": True, "last_offset_delta": 0}
     stage.append(BatchBuilder(NOW_MS).build(**cleaned))
@@ -216,7 +216,7 @@ def test_a_marker_that_is_refused_changes_nothing():
         await stage.commit_pending(P, {0: 5}, epoch=3)
         with code_of(ErrorCode.INVALID_PRODUCER_EPOCH):
             await stage.end(P, COMMIT, epoch=2)
-        with code_of(ErrorCode.INVALID_PRODUCER_EPOCH):  # every marker of version 2 has an epoch of its own
+        with code_of(ErrorCode.INVALID_PRODUCER_EPOCH):  # version 2 requires a higher epoch for every marker
             await stage.end(P, COMMIT, epoch=3, version=2)
         stage.partition.configure(2)
         with code_of(ErrorCode.NOT_ENOUGH_REPLICAS):
@@ -240,9 +240,9 @@ def test_a_marker_goes_to_whoever_leads_and_has_loaded():
         stage.partition.lead(NODE, 1, (NODE,))
         stage.coordination.elected(stage.partition)
         with code_of(ErrorCode.NOT_LEADER_OR_FOLLOWER):
-            await stage.end(P, COMMIT)  # it is being loaded
+            await stage.end(P, COMMIT)  # the shard is still loading
         await stage.coordination.settle()
-        stage.partition.advance = lambda: None  # a follower has yet to fetch it
+        stage.partition.advance = lambda: None  # simulates a follower that has not fetched yet
         ending = stage.coordination.end_transaction(0, P, 0, COMMIT, 0)
         assert not ending.done()
         stage.partition.lead(OTHER, 2, (NODE,))
@@ -267,7 +267,7 @@ def test_offsets_that_come_after_their_transaction_open_no_other():
             stage.coordination.guard(GROUP, P, 0, adds=True)
         assert stage.pending == []
         await stage.commit_pending(P, {0: 5}, epoch=1)
-        assert not stage.coordination.guard(GROUP, P, 1, adds=True).waits  # it is open
+        assert not stage.coordination.guard(GROUP, P, 1, adds=True).waits  # the transaction is already open
         waiting = stage.coordination.guard(GROUP, Q, 0, adds=True)
         await stage.lead_again()
         with code_of(ErrorCode.NOT_COORDINATOR):

@@ -41,7 +41,7 @@ def sessions():
 def test_an_incremental_answer_holds_only_news(sessions):
     plan = sessions.plan(request(partitions=[(0, 5), (1, 5)]), 12, 0.0)
     assert plan.session_id > 0 and not plan.incremental
-    assert all(plan.keep(key, data(10)) for key in plan.partitions)  # a full answer names every partition
+    assert all(plan.keep(key, data(10)) for key in plan.partitions)  # a full response contains every partition
     plan = sessions.plan(request(plan.session_id, 1), 12, 0.0)
     assert plan.incremental and list(plan.partitions) == [("t", 0), ("t", 1)]
     assert not plan.keep(("t", 0), data(10))

@@ -1,4 +1,4 @@
-"""Lag of groups in /metrics: in records and seconds, of partitions that are here, for any name a group may have."""
+"""Group lag in /metrics: in records and seconds, for partitions on this broker and for any group name."""
 
 import asyncio
 import time

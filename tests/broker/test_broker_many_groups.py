@@ -1,4 +1,4 @@
-"""Ten thousand groups on one coordinator: committed, listed, described, found again after a restart; loaded with others taking turns."""
+"""Ten thousand groups on one coordinator: commit, list, describe, reload after a restart, and fair scheduling of loads."""
 
 import asyncio
 from itertools import pairwise
@@ -28,7 +28,7 @@ from headrace.testing.cluster import LOOPBACK, EmbeddedNode
 from headrace.testing.simulator.loop import SimulatedLoop
 
 GROUPS = [f"group-{number}" for number in range(10_000)]
-AT_ONCE = 500  # requests under way, or groups in one request
+AT_ONCE = 500  # requests in flight, or groups per request
 TURNS_MAX = 5000
 COMMIT, FETCH, DESCRIBE, LIST, CREATE, FIND = 8, 9, 15, 16, 19, 10
 
@@ -46,7 +46,7 @@ def pieces(items):
 
 
 async def listed(connection):
-    """All groups, once there is nothing left to be loaded."""
+    """Return all groups once loading has finished."""
     for _ in range(TURNS_MAX):
         answer = await connection.request(of(LIST))
         if answer.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -107,7 +107,7 @@ class Clock:
 
 @pytest.mark.parametrize("per_batch", [10, len(GROUPS)])
 def test_others_have_their_turns_while_groups_are_loaded(per_batch):
-    """However they were written. A look at the clock costs so much that a slice is over by the next."""
+    """Load batches of any size, with a clock so slow that a slice is over at the next reading."""
     loop = SimulatedLoop(Random(1), steps_max=1_000_000)
     loop.look_s = 1.1 * LOAD_SLICE_S
     partition = make_partition(make_files())
@@ -135,7 +135,7 @@ def test_others_have_their_turns_while_groups_are_loaded(per_batch):
             await asyncio.sleep(0)
 
     async def main():
-        for epoch in (0, 1):  # and again, after it was unloaded
+        for epoch in (0, 1):  # the second time after an unload
             partition.lead(NODE, epoch, (NODE,))
             coordination.elected(partition)
             seen = []

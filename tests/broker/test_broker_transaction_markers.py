@@ -1,4 +1,4 @@
-"""Markers reach every leader however often it refuses, deleted partitions do not matter, and an overtaken coordinator falls silent."""
+"""Markers reach every leader despite refusals, skip deleted partitions, and stop when the coordinator is fenced."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def markers(*partitions, commit=True):
 
 
 class Leaders:
-    """Brokers 1 and 2. `refusals`: by partition, what it answers before it takes a marker."""
+    """Brokers 1 and 2; `refusals` maps a partition to the errors it returns before it accepts a marker."""
 
     def __init__(self, refusals=None, unreachable=()):
         self.refusals = {place: list(codes) for place, codes in (refusals or {}).items()}
@@ -68,7 +68,7 @@ class Leaders:
 
 
 class Decisions:
-    """Of the coordinator, whose epoch a test may change; the first `failures` cannot be written."""
+    """The coordinator's decisions, with an epoch that tests may change; the first `failures` of them fail."""
 
     def __init__(self, failures=0):
         self.epoch = EPOCH
@@ -113,7 +113,7 @@ def test_every_leader_is_told_and_then_the_coordinator(commit):
     async def story(sender):
         sender.send(sent)
         await asyncio.sleep(1)
-        assert leaders.written == [] and decisions.told == []  # nobody knows yet which topics there are
+        assert leaders.written == [] and decisions.told == []  # the sender does not know yet which topics exist
         sender.start()
         await asyncio.sleep(1)
 
@@ -180,7 +180,7 @@ def test_a_coordinator_that_lost_its_place_stops_asking():
 
 
 def test_a_coordinator_that_was_loaded_again_leaves_the_rest_to_its_new_self():
-    """Whose epoch may be the same. The new one may have ended the transaction, and the producer begun another."""
+    """Reload at the same epoch: the new instance may have ended the transaction and the producer begun another."""
     leaders, decisions = Leaders({A0: [ErrorCode.NOT_LEADER_OR_FOLLOWER]}), Decisions()
 
     async def story(sender):
@@ -207,13 +207,13 @@ def test_whoever_waits_for_the_end_hears_of_it_or_loses_patience(patience_s, lef
         assert len(decisions.told) == 1 - left and loop.time() < 1
         await asyncio.sleep(1)
         began = loop.time()
-        await sender.ended("t", 3.0)  # nothing is on its way from here: perhaps from elsewhere
+        await sender.ended("t", 3.0)  # no marker is in flight here, though another broker may be sending some
         assert loop.time() - began >= 3.0
 
     run(story, IMAGE, leaders, decisions)
 
 
-# --- and the other way: a leader asks the coordinator
+# --- the other direction: a leader verifies with the coordinator
 
 
 class Coordinator:

@@ -1,4 +1,4 @@
-"""Options: each resource as a whole or not at all, in Kafka's words; with ELR min.insync.replicas is the cluster's own."""
+"""Config changes: atomic per resource, with Kafka's error texts; with ELR, min.insync.replicas belongs to the cluster."""
 
 import pytest
 from controller_stage import Stage

@@ -1,4 +1,4 @@
-"""The controller's decisions, as requests and the records and answers that follow, on a journal that commits when told."""
+"""The controller's decisions: requests, and the records and replies that follow, on a journal that commits at once."""
 
 import random
 
@@ -118,7 +118,7 @@ def test_a_bad_topic_is_refused_alone(topic, code):
     before = len(stage.journal.records)
     refused, good = stage.create(topic, Topic(name="good", num_partitions=1, replication_factor=1))
     assert refused.error_code == code and good.error_code == 0
-    assert len(stage.journal.records) == before + 2  # one topic with one partition
+    assert len(stage.journal.records) == before + 2  # a topic and its one partition
 
 
 def test_a_name_twice_in_one_request_and_validation_only():

@@ -1,4 +1,4 @@
-"""Directories of brokers: where replicas lie, and what an election makes of a directory that is not there."""
+"""Brokers' log directories: where replicas are, and how elections treat a directory that is offline."""
 
 import pytest
 from controller_stage import FEATURES, Stage
@@ -15,7 +15,7 @@ Topic = CreateTopicsRequest.CreatableTopic
 
 
 class TwoDirs(Stage):
-    """A broker with two directories has to say where it put a replica."""
+    """Brokers with two directories, which must report where they put each replica."""
 
     log_dirs = (A, B)
 
@@ -72,8 +72,8 @@ def test_a_broker_says_where_its_replicas_lie():
     assert [stage.partition("t", index).directories for index in range(3)] == [(A,), (B,), (A,)]
     before = len(stage.journal.records)
     assert stage.assign(A, "t", 0) == [0]
-    assert len(stage.journal.records) == before  # known already
-    assert stage.partition("t").leader_epoch == 0  # nobody has to hear of a new leader
+    assert len(stage.journal.records) == before  # the assignment was already known
+    assert stage.partition("t").leader_epoch == 0  # the leader did not change
 
 
 def test_what_nobody_knows_is_refused_one_by_one():
@@ -96,9 +96,9 @@ def test_a_failed_directory_costs_the_broker_what_it_led_there_and_no_more():
     assert [stage.partition("t", index).leader for index in range(3)] == [1, -1, 1]
     assert stage.context.state.brokers[1].log_dirs == (A,)
     before = len(stage.journal.records)
-    stage.beat(1, offline_log_dirs=[B])  # it goes on saying so
+    stage.beat(1, offline_log_dirs=[B])  # reported again with every heartbeat
     assert len(stage.journal.records) == before
-    assert stage.assign(B, "t", 2) == [0]  # it hears late of a replica there
+    assert stage.assign(B, "t", 2) == [0]  # the assignment to the failed directory arrives late
     assert stage.partition("t", 2).leader == -1
 
 

@@ -1,4 +1,4 @@
-"""More partitions, elections on demand, reassignments, features, and brokers that are struck off."""
+"""Partition creation, elections on demand, reassignments, features, and unregistering brokers."""
 
 import pytest
 from controller_stage import ELR, Stage

@@ -1,4 +1,4 @@
-"""ACLs and SCRAM credentials as decisions: records, answers, and what the controller's own authorizer is told, and when."""
+"""ACLs and SCRAM credentials as decisions: records, replies, and when the controller's authorizer sees them."""
 
 import random
 
@@ -35,7 +35,7 @@ SALT = b"0123456789abcdef"
 
 
 class Journal:
-    """Commits when told, or at once."""
+    """A journal that commits at once, or when `commit` is called."""
 
     def __init__(self, *, at_once=True):
         self.records, self.told, self.at_once, self.committed = [], [], at_once, -1

@@ -1,4 +1,4 @@
-"""Images and what changed between them, from records alone; images never change once published."""
+"""Images and the changes between them, built from records alone; a published image never changes."""
 
 from headrace.base.ids import Uuid
 from headrace.metadata.image import TOPIC_CONFIG

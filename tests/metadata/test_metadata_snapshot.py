@@ -1,4 +1,4 @@
-"""A state and the records that make it again; metadata transactions; records that nobody here reads."""
+"""Metadata state and the records that recreate it, metadata transactions, and records that this node does not use."""
 
 import pytest
 from hypothesis import given, settings
@@ -116,7 +116,7 @@ def test_older_levels_write_older_records():
 
 @st.composite
 def histories(draw):
-    """Topics that come, change and go, options, ACLs: in an order in which a controller could have written them."""
+    """Draw topic creations, changes and deletions, options and ACLs in an order that a controller could have written."""
     records, alive = [FeatureLevelRecord(name="metadata.version", feature_level=30)], {}
     for _ in range(draw(st.integers(0, 25))):
         number = draw(st.integers(1, 4))

@@ -1,4 +1,4 @@
-"""Subscriptions of client metrics: whom a `match` includes, and in which words one is refused."""
+"""Subscriptions to client metrics: which clients a `match` includes, and the error texts for invalid ones."""
 
 import pytest
 

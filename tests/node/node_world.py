@@ -1,4 +1,4 @@
-"""A whole node on simulated disks, in virtual time, with a client at hand."""
+"""A whole node on simulated disks, in virtual time, with a client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.testing.simulator.network import Network
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 STEP_S = 0.05
 PRODUCER: dict[str, object] = {
-    "linger.ms": 0,  # what is sent at once is a batch
+    "linger.ms": 0,  # each send becomes one batch
     "retries": 4,
     "retry.backoff.max.ms": 100,
     "request.timeout.ms": 500,
@@ -78,7 +78,7 @@ class World:
         return await self.send_records(partition, [(b"k", b"v" * size)] * count)
 
     async def send_records(self, partition: TopicPartition, records: list[tuple[bytes, bytes]]) -> int:
-        """A batch of them; the offset of the first."""
+        """Send one batch and return the offset of its first record."""
         topic, index = partition
         await self.producer.partitions_for(topic)
         sent = [await self.producer.send(topic, value, key, partition=index) for key, value in records]
@@ -86,7 +86,7 @@ class World:
         return offsets[0]
 
     async def refusal(self, partition: TopicPartition = T0) -> ErrorCode:
-        """The answer to one batch, sent once."""
+        """Send one batch without retries and return the error code."""
         connection = await self.cluster.leader(partition)
         return ErrorCode(
             (await connection.request(self.request(partition))).responses[0].partition_responses[0].error_code
@@ -100,7 +100,7 @@ class World:
         return ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic])
 
     async def read(self, partition: TopicPartition = T0, offset: int = 0) -> int:
-        """How many records there are from an offset on."""
+        """Return the number of records from an offset on."""
         return len((await self.fetch(partition, offset)).records)
 
     async def fetch(self, partition: TopicPartition, offset: int) -> ReadOnce:
@@ -110,7 +110,7 @@ class World:
         return await list_offset(self.cluster, partition, timestamp)
 
     async def offline_replicas(self) -> dict[int, list[int]]:
-        """By partition, as clients are told."""
+        """Return the offline replicas by partition, as Metadata reports them."""
         topic = MetadataRequest.MetadataRequestTopic(name="t")
         answer: MetadataResponse = await self.cluster.request(MetadataRequest(topics=[topic]))
         return {one.partition_index: one.offline_replicas for one in answer.topics[0].partitions}

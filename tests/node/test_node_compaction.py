@@ -1,5 +1,4 @@
-"""Compaction on a whole node with simulated disks, in virtual time: under moves and deletions, beside retention, and what it does in
-which order to names."""
+"""Compaction on a node with simulated disks, in virtual time: moves, deletions, retention and the order of renames."""
 
 from __future__ import annotations
 
@@ -25,20 +24,20 @@ TOPIC = {
     "internal_segment_bytes": str(SEGMENT_BYTES),
     "file_delete_delay_ms": "2000",
 }
-SLOW = {**OPTIONS, "log.cleaner.io.max.bytes.per.second": "2000.0"}  # a run takes many seconds
+SLOW = {**OPTIONS, "log.cleaner.io.max.bytes.per.second": "2000.0"}  # makes a run take many seconds
 MARKS = (".cleaned", ".swap", ".deleted")
 DIRECTORY = f"{DATA}/t-0"
 
 
 async def write(world: World, count: int, first: int = 0, keys: int = KEYS, prefix: bytes = b"key") -> None:
-    """Each a batch of its own, its number the value."""
+    """Write each record as a separate batch, with its number as the value."""
     for number in range(first, first + count):
         record = b"%b-%d" % (prefix, number % keys), b"%d" % number * 20
         assert await world.send_records(T0, [record]) == number
 
 
 async def read(world: World) -> dict[int, tuple[bytes | None, bytes | None]]:
-    """All that is left, by offset."""
+    """Return all remaining records by offset."""
     found = {}
     offset, end = await world.offset(T0, EARLIEST), await world.offset(T0, LATEST)
     while offset < end:
@@ -57,7 +56,7 @@ def expected(count: int) -> dict[bytes | None, bytes | None]:
 
 
 async def until_under_way(world: World) -> None:
-    """A run that has written something already."""
+    """Wait until a run has written something."""
     log = world.node.broker.replicas.get(*T0).log
     await world.until(lambda: log.is_being_cleaned and any(n.endswith(".cleaned") for n in world.names(log.directory)))
 
@@ -71,7 +70,7 @@ async def until_clean(world: World) -> None:
 
 
 def marked(world: World) -> list[str]:
-    """What a run or a move may leave behind, anywhere."""
+    """Return all files and directories that a run or a move may leave behind."""
     found = [path for path, _ in world.files.walk() if path.endswith(MARKS)]
     return found + [
         name for place in (DATA, SECOND_DATA) for name in world.names(place) if name.endswith(("-future", "-delete"))
@@ -104,7 +103,7 @@ def test_a_run_is_given_up_when_its_partition_moves_to_another_directory(
             await world.until(lambda: "the compaction of t-0 was given up" in caplog.text)
         assert newest_of_each_key(await read(world)) == expected(100)
         await world.until(lambda: not world.files.exists(f"{DATA if there == SECOND_DATA else SECOND_DATA}/t-0"))
-        await until_clean(world)  # it is begun anew where the partition lies now
+        await until_clean(world)  # the run starts over in the new directory
         found = await read(world)
         assert newest_of_each_key(found) == expected(100) and len(found) < 100
         await world.until(lambda: not marked(world))
@@ -130,7 +129,7 @@ def test_a_run_is_given_up_when_its_topic_is_deleted(seed: int, caplog: pytest.L
             answer: DeleteTopicsResponse = await world.cluster.request(DeleteTopicsRequest(topics=[state]))
             assert answer.responses[0].error_code == ErrorCode.NONE
             await world.until(lambda: "the compaction of t-0 was given up" in caplog.text)
-        await world.create(1, **TOPIC)  # another topic of that name is nobody's heir
+        await world.create(1, **TOPIC)  # the new topic of that name inherits nothing
         await world.cluster.refresh(["t"])
         await write(world, 60)
         await until_clean(world)
@@ -154,7 +153,7 @@ def test_compact_and_delete_lets_old_segments_go_and_compacts_the_rest() -> None
         await write(world, 50, first=50)
         await until_clean(world)
         assert b"old-7" in newest_of_each_key(await read(world))  # nothing is too old yet
-        # Now the first half is: also the segment that compaction has left without a record to tell its age.
+        # Now the first half is, including the segment that compaction left without any record to date it.
         await asyncio.sleep(40)
         start, left = await world.offset(T0, EARLIEST), await read(world)
         assert 30 < start < 70 and min(left) >= start and newest_of_each_key(left) == expected(100)
@@ -171,7 +170,7 @@ def test_compact_and_delete_lets_old_segments_go_and_compacts_the_rest() -> None
 
 
 def test_names_are_on_disk_before_others_change() -> None:
-    """The node takes the steps of `storage.swap` in their order, for every segment that it exchanges."""
+    """Check that the node follows the order of steps in `storage.swap` for every segment it replaces."""
     world = World(OPTIONS)
     seen: list[str] = []
 

@@ -1,4 +1,4 @@
-"""ACLs that are committed one right after the other, on a node with a real metadata log."""
+"""ACLs that are committed in quick succession, on a node with a real metadata log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _creation(topic: str) -> CreateAclsRequest:
 
 
 def test_the_controllers_authorizer_learns_of_every_acl() -> None:
-    """The next record is in the tables, but not committed, when the commit of the one before is reported."""
+    """Report each commit while the next record is already applied but not yet committed."""
 
     async def create_all(runtime: Any) -> None:
         created = [asyncio.get_running_loop().create_future() for _ in range(COUNT)]

@@ -1,4 +1,4 @@
-"""The file of issue 4: every name that it has is honoured, or answered by name; and a real node starts with it, also on IPv6."""
+"""The properties file of issue 4: every name is honoured or reported; a real node starts with it, also on IPv6."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Security settings: what is refused by name, what is only warned about, what one listener has for itself; and doors of a real node."""
+"""Security settings: errors, warnings and per-listener overrides by name; and the listeners of a real node."""
 
 import asyncio
 import logging
@@ -98,7 +98,7 @@ def test_values_that_mean_nothing(given, named):
 @pytest.mark.parametrize("secured", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
 @pytest.mark.parametrize("also", ["", "PLAINTEXT://:9092,"])
 def test_a_controllers_listener_beside_a_secured_one_needs_a_protocol_of_its_own(secured, also):
-    """As in Kafka, it is PLAINTEXT by default only where no listener is secured."""
+    """Check Kafka's rule: the default is PLAINTEXT only if no listener is secured."""
     given = {"listeners": f"{also}{secured}://:9094,CONTROLLER://:9093", "controller.listener.names": "CONTROLLER"}
     with pytest.raises(ConfigError, match=r"CONTROLLER .*listener\.security\.protocol\.map"):
         settings(given)

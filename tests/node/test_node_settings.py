@@ -1,4 +1,4 @@
-"""server.properties in Kafka's names: a file written for Kafka's combined node starts ours; what cannot be, or does nothing, is named."""
+"""server.properties with Kafka's names: a file for Kafka's combined node works; invalid and unused options are named."""
 
 import logging
 
@@ -172,7 +172,7 @@ def test_compaction_by_default_is_no_surprise(caplog):
 
 
 def test_every_option_that_nothing_depends_on_says_so_when_it_is_changed(caplog):
-    """Walks the whole table: whatever has no effect is one warning if it is set to anything but what holds anyway."""
+    """Walk the whole table: an option without effect logs one warning if it is set to anything but what holds anyway."""
     others = {
         Kind.BOOLEAN: lambda o: str(not o.default).lower(),
         Kind.LIST: lambda o: ",".join(o.one_of[:1] or ["other"]),
@@ -191,7 +191,7 @@ def test_every_option_that_nothing_depends_on_says_so_when_it_is_changed(caplog)
             continue
         try:
             said = warnings_of(caplog, f"{option.name}={text}")
-        except ConfigError as error:  # it contradicts another option, by name
+        except ConfigError as error:  # it contradicts another option, and the error names it
             assert option.name in str(error)
             continue
         assert [line for line in said if line.startswith(f"{option.name} has no effect")] != [], option.name
@@ -233,7 +233,7 @@ def test_flags_are_stronger_than_the_environment_and_that_than_the_file(tmp_path
         ("HEADRACE_LISTENER_NAME_SASL__SSL_SCRAM___SHA___512_SASL_JAAS_CONFIG",
          "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config"),
         ("HEADRACE_KAFKA_LIBS", None),
-        ("HEADRACE_RUNTIME", None),  # of `headrace pipelines`
+        ("HEADRACE_RUNTIME", None),  # used by `headrace pipelines`
         ("PATH", None),
         ("HEADRACE_", None),
     ],

@@ -1,4 +1,4 @@
-"""A whole node on simulated disks, in virtual time: directories that fail or fill up, retention, flushes, expiry, on a running node."""
+"""A whole node on simulated disks, in virtual time: failed and full directories, retention, flushes and expiry."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_disk_that_fails_in_mid_write_takes_its_partitions_and_comes_back_afte
             await world.send(partition, 5)
         lost, kept = (T0, T1) if world.place(T0) == SECOND_DATA else (T1, T0)
         assert {world.place(lost), world.place(kept)} == {DATA, SECOND_DATA}
-        # Where they lie is in the metadata log by now.
+        # The metadata log records the directory of each replica.
         ids = {d.path: d.meta.directory_id for d in world.node.broker.replicas.directories.all() if d.meta}
         await world.until(lambda: not world.node.broker.replicas.unassigned)
         image = world.node.broker.image
@@ -41,7 +41,7 @@ def test_a_disk_that_fails_in_mid_write_takes_its_partitions_and_comes_back_afte
         assert await world.send(kept) == 5
         assert await world.read(kept) == 6
         assert world.node.broker.replicas.offline() == [lost]
-        # The controller was told: nobody leads it, and the directory is no longer one of the broker's.
+        # The controller knows: the partition has no leader, and the broker has lost the directory.
         await world.until(lambda: not world.node.broker.image.topics["t"].partitions[lost.partition].has_leader)
         assert world.node.broker.image.brokers[1].log_dirs == (ids[DATA],)
         assert world.node.broker.image.topics["t"].partitions[kept.partition].has_leader
@@ -103,7 +103,7 @@ def test_without_its_only_directory_the_node_stops() -> None:
         world.machine.excuse(True)
         boots = world.machine.boots
         world.refuse(f"{DATA}/t-0", errno.EIO, "append")
-        with suppress(Disconnected):  # the answer and the end are on their way at the same time
+        with suppress(Disconnected):  # the response races with the shutdown
             assert await world.refusal() is ErrorCode.KAFKA_STORAGE_ERROR
         await world.machine.until(lambda: world.machine.boots > boots)
         world.files.fault = None
@@ -133,10 +133,10 @@ def test_a_disk_that_fills_up_refuses_producers_serves_consumers_and_is_used_aga
         health = world.node.health()
         assert health["offline_partitions"] == [] and not health["ok"] and health["full_log_dirs"] == [DATA]
         assert health["problems"] == [f"the disk is full: producers are refused until there is space in {DATA}"]
-        await asyncio.sleep(90)  # checkpoints and syncs meet the full disk, too
+        await asyncio.sleep(90)  # checkpoints and syncs hit the full disk, too
         assert not world.node.health()["ok"]
         world.files.capacity = None
-        assert world.node.health()["ok"]  # before anybody tries: an orchestrator may have turned producers away
+        assert world.node.health()["ok"]  # before any write: an orchestrator may have stopped routing producers here
         assert await world.send(count=3) == sent
         await world.machine.stop()
         await world.machine.until_up()

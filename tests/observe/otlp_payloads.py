@@ -1,9 +1,9 @@
-"""OTLP metrics in protobuf: a payload that OpenTelemetry's own Java classes wrote, and a writer of small ones."""
+"""OTLP metrics in protobuf: a payload written by OpenTelemetry's Java classes, and an encoder for small ones."""
 
 import base64
 import struct
 
-# By Kafka's shaded OpenTelemetry classes: every kind of metric and attribute, two resources, schema URLs, times, flags.
+# Written by Kafka's shaded OpenTelemetry classes: all kinds of metrics and attributes, two resources, schema URLs, times, flags.
 WRITTEN_BY_JAVA = base64.b64decode(
     "CrsEChcKEwoLY2xpZW50X3JhY2sSBAoCcjEQARKcBAoGCgFzEgExErsBCghnLmRvdWJsZRIBZBoCbXMqpwEKhwERAQAAAAAAAAAZAgAAAAAAAAAhAAAA"
     "AAAA+D86EQoFdG9waWMSCAoGb3JkZXJzOhgKCXBhcnRpdGlvbhILGPn//////////wE6DAoGbGVhZGVyEgIQAToSCgVzaGFyZRIJIQAAAAAAANA/Og8K"
@@ -27,7 +27,7 @@ def varint(value):
 
 
 def field(number, value):
-    """An integer as a varint, a float as a double, bytes and text with their length."""
+    """Encode an integer as a varint, a float as a double, and bytes or text with their length."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Series of clients: deltas add up, names and labels are fit for Prometheus whatever clients call them, and all has a limit."""
+"""Client series: deltas are summed, names and labels are made valid for Prometheus, and their number is limited."""
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families

@@ -1,4 +1,4 @@
-"""/metrics and /health over a real socket, and what is neither."""
+"""/metrics, /health and invalid requests over a real socket."""
 
 import json
 import socket

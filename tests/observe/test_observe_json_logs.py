@@ -1,4 +1,4 @@
-"""Log records as JSON: one line each, whatever the message holds."""
+"""Log records as JSON: one line each, whatever the message contains."""
 
 import json
 import logging

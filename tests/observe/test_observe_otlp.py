@@ -1,4 +1,4 @@
-"""OTLP metrics from strangers: what OpenTelemetry writes is read, and anything else is BadMetrics and costs little."""
+"""OTLP metrics from untrusted clients: what OpenTelemetry writes is read; anything else raises BadMetrics at little cost."""
 
 import math
 import struct
@@ -86,7 +86,7 @@ def test_what_has_no_value_is_no_point():
         payload(metric("m", b"")),
         payload(metric("m", number(1) + field(8, 1))),
         payload(metric("h", field(5, 1.0), kind=HISTOGRAM)),
-        payload(field(1, "m") + field(5, 3)),  # a gauge that is a number
+        payload(field(1, "m") + field(5, 3)),  # a gauge that is encoded as a number
         field(1, 3),
         field(3, "elsewhere"),
     ):
@@ -94,7 +94,7 @@ def test_what_has_no_value_is_no_point():
 
 
 def test_a_flood_of_fields_leaves_room_to_breathe():
-    """Between two steps of the reader there are never many fields."""
+    """Check that the reader never reads many fields between two steps."""
     reader = read_points(field(20, 1) * 1000 + payload(*[metric("m", number(1))] * 100))
     assert sum(1 for _ in reader) > 1000
 

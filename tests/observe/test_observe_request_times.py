@@ -1,4 +1,4 @@
-"""Request times under Kafka's names."""
+"""Request times under Kafka's metric names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of administrators that real Kafka and we must answer alike, the wrong ones above all, each with a version."""
+"""Admin requests, mostly invalid ones, that real Kafka and Headrace must respond to alike, each with its version."""
 
 from __future__ import annotations
 

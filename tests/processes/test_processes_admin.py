@@ -1,4 +1,4 @@
-"""Administrators get the same answers as from real Kafka: codes, words, values and where they come from."""
+"""Admin clients get the same responses as from real Kafka: error codes and texts, values and their sources."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from headrace.testing.peers import KafkaPeer, require_kafka
 from headrace.testing.processes import LOOPBACK
 
 pytestmark = pytest.mark.java
-SEEN_WITHIN_S = 5.0  # Kafka answers a change before its own broker shows it
+SEEN_WITHIN_S = 5.0  # Kafka responds to a change before its own broker shows it
 OWN_VALUES = frozenset({"topic_id", "throttle_time_ms"})
 
 
 def tree(value: Any) -> Any:
-    """Without what differs from one cluster to the next, and without order where there is none."""
+    """Return a comparable value: without cluster-specific fields, and sorted where order has no meaning."""
     if isinstance(value, msgspec.Struct):
         return {name: tree(getattr(value, name)) for name in value.__struct_fields__ if name not in OWN_VALUES}
     if isinstance(value, list | tuple):
         found = [tree(one) for one in value]
-        is_ordered = any(isinstance(one, dict) and "source" in one for one in found)  # synonyms: the first one counts
+        is_ordered = any(isinstance(one, dict) and "source" in one for one in found)  # synonyms: the first one wins
         return found if is_ordered else sorted(found, key=repr)
     return value
 

@@ -1,4 +1,4 @@
-"""Our assignors beside those of Kafka's Java client, on the same groups; and the bytes in which they are told of them."""
+"""Our assignors compared with those of Kafka's Java client on the same groups, including the encoded subscriptions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SOURCE = Path(__file__).parent / "Assign.java"
 class Group(NamedTuple):
     assignor: str
     layout: Layout
-    told: dict[str, Subscribed]  # as a member of the assignor tells it
+    told: dict[str, Subscribed]  # subscriptions by member, as the assignor encodes them
 
 
 def some_group(chance: random.Random, assignor: str) -> Group:
@@ -133,7 +133,7 @@ def check_sticky(
     java: dict[str, list[TopicPartition]],
     about: str,
 ) -> None:
-    """Equal where nobody had anything; else there are several right answers: as even, and no more is moved."""
+    """Check for equality if no member owned anything; otherwise for an equally even result that moves no more."""
     had = {member: set(had_before(group, member)) for member in group.told}
     if not any(had.values()):
         assert {member: sorted(some) for member, some in ours.items()} == java, about
@@ -141,7 +141,7 @@ def check_sticky(
         sizes, javas = sorted(map(len, ours.values())), sorted(map(len, java.values()))
         if group.assignor == "sticky":
             assert sizes == javas, about
-        assert sum(sizes) == sum(javas), about  # of what moves, nothing is given out yet
+        assert sum(sizes) == sum(javas), about  # partitions that move are not assigned yet
         assert kept(had, ours) == kept(had, java), about
 
 

@@ -1,4 +1,4 @@
-"""Compaction of a running node: small forms of the check named compaction, and a node whose topics change under it."""
+"""Compaction of a running node: small forms of the check `compaction`, and topics that change during a run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def scrape(node: EmbeddedNode) -> dict[str, tuple[dict[str, str], float]]:
-    """What /metrics says of compaction: of each series its labels and its value."""
+    """Return the labels and the value of each compaction series in /metrics."""
     assert node.node is not None
     with urllib.request.urlopen(f"http://127.0.0.1:{node.node.http_port}/metrics", timeout=WAIT_S) as answer:
         families = list(text_string_to_metric_families(answer.read().decode()))
@@ -61,7 +61,7 @@ def fill(node: EmbeddedNode, topic: str, count: int = 300) -> None:
 
 
 def test_a_topic_deleted_or_made_plain_while_it_is_compacted(tmp_path: Path) -> None:
-    """The limit of bytes makes the run last: it is given up, and nothing of it is left."""
+    """Delete the topic during a run, which the rate limit prolongs: the run is aborted and leaves nothing behind."""
     settings = {**compaction.SETTINGS, "log.cleaner.io.max.bytes.per.second": "20000.0"}
     with EmbeddedNode(settings, data_dir=tmp_path) as node:
         admin = AdminClient({"bootstrap.servers": node.bootstrap})
@@ -76,7 +76,7 @@ def test_a_topic_deleted_or_made_plain_while_it_is_compacted(tmp_path: Path) -> 
         assert [value for _, _, value in found[:-1]] == [b"%d" % number for number in range(13, 20)]
         until(lambda: not list(tmp_path.glob("gone-0/*.cleaned")))
         began = time.monotonic()
-    assert time.monotonic() < began + WAIT_S  # a stop does not wait for the rate
+    assert time.monotonic() < began + WAIT_S  # stopping does not wait for the rate limit
 
 
 def test_a_damaged_log_is_told_of_and_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -103,7 +103,7 @@ def test_a_damaged_log_is_told_of_and_left_alone(tmp_path: Path, caplog: pytest.
 
 def test_what_a_run_did_is_told_in_metrics(tmp_path: Path) -> None:
     with EmbeddedNode({**compaction.SETTINGS, **HTTP}, data_dir=tmp_path) as node:
-        compaction.create(node.bootstrap, "told", min_cleanable_dirty_ratio="1.0")  # never
+        compaction.create(node.bootstrap, "told", min_cleanable_dirty_ratio="1.0")  # prevents compaction
         fill(node, "told", 300)
         until(lambda: scrape(node)["manager_max_dirty_percent"][1] == 100)
         before = scrape(node)
@@ -116,7 +116,7 @@ def test_what_a_run_did_is_told_in_metrics(tmp_path: Path) -> None:
         size_after = file.stat().st_size
     values = {name: value for name, (_, value) in after.items()}
     assert values.pop("_cleaner_recopy_percent") == pytest.approx(100 * size_after / size) and size_after < size
-    slots = int(300 / 0.9) + 2  # for so many offsets
+    slots = int(300 / 0.9) + 2  # slots of a map for that many offsets
     assert values.pop("_max_buffer_utilization_percent") == pytest.approx(100 * 7 / slots)
     assert 0 < values.pop("_max_clean_time_secs") < WAIT_S
     assert 0 <= values.pop("manager_time_since_last_run_ms") < WAIT_S * 1000

@@ -1,4 +1,4 @@
-"""compression.type against real Kafka: whatever the producer chose, the same batches lie in the log in the same codec."""
+"""compression.type compared with real Kafka: for any producer codec, the log has the same batches in the same codec."""
 
 import re
 from collections import Counter
@@ -15,7 +15,7 @@ WAIT_S = 30
 
 
 def stored(server):
-    """By topic how many records lie in each codec, as Kafka's dump-log tells it."""
+    """Return the number of records in each codec by topic, as Kafka's dump-log prints it."""
     admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
     topics = [NewTopic(f"as-{target}", 1, 1, config={"compression.type": target}) for target in TARGETS]
     for future in admin.create_topics(topics).values():

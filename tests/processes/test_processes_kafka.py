@@ -1,4 +1,4 @@
-"""Samples of the checks that need real Kafka: what lies on the disk, and what is answered."""
+"""Samples of the checks that need real Kafka: files on disk and responses."""
 
 from __future__ import annotations
 

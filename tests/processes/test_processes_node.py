@@ -1,4 +1,4 @@
-"""Real node processes, and what can be done to them."""
+"""Real node processes: starting, stopping, killing and pausing them."""
 
 from __future__ import annotations
 
@@ -77,6 +77,6 @@ def test_free_ports_are_not_those_of_outgoing_connections() -> None:
 @pytest.mark.clients
 @pytest.mark.timeout(120 + 10 * ROUNDS)
 def test_kill_nine_under_load() -> None:
-    """A sample of the check kill-nine."""
+    """Run a sample of the check `kill-nine`."""
     seed = int(os.environ.get("HEADRACE_SEED", time.time_ns() % (1 << 32)))
     rounds_of_killing(ROUNDS, seed)

@@ -1,4 +1,4 @@
-"""Storage beside real Kafka: the same old segments, the same retention, the same special offsets; the same answers."""
+"""Storage compared with real Kafka: the same old segments, retention, special offsets and responses."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def wrapper(magic: int, first: int, count: int, codec: Codec) -> bytes:
 
 
 def put_old_segments(directory: Path, magic: int) -> None:
-    """Offsets 0 to 34, in the place of the empty segment of a new topic."""
+    """Write offsets 0 to 34 in place of a new topic's empty segment."""
     for path in directory.glob("0*"):
         path.unlink()
     codecs = (Codec.SNAPPY, Codec.GZIP, Codec.LZ4 if magic else Codec.GZIP)
@@ -65,7 +65,7 @@ def put_old_segments(directory: Path, magic: int) -> None:
 
 
 class Side:
-    """One of the two, asked with our own client."""
+    """One of the two servers, with our own client."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -173,14 +173,14 @@ def test_old_segments_are_answered_as_kafka_answers_them(tmp_path: Path) -> None
             for magic in (0, 1):
                 side.send(f"old-{magic}", [BASE_MS + 100] * 2)
             found = [side.offsets("old-0", SPECIAL)]
-            # Of magic 0 Kafka finds nothing by time, not even behind it: it takes the age of the file for that of its records.
+            # Kafka finds nothing by time at or after magic 0: it takes the age of the file for that of its records.
             found.append(side.offsets("old-1", [*SPECIAL, *times]))
             fetched = [side.fetch(f"old-{magic}", offset) for magic in (0, 1) for offset in (0, 3, 12, 22, 27, 34)]
             answers.append((found, fetched))
             peer.stop()
         assert answers[0] == answers[1]
         assert answers[1][0][0][0][1] == 37
-        # What Kafka's own reader makes of what we had under our hands.
+        # Kafka's own reader accepts the files after our node has used them.
         for magic in (0, 1):
             path = node.data_dir / f"old-{magic}-0" / f"{10:020d}.log"
             dump = tool("dump-log", "--deep-iteration", "--files", str(path))
@@ -201,7 +201,7 @@ def test_the_same_segments_go_by_size_time_and_log_start(tmp_path: Path) -> None
             for number in range(12):
                 for name in names:
                     side.send(name, [now_ms - (11 - number) * DAY_MS // 8] * 10, 200)
-            # Only now, and on the running node: while records come in, it would depend on the moment where segments end.
+            # Only now, on the running node: while records arrive, the timing would decide where segments end.
             side.alter("size", retention_bytes="12000", file_delete_delay_ms="100")
             side.alter("time", retention_ms=str(DAY_MS))
             side.alter("kept", retention_ms="1", cleanup_policy="compact")

@@ -1,4 +1,4 @@
-"""Samples of the checks exactly-once and transactions-under-kills, on real processes."""
+"""Samples of the checks `exactly-once` and `transactions-under-kills`, on real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's own message schemas, wherever they can be found: the reference that our declarations are held against."""
+"""Kafka's own message schemas, from the first available source: the reference for our declarations."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 SHARED = Path(__file__).resolve().parent / "../../../shared/kafka"
 JARS = Path("~/.cache/headrace/kafka-4.3.1").expanduser()
 SCHEMA_IN_JAR = re.compile(r"(common/)?(message|metadata)/\w+\.json")
-# What belongs to Kafka Streams' own client protocol, not to brokers.
+# Part of Kafka Streams' client protocol, not of the brokers' protocol.
 FOREIGN = {"SubscriptionInfoData"}
 
 
 def load_schemas() -> dict[str, dict[str, Any]]:
-    """By message name; empty when no place has them."""
+    """Return the schemas by message name, or nothing if no source has them."""
     named = os.environ.get("HEADRACE_SCHEMAS")
     if named:
         texts = _from_directory(Path(named))
@@ -44,7 +44,7 @@ def _from_jars(root: Path) -> Iterator[str]:
 
 
 def _parse(text: str) -> dict[str, Any]:
-    """JSON with comments to the end of the line; no text in a schema has two slashes behind a space."""
+    """Parse JSON with comments to the end of the line; no text in a schema has two slashes after a space."""
     without_comments = re.sub(r"(?m)(^|[\s,\[{}\]])//.*$", r"\1", text)
     schema: dict[str, Any] = json.loads(without_comments)
     return schema

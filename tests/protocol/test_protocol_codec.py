@@ -1,4 +1,4 @@
-"""Single behaviours of codecs: versions, defaults, ignorable fields, parts, and errors that say where."""
+"""Codec behaviour in detail: versions, defaults, ignorable fields, parts, and errors that name the field."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_tagged_fields_are_written_in_order_and_only_when_set() -> None:
 
 
 def test_nullable_tagged_struct_writes_its_null() -> None:
-    # Kafka's default here is an empty struct, so that null has to be said (its schema writes JSON's null, not "null");
-    # and in a tagged field null is a varint 0, not the int8 of -1. Both seen in Kafka 4.3.1's own classes.
+    # Kafka's default here is an empty struct, so null must be written explicitly (the schema has JSON's null, not "null"), and in
+    # a tagged field null is a varint 0, not an int8 of -1. Kafka 4.3.1's own classes do both.
     value = ConsumerGroupMemberMetadataValue()
     assert value.classic_member_metadata is not None
     value.classic_member_metadata = None

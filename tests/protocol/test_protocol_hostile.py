@@ -1,4 +1,4 @@
-"""Whatever the bytes are: a value or DecodeError, and no more memory than the bytes justify."""
+"""Hostile bytes: any input yields a value or DecodeError, and no more memory than its size justifies."""
 
 from __future__ import annotations
 

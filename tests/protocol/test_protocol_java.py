@@ -1,4 +1,4 @@
-"""Kafka's own classes read our bytes and write the same again: the only oracle that knows the stored records."""
+"""Kafka's own classes read our bytes and write the same bytes: the only oracle that knows the stored records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two other implementations read our bytes, find the same values in them and write the same bytes again."""
+"""Two other implementations read our bytes, find the same values in them and write the same bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Foreign = tuple[Callable[[bytes], Any], Callable[[Any], bytes]]
 
 
 def ours(value: Any, version: int) -> Any:
-    """Values by position: the oracles spell some names differently."""
+    """Return the values by position: the oracles spell some names differently."""
     if isinstance(value, Struct):
         return [
             ours(getattr(value, field.name), version) for field in fields_of(type(value)) if version in field.versions
@@ -67,7 +67,7 @@ def theirs(value: Any, version: int) -> Any:
 
 def theirs_of(value: Any, name: str, version: int) -> Any:
     found = getattr(value, name)
-    if name == "authorized_operations":  # kafka-python makes it a set of bits, and null where only the sign is set
+    if name == "authorized_operations":  # kafka-python makes it a set of bits, or None if only the sign bit is set
         return (sum(1 << bit for bit in ({31} if found is None else found)) ^ 2**31) - 2**31
     return theirs(found, version)
 
@@ -82,7 +82,7 @@ def find_kafka_python() -> dict[str, Any]:
             collect(known)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python loads its schemas by an old function
+        warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python loads its schemas with a deprecated function
         package = importlib.import_module("kafka.protocol")
         for module in pkgutil.walk_packages(package.__path__, "kafka.protocol."):
             if ".old" not in module.name and "generate" not in module.name:
@@ -113,7 +113,7 @@ KIO_PAIRS = [(message, version) for message, version in every_codec() if (messag
 
 def kafka_python(message: type[Struct], version: int) -> Foreign:
     known = KAFKA_PYTHON[message.__name__]
-    # The base class's own methods: some subclasses add habits of a client, such as falling back to v0.
+    # The base class's methods: some subclasses add client behaviour, such as falling back to v0.
     base = importlib.import_module(
         "kafka.protocol.api_message"
         if message.facts.kind in (Kind.REQUEST, Kind.RESPONSE)
@@ -139,7 +139,7 @@ def kio(message: type[Struct], version: int) -> Foreign:
 
 
 def kio_values(field: ResolvedField) -> st.SearchStrategy[Any]:
-    """kio gives some integers a meaning (error, time) and refuses those without one."""
+    """Return valid values only: kio interprets some integers (errors, times) and refuses those without a meaning."""
     if field.name.endswith("error_code"):
         return st.sampled_from([code.value for code in ErrorCode])
     if field.wire and field.wire.name == "int64" and field.name.endswith(KIO_TIMES):

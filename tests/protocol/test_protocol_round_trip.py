@@ -1,4 +1,4 @@
-"""What is encoded comes back, for every message in every version."""
+"""Round trips of every message in every version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every declaration against Kafka's schema: names, order, types, versions, nullability, tags, defaults."""
+"""Every declaration compared with Kafka's schema: names, order, types, versions, nullability, tags, defaults."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def expected_default(field: dict[str, Any], nullable: bool) -> object:
 def check_struct(
     where: str, struct: type[Struct], fields: list[dict[str, Any]], common: dict[str, Any], reach: set[int]
 ) -> None:
-    """`reach` holds the versions in which the struct is on the wire at all; only there do facts mean anything."""
+    """Check a struct in the versions `reach` that have it on the wire: elsewhere its facts have no meaning."""
     alive = [field for field in fields if parse_reach(field, "versions", reach)]
     ours = fields_of(struct)
     assert [field.name for field in ours] == [snake_case(field["name"]) for field in alive], where

@@ -1,4 +1,4 @@
-"""Headers, frames, the table of APIs and the framing of stored records."""
+"""Headers, frames, the API table and the framing of stored records."""
 
 from __future__ import annotations
 

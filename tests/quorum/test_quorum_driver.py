@@ -1,4 +1,4 @@
-"""Raft with hands: nothing counts before it is on disk, one fsync covers many writes, a failed one stops the node."""
+"""The raft driver: nothing counts before it is on disk, one fsync covers many writes, a failed fsync stops the node."""
 
 import asyncio
 

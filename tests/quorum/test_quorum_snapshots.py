@@ -1,4 +1,4 @@
-"""Snapshots on disk: whole or not there, taken by size and by time, and the log that they cover goes when it may."""
+"""Snapshots on disk: complete or absent, taken by size and by time; the log below them is deleted when permitted."""
 
 import asyncio
 
@@ -134,7 +134,7 @@ def test_voters_are_kept_and_must_be_this_node():
 
 
 class Stage:
-    """A quorum of one with a state of its own, as the controller role puts it together."""
+    """A quorum of one with its cluster state, wired as in the controller role."""
 
     def __init__(self, directory, loop, clock, **policy):
         self.clock, self.files = clock, DiskFiles()

@@ -1,4 +1,4 @@
-"""The commit rule and the order of effects, without a log and without a loop."""
+"""The commit rule and the order of effects, without a log or an event loop."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The compiled modules for tests that hold them against their twins: skipped without them, but a failure in CI."""
+"""Compiled modules for tests that compare them with their fallbacks: a missing module skips the test, but fails it in CI."""
 
 from __future__ import annotations
 

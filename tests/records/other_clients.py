@@ -1,4 +1,4 @@
-"""The batch readers and writers of other clients. kafka-python warns while it is imported, and warnings are errors here."""
+"""Batch readers and writers of other clients; importing kafka-python raises a warning, which is an error in these tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records, sections and damage to them, as Hypothesis strategies."""
+"""Hypothesis strategies for records, record sections and damage to them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.records.builder import BatchBuilder
 from headrace.records.record import Record
 
 timestamps = st.integers(min_value=-1, max_value=2**42)
-lock_sized = st.integers(4000, 4200).map(bytes)  # around where the kernel gives up the interpreter's lock
+lock_sized = st.integers(4000, 4200).map(bytes)  # around the size at which the kernel releases the GIL
 contents = st.none() | st.binary(max_size=80) | lock_sized
 small = st.none() | st.binary(max_size=40)
 headers = st.lists(st.tuples(st.text(max_size=8), small), max_size=4).map(tuple)
@@ -21,7 +21,7 @@ def numbered(found: list[Record], base_offset: int = 0) -> list[Record]:
 
 
 def section_from(found: list[Record]) -> tuple[bytes, int]:
-    """An encoded record section, and its base timestamp."""
+    """Return an encoded record section and its base timestamp."""
     builder = BatchBuilder()
     for record in found:
         builder.append(record.timestamp, record.key, record.value, record.headers)
@@ -31,7 +31,7 @@ def section_from(found: list[Record]) -> tuple[bytes, int]:
 
 @st.composite
 def damaged_sections(draw: st.DrawFn) -> tuple[bytes, int, int]:
-    """A valid section with a few bytes changed, cut off or added; its count and base timestamp."""
+    """Draw a valid section with a few bytes changed, cut off or added, its record count and its base timestamp."""
     found = draw(record_lists)
     section, base_timestamp = section_from(found)
     damaged = bytearray(section)

@@ -1,4 +1,4 @@
-"""Batches: built by us and read by others, built by others and read by us, emptied as compaction does."""
+"""Batches: ours read by other clients, theirs read by us, and batches emptied by compaction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SAMPLE = [
     Record(2, NOW + 900_000, b"", None, (("ü", b"\xff"),)),
     *(Record(3 + index, NOW + index, b"k%d" % index, b"v" * index) for index in range(300)),
 ]
-# kafka-python brings gzip only; the others need libraries that it would have to be given.
+# kafka-python supports only gzip out of the box; the other codecs need extra libraries.
 READERS = [(AioBatch, codec) for codec in Codec] + [(PythonBatch, codec) for codec in (Codec.NONE, Codec.GZIP)]
 WRITERS = [(AioBuilder, codec) for codec in Codec] + [(PythonBuilder, codec) for codec in (Codec.NONE, Codec.GZIP)]
 
@@ -122,7 +122,7 @@ def test_compaction_to_nothing_leaves_the_header() -> None:
 def test_damage_is_a_value_or_the_named_error(noise: bytes, position: int, cut: bool) -> None:
     batch = build_batch(SAMPLE[:6], codec=Codec.NONE)
     position %= len(batch)
-    noise = noise[: len(batch) - position]  # what lies behind a batch is not its own
+    noise = noise[: len(batch) - position]  # keeps the batch at its length
     batch[position : position + len(noise)] = noise
     if cut:
         del batch[position:]

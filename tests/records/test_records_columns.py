@@ -1,4 +1,4 @@
-"""Batches to Arrow and back, and the compiled column code held against its twin."""
+"""Batches to Arrow and back, and the compiled column code compared with its fallback."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_large_memory_is_used_again_but_never_while_somebody_holds_a_part_of_it(
     for _ in range(10):
         decoder.reusable(size)[:] = b"x" * size
     assert [bytes(part) for part in parts] == [bytes([number]) * 3 for number in range(3)]
-    assert len(decoder.reusable(1 << 28)) == 1 << 28  # more than is ever kept
+    assert len(decoder.reusable(1 << 28)) == 1 << 28  # larger than any buffer that is kept
     assert len(decoder.reusable(7)) == 7
 
 

@@ -1,4 +1,4 @@
-"""The offset map and the sifting of batches: compiled and pure say the same, and the map says what a dict would."""
+"""The offset map and the filtering of batches: compiled and pure code agree, and the map behaves like a dict."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ records = st.builds(
 
 @st.composite
 def logs(draw: st.DrawFn) -> bytes:
-    """Batches one after another, plain ones mostly."""
+    """Draw a log of consecutive batches, most of them plain."""
     out = bytearray()
     offset = draw(st.integers(0, 50))
     for _ in range(draw(st.integers(1, 6))):
@@ -57,7 +57,7 @@ def logs(draw: st.DrawFn) -> bytes:
 
 
 def test_the_hash_is_siphash() -> None:
-    """Vectors of its authors, for the key 00 to 0f and the messages 00 01 02 …"""
+    """Compare with the authors' test vectors: key 00 to 0f, messages 00 01 02 and so on."""
     vectors = {
         0: "a3817f04ba25a8e66df67214c7550293",
         1: "da87c1d86b99af44347659119b22fc45",
@@ -100,7 +100,7 @@ def test_a_map_needs_room_and_a_secret() -> None:
 
 
 def outcome(made: type[OffsetMap], log: bytes, start: int, room: int, keep_end: int, run_bytes: int) -> list[Any]:
-    """All that the plain functions say of a log; whatever they leave to others is passed over by its length."""
+    """Return all results of the plain functions for a log; batches that they do not handle are skipped by length."""
     offset_map = made(room + 2, room, SECRET)
     told: list[Any] = []
     position = 0
@@ -134,7 +134,7 @@ def test_plain_batches_are_noted_and_sifted_alike(log: bytes, start: int, room: 
 def test_damaged_batches_are_refused_alike(log: bytes, data: st.DataObject) -> None:
     damaged = bytearray(log)
     for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(12, len(log) - 1))  # the first length stays: all that follows hangs on it
+        at = data.draw(st.integers(12, len(log) - 1))  # the first length stays: the rest depends on it
         damaged[at] = data.draw(st.integers(0, 255))
     cut = bytes(damaged[: data.draw(st.integers(1, len(log)))])
     assert outcome(compiled.OffsetMap, cut, 0, 20, -1, 100) == outcome(pure.OffsetMap, cut, 0, 20, -1, 100)

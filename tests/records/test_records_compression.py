@@ -1,4 +1,4 @@
-"""Codecs: framings that others can read, others' framings, damage, and bombs that stay small."""
+"""Codecs: framings that other libraries read and write, damage, and decompression bombs within their limits."""
 
 from __future__ import annotations
 
@@ -164,12 +164,12 @@ def test_a_bomb_allocates_no_more_than_the_limit(codec: Codec) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # Views of snappy's 2,048 blocks are the largest part of what comes on top.
+    # Views of snappy's 2,048 blocks account for most of the overhead.
     assert peak < limit + 1024 * 1024
 
 
 def test_a_bomb_leaves_the_process_small() -> None:
-    """What the libraries allocate themselves is seen by the kernel only: the largest resident size, in a process of its own."""
+    """Measure the peak resident size of a separate process: only the kernel sees what the libraries allocate themselves."""
     code = """
 import resource, sys
 from headrace.records.compression import Codec, TooLarge, compress, decompress

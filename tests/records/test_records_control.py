@@ -1,4 +1,4 @@
-"""Control records: markers and raft's own, built and parsed."""
+"""Control records: transaction markers and raft's records, built and parsed."""
 
 from __future__ import annotations
 

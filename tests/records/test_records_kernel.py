@@ -1,4 +1,4 @@
-"""The kernel: its vectors, what it finds wrong, and that the compiled one and its twin never disagree."""
+"""The kernel: test vectors, the errors it finds, and equal results from the compiled kernel and its fallback."""
 
 from __future__ import annotations
 
@@ -123,13 +123,13 @@ def test_structure(either: ModuleType) -> None:
     "bad",
     [
         record(0, rest=b"\x00\x00"),  # longer than its fields
-        record(0, rest=b""),  # shorter
+        record(0, rest=b""),  # shorter than its fields
         record(0, rest=b"\x01"),  # -1 headers
-        record(0, rest=b"\x02"),  # a header that is not there
+        record(0, rest=b"\x02"),  # a missing header
         record(0, rest=b"\x02\x01\x01"),  # a header without a key
         record(0, rest=b"\xfe\xff\xff\xff\x0f"),  # 2^31-1 headers
         record(0, key=b"\xfe\xff\xff\xff\x0f"),  # a key of 2 GiB
-        record(0, value=b"\x08ab"),  # a value that reaches into the next field and beyond
+        record(0, value=b"\x08ab"),  # a value that extends beyond the record
         record(0, key=b"\x80\x80\x80\x80\x10"),  # a varint of 33 bits
         record(0, key=b"\x80\x80\x80\x80\x80\x00"),  # a varint of six bytes
         b"\x00",
@@ -160,7 +160,7 @@ def test_keys_and_timestamps(either: ModuleType) -> None:
         0,
         ((1, MISSING_KEY), (2, TIMESTAMP_OUT_OF_RANGE), (3, MISSING_KEY)),
     )
-    # A broken structure outranks what is wrong with single records before it.
+    # A broken structure takes precedence over errors in earlier records.
     assert check(either, section + b"x", 4, keys=True)[::4] == (TRAILING_BYTES, ())
 
 
@@ -184,7 +184,7 @@ def test_validation_agrees_on_anything(
 ) -> None:
     section, count, base = found
     expected = _kernel_pure.validate_records(section, count, base, keys, lowest, highest)
-    # An exact copy in memory of its own, so that a read beyond the end has a chance to be seen by memory checkers.
+    # An exact copy in separate memory, so that memory checkers can detect a read beyond the end.
     assert fast.validate_records(bytearray(section), count, base, keys, lowest, highest) == expected
 
 

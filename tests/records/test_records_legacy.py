@@ -1,4 +1,4 @@
-"""Messages of magic 0 and 1, against what kafka-python writes, and against garbage."""
+"""Messages of magic 0 and 1, as kafka-python writes them, and garbage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def message(magic: int, offset: int, value: bytes | None, *, timestamp: int = -1
 
 
 def written_by_kafka_python(magic: int, codec: Codec, records: Sequence[Record]) -> bytes:
-    """As a producer sends it: the wrapper's offset is still the broker's to set."""
+    """Return messages as a producer sends them: the broker has yet to set the wrapper's offset."""
     builder = PythonLegacyBuilder(magic, codec, 1 << 20)
     for record in records:
         assert builder.append(record.offset, record.timestamp if magic else None, record.key, record.value)
@@ -39,12 +39,12 @@ def written_by_kafka_python(magic: int, codec: Codec, records: Sequence[Record])
 
 
 def at_offset(wrapper: bytes, offset: int) -> bytes:
-    """What a broker did to a wrapper: the offset lies outside the checksum."""
+    """Set a wrapper's offset as a broker does: the offset is not covered by the checksum."""
     return struct.pack(">q", offset) + wrapper[8:]
 
 
 def decode(data: bytes) -> list[Record]:
-    """With a torn message behind it, as a fetch may have."""
+    """Decode messages with a torn one after them, as a fetch may return."""
     records: list[Record] = []
     for position, header in legacy.iterate_any(data + message(1, 9, b"v")[:-1]):
         legacy.check_any_crc(data, position, header)
@@ -58,7 +58,7 @@ def test_magic_1_as_kafka_python_writes_it(codec: Codec) -> None:
     if codec is Codec.NONE:
         assert decode(data) == RECORDS
     else:
-        # Inner offsets count from 0; the wrapper has that of the last.
+        # Inner offsets start at 0; the wrapper has the offset of the last one.
         assert decode(at_offset(data, 506)) == [record._replace(offset=500 + record.offset) for record in RECORDS]
         header = legacy.read_any_header(at_offset(data, 506))
         assert (header.last_offset, header.next_offset) == (506, 507)
@@ -70,7 +70,7 @@ def test_magic_0_has_absolute_offsets_and_no_time(codec: Codec) -> None:
     if codec is Codec.LZ4:
         inner = b"".join(message(0, record.offset, record.value) for record in RECORDS)
         frame = bytearray(compress(codec, inner))
-        frame[6] ^= 0xA5  # the checksum of the frame's header, as wrong as clients of that age had it
+        frame[6] ^= 0xA5  # makes the frame header's checksum wrong, as in clients of that time
         data = message(0, 0, bytes(frame), attributes=codec)
         expected = [record._replace(key=None) for record in expected]
     else:

@@ -1,4 +1,4 @@
-"""What a leader refuses of a client, with the codes that Kafka 4.3.1 was seen to answer; deviations are named as such."""
+"""What a leader refuses from a client, with the error codes of Kafka 4.3.1; deviations are marked."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def refused(batch: bytes | bytearray, *, keys: bool = False) -> KafkaError:
 
 
 def with_header(payload: bytes = SECTION, **changes: int) -> bytearray:
-    """A batch with a right length and checksum, whatever the header says besides."""
+    """Return a batch with the right length and checksum, whatever else the header says."""
     header: BatchHeader = read_header(GOOD)._replace(**changes)
     header = header._replace(batch_length=61 + len(payload) - LENGTH_OVERHEAD_BYTES)
     batch = bytearray(pack_header(header) + payload)
@@ -110,7 +110,7 @@ def test_bare_snappy_block() -> None:
             lambda: with_header(compress(Codec.LZ4, SECTION[:10]) + compress(Codec.LZ4, SECTION[10:]), attributes=Codec.LZ4),
             ErrorCode.INVALID_RECORD,
         ),
-        # Kafka answers UNKNOWN_SERVER_ERROR to these; ours say more and are as final.
+        # Kafka returns UNKNOWN_SERVER_ERROR for these; our codes say more and are not retriable either.
         ("codec 5", lambda: with_header(attributes=5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         ("garbage", lambda: with_header(b"garbage", attributes=Codec.GZIP), ErrorCode.INVALID_RECORD),
         ("linked LZ4", lambda: with_header(bytes(cramjam.lz4.compress(SECTION)), attributes=Codec.LZ4), ErrorCode.INVALID_RECORD),

@@ -1,4 +1,4 @@
-"""Varints: what they look like, that they come back, and what is refused."""
+"""Varints: encoding, round trips and invalid input."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def make_files() -> SimulatedFiles:
 
 
 def make_partition(files: SimulatedFiles, loop: SimulatedLoop | None = None, **options: Any) -> Partition:
-    """Led by this node, with a group commit if there is a loop for it."""
+    """Return a partition led by this node, with a group commit if `loop` is given."""
     log, _ = Log.open(files, "/data/t-0", NAME, LogConfig(**options), topic_id=TOPIC_ID, now_ms=NOW_MS)
     partition = Partition(NAME, TOPIC_ID, NODE, log, 0)
     if loop is not None:

@@ -1,4 +1,4 @@
-"""compression.type: a batch in another codec than the topic's is wrapped anew; everything a reader can see stays."""
+"""compression.type: a batch in another codec than the topic's is recompressed, and readers see no other difference."""
 
 from __future__ import annotations
 

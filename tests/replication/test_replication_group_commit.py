@@ -1,4 +1,4 @@
-"""`flush.messages`: what is acknowledged is on disk, and many producers share one fsync."""
+"""`flush.messages`: acknowledged records are on disk, and many producers share one fsync."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_every_message_waits_and_those_that_come_meanwhile_share_the_next_fsync(
         first = partition.flushed(append(partition).last_offset)
         rest = [partition.flushed(append(partition, 2).last_offset) for _ in range(10)]
         assert first is not None and None not in rest and len(set(rest)) == 1
-        assert (partition.high_watermark, partition.is_held) == (0, True)  # nobody may see it yet
+        assert (partition.high_watermark, partition.is_held) == (0, True)  # records are not visible yet
         assert await first is None
         assert (partition.log.recovery_point, partition.high_watermark) == (1, 1)
         shared = rest[0]
@@ -94,7 +94,7 @@ def test_a_larger_number_flushes_as_often_as_it_says() -> None:
         assert partition.high_watermark == 9
         tenth = partition.flushed(append(partition).last_offset)
         eleventh = partition.flushed(append(partition).last_offset)
-        # It need not be on disk itself, but it cannot be seen before the tenth.
+        # It need not be on disk, but it may not become visible before the tenth.
         assert tenth is not None and eleventh is tenth and partition.high_watermark == 9
         assert await tenth is None
         assert (partition.log.recovery_point, partition.high_watermark, len(syncs)) == (10, 11, 1)
@@ -136,7 +136,7 @@ def test_an_fsync_that_fails_takes_the_partition_and_tells_everybody() -> None:
 
 
 def test_no_room_for_a_small_file_is_no_failure() -> None:
-    """The epoch checkpoint goes to disk with the first sync of an epoch: on a full disk it has to wait, and so do producers."""
+    """Fail the epoch checkpoint, written with an epoch's first sync: on a full disk it has to wait, as do producers."""
     loop, files = SimulatedLoop(Random(1)), make_files()
     partition = make_partition(files, loop, flush_messages=1)
 
@@ -148,9 +148,7 @@ def test_no_room_for_a_small_file_is_no_failure() -> None:
         assert error is not None and error.code is ErrorCode.KAFKA_STORAGE_ERROR
         assert partition.offline is None and (partition.is_held, partition.high_watermark) == (True, 0)
         files.fault = None
-        flush = partition.flushed(
-            append(partition, **producer).last_offset
-        )  # as a producer does that was told to try again
+        flush = partition.flushed(append(partition, **producer).last_offset)  # a producer's retry
         assert flush is not None and await flush is None
         assert (partition.high_watermark, partition.log.recovery_point, partition.log.log_end) == (1, 1, 1)
 

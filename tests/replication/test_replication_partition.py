@@ -1,4 +1,4 @@
-"""One partition: records deleted by offset, offsets by time, a disk that is full and one that fails."""
+"""One partition: deletion of records by offset, offsets by time, a full disk and a failed disk."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_records_are_deleted_up_to_the_high_watermark() -> None:
         append(partition, 5)
         partition.log.roll(NOW_MS)
     assert partition.delete_records(7, NOW_MS) == 7
-    assert partition.log.segments.base_offsets() == [5, 10, 15, 20]  # the segment that holds 7 stays
-    assert partition.delete_records(3, NOW_MS) == 7  # it never goes back
+    assert partition.log.segments.base_offsets() == [5, 10, 15, 20]  # the segment with offset 7 stays
+    assert partition.delete_records(3, NOW_MS) == 7  # the log start never moves back
     with pytest.raises(KafkaError) as caught:
         read(partition, 6)
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
@@ -99,7 +99,7 @@ def test_a_full_disk_refuses_producers_serves_readers_and_takes_what_comes_when_
     assert partition.offline is None and partition.is_leader
     files.fault = None
     for number_appended in range(2, 40, 2):
-        assert append(partition, 2).first_offset == number_appended  # over several rolls
+        assert append(partition, 2).first_offset == number_appended  # across several rolls
 
 
 def test_the_batch_of_a_producer_that_is_refused_stays_as_it_came() -> None:
@@ -134,7 +134,7 @@ def test_a_disk_that_fails_in_a_write_takes_the_partition_offline(number: int) -
         with pytest.raises(KafkaError) as caught:
             attempt()
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    partition.lead(1, 7, (1,))  # metadata may say what it likes
+    partition.lead(1, 7, (1,))  # whatever the metadata says
     assert not partition.is_leader
 
 

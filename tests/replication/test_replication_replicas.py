@@ -1,4 +1,4 @@
-"""Partitions of a node with several directories: where they go, what a failed directory takes with it, and what comes back."""
+"""Partitions of a node with several directories: placement, failed directories, and what comes back after a restart."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def topic(name: str, count: int, directory: Uuid = UNASSIGNED, replicas: tuple[i
 
 
 class World:
-    """Replicas on a disk; each use of it is a run of the node."""
+    """Replicas on a simulated disk; each instance is one run of the node."""
 
     def __init__(self, files: SimulatedFiles, **options: Any) -> None:
         self.files = files
@@ -111,7 +111,7 @@ def test_new_partitions_go_where_the_fewest_are() -> None:
         await world.replicas.settle()
         places = [world.directory("t", index) for index in range(30)]
         assert {path: places.count(path) for path in PATHS} == dict.fromkeys(PATHS, 10)
-        world.publish(topic("t", 30), topic("u", 1, IDS["/b"]))  # the controller has chosen
+        world.publish(topic("t", 30), topic("u", 1, IDS["/b"]))  # the controller chose the directory
         await world.replicas.settle()
         assert world.directory("u") == "/b"
         world.publish(topic("t", 30), topic("u", 1, IDS["/b"]), topic("v", 2))
@@ -181,7 +181,7 @@ def test_a_directory_that_fails_takes_its_partitions_and_no_others(operation: st
         assert sorted(world.replicas.offline()) == [TopicPartition("t", index) for index in mine]
         assert world.directories.offline_ids() == [IDS["/b"]] and told == [True]
         assert not world.replicas.failed.done()
-        world.publish(topic("t", 6), topic("u", 6))  # new ones keep away from it
+        world.publish(topic("t", 6), topic("u", 6))  # new partitions avoid the failed directory
         await world.replicas.settle()
         assert {world.directory("u", index) for index in range(6)} == {"/a", "/c"}
         assert [log_dir.path for log_dir, _ in world.replicas.checkpoint()()] == []
@@ -208,7 +208,7 @@ def test_without_the_metadata_or_any_directory_the_node_stops(failing: list[str]
 
 
 def written(files: SimulatedFiles) -> dict[int, str]:
-    """A clean run with three partitions, one in each directory; where each of them lies."""
+    """Run a node once with three partitions, one in each directory; return the directory of each."""
     world = World(files)
     places: dict[int, str] = {}
 
@@ -244,7 +244,7 @@ def test_a_directory_that_is_missing_at_the_start_keeps_its_partitions_offline_a
         with pytest.raises(KafkaError, match="bring it back, or delete the topic"):
             world.replicas.get("t", lost)
         assert not any(files.exists(f"{path}/t-{lost}") for path in PATHS)
-        world.publish(known, topic("u", 2))  # but new topics are made
+        world.publish(known, topic("u", 2))  # new topics are still created
         await world.replicas.settle()
         assert world.code("u") is ErrorCode.NONE
         await world.replicas.close()
@@ -277,7 +277,7 @@ def test_an_empty_disk_in_the_place_of_a_lost_one_is_not_taken_for_it() -> None:
     async def main() -> None:
         await world.start(Topic("t", topic("t", 1).id, tuple(states)))
         assert world.code("t", lost) is ErrorCode.KAFKA_STORAGE_ERROR
-        world.publish()  # the topic is deleted, and made again
+        world.publish()  # delete the topic and create it again
         world.publish(topic("t", 3))
         await world.replicas.settle()
         assert world.code("t", lost) is ErrorCode.NONE
@@ -367,7 +367,7 @@ def test_options_of_a_topic_reach_its_running_log() -> None:
 
 
 def test_what_metadata_expects_in_a_living_directory_may_lie_in_a_missing_one() -> None:
-    """Seed 226: metadata had heard of a move's new place, the node died before the log was there, and the old place was gone."""
+    """Guard against seed 226: metadata knew a move's target, the node died before the log was there, the source was gone."""
     files = make_disk()
     files.remove("/b")
     world = World(files)

@@ -1,4 +1,4 @@
-"""Counts of traffic by topic."""
+"""Traffic counters by topic."""
 
 from __future__ import annotations
 

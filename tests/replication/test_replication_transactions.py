@@ -1,4 +1,4 @@
-"""Transactions on one partition: markers as Kafka writes them, and guards that let no ended transaction begin again."""
+"""Transactions on one partition: markers in Kafka's format, and guards that keep an ended transaction from reopening."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_marker_lies_in_the_log_as_kafkas(tmp_path: Path, marker: TransactionM
     )
     assert info.completed is not None and info.completed.aborted != marker.commit
     data = partition.log.read(1, 1000).range.read()
-    # One record of offset delta 0 without headers: key of version 0 and type, value of version 0 and coordinator epoch.
+    # One record with offset delta 0 and no headers: the key has version 0 and the type, the value version 0 and coordinator epoch.
     assert data[61:] == b"\x20\0\0\0\x08\0\0\0" + bytes([marker.commit]) + b"\x0c\0\0\0\0\0\x04\0"
     for reader in (AioBatch(data), PythonBatch(data)):
         assert reader.validate_crc()
@@ -91,9 +91,7 @@ def test_guards_are_shared_and_taken_down() -> None:
     first = partition.guard(PRODUCER, 2, 7, adds=False)
     assert first.waits and partition.guard(PRODUCER, 2, 5, adds=False) is first
     assert partition.guard(PRODUCER, 2, 6, adds=False).lowest_sequence == 5
-    assert (
-        partition.guard(PRODUCER, 1, 0, adds=False).lowest_sequence == 5
-    )  # an older producer says nothing of this one
+    assert partition.guard(PRODUCER, 1, 0, adds=False).lowest_sequence == 5  # an older epoch has no effect
     assert refused(partition, first, epoch=2, sequence=6) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert partition.guard(PRODUCER, 3, 1, adds=True) is first
     assert (first.epoch, first.lowest_sequence, first.transaction_version) == (3, 1, 2)
@@ -154,14 +152,14 @@ class Asked:
 
 
 class Truth:
-    """One producer and its coordinator, which decides; messages between them and the partition take any time and order."""
+    """One producer with its coordinator; their messages to the partition take any time and arrive in any order."""
 
     def __init__(self, adds: bool) -> None:
         self.adds = adds
         self.partition = make_partition(make_files())
         self.epoch = 0
         self.ongoing = self.added = False
-        self.marker: int | None = None  # the epoch of the one under way
+        self.marker: int | None = None  # epoch of the marker in flight
         self.asked: list[Asked] = []
 
     @property
@@ -191,7 +189,7 @@ class Truth:
                 self.added = self.added or self.adds
                 one.allowed = self.added
             elif self.marker is None:
-                one.allowed = False  # else it is asked again: the last transaction is still ending
+                one.allowed = False  # otherwise verification is retried: the last transaction is still ending
 
     def append(self, which: int) -> None:
         allowed = [one for one in self.asked if one.allowed is not None]
@@ -220,7 +218,7 @@ class Truth:
             self.marker = None
 
     def check(self) -> None:
-        """A transaction is open in the log only if somebody is going to end it."""
+        """Check that a transaction is open in the log only if the coordinator is going to end it."""
         assert not self.is_open or (self.ongoing and self.added) or self.marker is not None
 
 

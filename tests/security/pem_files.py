@@ -1,4 +1,4 @@
-"""Keys and certificates for tests, made by openssl: an authority, servers and clients, good ones and expired ones."""
+"""Test keys and certificates made by openssl: an authority, servers and clients, valid and expired."""
 
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ def openssl(*arguments, text=None):
 
 
 class Authority:
-    """Issues into one directory; `store` is a PEM file with the key and its chain, as Kafka's PEM keystores are."""
+    """Issues certificates into a directory; `store` is a PEM file with key and chain, like Kafka's PEM keystores."""
 
     def __init__(self, directory, name="authority"):
         self._directory = directory
@@ -28,7 +28,7 @@ class Authority:
         )  # fmt: skip
 
     def issue(self, name, subject, *, days=30, password=None):
-        """Paths of the key, the certificate, and the store with both. With `days` below 0 it has expired already."""
+        """Return the paths of the key, the certificate and the store with both; with negative `days` it has already expired."""
         key, request, certificate, store = (self._directory / f"{name}.{kind}" for kind in ("key", "csr", "crt", "pem"))
         extensions = self._directory / f"{name}.ext"
         extensions.write_text(_EXTENSIONS)

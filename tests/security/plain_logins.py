@@ -1,4 +1,4 @@
-"""A node on which users log in with SASL PLAIN and ACLs decide, and how clients of the tests log in to it. Only `admin` is a super user."""
+"""A node with SASL PLAIN logins and ACLs, and the matching client options; only `admin` is a super user."""
 
 import random
 
@@ -13,7 +13,7 @@ LISTENER, CONTROLLER = "SASL_PLAINTEXT", "CONTROLLER"
 
 
 def server_settings(*users):
-    """Both listeners ask for a login; `admin` may do everything, `users` what ACLs allow."""
+    """Return settings with a login on both listeners: `admin` may do everything, `users` what ACLs allow."""
     logins = " ".join(f'user_{user}="{PASSWORD}"' for user in ("admin", *users))
     return {
         "listeners": f"{LISTENER}://{LOOPBACK}:0,{CONTROLLER}://{LOOPBACK}:0",
@@ -30,7 +30,7 @@ def server_settings(*users):
 
 
 def login_options(user):
-    """For our client, and for files of properties."""
+    """Return the options for our client and for properties files."""
     return {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
@@ -49,6 +49,6 @@ def librdkafka_options(user):
 
 
 def login(user):
-    """For one bare connection."""
+    """Return the security settings of one bare connection."""
     values = {name: option.default for name, option in CLIENT_OPTIONS.items()}
     return make_security({**values, **login_options(user)}, random.Random(3))

@@ -1,4 +1,4 @@
-"""ACL bindings and filters: what may be created, and what a filter finds."""
+"""ACL bindings and filters: which bindings are valid, and what a filter matches."""
 
 import pytest
 

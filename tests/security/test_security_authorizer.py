@@ -1,4 +1,4 @@
-"""Kafka's authorizer rules, case by case and against a twin that looks at every ACL every time."""
+"""Kafka's authorizer rules, case by case and compared with a model that scans all ACLs every time."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -189,5 +189,5 @@ def test_the_index_says_what_a_look_at_every_acl_says(entries, removed, name, pr
         made.change(Uuid(number.to_bytes(16, "big")), None)
     left = [entry for number, entry in enumerate(entries) if number not in removed]
     expected = twin(left, principal, HOST, operation, Resource.TOPIC, name, allow_if_no_acl)
-    for _ in range(2):  # by the rules, then from memory
+    for _ in range(2):  # first by the rules, then from the cache
         assert made.decide(principal, HOST, operation, Resource.TOPIC, name).allowed is expected

@@ -1,4 +1,4 @@
-"""Names in certificates, printed as Java prints them, and what is no certificate."""
+"""Names in certificates, formatted as Java formats them, and invalid certificates."""
 
 import ssl
 
@@ -9,7 +9,7 @@ from pem_files import Authority, needs_openssl
 
 from headrace.security.certificates import BadCertificate, certificates_in, read_certificate
 
-# What java.security's X500Principal.getName() says of the same certificates (OpenJDK 17).
+# Results of java.security's X500Principal.getName() for the same certificates (OpenJDK 17).
 JAVA = {
     "/C=DE/ST=Bayern/L=München/O=Foo, Inc./OU=sales/CN=alice": "CN=alice,OU=sales,O=Foo\\, Inc.,L=München,ST=Bayern,C=DE",
     "/DC=org/DC=example/UID=u1/CN= lead and trail ": "CN=\\ lead and trail\\ ,UID=u1,DC=example,DC=org",

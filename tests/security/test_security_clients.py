@@ -1,4 +1,4 @@
-"""Real clients through every door: TLS with and without a certificate, SCRAM and PLAIN over TLS, ACLs that let in and keep out."""
+"""Real clients on every listener: TLS with and without a certificate, SCRAM and PLAIN over TLS, ACLs that allow and deny."""
 
 import asyncio
 import ssl
@@ -26,11 +26,11 @@ from headrace.testing.cluster import LOOPBACK, EmbeddedNode
 pytestmark = [
     needs_openssl,
     pytest.mark.clients,
-    # kafka-python loads its schemas in a way that Python 3.11 finds old.
+    # kafka-python loads its schemas with a function that Python 3.11 deprecates.
     pytest.mark.filterwarnings(r"ignore:\w+ is deprecated. Use files\(\) instead:DeprecationWarning"),
 ]
 WAIT_S = 20
-QUIET = 0  # librdkafka would write to standard error of what the tests do on purpose
+QUIET = 0  # keeps librdkafka from logging expected errors to stderr
 GROUP = "asked-for-by-every-consumer"
 USERS = {"scram-256": "SCRAM-SHA-256", "scram-512": "SCRAM-SHA-512", "bob": "PLAIN"}
 PASSWORD = 's,e=c"ret'
@@ -119,7 +119,7 @@ def doors(tmp_path_factory):
             wait(doors.admin.alter_user_scram_credentials([change]))
         permit(doors, "User:*", AclOperation.DESCRIBE, GROUP, ResourceType.GROUP)
         yield doors
-        del doors.admin  # or it would look for the node when that has gone
+        del doors.admin  # otherwise it would keep looking for the stopped node
 
 
 def new_topic(doors, name):
@@ -128,7 +128,7 @@ def new_topic(doors, name):
 
 
 def exchange(config, topic, value):
-    """Writes one record and reads it back; KafkaException if either is refused."""
+    """Write one record and read it back; raise KafkaException if either is refused."""
     failed = []
     producer = Producer({**config, "message.timeout.ms": WAIT_S * 1000})
     producer.produce(topic, value, on_delivery=lambda error, message: failed.append(error))
@@ -244,7 +244,7 @@ def test_a_topic_that_one_may_not_see_is_not_there(doors):
     bob = AdminClient(doors.sasl("bob"))
     assert "seen" in bob.list_topics(timeout=WAIT_S).topics
     assert "hidden" not in bob.list_topics(timeout=WAIT_S).topics
-    for name in ("hidden", "never-made"):  # asked for by name, both are the same to bob
+    for name in ("hidden", "never-made"):  # requested by name, both look the same to bob
         (found,) = bob.list_topics(name, timeout=WAIT_S).topics.values()
         assert found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 

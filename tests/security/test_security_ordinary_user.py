@@ -1,4 +1,4 @@
-"""Groups and transactions on a node that has just been made, with ACLs: an ordinary user needs Kafka's rights and no more."""
+"""Groups and transactions on a new node with ACLs: an ordinary user needs the same permissions as in Kafka, and no more."""
 
 import pytest
 from confluent_kafka import Consumer as ConfluentConsumer
@@ -23,7 +23,7 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "4",
     "group.initial.rebalance.delay.ms": "0",
 }
-# What Kafka asks of a consumer in a group and of a transactional producer, and nothing else.
+# Exactly the permissions that Kafka requires of a consumer in a group and of a transactional producer.
 ALICES = [
     (Resource.TOPIC, TOPIC, Operation.READ),
     (Resource.TOPIC, TOPIC, Operation.WRITE),
@@ -34,7 +34,7 @@ ALICES = [
 
 @pytest.fixture
 def node():
-    """A fresh one: the internal topics are not made yet."""
+    """Start a new node, on which the internal topics do not exist yet."""
     with EmbeddedNode(SETTINGS) as made:
         with Admin(options(made, "admin")) as admin:
             admin.create_topics([NewTopic(TOPIC, partitions=2)])
@@ -139,7 +139,7 @@ def test_librdkafka_commits_a_transaction(node):
 
 
 def test_the_node_makes_its_internal_topics_itself(node):
-    """Alice may create no topic, and is not asked."""
+    """Use a client that may not create topics."""
     with Consumer(options(node, "alice", group_id=GROUP)) as consumer:
         consumer.subscribe([TOPIC])
         consumer.poll(0.1)

@@ -1,4 +1,4 @@
-"""PLAIN and SCRAM without a network: good exchanges, wrong ones, and bytes that are neither."""
+"""PLAIN and SCRAM without a network: successful exchanges, failed ones, and garbage."""
 
 import base64
 import hashlib
@@ -39,7 +39,7 @@ def server(mechanism=ScramMechanism.SHA_256, seed=1):
 
 
 class Client:
-    """The other side of SCRAM, written from RFC 5802 and not from the server."""
+    """The client side of SCRAM, written from RFC 5802 independently of the server."""
 
     def __init__(self, mechanism, user, password, *, header="n,,", nonce="rOprNGfwEbeRWgbNEkqO"):
         self.mechanism, self.password, self.header = mechanism, password, header
@@ -138,7 +138,7 @@ def test_scram_refuses_a_final_message_that_proves_nothing(spoil):
     [("alice", "secret", True), ("alice", "wrong", False), ("nobody", "secret", False)],
 )
 def test_old_librdkafkas_repeat_their_nonce_and_the_log_says_so(user, password, named):
-    """Those before 2.6.1 put the client's nonce before one that begins with it already. RFC 5802 wants it refused, as Kafka does."""
+    """Repeat the client's nonce like librdkafka before 2.6.1; RFC 5802 requires a refusal, and Kafka refuses it too."""
     nonce = "rOprNGfwEbeRWgbNEkqO"
     exchange, client = server(), Client(ScramMechanism.SHA_256, user, password, nonce=nonce)
     challenge = exchange.step(client.first).token

@@ -1,4 +1,4 @@
-"""The client's side of SASL against the server's, and against servers that lie."""
+"""The client side of SASL against our server, and against servers that lie."""
 
 import random
 

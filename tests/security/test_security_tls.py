@@ -1,4 +1,4 @@
-"""TLS listeners over real sockets: certificates of both sides, bad and expired ones, garbage, and new files on a running listener."""
+"""TLS listeners over real sockets: certificates of both sides, invalid and expired ones, garbage, and reloads."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from headrace.server.tls import Tls, TlsSettings
 from headrace.testing.cluster import LOOPBACK, EmbeddedNode
 
 pytestmark = needs_openssl
-NOW_MS = 4_000_000_000_000  # far away: only the tests of expiry ask
+NOW_MS = 4_000_000_000_000  # far in the future; used only by the tests of expiry
 WHO = Service(
     ApiKey.DESCRIBE_CLUSTER,
     (0, 2),
@@ -294,7 +294,7 @@ def test_only_the_protocols_and_suites_that_were_asked_for(server, authority):
 
 
 def test_many_requests_at_once_and_a_large_answer(server, authority):
-    """What a client sends with the end of its handshake is not lost, and what comes in pieces is put together."""
+    """Check that data sent along with the end of the handshake is kept and that fragments are reassembled."""
 
     async def run():
         async with listening(tls_of(server, authority)) as listener:
@@ -326,7 +326,10 @@ def test_a_java_keystore_is_no_pem_file(server, tmp_path):
 
 
 def test_a_running_broker_is_given_another_keystore(authority, caplog):
-    """As Kafka's operators do it: kafka-configs --alter --entity-type brokers --add-config listener.name.ssl.ssl.keystore.location=…"""
+    """Alter it like Kafka's operators do, with kafka-configs.
+
+    kafka-configs --alter --entity-type brokers --add-config listener.name.ssl.ssl.keystore.location=…
+    """
     _, _, first = authority.issue("before", "/CN=localhost")
     _, _, second = authority.issue("after", "/CN=localhost")
     given = {

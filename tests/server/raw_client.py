@@ -1,4 +1,4 @@
-"""A client that says whatever a test wants it to say, and a good one that asks whether the node is still well."""
+"""A client that sends whatever bytes a test wants, and a well-behaved one that checks that the node still serves."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RawClient:
         self.send(pack(">i", len(body)) + body)
 
     def receive(self, size: int) -> bytes:
-        """Fewer bytes if the node closes the connection."""
+        """Return `size` bytes, or fewer if the node closes the connection."""
         data = b""
         while len(data) < size:
             try:
@@ -53,7 +53,7 @@ class RawClient:
         return data
 
     def frame(self) -> bytes | None:
-        """The next answer; None if the connection was closed instead."""
+        """Return the next response, or None if the connection was closed instead."""
         head = self.receive(4)
         return self.receive(unpack(">i", head)[0]) if len(head) == 4 else None
 
@@ -61,7 +61,7 @@ class RawClient:
         return self.frame() is None
 
     def ask(self, message: Any, version: int) -> Any:
-        """The decoded answer; None if the connection was closed."""
+        """Return the decoded response, or None if the connection was closed."""
         self._correlation += 1
         self.send(b"".join(encode_request(message, version, self._correlation, CLIENT_ID)))
         data = self.frame()
@@ -70,7 +70,7 @@ class RawClient:
         return decode_response(message.facts.api_key, version, self._correlation, memoryview(data))
 
     def produce(self, topic: str, records: bytes | bytearray | None, index: int = 0, acks: int = 1) -> Any:
-        """The answer for the one partition."""
+        """Produce to one partition and return its response, or None if the connection was closed."""
         data = ProduceRequest.PartitionProduceData(index=index, records=None if records is None else bytes(records))
         request = ProduceRequest(
             acks=acks,
@@ -116,7 +116,7 @@ def make_topic(node: EmbeddedNode, topic: str) -> None:
 
 
 def assert_it_still_serves(node: EmbeddedNode, topic: str = "well") -> None:
-    """By a client that does everything right, on a topic of its own."""
+    """Check that a well-behaved client can produce to a separate topic and fetch from it."""
     make_topic(node, topic)
     with RawClient(node) as client:
         end = client.log_end(topic)

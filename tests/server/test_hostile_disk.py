@@ -1,4 +1,4 @@
-"""A disk that is damaged, full or broken under a real node: the partition suffers, the node and other data do not."""
+"""Damaged, full and broken disks under a real node: only the affected partition suffers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCHES = 5
 
 
 def written_and_killed(directory: Path, *, clean: bool = False) -> Path:
-    """Five batches of two records in one topic; the log file of its partition."""
+    """Write five batches of two records to one topic and return its partition's log file."""
     with EmbeddedNode(data_dir=directory) as node:
         make_topic(node, "damaged")
         with RawClient(node) as client:
@@ -38,7 +38,7 @@ def flip(path: Path, position: int) -> None:
 
 
 def started(directory: Path, wanted_records: int) -> None:
-    """The node comes up, serves what is whole, and takes more."""
+    """Check that the node starts, serves the intact records and accepts more."""
     with EmbeddedNode(data_dir=directory) as node:
         with RawClient(node) as client:
             assert client.log_end("damaged") == wanted_records
@@ -98,7 +98,7 @@ def test_a_damaged_checkpoint_is_worked_out_again(tmp_path: Path, name: str) -> 
 
 
 class BrokenDisk(DiskFiles):
-    """Refuses to append to the logs of one topic, for as long as a test wants."""
+    """Refuses appends to the logs of one topic while `error` is set."""
 
     def __init__(self, topic: str) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ def test_a_full_disk_refuses_and_space_is_used_again(stamped_by: str, caplog: py
 def test_a_broken_disk_takes_its_partition_offline_and_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One of two: with the only one, or the one of the metadata log, the node would have to stop."""
+    """Break one of two directories: without its only one, or that of the metadata log, the node would have to stop."""
     disk = BrokenDisk("broken")
     dirs = {"log.dirs": f"{tmp_path}/first,{tmp_path}/second"}
     with EmbeddedNode(dirs, data_dir=tmp_path, files=disk) as node:
@@ -169,7 +169,7 @@ def test_a_broken_disk_takes_its_partition_offline_and_no_other(
             assert client.produce("broken", batch(b"too late")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert_it_still_serves(node)
         assert node.node is not None and node.node.health()["offline_partitions"] == ["broken-0"]
-        # What was acknowledged before is there after the disk was repaired and the node started again.
+        # Acknowledged records are there after the disk is repaired and the node restarted.
         node.kill()
         node.start()
         with RawClient(node) as client:

@@ -1,4 +1,4 @@
-"""Bad input over a real socket: Kafka's error code or a clear line in the log; the node and everybody else go on."""
+"""Bad input over a real socket: Kafka's error code or a clear log line; the node and its other clients carry on."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_size_that_cannot_be(headrace_cluster: EmbeddedNode, size: int, caplog
 
 
 def test_garbage(headrace_cluster: EmbeddedNode) -> None:
-    """Bytes at random, with a size that fits and with none: answered, refused or awaited, but never more than that."""
+    """Send random bytes, with a matching size or without one: the node may respond, refuse or wait, nothing else."""
     chance = Random(SEED)
     for _ in range(60):
         with RawClient(headrace_cluster) as client, contextlib.suppress(OSError):
@@ -58,7 +58,7 @@ def test_garbage(headrace_cluster: EmbeddedNode) -> None:
 
 
 def test_every_api_with_a_broken_body(headrace_cluster: EmbeddedNode, caplog: pytest.LogCaptureFixture) -> None:
-    """A good header in front of a body that is cut short or made of noise."""
+    """Send a valid header with a body that is empty or noise."""
     chance = Random(SEED)
     with caplog.at_level(logging.ERROR):
         for key in ApiKey:
@@ -92,7 +92,7 @@ def test_unknown_apis_and_versions(
 
 
 def test_api_versions_answers_a_version_that_nobody_knows(headrace_cluster: EmbeddedNode) -> None:
-    """In version 0, which everybody can read; the connection goes on."""
+    """Check that it responds in version 0, which all clients can read, and keeps the connection open."""
     with RawClient(headrace_cluster) as client:
         client.send_frame(pack(">hhih", ApiKey.API_VERSIONS, 99, 7, -1) + b"\x00\x01\x01\x00")
         answer = client.frame()
@@ -112,7 +112,7 @@ def test_good_requests_are_answered_before_the_garbage_behind_them(headrace_clus
 
 
 def test_slow_clients_hold_up_nobody(headrace_cluster: EmbeddedNode) -> None:
-    """Forty connections that announce the largest frame there is and send a few bytes of it."""
+    """Open forty connections that announce the largest frame and send only a few bytes of it."""
     psutil = pytest.importorskip("psutil")
     before = psutil.Process().memory_info().rss
     with contextlib.ExitStack() as stack:
@@ -126,7 +126,7 @@ def test_slow_clients_hold_up_nobody(headrace_cluster: EmbeddedNode) -> None:
 
 
 def test_every_bad_batch_is_refused_and_nothing_is_appended(headrace_cluster: EmbeddedNode) -> None:
-    """Checksums, magics, counts and lengths that lie; which code each gets is held against real Kafka by the check `differential`."""
+    """Send wrong checksums, magics, counts and lengths; the check `differential` compares the error codes with Kafka."""
     make_topic(headrace_cluster, "bad-batches")
     with RawClient(headrace_cluster) as client:
         start = client.log_end("bad-batches")
@@ -144,7 +144,7 @@ def test_every_bad_batch_is_refused_and_nothing_is_appended(headrace_cluster: Em
 def test_a_bad_batch_without_acknowledgement_ends_the_connection(
     headrace_cluster: EmbeddedNode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """acks=0 has no answer: a closed connection is all that a client can be told."""
+    """Check acks=0, which has no response: the only way to report an error is to close the connection."""
     make_topic(headrace_cluster, "unacknowledged")
     broken = batch()
     broken[-1] ^= 1
@@ -156,7 +156,7 @@ def test_a_bad_batch_without_acknowledgement_ends_the_connection(
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD], ids=lambda codec: codec.name)
 def test_compression_bombs(codec: Codec) -> None:
-    """A batch that unpacks into more than a broker may hold; by thousands smaller on the wire (snappy: by twenty)."""
+    """Send a batch that unpacks into more than a broker may hold; compressed, it is thousands (snappy: 20) times smaller."""
     header = BatchHeader(0, 0, -1, 2, 0, int(codec), 0, 1_700_000_000_000, 1_700_000_000_000, -1, -1, -1, 1)
     bomb = build_from_section(header, bytes(BOMB_BYTES))
     with EmbeddedNode({"message.max.bytes": str(32 << 20)}) as node:
@@ -196,7 +196,7 @@ def test_sequences_that_cannot_be(headrace_cluster: EmbeddedNode) -> None:
         assert sent(0, 2) is ErrorCode.INVALID_PRODUCER_EPOCH
         assert sent(2, 5) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert sent(1, -5) is ErrorCode.INVALID_RECORD
-        assert sent(1, 1) is ErrorCode.NONE  # a duplicate: answered with its old offset
+        assert sent(1, 1) is ErrorCode.NONE  # a duplicate, which gets its original offset
         assert client.log_end("sequences") == 2
         assert sent(1, 2) is ErrorCode.NONE
 

@@ -1,4 +1,4 @@
-"""What hostile clients leave behind in the memory of a node."""
+"""Memory that hostile clients leave behind in a node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Refused(Exception):
 
 
 def test_a_failed_future_is_freed_without_the_garbage_collector() -> None:
-    """The traceback of a refused batch refers to everything that was unpacked of it."""
+    """Check that nothing keeps the traceback of a refused batch, which refers to everything unpacked from it."""
 
     async def wait_for(futures: list[asyncio.Future[None]]) -> str:
         try:

@@ -1,4 +1,4 @@
-"""SASL at the door, frame by frame, on a loop whose clock a test moves: order, limits, failures, sessions that end."""
+"""SASL frame by frame, on a loop with a manual clock: order, limits, failures and expiring sessions."""
 
 import logging
 import random
@@ -51,7 +51,7 @@ class Loop:
 
 
 class Door:
-    """One connection: what it would send and whether it is closed."""
+    """One connection: its responses and whether it is closed."""
 
     def __init__(self, session_s=0.0):
         self.loop = Loop()
@@ -237,7 +237,7 @@ def test_bare_tokens_after_a_handshake_of_version_0():
     assert isinstance(late, Deferred) and not late.done and door.closed
 
 
-# --- sessions that end
+# --- expiring sessions
 
 
 def test_a_session_that_is_renewed_goes_on():

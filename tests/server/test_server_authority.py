@@ -1,4 +1,4 @@
-"""Authorities: a peer without one may do nothing, the node itself only what brokers do, and nobody asks where there is no authorizer."""
+"""Authorities: a peer without one may do nothing, the node itself only what brokers do, without an authorizer all may."""
 
 import asyncio
 from types import SimpleNamespace

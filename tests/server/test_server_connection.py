@@ -1,4 +1,4 @@
-"""One connection against a transport that records: order of answers, frames in pieces, back-pressure, limits."""
+"""One connection on a recording transport: order of responses, fragmented frames, back-pressure, limits."""
 
 import asyncio
 from struct import pack
@@ -44,7 +44,7 @@ class Recorder(asyncio.Transport):
 
 
 class Turns:
-    """Only call_soon, turns that a test takes, and a clock that it sets: timers ring when it is told to."""
+    """An event loop whose iterations and clock the test advances; it has only call_soon, call_later and time."""
 
     def __init__(self):
         self.soon = []
@@ -74,7 +74,7 @@ class Turns:
 
 
 class Stage:
-    """A handler that answers a frame with itself, later if it begins with L, holding the frame if with H, not at all if with N."""
+    """A handler that echoes frames: later if they start with L or H (H holds the frame), never if with N."""
 
     def __init__(self, frame_max=10_000):
         self.turns = Turns()

@@ -1,4 +1,4 @@
-"""Looking before sleeping: only while what is waited for comes at once."""
+"""The eager selector polls before it blocks, but only while events arrive at once."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ def test_it_finds_what_a_selector_finds_eager_or_not(monkeypatch):
     left, right = socket.socketpair()
     selector.register(left, 1)
     right.send(b".")
-    for _ in range(3):  # the first wait makes it eager, the others look
+    for _ in range(3):  # the first wait makes it eager, the others poll
         assert [key.fileobj for key, _ in selector.select(1)] == [left]
         assert selector._eager
     left.recv(1)

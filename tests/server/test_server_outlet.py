@@ -1,4 +1,4 @@
-"""Answers on their way out: what the socket does not take waits in order, files go without a copy, a file cut short ends it."""
+"""Outgoing responses: what the socket does not take waits in order, files are not copied, a truncated file is an error."""
 
 import asyncio
 import socket
@@ -12,7 +12,7 @@ from headrace.server.outlet import JOIN_MAX, Outlet, joined
 
 
 class Range:
-    """Stored bytes that a socket takes at most `step` of at a time, and never more than `room` in all."""
+    """Stored bytes of which a socket takes at most `step` at a time."""
 
     def __init__(self, data, taken, step=1 << 30):
         self.data, self.taken, self.step = data, taken, step
@@ -33,7 +33,7 @@ class Range:
 
 
 class Wire(asyncio.Transport):
-    """A transport without a plain socket: it holds what it is given and asks for a pause past its limit."""
+    """A transport without a plain socket: it buffers all data and pauses the outlet."""
 
     def __init__(self):
         super().__init__()
@@ -50,7 +50,7 @@ class Wire(asyncio.Transport):
 
 
 class Plain(Wire):
-    """A transport with a real socket under it."""
+    """A transport on top of a real socket."""
 
     def __init__(self, sock):
         super().__init__()
@@ -117,7 +117,7 @@ def test_what_a_full_socket_does_not_take_wakes_us_through_the_transport(pair, m
                 received += chunk
         except BlockingIOError:
             pass
-        if wire.outlet.paused:  # the transport sends what it holds, then lets us go on
+        if wire.outlet.paused:  # the transport sends what it holds, then resumes the outlet
             held, wire.written = bytes(wire.written), bytearray()
             pair[0].setblocking(True)
             pair[0].sendall(held)

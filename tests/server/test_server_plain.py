@@ -1,4 +1,4 @@
-"""Sockets on their own epoll, on the loop's selector and behind TLS: to the protocols and to real clients like asyncio's transports."""
+"""Sockets with epoll, on the loop's selector and under TLS: protocols and real clients see asyncio's behaviour."""
 
 import asyncio
 import socket
@@ -24,7 +24,7 @@ class Echo(asyncio.BufferedProtocol):
     def __init__(self):
         self.events = []
         self.buffer = bytearray(65536)
-        self.reply = None  # what is answered to the first byte, instead of an echo
+        self.reply = None  # response to any input, instead of an echo
 
     def connection_made(self, transport):
         self.transport = transport
@@ -182,7 +182,7 @@ def test_a_reset_is_told_to_the_protocol_also_while_it_is_paused(readiness):
         async with Stage() as stage:
             for paused in (
                 (False, True) if readiness == "epoll" else (False,)
-            ):  # a selector is told of nothing but reads
+            ):  # a selector reports only readable sockets
                 client = socket.create_connection(stage.address)
                 await until(lambda: len(stage.protocols) == 1 + paused)  # noqa: B023
                 if paused:

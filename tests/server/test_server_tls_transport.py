@@ -1,4 +1,4 @@
-"""TLS straight on the socket, against Python's own client: large answers, slow readers, pauses, and ends of every kind."""
+"""TLS directly on the socket, against Python's own client: large responses, slow readers, pauses, all kinds of closing."""
 
 import asyncio
 import ssl
@@ -18,7 +18,7 @@ pytestmark = needs_openssl
 
 
 class Echo(Connection):
-    """Only as much of a connection as a handshake asks for: the transport is what is tested."""
+    """As much of a connection as a handshake needs: the transport is what is tested."""
 
     def __init__(self):
         self.events = []
@@ -151,7 +151,7 @@ def test_what_was_decrypted_before_a_pause_is_read_after_it(stage):
             took(size)
             connection.transport.pause_reading()
 
-        connection.buffer = bytearray(1000)  # less than a record: the rest stays with OpenSSL
+        connection.buffer = bytearray(1000)  # less than a TLS record: the rest stays in OpenSSL
         connection.buffer_updated = pause
         writer.write(b"x" * 10_000)
         while len(connection.received) < 10_000:
@@ -170,7 +170,7 @@ def test_what_was_written_before_the_end_is_sent(stage):
         connection.transport.write(bytes(LARGE))
         connection.transport.close()
         assert len(await reader.readexactly(LARGE)) == LARGE
-        assert await reader.read() == b""  # with a goodbye: OpenSSL would complain of a stream that is cut off
+        assert await reader.read() == b""  # ends with close_notify: OpenSSL would report a truncated stream
         writer.close()
 
     stage.run(story)

@@ -1,4 +1,4 @@
-"""The simulated disk: without a crash it does what the real one does; after one it keeps what it must and may lose the rest."""
+"""The simulated disk: without a crash it behaves like a real one; after one it keeps what it must and may lose the rest."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STEPS = st.lists(
 
 
 class Player:
-    """Plays steps on a disk and tells what each gave."""
+    """Plays steps on a disk and returns their results."""
 
     def __init__(self, files: Any, root: str) -> None:
         self.files = files
@@ -101,7 +101,7 @@ def test_a_process_crash_loses_nothing_but_locks_and_open_files() -> None:
     with pytest.raises(AssertionError, match="dead"):
         file.append(b"from the grave")
     with files.lock("/data/.lock"):
-        lock.__exit__(None, None, None)  # what the dead let go of is not the lock of the living
+        lock.__exit__(None, None, None)  # a dead process's release does not affect the new lock
         with pytest.raises(BlockingIOError), files.lock("/data/.lock"):
             pass
     assert read_all(files, "/data/a", 100) == b"never synced"

@@ -1,4 +1,4 @@
-"""What seeds have found in the product, told again as small tests."""
+"""Small tests for bugs that simulator seeds have found."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def abort(log: Log) -> None:
 
 
 def test_a_clean_end_syncs_which_transactions_were_aborted() -> None:
-    """Their index is not built again after a clean end."""
+    """Reopen the log as after a clean end, which does not rebuild their index."""
     for seed in range(20):
         files = SimulatedFiles(Random(seed))
         files.make_dirs("/data")
@@ -106,7 +106,7 @@ def test_a_clean_end_syncs_which_transactions_were_aborted() -> None:
 
 
 def test_a_disk_with_room_for_half_an_abort_takes_none_of_it() -> None:
-    """Else the marker, tried again, would end nothing, and readers would be shown what was aborted."""
+    """Check that a retried marker ends the transaction: otherwise readers would see aborted records."""
     for room in range(0, 150, 5):
         files = SimulatedFiles(Random(0))
         log = open_log(files)
@@ -149,7 +149,7 @@ def test_a_node_lets_nobody_in_before_it_is_ready() -> None:
 
 
 def test_a_start_ends_when_the_controller_gives_up_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It must not wait for metadata that nobody will ever send."""
+    """Check that it does not wait for metadata that will never arrive."""
     loop = SimulatedLoop(Random(0))
     machine = Machine(loop, Network(loop, Random(1)), Random(2), History(), {}, lambda text: None)
     start = ControllerRole.start

@@ -1,4 +1,4 @@
-"""The judge of group histories: what it must let pass, and what it must not."""
+"""The checker of group histories: what it must accept and what it must report."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_power_loss_excuses_what_was_not_synced(is_flushed: bool) -> None:
     story.read(1)
     assert story.verdict(is_flushed=is_flushed) == (["two owners", "committed offset"] if is_flushed else [])
     if not is_flushed:
-        story.read(2)  # one of them, then; not first the one and then the other
+        story.read(2)  # either value may have survived, but not first one and then the other
         story.committed("b", 3)
         story.read(1)
         assert story.verdict(is_flushed=False) == ["committed offset"] * 2

@@ -1,4 +1,4 @@
-"""The checker of histories: silent about a good one, and each anomaly found by its name."""
+"""The history checker: silent about a good history, and each anomaly found by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ P = {"topic": "t", "partition": 0}
 
 
 class Story:
-    """A history, told in short sentences."""
+    """A builder for short histories."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -50,7 +50,7 @@ class Story:
         return self
 
     def verdict(self, final: str, topics: dict[str, str] | None = None) -> list[str]:
-        """The kinds of anomalies, each once."""
+        """Return the kinds of anomalies found, each once."""
         read = FinalRead({("t", 0): list(enumerate(final))}, topics)
         return list(dict.fromkeys(anomaly.kind for anomaly in check(self.history, read)))
 

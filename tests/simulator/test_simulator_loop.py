@@ -1,4 +1,4 @@
-"""The simulated event loop: time that jumps, orders that asyncio promises and those that the seed decides, processes that die."""
+"""The simulated event loop: jumps in time, asyncio's ordering guarantees, seeded order elsewhere, and dead processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated network: streams in order whatever the pieces, back-pressure, cuts, partitions, processes that vanish."""
+"""The simulated network: ordered streams in any fragmentation, back-pressure, cuts, partitions, vanishing processes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Echo(Recorder):
 
 
 class BufferedRecorder(asyncio.BufferedProtocol):
-    """With a buffer of 99 bytes, so that one piece needs many turns."""
+    """A protocol with a buffer of 99 bytes, so that one chunk takes many reads."""
 
     def __init__(self) -> None:
         self.buffer = bytearray(99)
@@ -198,7 +198,7 @@ def test_a_cut_loses_a_tail_and_tells_both_ends() -> None:
 
 
 def test_nothing_arrives_behind_the_hole_that_a_cut_leaves() -> None:
-    """The server writes on until it hears of the cut; a stream with a hole would be another stream."""
+    """Let the server write until it notices the cut: bytes after the gap would corrupt the stream."""
     for seed in range(40):
         net = Net(seed)
 

@@ -1,4 +1,4 @@
-"""Whole seeds: the product holds, faults put into it are found, and a seed is the same run wherever it is played."""
+"""Whole seeds: the product passes, mutations are found, and a seed is the same run everywhere."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_seed_is_the_same_run_under_another_hash_seed() -> None:
     assert told[0].split() == told[1].split() == here
 
 
-# Where each was found when this was written, so that the search is short; any change of the product moves them a little.
+# Seeds at which each was found when this was written, for a short search; any change of the product shifts them a little.
 FOUND_FROM = {
     "skip-torn-tail-cut": 0,
     "acknowledge-before-write": 0,

@@ -1,4 +1,4 @@
-"""The judge of histories of transactions: what it must let pass, and what it must not."""
+"""The checker of transaction histories: what it must accept and what it must report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRODUCER = 7
 
 
 class Story(History):
-    """One producer; transaction n has epoch n, and what it writes is called p-n.0, p-n.1 and so on."""
+    """One producer; transaction n has epoch n, and its values are p-n.0, p-n.1 and so on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Story(History):
         self.ok(self.begin_end(number, commit=commit), next_producer=(PRODUCER, number + 1))
 
     def mark(self, number: int, *places: Place, commit: bool) -> None:
-        """What is there in the end."""
+        """Append markers to the final logs and, if `commit`, the values to the committed ones."""
         for place in places:
             log = self.final.logs[place]
             values = [(one.offset, one.value) for one in log if one.value and one.value.startswith(f"p-{number}.")]
@@ -83,7 +83,7 @@ def test_a_transaction_is_there_as_a_whole_or_not_at_all() -> None:
         story = Story()
         story.send(1, *PLACES)
         if end:
-            story.begin_end(1, commit=True)  # nobody answered
+            story.begin_end(1, commit=True)  # without a response
         story.mark(1, *PLACES, commit=False)
         assert story.verdict() == []
 

@@ -1,4 +1,4 @@
-"""The runtime on a journal that commits late, refuses, and loses leadership."""
+"""The runtime on a journal that commits late, refuses appends, and loses leadership."""
 
 import pytest
 from hypothesis import given, settings
@@ -51,7 +51,7 @@ class MemoryJournal:
 
 
 class Register:
-    """set: emit and answer; read: answer what is seen; bad: emit, then raise; timed: set again at a later time."""
+    """A key-value state machine: `set` emits, `read` reads, `bad` emits and raises, `timed` also arms a timer."""
 
     def __init__(self):
         self.undo = UndoLog()

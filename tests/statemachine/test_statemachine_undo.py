@@ -1,4 +1,4 @@
-"""The undo log against a dumb twin that keeps a full copy of the state at every position."""
+"""The undo log compared with a model that keeps a full copy of the state at every position."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ def test_live_and_committed_views_equal_the_copies(steps):
     undo = UndoLog()
     table: Table[str, int] = Table(undo)
     committed: dict[str, int] = {}
-    history: list[tuple[int, dict[str, int]]] = []  # the live state after each position
+    history: list[tuple[int, dict[str, int]]] = []  # live state after each position
     position = 0
     for kind, argument, value in steps:
         live = dict(history[-1][1] if history else committed)

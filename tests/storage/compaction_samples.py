@@ -1,4 +1,4 @@
-"""Keyed logs for the tests of compaction, and the dumb twin that says what must be left of them."""
+"""Keyed logs for the compaction tests, and what must remain of them."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def keyed_log(path: Path, config: LogConfig = COMPACTED, **options: Any) -> Log:
 
 
 def put(log: Log, *pairs: tuple[bytes, bytes | None], timestamp: int = NOW_MS, **options: Any) -> int:
-    """One batch of keys and values; its first offset."""
+    """Append one batch of keys and values and return its first offset."""
     batch = build_batch([Record(0, timestamp, key, value) for key, value in pairs], **options)
     return log.append_as_leader(batch, read_header(batch), 0, NOW_MS).first_offset
 
 
 def clean(log: Log, now_ms: int = NOW_MS, limits: CleanerLimits = LIMITS, end: int | None = None) -> CleanerStats:
-    """A whole run with its swaps, as the node does it."""
+    """Run a whole cleaning with its swaps, as the node does."""
     found = cleanable(log, log.last_stable_offset(log.log_end) if end is None else end, now_ms)
     plan = plan_cleaning(log, found)
     cleaning = Cleaning(plan, limits, SECRET, now_ms)
@@ -60,7 +60,7 @@ def clean(log: Log, now_ms: int = NOW_MS, limits: CleanerLimits = LIMITS, end: i
 
 
 def batches(log: Log) -> list[tuple[BatchHeader, list[Record]]]:
-    """All of them, with every checksum checked."""
+    """Return all batches after checking every checksum."""
     found = []
     for segment in log.segments:
         for _, header, batch in scan_batches(segment.file, segment.size):

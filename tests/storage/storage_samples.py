@@ -22,7 +22,7 @@ SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=200, producer_id_expi
 
 
 def make_batch(timestamps: list[int] | int = 1, *, value: bytes = b"v" * 20, **options: Any) -> bytearray:
-    """A number of records at NOW_MS, or one for each timestamp."""
+    """Build a batch with that many records at NOW_MS, or with one for each timestamp."""
     if isinstance(timestamps, int):
         timestamps = [NOW_MS] * timestamps
     return build_batch([Record(0, timestamp, b"k", value) for timestamp in timestamps], **options)
@@ -46,7 +46,7 @@ def append_marker(log: Log, producer_id: int, producer_epoch: int, *, commit: bo
 
 
 def stored_batches(log: Log) -> list[tuple[int, int, bytes]]:
-    """First offset, last offset and bytes of everything from the log start on."""
+    """Return the first offset, last offset and bytes of each batch from the log start on."""
     found = []
     offset = log.log_start
     while offset < log.log_end:

@@ -1,4 +1,4 @@
-"""Which aborted transactions a reader is told of: all that the bytes hold, and hardly any of those that come later."""
+"""The aborted transactions that a reader receives: all that its bytes contain, and few later ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPARSE = LogConfig(segment_bytes=4000, index_interval_bytes=400, producer_id_exp
 
 
 def overlapping_transactions(path: Path, seed: int) -> tuple[Log, list[AbortedTransaction]]:
-    """Producers at work at once, some of whose transactions reach over segments."""
+    """Write a log of concurrent producers, some of whose transactions span segments."""
     chance = random.Random(seed)
     log, _ = open_log(path, SPARSE)
     open_, epochs, aborted = {}, dict.fromkeys(range(PRODUCERS), 0), []
@@ -43,7 +43,7 @@ def overlapping_transactions(path: Path, seed: int) -> tuple[Log, list[AbortedTr
 
 
 def offsets_of(read: FileRange) -> tuple[int, int]:
-    """First and last of what begins in it; a batch that is cut short counts."""
+    """Return the first and last offset of the batches that start in the range, including a truncated one."""
     data = read.file.read(read.position, read.size + 4096)
     begun = [header for at, header in iterate_batches(data) if at < read.size]
     return begun[0].base_offset, begun[-1].last_offset
@@ -71,12 +71,12 @@ def test_a_reader_is_told_of_what_it_reads_and_of_little_else(tmp_path: Path, se
             }
             assert needed <= listed
             spare = max(spare, len(listed - needed))
-    assert spare <= 8  # of the one interval of the index that is read too far
+    assert spare <= 8  # from the one index interval that is read too far
     log.close()
 
 
 def test_an_index_that_lies_makes_the_list_longer_not_shorter(tmp_path: Path) -> None:
-    """A flipped bit must not have anybody read what was aborted."""
+    """Check that a flipped bit never makes a reader see aborted records."""
     log, _ = overlapping_transactions(tmp_path, 5)
     expected, _ = told(log, 0, 300)
     sync(log)

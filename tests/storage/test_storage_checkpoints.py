@@ -1,4 +1,4 @@
-"""Text files byte for byte as Kafka writes them, and garbage that is named by file and line."""
+"""Text files, byte for byte as Kafka writes them, and errors that name the file and line."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_the_end_of_an_epoch() -> None:
     epochs = LeaderEpochs([EpochStart(2, 10), EpochStart(4, 20), EpochStart(7, 30)])
     assert epochs.end_offset_for(7, 99) == EpochEnd(7, 99)
     assert epochs.end_offset_for(4, 99) == EpochEnd(4, 30)
-    assert epochs.end_offset_for(5, 99) == EpochEnd(4, 30)  # nobody wrote in 5
+    assert epochs.end_offset_for(5, 99) == EpochEnd(4, 30)  # epoch 5 has no records
     assert epochs.end_offset_for(1, 99) == EpochEnd(1, 10)
     assert epochs.end_offset_for(8, 99) == EpochEnd(-1, -1)
     assert epochs.end_offset_for(-1, 99) == EpochEnd(-1, -1)
@@ -130,7 +130,7 @@ def test_epochs_keep_their_first_offset_and_drop_what_contradicts() -> None:
     assert not epochs.dirty
     epochs.assign(4, 25)
     assert epochs.entries() == [(2, 10), (4, 20)] and not epochs.dirty
-    epochs.assign(5, 20)  # nothing was written in 4
+    epochs.assign(5, 20)  # epoch 4 has no records
     assert epochs.entries() == [(2, 10), (5, 20)] and epochs.dirty
     epochs.assign(3, 15)
     assert epochs.entries() == [(2, 10), (3, 15)]

@@ -1,4 +1,4 @@
-"""Compaction of one log: what stays, what goes, and when; the files stay what readers and Kafka expect."""
+"""Compaction of one log: what stays, what goes, and when; the files remain what readers and Kafka expect."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_of_a_hundred_records_of_one_key_the_last_stays(tmp_path: Path) -> None:
     clean(log)
     assert [(record.offset, record.value) for record in data_records(log)] == [(99, b"99")]
     assert log.log_end == 100 and log.log_start == 0
-    # Each segment goes on to where the next begins, with an empty batch if need be.
+    # Each segment extends to the start of the next, with an empty batch if necessary.
     assert [one.next_offset for one in log.segments][:-1] == log.segments.base_offsets()[1:]
     ends = {header.next_offset for header, _ in batches(log)}
     assert ends == set(log.segments.base_offsets()[1:])
@@ -70,11 +70,11 @@ def test_tombstones_get_a_horizon_and_go_when_it_has_passed(tmp_path: Path) -> N
     clean(log)
     assert [(record.key, record.value) for record in data_records(log)] == [(b"a", None), (b"b", b"2")]
     assert horizons(log) == [NOW_MS + HOUR_MS]
-    assert {record.timestamp for record in data_records(log)} == {NOW_MS}  # though counted from the horizon
+    assert {record.timestamp for record in data_records(log)} == {NOW_MS}  # although encoded relative to the horizon
     put(log, (b"c", b"1"))
     log.roll(NOW_MS)
     clean(log, NOW_MS + HOUR_MS - 1)
-    assert horizons(log) == [NOW_MS + HOUR_MS]  # it stays the one of the first cleaning
+    assert horizons(log) == [NOW_MS + HOUR_MS]  # the horizon of the first cleaning stays
     put(log, (b"c", b"2"))
     log.roll(NOW_MS)
     clean(log, NOW_MS + HOUR_MS)
@@ -133,11 +133,11 @@ def test_aborted_data_goes_at_once_and_its_marker_later(tmp_path: Path) -> None:
     assert [one.last_offset for one in log.aborted_transactions(0, 100)] == [
         3,
         6,
-    ]  # whoever had begun to read needs them
+    ]  # readers that have already started need them
     put(log, (b"a", b"4"))
     log.roll(NOW_MS)
     clean(log)
-    # Nothing of the first is left. The last batches of both producers are, without records, and so their markers are needed.
+    # No batch of the first transaction is left. The empty last batches of both producers are, so their markers are needed.
     assert horizons(log) == [NOW_MS + HOUR_MS]
 
     def markers_left(now_ms: int) -> list[int]:
@@ -149,7 +149,7 @@ def test_aborted_data_goes_at_once_and_its_marker_later(tmp_path: Path) -> None:
     assert markers_left(NOW_MS + HOUR_MS) == [4, 6]
     assert [one.last_offset for one in log.aborted_transactions(0, 100)] == [6]
     log.producers.expire(NOW_MS + 10**16, 1)
-    assert markers_left(NOW_MS) == [4, 6] and horizons(log) == []  # the empty batches go, but were met
+    assert markers_left(NOW_MS) == [4, 6] and horizons(log) == []  # the run drops the empty batches but still sees them
     assert markers_left(NOW_MS) == [4, 6] and horizons(log) == [NOW_MS + HOUR_MS] * 2
     assert log.aborted_transactions(0, 100) == []
     assert markers_left(NOW_MS + HOUR_MS) == []
@@ -208,11 +208,11 @@ def test_how_dirty_a_log_is_and_what_it_may_lose(tmp_path: Path) -> None:
     assert cleanable(log, log.log_end, NOW_MS + 60_001).is_due(log.config)
     assert not cleanable(log, log.log_end, NOW_MS + 50_000).is_due(log.config)
     log.configure(replace(log.config, min_compaction_lag_ms=60_000))
-    assert cleanable(log, log.log_end, NOW_MS + 60_000).end == 40  # the last of the young ones is nine seconds younger
+    assert cleanable(log, log.log_end, NOW_MS + 60_000).end == 40  # the last of the new records is nine seconds younger
     assert cleanable(log, log.log_end, NOW_MS + 69_001).end == log.log_end
-    assert cleanable(log, 39, NOW_MS).end <= 40  # what is above the last stable offset stays
+    assert cleanable(log, 39, NOW_MS).end <= 40  # records above the last stable offset stay
     log.cleaned_to = 10**6
-    assert cleanable(log, log.log_end, NOW_MS).first_dirty == 0  # a checkpoint of another time
+    assert cleanable(log, log.log_end, NOW_MS).first_dirty == 0  # a checkpoint beyond the log end is ignored
 
 
 def test_segments_become_one_up_to_the_limits(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_segments_become_one_up_to_the_limits(tmp_path: Path) -> None:
         put(log, (b"k%d" % (number % 5), b"v" * 40))
     log.roll(NOW_MS)
     before = len(log.segments)
-    clean(log)  # each group by what its segments had before: they shrink first, and become one the next time
+    clean(log)  # groups go by the old sizes: segments first shrink, and are merged by the next run
     assert len(log.segments) == before
     put(log, (b"k0", b"v"))
     log.roll(NOW_MS)
@@ -287,7 +287,7 @@ def test_damage_makes_a_log_uncleanable_and_is_left_as_it_is(tmp_path: Path) -> 
     put(log, (b"k", b"2"), (b"m", b"1"))
     log.roll(NOW_MS)
     before = [path.read_bytes() for path in sorted(log_directory(tmp_path).glob("*.log"))]
-    for position in (67, 58, 30):  # a record's length, the number of records, a checksum that does not fit
+    for position in (67, 58, 30):  # a record's length, the record count, a checksum that does not match
         flip_bit(log_directory(tmp_path) / f"{0:020d}.log", position)
         with pytest.raises(CorruptData):
             clean(log)
@@ -307,7 +307,7 @@ def test_a_segment_is_closed_in_time_for_max_compaction_lag(tmp_path: Path) -> N
 
 
 def test_a_new_segment_is_as_old_as_the_last_of_those_it_is_made_from(tmp_path: Path) -> None:
-    """Where no record is left to tell the age, retention goes by that."""
+    """Check the file's time: retention uses it where no record is left to date the segment."""
     log = keyed_log(tmp_path)
     for number in range(2):
         put(log, (b"k", b"%d" % number))

@@ -1,4 +1,4 @@
-"""Random keyed logs, cleaned again and again with writes between, against a dumb twin; and a crash at every operation of the disk."""
+"""Random keyed logs, cleaned repeatedly between writes and compared with a model, and a crash at every disk operation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def open_on(files: SimulatedFiles, config: LogConfig = COMPACTED, **options: Any
 
 
 class Twin:
-    """What was written, and what a reader with read_committed may rely on: the newest decided record of every key."""
+    """What was written, and what a read_committed reader may rely on: the newest decided record of every key."""
 
     def __init__(self) -> None:
         self.written: dict[int, Record] = {}
@@ -45,7 +45,7 @@ class Twin:
         return found
 
     def check(self, log: Log, *, gone_ms: int | None = None) -> None:
-        """Everything that is there was written so; the newest of each key is there, once, unless a tombstone's time has come."""
+        """Check that all records are as written and that each key's newest is there once, except expired tombstones."""
         found = data_records(log)
         offsets = [record.offset for record in found]
         assert offsets == sorted(set(offsets)), offsets
@@ -117,7 +117,7 @@ class Stage:
         else:
             self.files.process_crash()
             for name in self.files.list_dir(DIRECTORY):
-                if name.endswith(".snapshot"):  # nothing but the batches says what is true
+                if name.endswith(".snapshot"):  # only the batches are left to rebuild the state from
                     self.files.remove(f"{DIRECTORY}/{name}")
             self.log = open_on(self.files, self.config)
         self.log.cleaned_to = cleaned_to
@@ -156,7 +156,7 @@ def test_random_logs_keep_the_newest_of_every_key(seed: int, segment_bytes: int,
 
 
 def _check_aborted(stage: Stage) -> None:
-    """A reader of the aborted list drops what it must: no data of an aborted transaction is left unlisted."""
+    """Check that the aborted list covers all remaining records of aborted transactions."""
     listed = stage.log.aborted_transactions(0, stage.log.log_end)
     for header, records in batches(stage.log):
         if (
@@ -171,7 +171,7 @@ def _check_aborted(stage: Stage) -> None:
 
 
 class Crash(Exception):
-    """The process ends here."""
+    """Raised in place of the process's end."""
 
 
 def test_a_crash_at_any_operation_leaves_the_old_or_the_new() -> None:
@@ -183,7 +183,7 @@ def test_a_crash_at_any_operation_leaves_the_old_or_the_new() -> None:
 
 
 def _crash_at(seed: int, number: int, *, power_loss: bool) -> bool:
-    """False once a whole cleaning takes fewer operations than that."""
+    """Crash at one disk operation; return False once a whole cleaning takes fewer operations than that."""
     chance = Random(seed)
     files = SimulatedFiles(chance)
     files.make_dirs("/data")
@@ -219,7 +219,7 @@ def _crash_at(seed: int, number: int, *, power_loss: bool) -> bool:
     stage.twin.check(stage.log)
     names = files.list_dir(DIRECTORY)
     assert not [name for name in names if name.endswith((".swap", ".cleaned", ".deleted"))]
-    # And from here it can be cleaned to the end.
+    # From here the log can be cleaned to the end.
     clean(stage.log)
     stage.twin.check(stage.log)
     assert stage.log.cleaned_to == end

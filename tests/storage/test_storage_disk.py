@@ -25,7 +25,7 @@ from headrace.storage.log_config import LogConfig
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """The kernel itself cuts writes short at that size."""
+    """Make the kernel cut writes short at that file size."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -145,7 +145,7 @@ def test_a_file_that_moves_stays_usable(tmp_path: Path) -> None:
     file.append(b"first")
     file.move(str(tmp_path / "b"))
     assert file.path == str(tmp_path / "b") and os.listdir(tmp_path) == ["b"]
-    for number in range(3):  # takes its descriptor away
+    for number in range(3):  # evicts the file's descriptor
         files.open(str(tmp_path / f"other-{number}"), create=True)
     assert file.append(b" second") == 5
     assert file.read(0, 20) == b"first second"
@@ -156,7 +156,7 @@ def test_a_file_that_moves_stays_usable(tmp_path: Path) -> None:
 
 
 def test_thousands_of_logs_need_few_descriptors(tmp_path: Path) -> None:
-    """Three files a segment, two segments a log, two hundred descriptors for all of it."""
+    """Use three files per segment and two segments per log, with two hundred descriptors for all of them."""
     bound, count = 200, 1500
     files = DiskFiles(open_files_max=bound)
     logs = []
@@ -178,10 +178,10 @@ def test_thousands_of_logs_need_few_descriptors(tmp_path: Path) -> None:
 
 
 def _descriptors_below(directory: Path) -> int:
-    """Count the open files of this process below the directory: what other tests have open is none of ours."""
+    """Count this process's open files below the directory, leaving out those of other tests."""
     count = 0
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # the descriptor of this very listing
+        with suppress(OSError):  # the descriptor of this listing
             count += os.readlink(f"/proc/self/fd/{name}").startswith(str(directory))
     return count
 

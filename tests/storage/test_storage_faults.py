@@ -1,4 +1,4 @@
-"""What disks, crashes and strangers do to a log, one by one."""
+"""Faults of a log, one by one: disk errors, crashes, damaged and foreign files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from headrace.storage.retention import enforce
 
 
 class FullDiskFile(DiskFile):
-    """Takes bytes as long as there is room."""
+    """A file that refuses appends larger than the disk's `room`."""
 
     __slots__ = ()
 
@@ -51,7 +51,7 @@ class FullDiskFiles(DiskFiles):
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
         file = super().open(path, create=create)
-        self.closed(file)  # the descriptor goes over to the file that can be full
+        self.closed(file)  # the descriptor passes to the file that can be full
         full = FullDiskFile(self, path, file._descriptor, file.size())
         self.opened(full)
         return full
@@ -116,7 +116,7 @@ def test_a_torn_last_batch_is_cut_and_counted(tmp_path: Path) -> None:
     (cut,) = report.cuts
     assert cut.next_offset == 120 and cut.bytes_lost == report.bytes_lost == len(make_batch(5)) - 7
     assert "reaches beyond" in report.messages()[0] and last.name in report.messages()[0]
-    assert report.segments_checked == 1  # the ones below the recovery point are left alone
+    assert report.segments_checked == 1  # segments below the recovery point are left alone
 
 
 def test_a_flipped_bit_behind_the_recovery_point_cuts_the_log_there(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_an_index_that_knows_offsets_behind_the_end_is_built_again(tmp_path: Pat
 
 
 def log_with_times(path: Path) -> Log:
-    """Times that go up and down, so that a lookup that starts too late is a wrong answer."""
+    """Write timestamps that go up and down, so that a lookup that starts too late gives a wrong result."""
     log, _ = open_log(path)
     for number in range(60):
         append(log, make_batch([NOW_MS + (number * 7) % 40 + number, NOW_MS + number]))
@@ -234,7 +234,7 @@ def test_retention_does_not_believe_a_flipped_time(tmp_path: Path) -> None:
     log.close()
     victim = segment_files(tmp_path, ".timeindex")[0]
     data = bytearray(victim.read_bytes())
-    data[-12:-4] = (1000).to_bytes(8, "big")  # 1970: long expired
+    data[-12:-4] = (1000).to_bytes(8, "big")  # 1970, so long expired
     del data[:-12]
     victim.write_bytes(data)
     log, _ = open_log(tmp_path, recovery_point=end, clean=True)
@@ -284,7 +284,7 @@ def test_a_bad_producer_snapshot_is_replaced_by_the_batches(tmp_path: Path, harm
     log, _ = open_log(tmp_path, recovery_point=40, clean=True)
     entry = log.producers.entry(5)
     assert entry is not None and (entry.last_sequence, entry.last_offset) == (39, 39)
-    assert len(entry.batches) == 5  # the replay even remembers more than the snapshot did
+    assert len(entry.batches) == 5  # the replay remembers even more than the snapshot
 
 
 def test_aborted_transactions_survive_a_crash_without_their_index(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_aborted_transactions_survive_a_crash_without_their_index(tmp_path: Path
     append(log, make_batch(2, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True))
     end, aborted = log.log_end, log.aborted_transactions(0, log.log_end)
     assert len(aborted) == 30 and log.last_stable_offset(end) == end - 2
-    assert [one.producer_id for one in log.aborted_transactions(0, 5)] == [2]  # the first of producer 1 was committed
+    assert [one.producer_id for one in log.aborted_transactions(0, 5)] == [2]  # producer 1 committed its first one
     sync(log)
     log.abandon()
     for path in segment_files(tmp_path, ".txnindex")[1:]:
@@ -322,7 +322,7 @@ def test_leftovers_of_a_dead_broker_are_tidied(tmp_path: Path) -> None:
         f"{7:020d}.index",  # has no log
     ):
         (directory / name).write_bytes(b"left behind")
-    # The cleaner had finished one segment made of two, and died before it replaced them.
+    # The cleaner had merged two segments into one and died before it replaced them.
     merged = b"".join(one[2] for one in expected if bases[1] <= one[0] < bases[3])
     (directory / f"{bases[1]:020d}.log.swap").write_bytes(merged)
     (directory / f"{bases[1]:020d}.index.swap").write_bytes(b"")
@@ -359,7 +359,7 @@ def test_a_directory_of_another_topic_is_refused(tmp_path: Path) -> None:
     (Path(log.directory) / "partition.metadata").write_text("nonsense")
     with pytest.raises(CorruptCheckpoint, match=r"partition\.metadata, line 1"):
         open_log(tmp_path, topic_id=mine, clean=True)
-    # After a crash it may have been torn before it was ever synced: then the name alone says whose it is.
+    # After a crash it may have been torn before its first sync: then the directory name alone identifies the topic.
     log, _ = open_log(tmp_path, topic_id=mine)
     assert log.topic_id == mine
 

@@ -1,4 +1,4 @@
-"""The sparse indexes against lists, in memory and sealed; what is refused."""
+"""The sparse indexes compared with lists, in memory and sealed, and invalid index files."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_time_index_finds_what_a_list_finds(steps: list[tuple[int, int]], target
 def test_a_preallocated_file_is_cut_to_its_entries(tmp_path: Path) -> None:
     index = offset_index(tmp_path)
     index.append(BASE + 10, 4096)
-    index.append(BASE + 20, 0x10000)  # ends in zero bytes itself
+    index.append(BASE + 20, 0x10000)  # an entry that ends in zero bytes itself
     index.write_pending()
     path = tmp_path / "i.index"
     path.write_bytes(path.read_bytes() + bytes(8000))

@@ -1,4 +1,4 @@
-"""Logs that began before record batches: segments of magic 0 and 1 in front of today's."""
+"""Logs older than record batches: segments of magic 0 and 1 before current ones."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def message(magic: int, offset: int, value: bytes, *, timestamp: int = -1, codec
 
 
 def wrapper(first: int, timestamps: list[int], codec: Codec = Codec.SNAPPY) -> bytes:
-    """As a broker stored it: relative offsets inside, the last offset and the largest time outside."""
+    """Return a wrapper as a broker stored it: relative offsets inside, the last offset and largest time outside."""
     inner = b"".join(message(OLD, number, b"w%d" % number, timestamp=time) for number, time in enumerate(timestamps))
     last = first + len(timestamps) - 1
     return message(OLD, last, compress(codec, inner), timestamp=max(timestamps), codec=codec)
 
 
 def old_log(path: Path) -> list[bytes]:
-    """Offsets 0 to 9 in magic 0, 10 to 39 in magic 1: ten alone, then four wrappers of five."""
+    """Write offsets 0 to 9 in magic 0 and 10 to 39 in magic 1: ten single messages, then four wrappers of five."""
     directory = path / str(PARTITION)
     directory.mkdir()
     oldest = [message(OLDEST, offset, b"v%d" % offset) for offset in range(10)]
@@ -60,8 +60,8 @@ def test_old_segments_are_opened_and_read_as_they_lie(tmp_path: Path, clean: boo
     log, report = open_log(tmp_path, CONFIG, clean=clean)
     assert (log.log_end, report.cuts, report.damage) == (40, [], [])
     assert stored(log) == expected
-    assert log.epochs.entries() == []  # there were none yet
-    # A read from the middle of a wrapper begins with the wrapper, whose records say the rest.
+    assert log.epochs.entries() == []  # legacy messages have no epochs
+    # A read from the middle of a wrapper begins with the wrapper; its records have their own offsets.
     data = log.read(27, 1).range.read()
     assert [record.offset for record in decode_any_records(data)] == [25, 26, 27, 28, 29]
     batch = make_batch(2)
@@ -92,7 +92,7 @@ def test_indexes_of_old_segments_can_be_built_again(tmp_path: Path) -> None:
     log, report = open_log(tmp_path, CONFIG, recovery_point=40, clean=True)
     assert report.damage == [] and stored(log) == expected
     assert log.find_by_timestamp(NOW_MS + 33) == (33, NOW_MS + 33, -1)
-    assert log.truncate_to(33, NOW_MS) == 30  # the wrapper goes as a whole
+    assert log.truncate_to(33, NOW_MS) == 30  # the wrapper is removed as a whole
     assert stored(log) == expected[:22]
 
 

@@ -1,4 +1,4 @@
-"""Data directories: one owner, one identity, Kafka's names."""
+"""Data directories: one owner, one identity, Kafka's file names."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_flush_is_due_some_time_after_something_new(tmp_path: Path) -> None:
     assert not log.flush_due(0) and not log.flush_due(5000)
     append(log, make_batch(2))
     assert not log.flush_due(6000) and not log.flush_due(6999)
-    append(log, make_batch(1))  # more of it does not put it off
+    append(log, make_batch(1))  # more records do not postpone it
     assert log.flush_due(7000)
     sync(log)
     assert not log.flush_due(7001)
@@ -189,7 +189,7 @@ def test_a_directory_that_cannot_be_used_is_left_out_unless_it_has_the_metadata(
 
 
 class ReadOnlyFiles(DiskFiles):
-    """What the kernel answers below a directory that is mounted read-only."""
+    """Raises the kernel's error for locks below a directory that is mounted read-only."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The log against a list of batches: appended, copied, rolled, synced, cut, closed, torn and opened again."""
+"""The log compared with a list of batches: appended, copied, rolled, synced, truncated, closed, torn and reopened."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PID = 3
 timestamps_strategy = st.lists(st.integers(NOW_MS - 50, NOW_MS + 50), min_size=1, max_size=6)
 
 
-# A leader's log has gaps only where its topic is compacted; elsewhere recovery takes a gap for a lost tail.
+# A leader's log has gaps only if its topic is compacted; otherwise recovery takes a gap for a lost tail.
 GAPPY = msgspec.structs.replace(SMALL, cleanup_policy=("compact",))
 
 
@@ -57,7 +57,7 @@ class LogMachine(RuleBasedStateMachine):
         if idempotent:
             self.sequence += len(timestamps)
             again = append(self.log, bytearray(batch), self.epoch)
-            # Kafka answers a repeat with the time of the first one, whoever set it.
+            # Kafka responds to a duplicate with the timestamp of the original, whether a client or the broker set it.
             assert again == info._replace(duplicate=True, log_append_time=max(timestamps))
 
     @rule(counts=st.lists(st.integers(1, 4), min_size=1, max_size=5), gap=st.integers(0, 3), torn=st.integers(0, 60))
@@ -144,7 +144,7 @@ class LogMachine(RuleBasedStateMachine):
         self.forget_producer()
 
     def forget_producer(self) -> None:
-        """Cuts may take its last batches away: whatever the log knows decides how it goes on."""
+        """Continue with the log's own producer state, since truncation may have removed the last batches."""
         entry = self.log.producers.entry(PID)
         same_epoch = entry is not None and entry.epoch == self.epoch
         self.sequence = entry.last_sequence + 1 if entry is not None and same_epoch else 0

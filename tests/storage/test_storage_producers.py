@@ -1,4 +1,4 @@
-"""The table of idempotence, open transactions, producer snapshots."""
+"""Producer state: the idempotence table, open transactions and producer snapshots."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_sequences_start_again_after_the_largest() -> None:
     state = state_after(header(SEQUENCE_MAX))
     assert state.check(header(0)) is None
     assert refused(state, header(1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    across = state_after(header(SEQUENCE_MAX - 1, 4))  # MAX-1, MAX, 0, 1
+    across = state_after(header(SEQUENCE_MAX - 1, 4))  # sequences MAX-1, MAX, 0, 1
     assert across.check(header(2)) is None
     found = across.check(header(SEQUENCE_MAX - 1, 4))
     assert found is not None and found.last_sequence == 1
@@ -70,7 +70,7 @@ def test_epochs() -> None:
     assert state.check(header(0, epoch=4)) is None
     state.appended(header(0, epoch=4), 1, NOW_MS)
     entry = state.entry(PID)
-    assert entry is not None and len(entry.batches) == 1  # what the old epoch sent is forgotten
+    assert entry is not None and len(entry.batches) == 1  # batches of the old epoch are forgotten
     assert refused(state, header(1, epoch=3)) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
@@ -104,7 +104,7 @@ def test_the_first_unstable_offset_waits_for_markers_and_for_the_high_watermark(
     assert (aborted.producer_id, aborted.first_offset, aborted.last_offset, aborted.aborted) == (PID, 0, 4, True)
     assert aborted.last_stable_offset == 2
     assert (state.first_unstable_offset, state.first_undecided_offset) == (0, 2)
-    state.high_watermark_advanced(4)  # the marker is at 4: not below
+    state.high_watermark_advanced(4)  # not above the marker at 4
     assert state.first_unstable_offset == 0
     state.high_watermark_advanced(5)
     assert state.first_unstable_offset == 2
@@ -112,7 +112,7 @@ def test_the_first_unstable_offset_waits_for_markers_and_for_the_high_watermark(
     assert committed is not None and not committed.aborted and committed.last_stable_offset == 6
     state.high_watermark_advanced(6)
     assert state.first_unstable_offset is None
-    assert state.ended(two, COMMIT, 6, NOW_MS) is None  # nothing was open
+    assert state.ended(two, COMMIT, 6, NOW_MS) is None  # no transaction was open
 
 
 def test_markers_of_the_past_are_refused() -> None:
@@ -122,10 +122,10 @@ def test_markers_of_the_past_are_refused() -> None:
     with pytest.raises(KafkaError, match="INVALID_PRODUCER_EPOCH"):
         state.check_marker(header(-1, epoch=4), COMMIT)
     with pytest.raises(KafkaError, match="INVALID_PRODUCER_EPOCH"):
-        state.check_marker(marker, COMMIT, transaction_version=2)  # version 2 has to raise the epoch
+        state.check_marker(marker, COMMIT, transaction_version=2)  # version 2 requires a higher epoch
     state.check_marker(header(-1, epoch=6), COMMIT, transaction_version=2)
     state.ended(header(-1, epoch=6), TransactionMarker(True, 3), 1, NOW_MS)
-    state.check_marker(header(-1, epoch=6), TransactionMarker(True, 3), transaction_version=2)  # a repeat
+    state.check_marker(header(-1, epoch=6), TransactionMarker(True, 3), transaction_version=2)  # a duplicate
     with pytest.raises(KafkaError, match="TRANSACTION_COORDINATOR_FENCED"):
         state.check_marker(header(-1, epoch=6), TransactionMarker(True, 2))
 

@@ -1,4 +1,4 @@
-"""What a log lets go: by size, by time, below its start; when the files go, and who still reads them."""
+"""Retention by size, by time and below the log start; when files are removed, and readers that still use them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MINUTE_MS = 60_000
 
 
 def log_of(path: Path, segments: int, config: LogConfig = KEEP_ALL, **options: object) -> Log:
-    """Each segment holds two records, a minute younger than those of the segment before it."""
+    """Return a log whose segments have two records each, a minute newer than those of the segment before."""
     log, _ = open_log(path, config, **options)
     for number in range(segments):
         if number:
@@ -56,10 +56,10 @@ def test_by_size_the_oldest_go_while_what_is_left_is_still_enough(tmp_path: Path
     assert told == f"orders-0: offsets 0 to 3 are deleted: retention.bytes={3 * one}"
     assert (log.log_start, log.segments.base_offsets()) == (4, [4, 6, 8])
     configured(log, retention_bytes=3 * one - 1)
-    assert enforce_all(log) == []  # another one would be too much
+    assert enforce_all(log) == []  # deleting another segment would leave too little
     configured(log, retention_bytes=0)
     assert len(enforce_all(log)) == 1
-    assert (log.log_start, log.log_end, len(log.segments), log.size) == (10, 10, 1, 0)  # even the active one
+    assert (log.log_start, log.log_end, len(log.segments), log.size) == (10, 10, 1, 0)  # even the active segment goes
     assert append(log, make_batch()).first_offset == 10
 
 
@@ -68,7 +68,7 @@ def test_by_time_the_newest_record_of_a_segment_decides(tmp_path: Path) -> None:
     assert enforce_all(log, NOW_MS + MINUTE_MS) == []
     assert len(enforce_all(log, NOW_MS + MINUTE_MS + 1)) == 1
     assert log.log_start == 2
-    append(log, make_batch([NOW_MS - 10 * MINUTE_MS]))  # an old record in the young active segment changes nothing
+    append(log, make_batch([NOW_MS - 10 * MINUTE_MS]))  # an old record in the newer active segment changes nothing
     assert enforce_all(log, NOW_MS + 4 * MINUTE_MS) != []
     assert log.log_start == 6
     assert enforce_all(log, NOW_MS + 4 * MINUTE_MS + 1) != []
@@ -106,7 +106,7 @@ def test_only_topics_that_delete_lose_by_size_and_time(tmp_path: Path, policy: t
     log = configured(log_of(tmp_path, 3), retention_bytes=0, retention_ms=0, cleanup_policy=policy)
     log.advance_log_start(3)
     told = enforce_all(log, NOW_MS + 999 * MINUTE_MS)
-    assert told[0] == "orders-0: offsets 0 to 1 are deleted: the log starts at 3"  # whatever the policy
+    assert told[0] == "orders-0: offsets 0 to 1 are deleted: the log starts at 3"  # regardless of the policy
     assert (len(told) > 1, log.log_start) == ((True, 6) if goes else (False, 3))
 
 
@@ -128,7 +128,7 @@ def test_files_are_renamed_at_once_and_removed_later(tmp_path: Path) -> None:
         "snapshot.deleted",
     }
     assert not any(name.startswith(f"{2:020d}.") and not name.endswith(".deleted") for name in names(log))
-    assert read.range.read() == expected  # whoever had found it before goes on reading
+    assert read.range.read() == expected  # a reader that found it earlier can still read it
     assert log.doomed.take(NOW_MS + 499) == []
     for doomed in log.doomed.take(NOW_MS + 500):
         doomed.remove()

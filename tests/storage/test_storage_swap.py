@@ -1,4 +1,4 @@
-"""The order of renames and syncs when the cleaner's segment takes the place of others, on a disk that writes names in any order."""
+"""The order of renames and syncs when cleaned segments replace others, on a disk that persists names in any order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.testing.simulator.disk import SimulatedFiles
 DIRECTORY = f"/data/{PARTITION}"
 SUBSETS_AT_RANDOM = 20
 
-Batches = list[tuple[BatchHeader, list[Record]]]  # of all segments: one that is there besides another counts
+Batches = list[tuple[BatchHeader, list[Record]]]  # batches of all segments; overlapping segments show up as duplicates
 
 
 def open_on(files: SimulatedFiles, recovery_point: int = 0) -> Log:
@@ -27,7 +27,7 @@ def open_on(files: SimulatedFiles, recovery_point: int = 0) -> Log:
 
 
 def make_log(files: SimulatedFiles) -> Log:
-    """Segments that a first run has made small, and a new one: the next exchanges them all, the small ones for one together."""
+    """Write small segments left by a first run, and a new one: the next run replaces all, merging the small ones."""
     log = open_on(files)
     for number in range(40):
         put(log, (b"k%d" % (number % 7), b"v" * (10 + number % 3)), (b"k%d" % (number % 2), b"w" * 40))
@@ -43,7 +43,7 @@ def make_log(files: SimulatedFiles) -> Log:
 
 
 def crashes(files: SimulatedFiles) -> Iterator[SimulatedFiles]:
-    """The disk as it may be found: nothing, all, all up to a place, one alone, all but one, and some of the others."""
+    """Yield the disk after each possible loss: all, none, a prefix, one alone, all but one, and random subsets survive."""
     count = files.unsynced_names(DIRECTORY)
     everything = frozenset(range(count))
     few = [frozenset(range(at, at + size)) for size in (0, 1) for at in range(count)]
@@ -69,7 +69,7 @@ def test_whatever_names_a_crash_leaves_each_place_holds_the_old_segments_or_the_
     moments: list[SimulatedFiles] = []
 
     def before_each_sync(operation: str, path: str) -> None:
-        # Until the next sync no name is safe: every crash since the last one is among those of this moment.
+        # No name is durable until the next sync, so this state covers every crash since the last one.
         if operation == "sync_dir":
             moments.append(deepcopy(files))
             moments[-1].fault = None
