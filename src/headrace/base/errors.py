@@ -196,6 +196,7 @@ class KafkaError(HeadraceError):
 
     @property
     def retriable(self) -> bool:
+        """Return whether the error is transient: the same request may succeed if it is sent again."""
         return self.code in RETRIABLE
 
 

@@ -20,6 +20,8 @@ NO_NODE = NodeId(-1)
 
 
 class TopicPartition(NamedTuple):
+    """A partition of a topic, by name and number; its text is `topic-partition`."""
+
     topic: str
     partition: int
 

@@ -40,7 +40,9 @@ ADMIN_OPTIONS = OptionTable(
         Option("retry.backoff.max.ms", Kind.LONG, 1000, "longest pause", at_least=0),
     ),
 )
+# Kind of a resource that has options. Its name is a topic, a broker's id, a client metrics subscription or a group.
 ResourceKind = Literal["topic", "broker", "broker_logger", "client_metrics", "group"]
+# Timestamp in milliseconds since the epoch, or: the first offset, the end, the offset of the largest timestamp.
 OffsetAt = int | Literal["earliest", "latest", "max_timestamp"]
 RESOURCES: dict[ResourceKind, int] = {
     "topic": configs.TOPIC,
@@ -54,14 +56,18 @@ ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 
 
 class Broker(NamedTuple):
+    """The address of a broker, as its listener advertises it."""
+
     id: int
     host: str
     port: int
-    rack: str | None
+    rack: str | None  # the broker's broker.rack; None if it is not set
 
 
 class ClusterInfo(NamedTuple):
-    id: str | None
+    """The brokers of a cluster, as one of them reports."""
+
+    id: str | None  # None if the broker does not report it
     controller: int  # broker that accepts changes; -1 if unknown
     brokers: list[Broker]
 
@@ -92,12 +98,14 @@ class AsyncAdmin:
         await self._cluster.refresh([])
 
     async def close(self) -> None:
+        """Close all connections; a `cluster` that was passed in stays open."""
         if self._owns_cluster:
             await self._cluster.close()
 
     # --- the cluster
 
     async def describe_cluster(self, timeout_s: float | None = None) -> ClusterInfo:
+        """Return the cluster's id, its controller and its brokers, sorted by id."""
         answer = await self._calls.until_answered(lambda: self._cluster.refresh([]), timeout_s)
         brokers = sorted(Broker(one.node_id, one.host, one.port, one.rack) for one in answer.brokers)
         return ClusterInfo(answer.cluster_id, answer.controller_id, brokers)
@@ -110,6 +118,10 @@ class AsyncAdmin:
         return sorted(one.name for one in found.topics if one.name and (internal or not one.is_internal))
 
     async def describe_topics(self, names: Iterable[str], timeout_s: float | None = None) -> dict[str, TopicInfo]:
+        """Return the topics with their partitions, by name.
+
+        Raise KafkaError with UNKNOWN_TOPIC_OR_PARTITION if one does not exist.
+        """
         wanted = _names(names)
         found = await self._calls.until_answered(lambda: describe_topics(self._cluster, wanted), timeout_s)
         return {one.name: one for one in found}
@@ -146,6 +158,10 @@ class AsyncAdmin:
         await self._calls.for_each(list(wanted), ask, timeout_s)
 
     async def delete_topics(self, names: Iterable[str], timeout_s: float | None = None) -> None:
+        """Delete topics with all their records.
+
+        Raise Refused with UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED …
+        """
         await self._calls.for_each(
             _names(names), lambda some: topic_changes.delete_topics(self._cluster, some), timeout_s
         )
@@ -220,6 +236,11 @@ class AsyncAdmin:
     async def list_groups(
         self, *, states: Sequence[str] = (), types: Sequence[str] = (), timeout_s: float | None = None
     ) -> list[ListedGroup]:
+        """Return the groups of all brokers, sorted by name.
+
+        If given, only groups in one of the `states` (such as "Stable" or "Empty") and of one of the `types` ("classic",
+        "consumer") are returned.
+        """
         return await self._calls.until_answered(lambda: groups.list_groups(self._cluster, states, types), timeout_s)
 
     async def describe_group(self, group: str, timeout_s: float | None = None) -> GroupInfo:
@@ -266,6 +287,11 @@ class AsyncAdmin:
     async def list_transactions(
         self, wanted: TransactionFilter = transactions.EVERYTHING, timeout_s: float | None = None
     ) -> list[ListedTransaction]:
+        """Return the transactions of all coordinators that match the filter, sorted by transactional id.
+
+        Raise KafkaError with INVALID_REQUEST if the filter has an unknown state, UNSUPPORTED_VERSION if a broker does
+        not support the filter.
+        """
         return await self._calls.until_answered(
             lambda: transactions.list_transactions(self._cluster, wanted), timeout_s
         )
@@ -304,9 +330,17 @@ class AsyncAdmin:
     # --- ACLs and quotas
 
     async def describe_acls(self, wanted: AclFilter = acls.EVERY_ACL, timeout_s: float | None = None) -> list[Acl]:
+        """Return the ACLs that match the filter, sorted.
+
+        Raise KafkaError with SECURITY_DISABLED if the brokers have no authorizer.
+        """
         return await self._calls.until_answered(lambda: acls.describe_acls(self._cluster, wanted), timeout_s)
 
     async def create_acls(self, rules: Iterable[Acl], timeout_s: float | None = None) -> None:
+        """Create ACLs; those that exist already stay as they are.
+
+        Raise Refused with INVALID_REQUEST, SECURITY_DISABLED …
+        """
         await self._calls.for_each(list(rules), lambda some: acls.create_acls(self._cluster, some), timeout_s)
 
     async def delete_acls(self, filters: Iterable[AclFilter], timeout_s: float | None = None) -> list[Acl]:

@@ -25,11 +25,14 @@ SOURCES = {
 
 
 class OptionInfo(NamedTuple):
+    """An option of a resource, with its current value."""
+
     name: str
-    value: str | None
-    source: int
+    value: str | None  # None if it is secret or not set
+    source: int  # Kafka's code of the place that sets it: 1 topic, 2 broker, 3 all brokers, 4 file, 5 default …
     read_only: bool
     secret: bool
+    # Name, value and source of each place that sets the option, by precedence; empty if they were not requested.
     synonyms: list[tuple[str, str | None, int]]
 
 

@@ -38,7 +38,7 @@ CLOSE_S_MAX = 30.0
 
 
 class AsyncConsumer:
-    """A consumer for asyncio, configured with Kafka's options (consumer_options.py)."""
+    """A consumer for asyncio, configured with Kafka's options. Poll it from one task at a time."""
 
     def __init__(self, options: Mapping[str, object], *, cluster: Cluster | None = None) -> None:
         """Create a consumer; a `cluster` passed in is not closed. Raise ConfigError naming an unusable option."""
@@ -141,6 +141,7 @@ class AsyncConsumer:
         self._positions.assign(())
 
     def assignment(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are read; with `subscribe`, those that the group has assigned so far."""
         return frozenset(self._positions)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -149,11 +150,13 @@ class AsyncConsumer:
             self._positions.of(partition).paused = True
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return records of paused partitions from polls again. Raise HeadraceError if one is not assigned."""
         for partition in partitions:
             self._positions.of(partition).paused = False
         self._woken.set()
 
     def paused(self) -> frozenset[TopicPartition]:
+        """Return the assigned partitions that are paused."""
         return frozenset(partition for partition, position in self._positions.items() if position.paused)
 
     # --- reading
@@ -262,9 +265,18 @@ class AsyncConsumer:
         self._positions.of(partition).jump(offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Continue reading these partitions, or all assigned ones if None, at their first offsets.
+
+        The offsets are looked up by the next poll. Raise HeadraceError if a partition is not assigned.
+        """
         self._seek_to(partitions, EARLIEST)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Continue reading these partitions, or all assigned ones if None, at their end offsets.
+
+        With read_committed, the end is the last stable offset. The offsets are looked up by the next poll. Raise
+        HeadraceError if a partition is not assigned.
+        """
         self._seek_to(partitions, LATEST)
 
     def seek_to_time(self, partitions: Iterable[TopicPartition] | None, timestamp_ms: int) -> None:
@@ -306,6 +318,11 @@ class AsyncConsumer:
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
+        """Return the first offset of each partition.
+
+        Raise KafkaError at once if a partition does not exist; other failures are retried for up to `timeout_s` (None:
+        default.api.timeout.ms).
+        """
         return await self._listed(dict.fromkeys(partitions, EARLIEST), timeout_s)
 
     async def end_offsets(
@@ -330,6 +347,10 @@ class AsyncConsumer:
         return {partition: one.offset for partition, one in found.items()}
 
     async def partitions_for(self, topic: str) -> list[int]:
+        """Return the topic's partitions, waiting up to request.timeout.ms until all have leaders.
+
+        Raise KafkaError with UNKNOWN_TOPIC_OR_PARTITION at once if the topic does not exist; it is not created.
+        """
         return await self._cluster.partitions(topic)
 
     # --- commits

@@ -70,10 +70,12 @@ class Shape(NamedTuple):
 
 
 class ConsumerRecord(NamedTuple):
+    """A record as `poll` returns it."""
+
     topic: str
     partition: int
     offset: int
-    timestamp: int  # milliseconds
+    timestamp: int  # milliseconds since the epoch
     timestamp_type: int  # 0: set by the producer, 1: time of the append to the log
     key: bytes | None
     value: bytes | None

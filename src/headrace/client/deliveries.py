@@ -9,10 +9,12 @@ from headrace.base.ids import TopicPartition
 
 
 class Sent(NamedTuple):
+    """The place of a delivered record."""
+
     topic: str
     partition: int
     offset: int  # -1 with acks=0, as there is no response
-    timestamp_ms: int
+    timestamp_ms: int  # the record's timestamp; the broker's time if the topic uses LogAppendTime
 
 
 class SentRange(NamedTuple):

@@ -41,39 +41,48 @@ _PASSING = (
 
 
 class ListedGroup(NamedTuple):
+    """A group as its coordinator lists it."""
+
     group: str
-    type: str
-    state: str
-    protocol_type: str
+    type: str  # "classic", "consumer" …; empty if the broker does not report it
+    state: str  # "Stable", "Empty" …; empty if the broker does not report it
+    protocol_type: str  # "consumer" for groups of consumers; empty for a group that only commits offsets
 
 
 class Member(NamedTuple):
+    """A member of a group with its partitions."""
+
     member_id: str
-    instance_id: str | None
+    instance_id: str | None  # group.instance.id of a static member, else None
     client_id: str
     host: str
-    assigned: list[TopicPartition]
-    target: list[TopicPartition] | None = None  # target assignment, for consumer groups only
-    epoch: int | None = None
+    assigned: list[TopicPartition]  # empty if the members of a classic group are not consumers
+    target: list[TopicPartition] | None = None  # target assignment; None in a classic group
+    epoch: int | None = None  # epoch of the member; None in a classic group
 
 
 class GroupInfo(NamedTuple):
+    """A group as its coordinator describes it."""
+
     group: str
-    type: str
-    state: str
-    assignor: str
+    type: str  # "classic" or "consumer"
+    state: str  # "Stable", "Empty" …
+    assignor: str  # empty if a classic group has no members
     members: list[Member]
-    coordinator: int
-    epoch: int | None = None
-    target_epoch: int | None = None
+    coordinator: int  # id of the broker
+    epoch: int | None = None  # None for a classic group
+    target_epoch: int | None = None  # epoch of the target assignment; None for a classic group
 
     def owners(self) -> dict[TopicPartition, Member]:
+        """Return the member that each assigned partition belongs to."""
         return {partition: member for member in self.members for partition in member.assigned}
 
 
 class Committed(NamedTuple):
-    offset: int
-    leader_epoch: int
+    """An offset that a group has committed, with the `metadata` of the application."""
+
+    offset: int  # offset of the next record to read
+    leader_epoch: int  # leader epoch of the last record read; -1: unknown
     metadata: str
 
 

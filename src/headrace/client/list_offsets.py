@@ -21,9 +21,11 @@ CONSUMER = -1  # replica id of a consumer
 
 
 class ListedOffset(NamedTuple):
-    offset: int  # NO_OFFSET if no record is at or after the time
-    timestamp: int
-    leader_epoch: int
+    """An offset that a partition's leader found for a timestamp, or the first or end offset."""
+
+    offset: int  # -1 (NO_OFFSET) if no record is at or after the time
+    timestamp: int  # time of the record in milliseconds since the epoch; -1 for the first and end offset
+    leader_epoch: int  # leader epoch of the record; -1: unknown
 
 
 async def list_offsets(

@@ -31,6 +31,8 @@ class GroupMetadata(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
+    """An offset to commit, or one that was committed, with the application's `metadata`."""
+
     offset: int  # offset of the next record to read
     leader_epoch: int = -1  # leader epoch of the last record read; -1: unknown
     metadata: str = ""

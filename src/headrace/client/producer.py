@@ -152,6 +152,11 @@ class AsyncProducer:
         return self._settings.block_s
 
     def metrics(self) -> dict[str, float]:
+        """Return the metrics by Kafka's names; none before `start`.
+
+        Rates are per second, times in milliseconds. Rates, averages and maxima cover at most the last minute; averages
+        and maxima without a value are NaN.
+        """
         return {} if self._metrics is None else self._metrics.all.read()
 
     async def partitions_for(self, topic: str) -> list[int]:

@@ -18,8 +18,10 @@ QuotaEntity = Mapping[str, str | None]
 
 
 class Quotas(NamedTuple):
-    entity: dict[str, str | None]
-    rates: dict[str, float]
+    """The quotas of one entity."""
+
+    entity: dict[str, str | None]  # as in `QuotaEntity`
+    rates: dict[str, float]  # by name: producer_byte_rate (bytes per second), request_percentage …
 
 
 async def describe_quotas(cluster: Cluster, kinds: Sequence[str] = (), *, strict: bool = False) -> list[Quotas]:

@@ -18,19 +18,23 @@ PARTITIONS_PER_PAGE = 2000
 
 
 class PartitionInfo(NamedTuple):
+    """A partition with its leader and replicas; brokers are given by their ids."""
+
     partition: int
     leader: int  # -1 if there is none
     leader_epoch: int
     replicas: list[int]
-    isr: list[int]
-    offline: list[int]
-    eligible: list[int] | None = None  # None if the broker does not report it
-    last_known_eligible: list[int] | None = None
+    isr: list[int]  # in-sync replicas
+    offline: list[int]  # replicas on failed disks or on brokers that are down
+    eligible: list[int] | None = None  # eligible leaders (KIP-966); None if the broker does not report them
+    last_known_eligible: list[int] | None = None  # None if the broker does not report them
 
 
 class TopicInfo(NamedTuple):
+    """A topic with its partitions in ascending order."""
+
     name: str
-    id: Uuid
+    id: Uuid  # 16 bytes
     internal: bool
     partitions: list[PartitionInfo]
 

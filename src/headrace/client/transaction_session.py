@@ -51,14 +51,16 @@ _FATAL_FOR_BATCHES = (
 
 
 class TransactionState(Enum):
-    UNINITIALIZED = "uninitialized"
-    READY = "ready"
-    OPEN = "open"
-    PREPARED = "prepared"
-    COMMITTING = "committing"  # requested without a response yet: only another commit can determine the outcome
-    ABORTING = "aborting"
-    FAILED = "failed"
-    FENCED = "fenced"
+    """The states of a producer's transactions. Calls that a state does not allow raise KafkaError."""
+
+    UNINITIALIZED = "uninitialized"  # before `init`
+    READY = "ready"  # no transaction is open: only `begin` is allowed
+    OPEN = "open"  # the only state in which records and offsets are accepted
+    PREPARED = "prepared"  # all records are written: only commit and abort are allowed
+    COMMITTING = "committing"  # not confirmed by the coordinator: only another commit can determine the outcome
+    ABORTING = "aborting"  # not confirmed by the coordinator: only another abort is allowed
+    FAILED = "failed"  # a part of the transaction failed: only abort is allowed
+    FENCED = "fenced"  # a fatal error: the producer can only be closed
 
 
 S = TransactionState
@@ -148,6 +150,10 @@ class TransactionSession:
         return ProducerIdentity(answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch)
 
     async def begin(self) -> None:
+        """Begin a transaction, without contacting a broker.
+
+        Raise KafkaError if the producer is not initialized or is fenced, or if its last transaction is not ended yet.
+        """
         self._check("begin")
         self.state = S.OPEN
         self._forget()
@@ -199,6 +205,10 @@ class TransactionSession:
         await self._end(commit=True)
 
     async def abort(self) -> None:
+        """Abort the transaction: consumers with read_committed never see its records.
+
+        Deliveries of records that are not sent yet fail. After a timeout, only `abort` may be called again.
+        """
         self._check("abort")
         self.state = S.ABORTING
         await self.close()

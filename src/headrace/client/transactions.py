@@ -42,21 +42,25 @@ class TransactionFilter(NamedTuple):
 
 
 class ListedTransaction(NamedTuple):
+    """The latest transaction of a transactional id, as its coordinator lists it."""
+
     transactional_id: str
-    coordinator: int
+    coordinator: int  # id of the broker
     producer_id: int
-    state: str
+    state: str  # "Ongoing", "CompleteCommit" …
 
 
 class TransactionInfo(NamedTuple):
+    """The latest transaction of a transactional id, as its coordinator describes it."""
+
     transactional_id: str
-    coordinator: int
+    coordinator: int  # id of the broker
     producer_id: int
     producer_epoch: int
-    state: str
+    state: str  # "Ongoing", "CompleteCommit" …
     timeout_ms: int | None  # None: part of a two-phase commit; it may be prepared and wait for its decision
-    started_ms: int | None
-    partitions: list[TopicPartition]
+    started_ms: int | None  # milliseconds since the epoch; None if no transaction has begun
+    partitions: list[TopicPartition]  # partitions of the transaction; none once it has ended
 
 
 class PreparedTransaction(NamedTuple):

@@ -64,11 +64,17 @@ class AclFilter(NamedTuple):
     permission: int
 
     def check(self) -> None:
+        """Raise KafkaError with INVALID_REQUEST if a field has an unknown code."""
         _check_codes(self.resource_type, self.operation, self.permission)
         if self.pattern_type not in _FILTER_PATTERNS:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"pattern type {self.pattern_type} is unknown")
 
     def matches(self, acl: Acl) -> bool:
+        """Return whether all fields match the ACL.
+
+        With pattern type MATCH (2), `resource_name` matches the ACLs that apply to a resource of that name: literal,
+        prefixed and wildcard.
+        """
         return (
             self.resource_type in (ANY, acl.resource_type)
             and self.operation in (ANY, acl.operation)

@@ -45,6 +45,7 @@ class EmbeddedNode:
         """
         self._settings = dict(settings or {})
         self._temporary = tempfile.TemporaryDirectory(prefix="headrace-") if data_dir is None else None
+        # Directory of the node's data.
         self.data_dir = (
             Path(data_dir) if data_dir is not None else Path(self._temporary.name if self._temporary else "")
         )
@@ -52,8 +53,8 @@ class EmbeddedNode:
         self._own_files: DiskFiles | None = None  # closed after `stop` and after `kill`
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self.node: Node | None = None
-        self.port = 0
+        self.node: Node | None = None  # the running node; None while it is stopped
+        self.port = 0  # port of the listener; 0 before the first start
 
     def __enter__(self) -> EmbeddedNode:
         return self.start()
@@ -63,6 +64,7 @@ class EmbeddedNode:
 
     @property
     def bootstrap(self) -> str:
+        """Return the address for bootstrap.servers, as host:port. The node must have been started."""
         assert self.port, "start comes first"
         return f"{LOOPBACK}:{self.port}"
 
@@ -110,6 +112,7 @@ class EmbeddedNode:
             self._end(self.node.kill())
 
     def restart(self) -> EmbeddedNode:
+        """Stop the node cleanly if it runs and start it again, on the same port and with its data."""
         self.stop()
         return self.start()
 

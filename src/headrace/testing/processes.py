@@ -57,15 +57,15 @@ class NodeProcess:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare a node with its data and log in `directory`, by default a temporary one."""
-        self.settings = dict(settings or {})
+        self.settings = dict(settings or {})  # by Kafka's names; changes apply at the next start
         self._environment = dict(environment or {})
         self._temporary = tempfile.TemporaryDirectory(prefix="headrace-") if directory is None else None
         self._directory = Path(self._temporary.name if self._temporary is not None else str(directory))
         self._process: subprocess.Popen[bytes] | None = None
         self.data_dir = self._directory / "data"
-        self.log_file = self._directory / "node.log"
+        self.log_file = self._directory / "node.log"  # standard error of all starts
         self.port = free_port()
-        self.announcement = ""
+        self.announcement = ""  # first line of the output of the last start
 
     def __enter__(self) -> NodeProcess:
         return self.start()
@@ -75,22 +75,27 @@ class NodeProcess:
 
     @property
     def bootstrap(self) -> str:
+        """Return the address for bootstrap.servers, as host:port."""
         return f"{LOOPBACK}:{self.port}"
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
+        """Return the process. The node must have been started, and not been killed or terminated since."""
         assert self._process is not None, "start comes first"
         return self._process
 
     @property
     def pid(self) -> int:
+        """Return the process id. The node must have been started."""
         return self.process.pid
 
     @property
     def is_running(self) -> bool:
+        """Return whether the process exists; a paused one does."""
         return self._process is not None and self._process.poll() is None
 
     def command(self) -> list[str]:
+        """Return the command line that `start` runs; `settings` take precedence over the defaults for tests."""
         address = f"PLAINTEXT://{LOOPBACK}:{self.port}"
         settings = {
             **({} if "listeners" in self.settings else {"listeners": address, "advertised.listeners": address}),
@@ -164,6 +169,10 @@ class NodeProcess:
         return code
 
     def restart(self) -> NodeProcess:
+        """Terminate the process if it runs and start it again, on the same port and with its data.
+
+        Raise ProcessFailed if it does not stop or start in time.
+        """
         if self.is_running:
             self.terminate()
         return self.start()
@@ -173,9 +182,11 @@ class NodeProcess:
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
+        """Send SIGCONT, which ends a `pause`."""
         self.process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
+        """Kill the process, and remove its data and log if they are in a temporary directory."""
         self.kill()
         if self._temporary is not None:
             self._temporary.cleanup()
@@ -188,6 +199,7 @@ class NodeProcess:
     # --- observation
 
     def log_text(self) -> str:
+        """Return the log of all starts, or an empty text before the first one."""
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def _log_end(self) -> str:

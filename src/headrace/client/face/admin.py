@@ -57,6 +57,7 @@ class Admin:
         self._do(self._admin.start())
 
     def close(self) -> None:
+        """Close all connections."""
         if self._background.is_here:  # a forked child leaves this to its parent
             self._background.closed(self)
             self._do(self._admin.close())
@@ -64,6 +65,7 @@ class Admin:
     # --- the cluster
 
     def describe_cluster(self, timeout_s: float | None = None) -> ClusterInfo:
+        """Return the cluster's id, its controller and its brokers, sorted by id."""
         return self._do(self._admin.describe_cluster(timeout_s))
 
     # --- topics
@@ -73,6 +75,10 @@ class Admin:
         return self._do(self._admin.list_topics(internal=internal, timeout_s=timeout_s))
 
     def describe_topics(self, names: Iterable[str], timeout_s: float | None = None) -> dict[str, TopicInfo]:
+        """Return the topics with their partitions, by name.
+
+        Raise KafkaError with UNKNOWN_TOPIC_OR_PARTITION if one does not exist.
+        """
         return self._do(self._admin.describe_topics(names, timeout_s))
 
     def create_topics(
@@ -95,6 +101,10 @@ class Admin:
         self._do(self._admin.create_partitions(topics, validate_only=validate_only, timeout_s=timeout_s))
 
     def delete_topics(self, names: Iterable[str], timeout_s: float | None = None) -> None:
+        """Delete topics with all their records.
+
+        Raise Refused with UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED …
+        """
         self._do(self._admin.delete_topics(names, timeout_s))
 
     # --- records
@@ -147,6 +157,11 @@ class Admin:
     def list_groups(
         self, *, states: Sequence[str] = (), types: Sequence[str] = (), timeout_s: float | None = None
     ) -> list[ListedGroup]:
+        """Return the groups of all brokers, sorted by name.
+
+        If given, only groups in one of the `states` (such as "Stable" or "Empty") and of one of the `types` ("classic",
+        "consumer") are returned.
+        """
         return self._do(self._admin.list_groups(states=states, types=types, timeout_s=timeout_s))
 
     def describe_group(self, group: str, timeout_s: float | None = None) -> GroupInfo:
@@ -178,6 +193,11 @@ class Admin:
     def list_transactions(
         self, wanted: TransactionFilter = EVERYTHING, timeout_s: float | None = None
     ) -> list[ListedTransaction]:
+        """Return the transactions of all coordinators that match the filter, sorted by transactional id.
+
+        Raise KafkaError with INVALID_REQUEST if the filter has an unknown state, UNSUPPORTED_VERSION if a broker does
+        not support the filter.
+        """
         return self._do(self._admin.list_transactions(wanted, timeout_s))
 
     def describe_transaction(self, transactional_id: str, timeout_s: float | None = None) -> TransactionInfo:
@@ -206,9 +226,17 @@ class Admin:
     # --- ACLs and quotas
 
     def describe_acls(self, wanted: AclFilter = EVERY_ACL, timeout_s: float | None = None) -> list[Acl]:
+        """Return the ACLs that match the filter, sorted.
+
+        Raise KafkaError with SECURITY_DISABLED if the brokers have no authorizer.
+        """
         return self._do(self._admin.describe_acls(wanted, timeout_s))
 
     def create_acls(self, rules: Iterable[Acl], timeout_s: float | None = None) -> None:
+        """Create ACLs; those that exist already stay as they are.
+
+        Raise Refused with INVALID_REQUEST, SECURITY_DISABLED …
+        """
         self._do(self._admin.create_acls(rules, timeout_s))
 
     def delete_acls(self, filters: Iterable[AclFilter], timeout_s: float | None = None) -> list[Acl]:

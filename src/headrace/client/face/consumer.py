@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Called with the partitions that were assigned, revoked or lost; its result is ignored.
 Callback = Callable[[frozenset[TopicPartition]], object]
 
 
@@ -81,10 +82,7 @@ class Consumer:
     """A blocking consumer with the interface of `AsyncConsumer`. Use it from one thread at a time."""
 
     def __init__(self, options: Mapping[str, object]) -> None:
-        """Create a consumer from options with Kafka's names (consumer_options.py).
-
-        Raise ConfigError naming an option that cannot be used.
-        """
+        """Create a consumer from options with Kafka's names. Raise ConfigError naming an unusable option."""
         self._background = background()
         self._consumer = self._background.call(AsyncConsumer, options)
         self._caller = Caller()
@@ -170,6 +168,7 @@ class Consumer:
         self._served(self._consumer.unsubscribe(timeout_s))
 
     def assignment(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are read; with `subscribe`, those that the group has assigned so far."""
         return self._background.call(self._consumer.assignment)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -177,9 +176,11 @@ class Consumer:
         self._background.call(self._consumer.pause, partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return records of paused partitions from polls again. Raise HeadraceError if one is not assigned."""
         self._background.call(self._consumer.resume, partitions)
 
     def paused(self) -> frozenset[TopicPartition]:
+        """Return the assigned partitions that are paused."""
         return self._background.call(self._consumer.paused)
 
     # --- reading
@@ -224,9 +225,18 @@ class Consumer:
         self._background.call(self._consumer.seek, partition, offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Continue reading these partitions, or all assigned ones if None, at their first offsets.
+
+        The offsets are looked up by the next poll. Raise HeadraceError if a partition is not assigned.
+        """
         self._background.call(self._consumer.seek_to_beginning, partitions)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Continue reading these partitions, or all assigned ones if None, at their end offsets.
+
+        With read_committed, the end is the last stable offset. The offsets are looked up by the next poll. Raise
+        HeadraceError if a partition is not assigned.
+        """
         self._background.call(self._consumer.seek_to_end, partitions)
 
     def seek_to_time(self, partitions: Iterable[TopicPartition] | None, timestamp_ms: int) -> None:
@@ -251,6 +261,11 @@ class Consumer:
     def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
+        """Return the first offset of each partition.
+
+        Raise KafkaError at once if a partition does not exist; other failures are retried for up to `timeout_s` (None:
+        default.api.timeout.ms).
+        """
         return self._background.do(self._consumer.beginning_offsets(partitions, timeout_s))
 
     def end_offsets(
@@ -266,6 +281,10 @@ class Consumer:
         return self._background.do(self._consumer.offsets_for_times(times_ms, timeout_s))
 
     def partitions_for(self, topic: str) -> list[int]:
+        """Return the topic's partitions, waiting up to request.timeout.ms until all have leaders.
+
+        Raise KafkaError with UNKNOWN_TOPIC_OR_PARTITION at once if the topic does not exist; it is not created.
+        """
         return self._background.do(self._consumer.partitions_for(topic))
 
     # --- commits

@@ -185,6 +185,11 @@ class Producer:
         return self._transaction
 
     def metrics(self) -> dict[str, float]:
+        """Return the metrics by Kafka's names.
+
+        Rates are per second, times in milliseconds. Rates, averages and maxima cover at most the last minute; averages
+        and maxima without a value are NaN.
+        """
         return self._background.call(self._handover.producer.metrics)
 
     def partitions_for(self, topic: str) -> list[int]:
@@ -253,10 +258,12 @@ class Transaction:
 
     @property
     def transactional_id(self) -> str:
+        """Return the producer's transactional.id."""
         return self._session.transactional_id
 
     @property
     def state(self) -> TransactionState:
+        """Return the state, which determines the calls that are allowed."""
         return self._session.state
 
     @property
@@ -273,6 +280,11 @@ class Transaction:
         return self._background.do(self._session.init(keep_prepared=keep_prepared))
 
     def begin(self) -> None:
+        """Begin a transaction, without contacting a broker.
+
+        Raise KafkaError if the producer is not initialized or is fenced, or if its last transaction is not ended yet.
+        """
+
         async def work() -> None:
             await self._session.begin()
             self._handover.refused = None
@@ -309,6 +321,11 @@ class Transaction:
         self._background.do(work())
 
     def abort(self) -> None:
+        """Abort the transaction: consumers with read_committed never see its records.
+
+        Deliveries of records that are not sent yet fail. After a timeout, only `abort` may be called again.
+        """
+
         async def work() -> None:
             await self._handover.through()
             await self._session.abort()

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Built:
+    """The query of a sink, analysed by Spark and ready to start."""
+
     pipeline_name: str
     sink_name: str
-    query_name: str
-    checkpoint: str
+    query_name: str  # `pipeline_name.sink_name`
+    checkpoint: str  # path; empty for a batch
     is_batch: bool  # whether no source is a stream
-    where: Place
+    where: Place  # place of the sink's definition
     # Returns the started query, or None for a batch once all is written. Each call after the first rereads tables.
     start: Callable[[], StreamingQuery | None]
 

@@ -45,15 +45,25 @@ class Draft:
         self._twice: list[Problem] = []
 
     def source(self, name: str, **keys: Any) -> None:
+        """Add a source with the keys of the YAML file, such as `topic`, `value` and `schema`; None leaves a key out.
+
+        The exception is bad_records=None, which is the YAML file's `null`: a row of nulls for a bad record.
+        """
         self._add("sources", name, keys)
 
     def sql(self, name: str, sql: str, **keys: Any) -> None:
+        """Add a step that runs a query over the names of sources and steps; `keys` may have a `watermark`."""
         self._add("steps", name, {"sql": sql, **keys})
 
     def deduplicate(self, name: str, source: str, keys: list[str]) -> None:
+        """Add a step that keeps the first row for each value of the columns `keys`.
+
+        In a stream, duplicates are found within the watermark, which the source or a step before must then set.
+        """
         self._add("steps", name, {"deduplicate": source, "keys": keys})
 
     def sink(self, name: str, source: str, **keys: Any) -> None:
+        """Add a sink that writes the source or step `source`, with the keys of the YAML file except `from`."""
         self._add("sinks", name, {"from": source, **keys})
 
     @overload
@@ -76,6 +86,10 @@ class Draft:
         return found
 
     def read(self, problems: Problems, overrides: Mapping[str, str]) -> Pipeline:
+        """Return the pipeline, and add its problems to `problems` instead of raising them; for `load`.
+
+        If there are problems, the pipeline is incomplete. `overrides` are those of `load`.
+        """
         problems.found += self._twice
         entries = {key: Entry(self._where, from_python(value, self._where)) for key, value in self._keys.items()}
         for key, parts in self._parts.items():
@@ -117,6 +131,12 @@ def pipeline(
     checkpoint: str | None = None,
     trigger: str | None = None,
 ) -> Draft:
+    """Create a pipeline, to which sources, steps and sinks are then added.
+
+    `settings` are options for all its topics; `spark` may have the keys `master` and `conf`. None stands for the defaults:
+    the checkpoint folder .headrace/checkpoints/NAME and a trigger of "0 seconds". Relative paths start at the folder of the
+    file that calls this function. Nothing is checked yet: `Draft.definition` and `load` report problems.
+    """
     keys = {"settings": settings, "spark": spark, "checkpoint": checkpoint, "trigger": trigger}
     draft = Draft(name, keys, _caller(2))
     drafts = _DRAFTS.get()

@@ -15,28 +15,31 @@ GONE = "gone"  # state of a pipeline whose driver was killed: its file exists, i
 
 @dataclass(frozen=True, kw_only=True)
 class QueryStatus:
+    """The state and progress of one query. Times are in milliseconds, rates in rows per second."""
+
     name: str  # name of the sink
     pipeline: str
-    state: str  # a state of supervision, or GONE
-    is_bounded: bool = False
+    state: str  # waiting, starting, running, stopping, done, stopped or failed; gone if the driver does not report it
+    is_bounded: bool = False  # whether the query ends by itself
     rows_per_s: float = 0.0
     rows_out_per_s: float | None = None  # None here and below: not reported, or not yet
-    lag_records: int | None = None
-    lag_ms: int | None = None
-    state_rows: int = 0
-    state_bytes: int = 0
+    lag_records: int | None = None  # unread records of all topics
+    lag_ms: int | None = None  # age of the first unread record
+    state_rows: int = 0  # rows that the query keeps as state
+    state_bytes: int = 0  # size of the state in memory and files
     batches: int = 0  # batches, rows and rows_out count from the start of the driver
     rows: int = 0
     rows_out: int | None = None
     dead_letters: int | None = None  # records since then; None if no source has a dead-letter topic
     batch_ms: int | None = None  # duration of the last batch
-    watermark_ms: int | None = None
-    restarts: int = 0
-    next_start_in_ms: int | None = None  # set while it waits after a failure
+    watermark_ms: int | None = None  # since the epoch
+    restarts: int = 0  # starts after the first
+    next_start_in_ms: int | None = None  # set while the query waits after a failure
     error: str = ""  # the latest failure; cleared by progress
 
     @property
     def title(self) -> str:
+        """Return the name of the query in Spark and in logs: `pipeline.name`."""
         return f"{self.pipeline}.{self.name}"
 
 

@@ -1,12 +1,12 @@
 """The states of a classic group, as one table.
 
-A group goes through generations. When a member joins, leaves or changes its protocols, the group prepares: it waits until every member
-has rejoined or the rebalance timeout has passed. Then a generation begins. Each member receives it, the leader together with the list
-of members, and the group waits for the leader's assignment. With the assignment it is stable until the next change. A group whose last
+When a member joins, leaves, changes its protocols or does not sync in time, the group prepares a rebalance: it waits until every member
+has rejoined or the rebalance timeout has passed. Then a new generation begins. The JoinGroup responses contain it, and the leader's also
+lists the members. The group waits for the leader's assignment and is stable from then on, until the next change. A group whose last
 member has left is empty and keeps its generation.
 
-Joins are parked while the group prepares, syncs while it completes. A member whose generation is over learns it from the response to its
-next heartbeat. There is no state for a dead group, because it does not exist.
+JoinGroup requests are parked while the group is preparing, SyncGroup requests while it is completing. Members learn of a rebalance from
+the responses to their heartbeats. A dead group does not exist, so it has no state here.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ DEAD = "Dead"  # the state that DescribeGroups shows for a group that does not e
 
 
 class Event(Enum):
+    """Events that change a group's state; the values say when they occur."""
+
     REBALANCE = "a member came, went, changed its mind, or did not sync in time"
     ALL_JOINED = "every member that counts has joined"
     ALL_GONE = "the join phase ended without a member"

@@ -1,15 +1,16 @@
 """The reconciliation of a member's partitions with its target.
 
-The target is what the last run of the assignor gave a member; the member follows it at its own pace. Three rules make that safe:
+The target is the member's assignment from the last run of the assignor; members reach their targets independently. Three rules make
+that safe:
 
-  1. Revocation comes first: a member that owns partitions outside its target keeps its epoch, receives a smaller assignment, and stays
-     UNREVOKED until a heartbeat lists its partitions and none of those to revoke is among them. Until then no other member gets them.
-  2. New partitions come with the new epoch: of the missing ones, only those that no member owns (assigned or still revoking) are given.
-  3. The member waits for missing partitions that another member owns: it has the new epoch, but is UNRELEASED and checks again at every
-     heartbeat. When none is missing it is STABLE until the next epoch.
+  1. Revocation precedes assignment: a member that owns partitions outside its target keeps its epoch, receives a smaller assignment, and
+     stays UNREVOKED until a heartbeat lists its partitions without those to revoke. Until then no other member is assigned them.
+  2. New partitions are assigned together with the new epoch, and only those that no other member owns (assigned or still revoking).
+  3. A member whose target has partitions that another member owns advances to the new epoch, but is UNRELEASED and checks again at every
+     heartbeat. When none is missing, it is STABLE until the next epoch.
 
 TRANSITIONS is the complete table: a member's state and a finding give the next state, and whether the member advances to the target's
-epoch. A member that changes its subscription gives up topics that it no longer wants at once, whatever its target.
+epoch. A member that changes its subscription gives up topics that it is no longer subscribed to at once, whatever its target.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ from headrace.base.ids import Uuid
 from headrace.coordinators.group.assignors.spec import Assignment
 from headrace.coordinators.group.consumer.members import NOTHING, Member, MemberState, Owned
 
+# Topic → partitions that a member lists in a heartbeat.
 Told = Mapping[Uuid, Mapping[int, None]]
 
 
 class Finding(Enum):
+    """The result of comparing a member with its target; the values say what it means."""
+
     UP_TO_DATE = "stable at the epoch of the target"
     UNCONFIRMED = "has not said that it let go of what it must"
     MUST_REVOKE = "owns something outside its target"
@@ -37,6 +41,8 @@ class Finding(Enum):
 
 
 class Step(NamedTuple):
+    """An entry of TRANSITIONS."""
+
     state: MemberState
     moves_on: bool  # whether the member advances to the target's epoch
 
@@ -69,8 +75,8 @@ TRANSITIONS: Mapping[tuple[MemberState, Finding], Step] = {
 class Reconciliation:
     """One reconciliation step of one member.
 
-    `taken` returns whether another member owns a partition. `told` holds the partitions that this member says it owns; it is None if the
-    request does not list them.
+    `taken` returns whether another member owns a partition. `told` holds the partitions that this member lists as its own; it is None if
+    the request does not list them.
     """
 
     def __init__(
@@ -90,6 +96,10 @@ class Reconciliation:
         self._told = told
 
     def next(self, subscription_changed: bool) -> Member:
+        """Return the member after this step; the same one if nothing changes.
+
+        Raise KafkaError with FENCED_MEMBER_EPOCH if its state is unknown, unless its request says that it owns no partitions.
+        """
         member = self._member
         if member.state is _UNKNOWN and self._told != {}:
             raise KafkaError(
