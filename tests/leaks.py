@@ -23,6 +23,7 @@ from headrace.client.face.background import background as client_background
 from headrace.pipelines.background import background as spark_background
 from headrace.storage.disk import DiskFiles
 from headrace.testing.cluster import EmbeddedNode
+from headrace.testing.processes import NodeProcess
 
 SETTLE_S_MAX = 3.0  # time for the peer of a closed connection to close it too, or for a stopping thread to end
 SETTLE_PAUSE_S = 0.005
@@ -120,6 +121,12 @@ def _is_of_spark(thread: threading.Thread) -> bool:
     return type(owner).__module__.startswith("py4j")
 
 
+def _runs_in(node: EmbeddedNode | NodeProcess, left: Resources) -> bool:
+    if isinstance(node, EmbeddedNode):
+        return node.thread in left.threads
+    return node.is_running and node.pid in left.children
+
+
 class LeakCheck:
     """Compares the resources of the process before and after each test."""
 
@@ -128,9 +135,10 @@ class LeakCheck:
         self._before: Resources | None = None
         self._uses_spark = False  # if so, connections to the JVM stay open for later calls
         self._disks = OpenDisks()
-        self._made_nodes: list[EmbeddedNode] = []
-        self._shared_nodes: list[EmbeddedNode] = []
+        self._made_nodes: list[EmbeddedNode | NodeProcess] = []
+        self._shared_nodes: list[EmbeddedNode | NodeProcess] = []
         _track(EmbeddedNode, self._made_nodes.append)
+        _track(NodeProcess, self._made_nodes.append)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
@@ -182,7 +190,7 @@ class LeakCheck:
         left = resources().without(before).without(self._shared)
         if left == NOTHING:
             return left
-        if any(node.thread in left.threads for node in self._shared_nodes):
+        if any(_runs_in(node, left) for node in self._shared_nodes):
             self._shared = self._shared.with_more(left)  # the test restarted a shared node
             return NOTHING
         pool = self._shared_pool_threads()
