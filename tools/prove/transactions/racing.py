@@ -6,10 +6,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.testing.peers import java
-from tools.prove.registry import ROOT
+from tools.prove.registry import ROOT, say
 from tools.prove.transactions.reading import COMMITTED, create_topics, read_all, undecided
 
 CLIENTS = ("java", "confluent")
@@ -17,6 +18,7 @@ PARTITIONS = 3
 RACE_S_MAX = 900.0
 DECIDED_S_MAX = 60.0
 TURN_S = 0.1
+READS_MAX = 3  # librdkafka's reader once left out a producer's committed records, on Apache Kafka
 SOURCE_JAVA = Path(__file__).with_name("Racer.java")
 
 
@@ -45,7 +47,18 @@ def _check_records(bootstrap: str, topic: str, client: str, producers: int, roun
         assert time.monotonic() < deadline, f"{client}: transactions stay open on {open_places}"
         time.sleep(TURN_S)
     expected = Counter(f"{client}-{number} keeps {turn}" for number in range(producers) for turn in range(rounds))
+    for _ in range(READS_MAX):
+        wrong = _differences(bootstrap, places, expected)
+        if not wrong:
+            return
+        say(f"{client}: the reader missed or repeated {len(wrong)} records; reading again")
+    raise AssertionError(f"{client}: {READS_MAX} reads differ from what was committed, the last one in {wrong[:5]}")
+
+
+def _differences(bootstrap: str, places: Sequence[tuple[str, int]], expected: Counter[str]) -> list[str]:
+    """Return the records of all partitions that a new reader misses or sees too often."""
+    wrong: list[str] = []
     for place, records in read_all(bootstrap, places, COMMITTED).items():
         found = Counter(value for _, value in records)
-        wrong = sorted(((expected - found) + (found - expected)).elements())
-        assert not wrong, f"{client}: {place} differs from what was committed in {wrong[:5]}"
+        wrong += (f"{place}: {value}" for value in ((expected - found) + (found - expected)).elements())
+    return wrong
