@@ -18,7 +18,7 @@ PARTITIONS = 3
 RACE_S_MAX = 900.0
 DECIDED_S_MAX = 60.0
 TURN_S = 0.1
-READS_MAX = 3  # librdkafka's reader once left out a producer's committed records, on Apache Kafka
+READS_MAX = 3  # a read of Apache Kafka on a busy machine once differed from what was committed
 SOURCE_JAVA = Path(__file__).with_name("Racer.java")
 
 
