@@ -25,7 +25,7 @@ from headrace.storage.disk import DiskFiles
 from headrace.testing.cluster import EmbeddedNode
 from headrace.testing.processes import NodeProcess
 
-SETTLE_S_MAX = 3.0  # time for the peer of a closed connection to close it too, or for a stopping thread to end
+SETTLE_S_MAX = 15.0  # time for the peer of a closed connection to close it too, or for a stopping thread to end
 SETTLE_PAUSE_S = 0.005
 COLLECT_S = 0.2  # time after which garbage is collected, so that it is not collected during another test
 NAMES_MAX = 8
