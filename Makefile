@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SOURCES := src tests testkit tools bench examples
 ONLY ?=
 EVENTS ?=
 RATE ?=
@@ -40,25 +41,25 @@ $(VENV)/.serve: pyproject.toml setup.py constraints.txt $(wildcard src/headrace/
 
 # A web shop on a node and Spark. EVENTS=100000 ends by itself and checks its results; RATE is in events a second.
 run: $(VENV)/.run
-	@$(BIN)/python -m headrace.demo $(if $(EVENTS),--events $(EVENTS)) $(if $(RATE),--rate $(RATE))
+	@$(BIN)/headrace demo $(if $(EVENTS),--events $(EVENTS)) $(if $(RATE),--rate $(RATE))
 
 serve: $(VENV)/.serve
 	@$(BIN)/headrace serve -c log.dirs=.work/data --examples
 
 test: setup
 	@bash tools/system-packages
-	@$(BIN)/ruff check src tests bench tools examples && $(BIN)/ruff format --check -q src tests bench tools examples
+	@$(BIN)/ruff check $(SOURCES) && $(BIN)/ruff format --check -q $(SOURCES)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 	@$(BIN)/pytest -n $(TEST_PROCESSES)
 
 lint: setup
-	@$(BIN)/ruff check src tests bench tools examples
+	@$(BIN)/ruff check $(SOURCES)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
 fmt: setup
-	@$(BIN)/ruff format src tests bench tools examples && $(BIN)/ruff check --fix src tests bench tools examples
+	@$(BIN)/ruff format $(SOURCES) && $(BIN)/ruff check --fix $(SOURCES)
 
 # The documents that are generated from the code; the tests fail if one is out of date.
 docs: setup

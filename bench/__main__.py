@@ -10,6 +10,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 
 from rich.console import Console
+from testkit.spark_connector import VERSION as CONNECTOR_VERSION
 
 from bench import machine
 from bench.guests import CONFLUENT, CONNECTOR, CONNECTOR_AT_KAFKA
@@ -22,7 +23,6 @@ from bench.plot import draw
 from bench.publish import PAGE, PLOT, Run, utc_now, write_json, write_page
 from bench.report import make_rows, print_table, verdict
 from bench.runner import Results, Runner, contestants
-from headrace.testing.spark_connector import VERSION as CONNECTOR_VERSION
 
 ROUNDS = 3
 SECONDS = 3.0

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from testkit.kafka_peer import KafkaPeer
+
 from bench import native
 from bench.certificate import Certificate
 from bench.processes import rss_bytes
@@ -24,7 +26,6 @@ from bench.wire import (
     new_producer_id,
     wait_until_served,
 )
-from headrace.testing.peers import KafkaPeer
 from headrace.testing.processes import LOOPBACK, NodeProcess, free_port
 
 HEADRACE, KAFKA, CEILING = "Headrace", "Kafka", "C ceiling"

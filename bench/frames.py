@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from functools import cache
 
-from headrace.client.frames import encode_request
+from headrace.client.wire.frames import encode_request
 from headrace.protocol.compiler import codec
 from headrace.protocol.framing import SIZE
 from headrace.protocol.headers import response_header

@@ -8,7 +8,7 @@ from typing import Any
 from bench.frames import CLIENT_ID, ERROR_MARK, difference
 from bench.wire import READY_S_MAX, RETRY_S, BenchFailed, Wire
 from headrace.base.errors import ErrorCode
-from headrace.client.frames import encode_request
+from headrace.client.wire.frames import encode_request
 from headrace.protocol.compiler import codec
 from headrace.protocol.framing import SIZE
 from headrace.protocol.headers import response_header

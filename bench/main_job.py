@@ -21,11 +21,11 @@ from bench.spark import spark_missing
 from bench.topic_reader import TopicReader, reader_missing
 from bench.wire import BenchFailed, CannotRun, Wire, has_leaders
 from headrace.base.errors import HeadraceError
-from headrace.demo.children import Register
-from headrace.demo.events import PARTITIONS
 from headrace.demo.folders import Folders
+from headrace.demo.processes import Register
+from headrace.demo.shop.events import PARTITIONS
+from headrace.demo.shop.topics import RESULTS
 from headrace.demo.supervisor import GENERATOR, NODE
-from headrace.demo.topics import RESULTS
 from headrace.testing.processes import free_port
 
 FIRST_RESULT_S_GOAL = 90.0
@@ -61,7 +61,7 @@ class MainJob:
     def __enter__(self) -> MainJob:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
-        command = [sys.executable, "-m", "headrace.demo", "--plain", "--folder", str(self._folders.work)]
+        command = [sys.executable, "-m", "headrace", "demo", "--plain", "--folder", str(self._folders.work)]
         command += ["--port", str(self._port), "--rate", str(self._rate)]
         self._began = time.monotonic()
         with self._log.open("wb") as log:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from bench.frames import CLIENT_ID
 from bench.wire import BenchFailed
-from headrace.client.frames import decode_response, encode_request
+from headrace.client.wire.frames import decode_response, encode_request
 from headrace.protocol.framing import SIZE
 from headrace.testing.processes import LOOPBACK
 

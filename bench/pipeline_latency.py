@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from bench.topic_reader import TopicReader
 from bench.wire import BenchFailed
-from headrace.demo.events import PARTITIONS
-from headrace.demo.topics import ORDERS
+from headrace.demo.shop.events import PARTITIONS
+from headrace.demo.shop.topics import ORDERS
 
 MS_PER_S = 1000.0
 SHOWN_MAX = 3

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from testkit.spark_connector import connector_missing
+
 from bench.contestants import HEADRACE, KAFKA, Broker, Contestant
 from bench.guests import CONNECTOR_AT_KAFKA, Guest, server_named
 from bench.line import Figure, Line, Measured, Options
@@ -21,9 +23,8 @@ from bench.spark_driver import SparkDriver
 from bench.spark_program import CONNECTOR_FORMAT, HEADRACE_FORMAT
 from bench.topic_reader import TopicReader, reader_missing
 from bench.wire import CannotRun
-from headrace.demo.events import PARTITIONS, orders_among
+from headrace.demo.shop.events import PARTITIONS, orders_among
 from headrace.testing.processes import LOOPBACK
-from headrace.testing.spark_connector import connector_missing
 
 PROGRAM = ("-m", "bench.pipeline_program")
 NO_WORSE = 1.0

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from testkit import kafka_peer as peers
+
 from bench import native
 from bench.certificate import make_certificate
 from bench.contestants import CEILING, HEADRACE, KAFKA, Broker, Ceiling, Contestant, spawn_headrace, spawn_kafka
@@ -17,7 +19,6 @@ from bench.line import Line, Measured, Options
 from bench.load import Span
 from bench.produce import produce_load, run_through
 from bench.wire import BenchFailed, CannotRun
-from headrace.testing import peers
 from headrace.testing.processes import ProcessFailed
 
 WARM_CONNECTIONS = 10

@@ -13,12 +13,12 @@ from pathlib import Path
 from bench.contestants import Broker
 from bench.topic_reader import TopicReader
 from bench.wire import BenchFailed
-from headrace.demo.events import PARTITIONS
-from headrace.demo.layout import Layout
-from headrace.demo.results import RESULTS, Rows
-from headrace.demo.shop import Shop
-from headrace.demo.summary import compare
-from headrace.demo.topics import TOPICS
+from headrace.demo.results.expected import RESULTS, Rows
+from headrace.demo.results.summary import compare
+from headrace.demo.shop.events import PARTITIONS
+from headrace.demo.shop.layout import Layout
+from headrace.demo.shop.requests import Shop
+from headrace.demo.shop.topics import TOPICS
 from headrace.testing.processes import LOOPBACK
 
 FILL_S_MAX = 600.0
@@ -69,7 +69,7 @@ class Generator:
 
     def __init__(self, server: Broker, work: Path, *, events: int, rate: float = 0.0) -> None:
         """Prepare the command; a rate of 0 is as fast as possible."""
-        self._command = [sys.executable, "-m", "headrace.demo.generator", _bootstrap(server)]
+        self._command = [sys.executable, "-m", "headrace.demo.shop.generator", _bootstrap(server)]
         self._command += ["--rate", str(rate), "--events", str(events)]
         self._log = work / "generator.log"
         self._process: subprocess.Popen[bytes] | None = None

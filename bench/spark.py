@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 
+from testkit.spark_connector import connector_missing
+
 from bench.contestants import HEADRACE, KAFKA, Broker, Contestant
 from bench.data_sets import LARGE, LARGE_ZSTD, PARTITIONS, SMALL, SMALL_ZSTD, DataSet, Shelf, end_of
 from bench.guests import CONNECTOR, Guest, server_named, server_suffix
@@ -14,7 +16,6 @@ from bench.spark_driver import SparkDriver
 from bench.spark_program import CONNECTOR_FORMAT, HEADRACE_FORMAT, Job, JobDone
 from bench.wire import BenchFailed, CannotRun
 from headrace.testing.processes import LOOPBACK
-from headrace.testing.spark_connector import connector_missing
 
 STREAM_BATCHES = 10  # batches per topic for a stream: a million records of 100 B each
 SINK_SHARE = 5  # a fifth of the records is written to another topic

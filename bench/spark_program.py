@@ -17,8 +17,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any
 
+from testkit.spark_connector import connector_jars
+
 from headrace.pipelines.session import make_session
-from headrace.testing.spark_connector import connector_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,7 +15,7 @@ from bench.frames import CLIENT_ID, ERROR_MARK, Batch, difference
 from bench.group_frames import FIND_COORDINATOR_VERSION, LOADING
 from bench.wire import READY_S_MAX, RETRY_S, BenchFailed, Wire
 from headrace.base.errors import ErrorCode
-from headrace.client.frames import encode_request
+from headrace.client.wire.frames import encode_request
 from headrace.protocol.compiler import codec
 from headrace.protocol.framing import SIZE
 from headrace.protocol.headers import response_header

@@ -37,7 +37,7 @@ from bench.transaction_frames import (
 )
 from bench.wire import BenchFailed, Wire
 from headrace.base.errors import ErrorCode
-from headrace.client.frames import decode_response
+from headrace.client.wire.frames import decode_response
 from headrace.protocol.apis import ApiKey
 from headrace.testing.processes import LOOPBACK
 

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from headrace.base.errors import ErrorCode
-from headrace.client.frames import decode_response, encode_request
+from headrace.client.wire.frames import decode_response, encode_request
 from headrace.protocol.framing import SIZE
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import PurePath
 
 import pytest
+from testkit.kafka_peer import SHORT_LIVED_OPTIONS, KafkaPeer
 from tests.interpreter import guard_syntax_trees
 from xdist.scheduler import LoadScopeScheduling
-
-from headrace.testing.peers import SHORT_LIVED_OPTIONS, KafkaPeer
 
 guard_syntax_trees()
 KafkaPeer.server_options = SHORT_LIVED_OPTIONS

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from headrace.client.face.background import background as client_background
+from headrace.client.sync.background import background as client_background
 from headrace.pipelines.background import background as spark_background
 from headrace.storage.disk import DiskFiles
 from headrace.testing.cluster import EmbeddedNode

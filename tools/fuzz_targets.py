@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from headrace.base.errors import CorruptData, HeadraceError, KafkaError
-from headrace.base.options import parse_properties
+from headrace.options.table import parse_properties
 from headrace.protocol.apis import APIS
 from headrace.protocol.compiler import codec
 from headrace.protocol.errors import DecodeError, FrameError

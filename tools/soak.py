@@ -43,7 +43,7 @@ def simulate(first: int, seconds: float) -> int:
             if time.monotonic() >= deadline:
                 break
             print(f"soak: simulated seeds {seed}-{last} of {kind}", flush=True)
-            command = [sys.executable, "-m", "headrace.testing.simulator", "--seeds", f"{seed}-{last}", *arguments]
+            command = [sys.executable, "-m", "testkit.simulator", "--seeds", f"{seed}-{last}", *arguments]
             if subprocess.run(command).returncode:
                 del left[kind]
         seed = last + 1

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any
 
-from headrace.client.connection import Connection
+from headrace.client.wire.connection import Connection
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest
 from headrace.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest

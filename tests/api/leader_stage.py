@@ -6,14 +6,17 @@ import asyncio
 from random import Random
 from types import SimpleNamespace
 
-from headrace.api.fetch import FetchApi
-from headrace.api.markers import MarkersApi
-from headrace.api.produce import ProduceApi
+from testkit.simulator.disk import SimulatedFiles
+from testkit.simulator.loop import SimulatedLoop
+
+from headrace.api.data.fetch import FetchApi
+from headrace.api.data.produce import ProduceApi
+from headrace.api.transactions.write_txn_markers import MarkersApi
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, NodeId, TopicPartition, Uuid
 from headrace.base.metrics import Metrics
 from headrace.broker.fetch_sessions import FetchSessions
-from headrace.client.frames import decode_response, encode_request
+from headrace.client.wire.frames import decode_response, encode_request
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.fetch import FetchRequest
 from headrace.protocol.messages.produce import ProduceRequest
@@ -28,8 +31,6 @@ from headrace.server.dispatch import Dispatcher, Service
 from headrace.server.frames import Deferred
 from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
-from headrace.testing.simulator.disk import SimulatedFiles
-from headrace.testing.simulator.loop import SimulatedLoop
 
 NOW_MS = 1_700_000_000_000
 NODE = NodeId(1)

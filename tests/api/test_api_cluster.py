@@ -6,7 +6,7 @@ import re
 import pytest
 
 from headrace.base.errors import ErrorCode
-from headrace.client.connection import Connection
+from headrace.client.wire.connection import Connection
 from headrace.protocol.messages.describe_cluster import DescribeClusterRequest
 from headrace.testing.cluster import LOOPBACK, EmbeddedNode
 

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import Uuid
-from headrace.client.connection import Connection
+from headrace.client.wire.connection import Connection
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest

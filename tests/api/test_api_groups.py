@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from headrace.base.errors import ErrorCode
-from headrace.client.connection import Connection
+from headrace.client.wire.connection import Connection
 from headrace.protocol.apis import APIS, ApiKey
 from headrace.testing.cluster import LOOPBACK, EmbeddedNode
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from headrace.base.errors import ErrorCode
-from headrace.client.connection import Connection, Disconnected
+from headrace.client.wire.connection import Connection, Disconnected
 from headrace.coordinators.partitioning import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from leader_stage import NOW_MS, PRODUCER, Stage, batch, marker_codes
 
-from headrace.api.markers import MARKERS_AT_ONCE
+from headrace.api.transactions.write_txn_markers import MARKERS_AT_ONCE
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.protocol.messages.write_txn_markers import WriteTxnMarkersRequest

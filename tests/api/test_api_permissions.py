@@ -12,8 +12,8 @@ from headrace.base.errors import ErrorCode
 from headrace.base.ids import METADATA_TOPIC_ID
 from headrace.broker.forwarding import encode_principal
 from headrace.client import Admin, NewTopic
-from headrace.client.connection import Connection, Disconnected
-from headrace.client.frames import encode_request
+from headrace.client.wire.connection import Connection, Disconnected
+from headrace.client.wire.frames import encode_request
 from headrace.protocol.apis import APIS, ApiKey
 from headrace.security.acls import Acl, Pattern, Permission
 from headrace.security.principals import Principal

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.client.connection import Connection
+from headrace.client.wire.connection import Connection
 from headrace.node.node import Node, Ports
 from headrace.node.settings import make_settings
 from headrace.protocol.compiler import codec

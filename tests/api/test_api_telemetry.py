@@ -11,10 +11,10 @@ import pytest
 from admin_client import DELETE, METRICS, SET, Admin
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.api.telemetry import ACCEPTED
+from headrace.api.admin.telemetry import ACCEPTED
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import ZERO_UUID
-from headrace.client.connection import Connection
+from headrace.client.wire.connection import Connection
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest

@@ -6,15 +6,16 @@ import asyncio
 from random import Random
 
 import pytest
+from testkit.simulator.loop import SimulatedLoop
 from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_files, make_partition
 
-from headrace.api.transactional_offsets import TransactionalOffsetsApi
+from headrace.api.transactions.txn_offset_commit import TransactionalOffsetsApi
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition
-from headrace.broker.coordination import Coordination
+from headrace.broker.shard_runner import Coordination
+from headrace.coordinators.group.handler_table import GROUP_ROOMS
 from headrace.coordinators.group.offset_reads import FetchGroup, fetch
 from headrace.coordinators.group.records import decode_group_record, encode_group_record
-from headrace.coordinators.group.rooms import GROUP_ROOMS
 from headrace.coordinators.group.settings import GroupSettings
 from headrace.coordinators.group.shard import GroupShard
 from headrace.coordinators.group.transactional_commits import asked_to_end
@@ -26,7 +27,6 @@ from headrace.records.control import TransactionMarker
 from headrace.security.resources import Operation, Resource
 from headrace.server.authority import ALLOW_ALL, DenyAll
 from headrace.server.context import Peer, RequestContext
-from headrace.testing.simulator.loop import SimulatedLoop
 
 TOPIC = "orders"
 GROUP = "readers"

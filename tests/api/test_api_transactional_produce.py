@@ -174,7 +174,7 @@ def test_verified_before_and_ended_twice_is_not_verified(stage):
 
 
 def test_a_batch_of_a_fenced_producer_is_refused_and_logged_with_both_epochs(stage, caplog):
-    caplog.set_level("INFO", "headrace.api.produce_transactional")
+    caplog.set_level("INFO", "headrace.api.data.produce_transactional")
     assert stage.produce(0) == (NONE, 0)
     stage.mark(1)
     assert stage.produce(2) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)

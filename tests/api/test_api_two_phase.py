@@ -7,9 +7,9 @@ import pytest
 from admin_client import Admin
 from transactional_client import RawProducer, fetch, init, read, read_stable
 
-from headrace.api.producers import ProducersApi
+from headrace.api.transactions.init_producer_id import ProducersApi
 from headrace.base.errors import ErrorCode
-from headrace.client.connection import Disconnected
+from headrace.client.wire.connection import Disconnected
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from headrace.protocol.messages.api_versions import ApiVersionsRequest

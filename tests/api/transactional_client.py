@@ -8,8 +8,8 @@ from admin_client import Admin
 
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition
-from headrace.client.decoding import FetchedBatches
-from headrace.client.fetching import FetchedPartition
+from headrace.client.consumer.decoding import FetchedBatches
+from headrace.client.consumer.fetching import FetchedPartition
 from headrace.protocol.messages.end_txn import EndTxnRequest
 from headrace.protocol.messages.fetch import FetchRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest

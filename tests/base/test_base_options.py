@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.base.errors import ConfigError
-from headrace.base.options import Kind, Option, OptionTable, parse_properties, unused
+from headrace.options.table import Kind, Option, OptionTable, parse_properties, unused
 
 PORT = Option("port", Kind.INT, 9092, "a port", at_least=1, at_most=65535)
 ROLES = Option("roles", Kind.LIST, [], "roles", one_of=("broker", "controller"))

@@ -21,9 +21,9 @@ from bench.shop_topics import Generator, ShopShelf, check_results, compared, res
 from bench.topic_reader import TopicReader
 from bench.wire import BenchFailed, has_leaders
 
-from headrace.demo.events import PARTITIONS, Order, clicks_among, order, orders_among
-from headrace.demo.results import EnrichedOrder, PageViews, Session
-from headrace.demo.topics import CLICKS, ORDERS
+from headrace.demo.results.expected import EnrichedOrder, PageViews, Session
+from headrace.demo.shop.events import PARTITIONS, Order, clicks_among, order, orders_among
+from headrace.demo.shop.topics import CLICKS, ORDERS
 
 EVENTS = 1000
 

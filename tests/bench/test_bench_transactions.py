@@ -14,7 +14,7 @@ from bench.transaction_load import Transactions, _Producer, run, run_transaction
 from bench.wire import BenchFailed, end_offset
 
 from headrace.base.errors import ErrorCode
-from headrace.client.frames import decode_response
+from headrace.client.wire.frames import decode_response
 from headrace.protocol.apis import ApiKey
 
 MARKER_S_MAX = 10.0

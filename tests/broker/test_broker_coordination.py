@@ -6,10 +6,11 @@ import asyncio
 from random import Random
 
 import pytest
+from testkit.simulator.loop import SimulatedLoop
 from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_files, make_partition
 
 from headrace.base.errors import CorruptData, ErrorCode, KafkaError
-from headrace.broker.coordination import LOAD_AGAIN_S, Coordination
+from headrace.broker.shard_runner import LOAD_AGAIN_S, Coordination
 from headrace.coordinators.partitioning import coordinator_partition, java_hash
 from headrace.metadata.image import Image, Topic
 from headrace.metadata.image import Partition as PartitionState
@@ -17,7 +18,6 @@ from headrace.records.batch import read_header
 from headrace.records.builder import build_batch
 from headrace.records.record import Record
 from headrace.statemachine.undo import Table, UndoLog
-from headrace.testing.simulator.loop import SimulatedLoop
 
 OTHER = 2
 

@@ -6,8 +6,9 @@ import pytest
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.cluster import Cluster
-from headrace.client.groups import commit_offsets, committed_offsets, describe_group, find_coordinator, list_groups
+from headrace.client.admin.groups import commit_offsets, committed_offsets, describe_group, list_groups
+from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.coordinator_lookup import find_coordinator
 from headrace.coordinators.partitioning import coordinator_partition
 from headrace.records.batch import read_header
 from headrace.records.builder import build_batch

@@ -7,15 +7,16 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+from testkit.simulator.loop import SimulatedLoop
+
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import NodeId, TopicPartition, Uuid
 from headrace.broker.directory_assignments import REPLICAS_PER_REQUEST_MAX, RETRY_S, DirectoryAssignments
 from headrace.broker.registration import Registration
-from headrace.client.connection import Disconnected
+from headrace.client.wire.connection import Disconnected
 from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from headrace.replication.directories import StorageFailed
-from headrace.testing.simulator.loop import SimulatedLoop
 
 TOPIC_ID, DIRECTORY = Uuid(b"t" * 16), Uuid(b"d" * 16)
 HEARTBEAT_S = 2.0

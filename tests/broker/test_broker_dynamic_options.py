@@ -6,11 +6,11 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NodeId
 from headrace.broker.dynamic_options import DynamicOptions
 from headrace.broker.loggers import change_level, loggers
-from headrace.broker.node_options import NODE_OPTIONS
 from headrace.controller.configs import APPEND, DELETE, SET
 from headrace.metadata.image import BROKER_CONFIG
 from headrace.metadata.layers import Layer, Source
 from headrace.metadata.loader import MetadataLoader
+from headrace.options.node_options import NODE_OPTIONS
 from headrace.protocol.messages.stored.metadata_cluster import ConfigRecord
 
 SETTINGS = {name: option.default for name, option in NODE_OPTIONS.items()} | {"log.dirs": ["/a", "/b"], "node.id": 1}

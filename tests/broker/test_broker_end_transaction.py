@@ -6,14 +6,15 @@ import asyncio
 from random import Random
 
 import pytest
+from testkit.simulator.loop import SimulatedLoop
 from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_files, make_partition
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.broker.coordination import Coordination
-from headrace.coordinators.group.asked import Asked
+from headrace.broker.shard_runner import Coordination
+from headrace.coordinators.group.handler_table import GROUP_ROOMS
 from headrace.coordinators.group.offset_reads import FetchGroup, fetch
 from headrace.coordinators.group.records import GroupRecord, decode_group_record, encode_group_record
-from headrace.coordinators.group.rooms import GROUP_ROOMS
+from headrace.coordinators.group.request import Asked
 from headrace.coordinators.group.settings import GroupSettings
 from headrace.coordinators.group.shard import GroupShard
 from headrace.coordinators.group.transactional_commits import asked_to_end
@@ -33,7 +34,6 @@ from headrace.records.control import (
 )
 from headrace.records.record import Record
 from headrace.replication.journal import RECORDS_AT_ONCE
-from headrace.testing.simulator.loop import SimulatedLoop
 
 OTHER = 2
 GROUP = "readers"

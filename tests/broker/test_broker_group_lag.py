@@ -5,10 +5,10 @@ import time
 import urllib.request
 
 from headrace.base.ids import TopicPartition
-from headrace.broker import group_lag
-from headrace.client.cluster import Cluster
-from headrace.client.groups import commit_offsets
-from headrace.client.producer import AsyncProducer
+from headrace.broker.metrics import group_lag
+from headrace.client.admin.groups import commit_offsets
+from headrace.client.producer.producer import AsyncProducer
+from headrace.client.wire.cluster import Cluster
 from headrace.testing.cluster import EmbeddedNode
 
 WRITTEN_S_AGO = 1000

@@ -5,15 +5,16 @@ from itertools import pairwise
 from random import Random
 
 import pytest
+from testkit.simulator.loop import SimulatedLoop
 from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_files, make_partition
 
 from headrace.base.errors import ErrorCode
-from headrace.broker.coordination import LOAD_SLICE_S, Coordination
-from headrace.client.connection import Connection
+from headrace.broker.shard_runner import LOAD_SLICE_S, Coordination
+from headrace.client.wire.connection import Connection
 from headrace.coordinators.group.groups import list_groups
+from headrace.coordinators.group.handler_table import GROUP_ROOMS
 from headrace.coordinators.group.offsets import VALUE_VERSION
 from headrace.coordinators.group.records import GroupRecord, decode_group_record, encode_group_record
-from headrace.coordinators.group.rooms import GROUP_ROOMS
 from headrace.coordinators.group.settings import GroupSettings
 from headrace.coordinators.group.shard import GroupShard
 from headrace.metadata.image import Image, Topic
@@ -25,7 +26,6 @@ from headrace.records.builder import build_batch
 from headrace.records.record import Record
 from headrace.replication.journal import RECORDS_AT_ONCE
 from headrace.testing.cluster import LOOPBACK, EmbeddedNode
-from headrace.testing.simulator.loop import SimulatedLoop
 
 GROUPS = [f"group-{number}" for number in range(10_000)]
 AT_ONCE = 500  # requests in flight, or groups per request

@@ -6,17 +6,17 @@ import asyncio
 from random import Random
 
 import pytest
+from testkit.simulator.loop import SimulatedLoop
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition, new_uuid
 from headrace.broker.transaction_markers import MarkerSender
 from headrace.broker.transaction_verifier import CoordinatorVerifier
 from headrace.coordinators.partitioning import TRANSACTIONS_TOPIC
-from headrace.coordinators.transaction.asked import Markers
+from headrace.coordinators.transaction.request import Markers
 from headrace.metadata.image import Image, Partition, Topic
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from headrace.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from headrace.testing.simulator.loop import SimulatedLoop
 
 CHANCE = Random(1)
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from headrace.base.errors import ConfigError
-from headrace.cli.configs import Entity, parse_additions, parse_entities
-from headrace.cli.offsets import parse_time
-from headrace.cli.records import read_offsets
+from headrace.cli.commands.configs import Entity, parse_additions, parse_entities
+from headrace.cli.commands.offsets import parse_time
+from headrace.cli.commands.records import read_offsets
 
 
 def options_of(headrace, *arguments):

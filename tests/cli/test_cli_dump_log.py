@@ -6,11 +6,11 @@ import struct
 import zlib
 
 import pytest
+from testkit import kafka_peer as peers
 from tests.cli.command_line import CommandLine
 
-from headrace.cli.dump_values import as_json
+from headrace.cli.dump.values import as_json
 from headrace.protocol.messages.stored.metadata_security import UserScramCredentialRecord
-from headrace.testing import peers
 from headrace.testing.cluster import EmbeddedNode
 
 FIRST = "00000000000000000000"

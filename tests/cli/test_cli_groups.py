@@ -7,9 +7,9 @@ import pytest
 from tests.cli.command_line import CommandLine
 
 from headrace.base.errors import ConfigError
-from headrace.cli.moments import parse_datetime
+from headrace.cli.commands.reset_offsets import read_plan
 from headrace.cli.output import duration, show_table
-from headrace.cli.reset_offsets import read_plan
+from headrace.cli.times import parse_datetime
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 RECORDS = 30

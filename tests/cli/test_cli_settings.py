@@ -5,7 +5,7 @@ import logging
 
 from tests.cli.command_line import CommandLine
 
-from headrace.cli.settings import changes
+from headrace.cli.commands.settings import changes
 from headrace.node.settings import ALL_OPTIONS, read_settings
 
 headrace = CommandLine()

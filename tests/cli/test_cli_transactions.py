@@ -9,11 +9,11 @@ from tests.cli.command_line import CommandLine
 
 from headrace.base.errors import RETRIABLE, ErrorCode
 from headrace.base.ids import TopicPartition
-from headrace.client.cluster import Cluster
-from headrace.client.fetching import READ_COMMITTED
-from headrace.client.groups import TRANSACTION, find_coordinator
-from headrace.client.range_reader import read_once
-from headrace.coordinators.transaction.asked import AddPartitions, InitProducer
+from headrace.client.consumer.fetching import READ_COMMITTED
+from headrace.client.consumer.range_reader import read_once
+from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.coordinator_lookup import TRANSACTION, find_coordinator
+from headrace.coordinators.transaction.request import AddPartitions, InitProducer
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.produce import ProduceRequest

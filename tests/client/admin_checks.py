@@ -10,11 +10,11 @@ import pytest
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.client import AsyncAdmin, AsyncConsumer, AsyncProducer, CommittedOffset, NewTopic
-from headrace.client.hanging import NotHanging
-from headrace.client.membership import GroupMetadata
-from headrace.client.refusals import Refused
-from headrace.client.transaction_requests import TransactionError
-from headrace.client.transactions import TransactionFilter
+from headrace.client.admin.hanging_transactions import NotHanging
+from headrace.client.admin.item_errors import Refused
+from headrace.client.admin.transactions import TransactionFilter
+from headrace.client.group.membership import GroupMetadata
+from headrace.client.producer.transaction_requests import TransactionError
 
 T0 = 1_700_000_000_000
 WAIT_S_MAX = 20.0

@@ -16,14 +16,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.cluster import Cluster
-from headrace.client.consumer import AsyncConsumer
-from headrace.client.decoding import ConsumerRecord
-from headrace.client.fetching import READ_COMMITTED
-from headrace.client.list_offsets import EARLIEST, LATEST, list_offsets
-from headrace.client.position_lookup import NoOffset
-from headrace.client.positions import NotAssigned
-from headrace.client.range_reader import OffsetGone, TopicChanged, read_range
+from headrace.client.consumer.consumer import AsyncConsumer
+from headrace.client.consumer.decoding import ConsumerRecord
+from headrace.client.consumer.fetching import READ_COMMITTED
+from headrace.client.consumer.list_offsets import EARLIEST, LATEST, list_offsets
+from headrace.client.consumer.position_lookup import NoOffset
+from headrace.client.consumer.positions import NotAssigned
+from headrace.client.consumer.range_reader import OffsetGone, TopicChanged, read_range
+from headrace.client.wire.cluster import Cluster
 from headrace.protocol.messages.delete_records import DeleteRecordsRequest
 
 WAIT_S_MAX = 20.0

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition, Uuid
-from headrace.client.connection import Disconnected
+from headrace.client.wire.connection import Disconnected
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from headrace.protocol.messages.metadata import MetadataResponse
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse

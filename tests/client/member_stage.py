@@ -6,13 +6,13 @@ import asyncio
 from contextlib import asynccontextmanager
 
 from headrace.base.ids import TopicPartition
-from headrace.client.classic_member import ClassicMember
-from headrace.client.commits import Commits
-from headrace.client.consumer_member import ConsumerMember
-from headrace.client.consumer_options import CONSUMER_OPTIONS
-from headrace.client.membership import Subscription
-from headrace.client.opening import client_values, open_cluster
+from headrace.client.consumer.options import CONSUMER_OPTIONS
+from headrace.client.group.classic_member import ClassicMember
+from headrace.client.group.commits import Commits
+from headrace.client.group.consumer_member import ConsumerMember
+from headrace.client.group.membership import Subscription
 from headrace.client.tasks import end_tasks
+from headrace.client.wire.opening import client_values, open_cluster
 from headrace.protocol.messages.create_partitions import CreatePartitionsRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest

@@ -14,19 +14,19 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client import transaction_requests
-from headrace.client.cluster import Cluster
-from headrace.client.membership import CommittedOffset, GroupMetadata
-from headrace.client.producer import AsyncProducer
-from headrace.client.transaction_requests import (
+from headrace.client.admin.transactions import describe_transaction
+from headrace.client.group.membership import CommittedOffset, GroupMetadata
+from headrace.client.producer import transaction_requests
+from headrace.client.producer.producer import AsyncProducer
+from headrace.client.producer.transaction_requests import (
     AbortableTransactionError,
     InvalidTransactionState,
     ProducerFenced,
     TransactionIdentity,
     end_transaction,
 )
-from headrace.client.transaction_session import TransactionState
-from headrace.client.transactions import describe_transaction
+from headrace.client.producer.transaction_session import TransactionState
+from headrace.client.wire.cluster import Cluster
 from headrace.records.kernel import partition_for_key
 
 WAIT_S_MAX = 20.0

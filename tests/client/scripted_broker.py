@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import Uuid
-from headrace.client.cluster import Cluster
+from headrace.client.wire.cluster import Cluster
 from headrace.protocol.apis import REQUESTS, RESPONSES, ApiKey
 from headrace.protocol.compiler import codec
 from headrace.protocol.headers import read_request_header, response_header

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.base.ids import TopicPartition
-from headrace.client.accumulator import Accumulator
-from headrace.client.batches import Entry, ProducerBatch, ProducerIdentity, record_bytes, split
+from headrace.client.producer.accumulator import Accumulator
+from headrace.client.producer.batches import Entry, ProducerBatch, ProducerIdentity, record_bytes, split
 from headrace.records.batch import HEADER_BYTES, read_header
 from headrace.records.compression import Codec
 from headrace.records.record import decode_records

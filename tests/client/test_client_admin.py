@@ -8,9 +8,9 @@ from tests.security.plain_logins import login_options, server_settings
 
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.client import AsyncAdmin
-from headrace.client.admin_calls import Calls
-from headrace.client.connection import Disconnected
-from headrace.client.refusals import Refused
+from headrace.client.admin.calls import Calls
+from headrace.client.admin.item_errors import Refused
+from headrace.client.wire.connection import Disconnected
 from headrace.security.acls import Acl, Pattern, Permission
 from headrace.security.resources import Operation, Resource
 from headrace.testing.processes import free_port
@@ -27,7 +27,7 @@ def test_rules_come_and_go(tmp_path):
     rule = Acl(Resource.TOPIC, unique(), Pattern.LITERAL, "User:alice", "*", Operation.READ, Permission.ALLOW)
 
     async def work(bootstrap):
-        from headrace.client.acls import EVERY_ACL
+        from headrace.client.admin.acls import EVERY_ACL
 
         async with admin_of(bootstrap, **login_options("admin")) as admin:
             await admin.create_acls([rule])

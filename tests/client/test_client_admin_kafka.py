@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 from admin_checks import CHECKS, KAFKA_ONLY
-
-from headrace.testing.peers import KafkaPeer, require_kafka
+from testkit.kafka_peer import KafkaPeer, require_kafka
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import TopicPartition
-from headrace.client.assignors import Layout, assignors_named, is_cooperative
-from headrace.client.assignors.balance import balance, valid_holders
-from headrace.client.assignors.cooperative import CooperativeStickyAssignor
-from headrace.client.assignors.range import RangeAssignor
-from headrace.client.assignors.roundrobin import RoundRobinAssignor
-from headrace.client.assignors.sticky import StickyAssignor
-from headrace.client.classic_protocol import Subscribed, encode_generation, encode_sticky_data
+from headrace.client.group.assignors import Layout, assignors_named, is_cooperative
+from headrace.client.group.assignors.balance import balance, valid_holders
+from headrace.client.group.assignors.cooperative import CooperativeStickyAssignor
+from headrace.client.group.assignors.range import RangeAssignor
+from headrace.client.group.assignors.roundrobin import RoundRobinAssignor
+from headrace.client.group.assignors.sticky import StickyAssignor
+from headrace.client.group.classic_protocol import Subscribed, encode_generation, encode_sticky_data
 
 TOPICS = ("a", "b", "c")
 REBALANCES_MAX = 4  # the limit in Kafka's own tests

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.base.ids import TopicPartition
-from headrace.client.classic_protocol import (
+from headrace.client.group.classic_protocol import (
     Subscribed,
     decode_assignment,
     decode_generation,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from headrace.base.ids import TopicPartition, Uuid
-from headrace.client.consumer_heartbeat import LEAVING, Heartbeats
-from headrace.client.consumer_options import CONSUMER_OPTIONS
-from headrace.client.group_settings import group_settings
-from headrace.client.membership import Subscription
-from headrace.client.opening import client_values
+from headrace.client.consumer.options import CONSUMER_OPTIONS
+from headrace.client.group.consumer_heartbeat import LEAVING, Heartbeats
+from headrace.client.group.membership import Subscription
+from headrace.client.group.settings import group_settings
+from headrace.client.wire.opening import client_values
 
 ONE, TWO = Uuid(b"1" * 16), Uuid(b"2" * 16)
 TOPICS = Subscription(frozenset({"b", "a"}))

@@ -7,8 +7,7 @@ import pytest
 pytest.importorskip("confluent_kafka")
 
 from consumer_checks import CHECKS
-
-from headrace.testing.peers import KafkaPeer, require_kafka
+from testkit.kafka_peer import KafkaPeer, require_kafka
 
 pytestmark = [pytest.mark.java, pytest.mark.clients, pytest.mark.long]
 

@@ -5,15 +5,15 @@ import asyncio
 import pytest
 
 from headrace.base.errors import ConfigError
-from headrace.client.consumer import AsyncConsumer
-from headrace.client.consumer_options import (
+from headrace.client.consumer.consumer import AsyncConsumer
+from headrace.client.consumer.list_offsets import EARLIEST, LATEST
+from headrace.client.consumer.options import (
     CONSUMER_OPTIONS,
     consumer_settings,
     duration_ms,
     reset_policy,
 )
-from headrace.client.list_offsets import EARLIEST, LATEST
-from headrace.client.opening import client_values
+from headrace.client.wire.opening import client_values
 
 
 def settings(**options):

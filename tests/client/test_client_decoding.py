@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.decoding import ALL_COLUMNS, RECORD_SHAPE, FetchedBatches, Shape
-from headrace.client.fetching import FetchedPartition
+from headrace.client.consumer.decoding import ALL_COLUMNS, RECORD_SHAPE, FetchedBatches, Shape
+from headrace.client.consumer.fetching import FetchedPartition
 from headrace.records.batch import HEADER_BYTES
 from headrace.records.builder import BatchBuilder
 from headrace.records.compression import Codec

@@ -28,12 +28,12 @@ from headrace.client import (
     Producer,
     TopicPartition,
 )
-from headrace.client.connection import Disconnected
-from headrace.client.face.background import background
-from headrace.client.face.producer import HANDED_MAX, Transaction
-from headrace.client.producer import ProducerClosed
-from headrace.client.transaction_requests import AbortableTransactionError
-from headrace.client.transaction_session import TransactionSession, TransactionState
+from headrace.client.producer.producer import ProducerClosed
+from headrace.client.producer.transaction_requests import AbortableTransactionError
+from headrace.client.producer.transaction_session import TransactionSession, TransactionState
+from headrace.client.sync.background import background
+from headrace.client.sync.producer import HANDED_MAX, Transaction
+from headrace.client.wire.connection import Disconnected
 from headrace.testing.processes import free_port
 
 WAIT_S_MAX = 20.0

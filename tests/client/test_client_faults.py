@@ -3,9 +3,9 @@
 import asyncio
 
 from headrace.base.ids import TopicPartition
-from headrace.client.cluster import Cluster
-from headrace.client.consumer import AsyncConsumer
-from headrace.client.range_reader import read_range
+from headrace.client.consumer.consumer import AsyncConsumer
+from headrace.client.consumer.range_reader import read_range
+from headrace.client.wire.cluster import Cluster
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.produce import ProduceRequest
 from headrace.records.builder import BatchBuilder

@@ -20,7 +20,7 @@ from member_stage import (
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.membership import CommittedOffset, GroupMetadata, Subscription
+from headrace.client.group.membership import CommittedOffset, GroupMetadata, Subscription
 from headrace.testing.cluster import EmbeddedNode
 
 every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 from member_stage import PROTOCOLS, QUICK, applications, make_topic, partitions, share, share_evenly, until
+from testkit.kafka_peer import KafkaPeer, java, require_kafka
 
 from headrace.base.ids import TopicPartition
-from headrace.client.membership import CommittedOffset
-from headrace.testing.peers import KafkaPeer, java, require_kafka
+from headrace.client.group.membership import CommittedOffset
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 JAVA_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"

@@ -7,9 +7,9 @@ from scripted_broker import TOPIC, TOPIC_ID, ScriptedBroker, fetched, served
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition, Uuid
-from headrace.client.consumer import AsyncConsumer
-from headrace.client.frames import UnexpectedAnswer
-from headrace.client.range_reader import OffsetGone, TopicChanged, read_range
+from headrace.client.consumer.consumer import AsyncConsumer
+from headrace.client.consumer.range_reader import OffsetGone, TopicChanged, read_range
+from headrace.client.wire.frames import UnexpectedAnswer
 from headrace.protocol.messages.fetch import FetchResponse
 from headrace.records.builder import BatchBuilder
 

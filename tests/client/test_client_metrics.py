@@ -4,7 +4,7 @@ from math import isnan
 
 import pytest
 
-from headrace.client.metrics import WINDOW_S, Metrics
+from headrace.client.wire.metrics import WINDOW_S, Metrics
 
 
 class Time:

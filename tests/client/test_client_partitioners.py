@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.client.arrow_rows import by_partition, record_batches
-from headrace.client.partitioners import RoundRobin, Sticky
+from headrace.client.producer.arrow_rows import by_partition, record_batches
+from headrace.client.producer.partitioners import RoundRobin, Sticky
 from headrace.records.kernel import partition_for_key
 
 

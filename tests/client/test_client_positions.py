@@ -4,9 +4,9 @@ import pytest
 
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition
-from headrace.client.fetching import READ_COMMITTED, FetchedPartition
-from headrace.client.membership import CommittedOffset
-from headrace.client.positions import NotAssigned, Positions
+from headrace.client.consumer.fetching import READ_COMMITTED, FetchedPartition
+from headrace.client.consumer.positions import NotAssigned, Positions
+from headrace.client.group.membership import CommittedOffset
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -7,8 +7,7 @@ import pytest
 pytest.importorskip("confluent_kafka")
 
 from producer_checks import CHECKS, KILLING, a_prepared_transaction_outlives_its_producer
-
-from headrace.testing.peers import KafkaPeer, require_kafka
+from testkit.kafka_peer import KafkaPeer, require_kafka
 
 pytestmark = [pytest.mark.java, pytest.mark.clients, pytest.mark.long]
 

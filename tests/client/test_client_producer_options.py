@@ -3,9 +3,9 @@
 import pytest
 
 from headrace.base.errors import ConfigError
-from headrace.client.opening import addresses, client_values, open_cluster
-from headrace.client.producer import AsyncProducer
-from headrace.client.producer_options import PRODUCER_OPTIONS, producer_settings
+from headrace.client.producer.options import PRODUCER_OPTIONS, producer_settings
+from headrace.client.producer.producer import AsyncProducer
+from headrace.client.wire.opening import addresses, client_values, open_cluster
 from headrace.records.compression import Codec
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.client.frames import UnexpectedAnswer
-from headrace.client.receiving import BUFFER_BYTES, RESPONSE_BYTES_MAX, FrameReceiver
+from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.wire.receiving import BUFFER_BYTES, RESPONSE_BYTES_MAX, FrameReceiver
 
 SIZES = st.integers(4, 40) | st.sampled_from([BUFFER_BYTES - 4, BUFFER_BYTES - 3, BUFFER_BYTES, 3 * BUFFER_BYTES])
 

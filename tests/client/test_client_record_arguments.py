@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.client.record_arguments import check_record
+from headrace.client.producer.record_arguments import check_record
 
 
 def _check(topic: object = "t", value: object = b"v", key: object = None, **more: object) -> object:

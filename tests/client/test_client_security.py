@@ -7,11 +7,11 @@ import pytest
 from tests.security.pem_files import Authority, needs_openssl
 
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
-from headrace.client.cluster import Cluster
-from headrace.client.connection import Connection, Disconnected, NoAnswer
-from headrace.client.frames import UnexpectedAnswer
-from headrace.client.options import CLIENT_OPTIONS
-from headrace.client.security import make_security
+from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.connection import Connection, Disconnected, NoAnswer
+from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.client.wire.options import CLIENT_OPTIONS
+from headrace.client.wire.security import make_security
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.testing.cluster import LOOPBACK, EmbeddedNode
 

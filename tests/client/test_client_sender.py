@@ -6,13 +6,13 @@ import asyncio
 from random import Random
 
 import pytest
+from testkit.simulator.loop import SimulatedLoop
 from tests.client.fake_cluster import CUT, SILENCE, FakeCluster, FakeLog
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.buffer_space import BufferFull
-from headrace.client.producer import AsyncProducer, ProducerClosed
-from headrace.testing.simulator.loop import SimulatedLoop
+from headrace.client.producer.buffer_space import BufferFull
+from headrace.client.producer.producer import AsyncProducer, ProducerClosed
 
 FAST = {
     "bootstrap.servers": "fake:1",

@@ -9,9 +9,9 @@ import pytest
 
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition
-from headrace.client.accumulator import Accumulator
-from headrace.client.batches import ProducerBatch, ProducerIdentity
-from headrace.client.sequences import EPOCH_MAX, Sequences, Verdict
+from headrace.client.producer.accumulator import Accumulator
+from headrace.client.producer.batches import ProducerBatch, ProducerIdentity
+from headrace.client.producer.sequences import EPOCH_MAX, Sequences, Verdict
 from headrace.records.batch import NO_SEQUENCE
 
 HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)

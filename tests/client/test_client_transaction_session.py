@@ -8,13 +8,11 @@ import pytest
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.batches import ProducerBatch
-from headrace.client.connection import Disconnected, NoAnswer
-from headrace.client.membership import CommittedOffset, GroupMetadata
-from headrace.client.opening import client_values
-from headrace.client.producer_options import PRODUCER_OPTIONS, producer_settings
-from headrace.client.sequences import Sequences
-from headrace.client.transaction_requests import (
+from headrace.client.group.membership import CommittedOffset, GroupMetadata
+from headrace.client.producer.batches import ProducerBatch
+from headrace.client.producer.options import PRODUCER_OPTIONS, producer_settings
+from headrace.client.producer.sequences import Sequences
+from headrace.client.producer.transaction_requests import (
     AbortableTransactionError,
     FatalTransactionError,
     InvalidTransactionState,
@@ -22,7 +20,9 @@ from headrace.client.transaction_requests import (
     TransactionIdentity,
     end_transaction,
 )
-from headrace.client.transaction_session import TransactionSession, TransactionState
+from headrace.client.producer.transaction_session import TransactionSession, TransactionState
+from headrace.client.wire.connection import Disconnected, NoAnswer
+from headrace.client.wire.opening import client_values
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from headrace.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse

@@ -4,8 +4,8 @@ import pytest
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.hanging import why_hanging
-from headrace.client.transactions import ActiveProducer, TransactionFilter, TransactionInfo, _list_request
+from headrace.client.admin.hanging_transactions import why_hanging
+from headrace.client.admin.transactions import ActiveProducer, TransactionFilter, TransactionInfo, _list_request
 
 HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
 OPEN = ActiveProducer(

@@ -6,12 +6,12 @@ import itertools
 import os
 
 import pytest
+from testkit.kafka_peer import require_kafka
 from tools.prove.clients import CLIENTS, CODECS, Client, WriteOptions
 from tools.prove.clients.matrix import Exchange, able
 from tools.prove.clients.samples import FIRST_MS, STEP_MS, Sample
 
 from headrace.testing.cluster import EmbeddedNode
-from headrace.testing.peers import require_kafka
 
 pytestmark = [
     pytest.mark.clients,

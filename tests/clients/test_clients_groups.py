@@ -16,7 +16,7 @@ import pytest
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.client.connection import Connection
+from headrace.client.wire.connection import Connection
 from headrace.protocol.messages.leave_group import LeaveGroupRequest
 from headrace.testing.cluster import EmbeddedNode
 

@@ -5,9 +5,9 @@ import random
 import msgspec
 
 from headrace.base.ids import Uuid
-from headrace.coordinators.group.asked import Asked
+from headrace.coordinators.group.handler_table import GROUP_ROOMS
 from headrace.coordinators.group.records import decode_group_record, encode_group_record
-from headrace.coordinators.group.rooms import GROUP_ROOMS
+from headrace.coordinators.group.request import Asked
 from headrace.coordinators.group.settings import GroupSettings
 from headrace.coordinators.group.shard import GroupShard
 from headrace.metadata.image import GROUP_CONFIG, Image, Partition, Topic

@@ -8,12 +8,12 @@ from group_stage import GroupStage
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, uuid_from_text
-from headrace.coordinators.group.asked import Asked
 from headrace.coordinators.group.consumer import regexes
 from headrace.coordinators.group.consumer.description import describe
 from headrace.coordinators.group.consumer.members import MemberState
 from headrace.coordinators.group.consumer.topic_hashes import TopicHashes
 from headrace.coordinators.group.records import GroupRecord, decode_group_record, encode_group_record
+from headrace.coordinators.group.request import Asked
 from headrace.coordinators.group.xxh3 import xxh3_64
 from headrace.metadata.image import Broker, Image, Partition, Topic
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest

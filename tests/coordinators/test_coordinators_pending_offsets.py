@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID
 from headrace.coordinators.group.groups import describe_group, list_groups
+from headrace.coordinators.group.handler_table import GROUP_ROOMS
 from headrace.coordinators.group.offset_reads import FetchGroup, fetch
 from headrace.coordinators.group.offsets import TopicsDeleted
 from headrace.coordinators.group.records import GroupRecord
-from headrace.coordinators.group.rooms import GROUP_ROOMS
 from headrace.coordinators.group.settings import GroupSettings
 from headrace.coordinators.group.shard import GroupShard
 from headrace.coordinators.group.transactional_commits import EndOffsets

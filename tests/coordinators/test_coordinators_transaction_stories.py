@@ -4,14 +4,14 @@ import pytest
 from transaction_stage import FRESH, NAME, P0, P1, P2, PRODUCER, TIMEOUT_MS, Stage, add, end, init
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.coordinators.transaction.asked import (
+from headrace.coordinators.transaction.fencing import FENCING_LOG_LINES_PER_SECOND
+from headrace.coordinators.transaction.request import (
     Markers,
     MarkersWritten,
     ProducerIdNeeded,
     ProducerInitialized,
     TransactionEnded,
 )
-from headrace.coordinators.transaction.fencing import FENCING_LOG_LINES_PER_SECOND
 from headrace.coordinators.transaction.state import EPOCH_LAST, EPOCH_MAX, TWO_PHASE_TIMEOUT_MS
 from headrace.coordinators.transaction.states import State
 

@@ -6,7 +6,7 @@ import pytest
 from transaction_stage import FRESH, NAME, P0, P1, PRODUCER, Stage, add, end, init
 
 from headrace.base.errors import ErrorCode
-from headrace.coordinators.transaction.asked import MarkersWritten, TransactionEnded
+from headrace.coordinators.transaction.request import MarkersWritten, TransactionEnded
 from headrace.coordinators.transaction.states import BEFORE, STORED, State
 
 NONE = ErrorCode.NONE

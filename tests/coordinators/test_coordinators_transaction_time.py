@@ -4,9 +4,9 @@ import pytest
 from transaction_stage import FRESH, NAME, P0, P1, TIMEOUT_MS, Stage, add, end, init
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.coordinators.transaction.asked import Described, InitProducer, Listed, ListFilters, TransactionEnded
 from headrace.coordinators.transaction.expiry import LOOKED_AT_ONCE
 from headrace.coordinators.transaction.reads import describe, list_transactions, unknown_states
+from headrace.coordinators.transaction.request import Described, InitProducer, Listed, ListFilters, TransactionEnded
 from headrace.coordinators.transaction.states import State
 from headrace.statemachine.journal import NotLeader
 

@@ -4,8 +4,8 @@ from group_stage import Journal as GroupJournal
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.coordinators.transaction.asked import AddPartitions, EndTransaction, InitProducer
 from headrace.coordinators.transaction.records import decode_transaction_record, encode_transaction_record
+from headrace.coordinators.transaction.request import AddPartitions, EndTransaction, InitProducer
 from headrace.coordinators.transaction.settings import TransactionSettings
 from headrace.coordinators.transaction.shard import TransactionShard
 from headrace.coordinators.transaction.state import Transaction, record_of

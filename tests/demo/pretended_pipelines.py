@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from headrace.client import Producer
-from headrace.demo.events import bell
 from headrace.demo.folders import Folders
-from headrace.demo.results import PATIENCE_MS, RESULTS
-from headrace.demo.shop import Shop, places_of
+from headrace.demo.results.expected import PATIENCE_MS, RESULTS
+from headrace.demo.shop.events import bell
+from headrace.demo.shop.requests import Shop, places_of
 from headrace.demo.stages import QUERIES, SHOP, topic_of
-from headrace.pipelines.offsets import StreamOffset
+from headrace.pipelines.source.offsets import StreamOffset
 
 TURN_S = 0.05
 NAMES = {

@@ -10,8 +10,8 @@ from datetime import datetime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.demo import events
-from headrace.demo.events import BREAK_MS, CUSTOMERS, LATE_MS_MAX, OPENS_MS, PARTITIONS, STEP_MS
+from headrace.demo.shop import events
+from headrace.demo.shop.events import BREAK_MS, CUSTOMERS, LATE_MS_MAX, OPENS_MS, PARTITIONS, STEP_MS
 
 NUMBERS = st.integers(0, 10**9)
 

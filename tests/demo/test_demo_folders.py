@@ -10,8 +10,8 @@ from headrace.base.errors import ConfigError
 from headrace.base.ids import TopicPartition
 from headrace.client import Producer
 from headrace.demo.folders import PIPELINES, Folders, NotOurs, WrongFolders, check_cluster, check_node
-from headrace.demo.shop import Shop
-from headrace.demo.topics import SESSIONS
+from headrace.demo.shop.requests import Shop
+from headrace.demo.shop.topics import SESSIONS
 from headrace.pipelines.definitions import load
 
 

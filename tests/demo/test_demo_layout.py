@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.base.ids import TopicPartition
-from headrace.demo import events
-from headrace.demo.events import PARTITIONS, Click, Order
-from headrace.demo.layout import CLICK_PLACES, ORDER_PLACES, PLACES, Layout, closings_of
+from headrace.demo.shop import events
+from headrace.demo.shop.events import PARTITIONS, Click, Order
+from headrace.demo.shop.layout import CLICK_PLACES, ORDER_PLACES, PLACES, Layout, closings_of
 
 EVENTS_MAX = 300
 CLOSINGS = st.lists(st.integers(0, EVENTS_MAX), max_size=4, unique=True).map(sorted)

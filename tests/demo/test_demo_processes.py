@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from headrace.demo.children import AGAIN_S, EARLY_DEATHS_MAX, EARLY_S, Child, Lives, Register
 from headrace.demo.memory import SessionMemory, session_bytes
+from headrace.demo.processes import AGAIN_S, EARLY_DEATHS_MAX, EARLY_S, Child, Lives, Register
 from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES, GivenUp, Supervisor
 
 # Not signal.pause(): it would miss a signal that arrives just before it.
@@ -163,7 +163,7 @@ def test_a_register_that_cannot_be_read_is_nobodys(tmp_path) -> None:
 
 def test_a_process_ends_with_its_parent() -> None:
     """However the parent dies, its end of the pipe is closed."""
-    code = f"from headrace.demo.attached import end_with_parent; end_with_parent(); {WAITS}"
+    code = f"from headrace.demo.parent_process import end_with_parent; end_with_parent(); {WAITS}"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.readline() == b"here\n"
     process.stdin.close()

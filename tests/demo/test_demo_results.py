@@ -11,11 +11,12 @@ import pyarrow.parquet as parquet
 import pytest
 
 from headrace.base.errors import CorruptData
-from headrace.demo import results, tables
-from headrace.demo.events import clicks_among, orders_among
-from headrace.demo.layout import Layout
-from headrace.demo.results import GAP_MS, RESULTS, PageViews, Session, sessions_of
-from headrace.demo.summary import Summary, compare, lines
+from headrace.demo.results import expected as results
+from headrace.demo.results import tables
+from headrace.demo.results.expected import GAP_MS, RESULTS, PageViews, Session, sessions_of
+from headrace.demo.results.summary import Summary, compare, lines
+from headrace.demo.shop.events import clicks_among, orders_among
+from headrace.demo.shop.layout import Layout
 
 EVENTS = 20_000
 

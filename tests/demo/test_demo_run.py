@@ -9,12 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from headrace.base.errors import ConfigError
+from headrace.cli.commands.demo import app
 from headrace.demo import main as job
-from headrace.demo.children import Child
+from headrace.demo.display.screens import Lines
 from headrace.demo.folders import Folders
-from headrace.demo.layout import Layout
-from headrace.demo.screens import Lines
+from headrace.demo.processes import Child
+from headrace.demo.shop.layout import Layout
 from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES
 from headrace.testing.processes import free_port
 
@@ -106,7 +109,7 @@ def test_whoever_is_killed_meanwhile_is_started_again(play) -> None:
 
 def test_a_node_that_cannot_start_is_told_with_its_last_words(play, folders, monkeypatch) -> None:
     monkeypatch.setattr(
-        "headrace.demo.shop.CALL_S_MAX", 1.0
+        "headrace.demo.shop.requests.CALL_S_MAX", 1.0
     )  # limits how long the director's thread waits for a node that never starts
     folders.data.write_text("not a folder")
     code, said = play(events=10)
@@ -124,16 +127,27 @@ def test_ports_that_are_taken_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--events", "0"], ["--rate", "-1"], ["--events", "many"]])
-def test_arguments_that_make_no_sense(arguments, capsys) -> None:
-    with pytest.raises(SystemExit):
-        job.main(arguments)
-    assert "error" in capsys.readouterr().err
+def test_invalid_arguments_are_refused(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2 and "Invalid value" in result.output
 
 
-def test_a_bounded_run_goes_as_fast_as_it_can() -> None:
-    assert job._options(["--events", "5"]).rate == 0.0
-    assert job._options([]).rate == job.RATE
-    assert job._options(["--events", "5", "--rate", "7"]).rate == 7.0
+@pytest.mark.parametrize(
+    ("arguments", "rate"), [(["--events", "5"], 0.0), ([], job.RATE), (["--events", "5", "--rate", "7"], 7.0)]
+)
+def test_a_bounded_run_has_no_rate_limit_unless_one_is_given(
+    arguments: list[str], rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[job.Options] = []
+    monkeypatch.setattr("headrace.cli.commands.demo.run", lambda options: given.append(options) or 0)
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert given[0].rate == rate
+
+
+def test_the_demo_without_spark_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.cli.commands.demo.find_spec", lambda name: None)
+    result = CliRunner().invoke(app, [])
+    assert isinstance(result.exception, ConfigError) and "headrace[spark]" in str(result.exception)
 
 
 def test_the_layout_of_nothing() -> None:

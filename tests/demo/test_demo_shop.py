@@ -8,11 +8,11 @@ import pytest
 
 from headrace.base.ids import TopicPartition
 from headrace.client import Consumer, Producer
-from headrace.demo import events
-from headrace.demo.generator import EVENTS_AT_ONCE_MAX, Generator, Pace, generate
-from headrace.demo.layout import CLICK_PLACES, PLACES, Layout
-from headrace.demo.shop import CUSTOMERS_PLACE, Misplaced, Shop
-from headrace.demo.topics import CLICKS
+from headrace.demo.shop import events
+from headrace.demo.shop.generator import EVENTS_AT_ONCE_MAX, Generator, Pace, generate
+from headrace.demo.shop.layout import CLICK_PLACES, PLACES, Layout
+from headrace.demo.shop.requests import CUSTOMERS_PLACE, Misplaced, Shop
+from headrace.demo.shop.topics import CLICKS
 
 
 @pytest.fixture

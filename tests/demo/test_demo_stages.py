@@ -6,15 +6,15 @@ import pytest
 
 from headrace.base.errors import CorruptData
 from headrace.base.ids import TopicPartition
-from headrace.demo.checkpoints import NOWHERE, Position, parse_offsets, position
 from headrace.demo.director import Seen
-from headrace.demo.events import bell
-from headrace.demo.layout import CLICK_PLACES, ORDER_PLACES, Layout
-from headrace.demo.results import PATIENCE_MS
-from headrace.demo.shop import places_of
-from headrace.demo.showing import doing
+from headrace.demo.display.state import doing
+from headrace.demo.results.checkpoints import NOWHERE, Position, parse_offsets, position
+from headrace.demo.results.expected import PATIENCE_MS
+from headrace.demo.shop.events import bell
+from headrace.demo.shop.layout import CLICK_PLACES, ORDER_PLACES, Layout
+from headrace.demo.shop.requests import places_of
+from headrace.demo.shop.topics import RESULTS
 from headrace.demo.stages import QUERIES, SHOP, TABLES, Facts, Stage, goal, lag, stage, topic_of
-from headrace.demo.topics import RESULTS
 
 EVENTS = 1_000
 RESULT_PLACES = places_of(RESULTS)

@@ -6,12 +6,12 @@ import io
 
 from rich.console import Console, ConsoleDimensions
 
-from headrace.demo.children import Child, Register
+from headrace.demo.display.screens import Lines, Terminal
+from headrace.demo.display.state import Ports, hints_of, serves
+from headrace.demo.display.view import FIRST_BATCH, Flow, Part, State, Work, clock, draw, duration, line
 from headrace.demo.folders import Folders
-from headrace.demo.screens import Lines, Terminal
-from headrace.demo.showing import Ports, hints_of, serves
+from headrace.demo.processes import Child, Register
 from headrace.demo.supervisor import NODE, PIPELINES, Supervisor
-from headrace.demo.view import FIRST_BATCH, Flow, Part, State, Work, clock, draw, duration, line
 
 ERASED = "\x1b[2J"
 MINUTE = 1_767_258_000_000

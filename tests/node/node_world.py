@@ -7,21 +7,22 @@ import os
 from collections.abc import Awaitable, Callable
 from random import Random
 
+from testkit.history import History
+from testkit.simulator.loop import SimulatedLoop
+from testkit.simulator.machine import HOST, PORT, Machine
+from testkit.simulator.network import Network
+
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition
-from headrace.client.cluster import Cluster
-from headrace.client.list_offsets import list_offset
-from headrace.client.producer import AsyncProducer
-from headrace.client.range_reader import ReadOnce, read_once
+from headrace.client.consumer.list_offsets import list_offset
+from headrace.client.consumer.range_reader import ReadOnce, read_once
+from headrace.client.producer.producer import AsyncProducer
+from headrace.client.wire.cluster import Cluster
 from headrace.node.node import Node
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.protocol.messages.produce import ProduceRequest
 from headrace.records.builder import BatchBuilder
-from headrace.testing.history import History
-from headrace.testing.simulator.loop import SimulatedLoop
-from headrace.testing.simulator.machine import HOST, PORT, Machine
-from headrace.testing.simulator.network import Network
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 STEP_S = 0.05

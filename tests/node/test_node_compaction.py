@@ -8,12 +8,12 @@ from itertools import groupby
 
 import pytest
 from node_world import T0, World
+from testkit.simulator.machine import DATA, SECOND_DATA
 
 from headrace.base.errors import ErrorCode
-from headrace.client.list_offsets import EARLIEST, LATEST
+from headrace.client.consumer.list_offsets import EARLIEST, LATEST
 from headrace.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from headrace.testing.simulator.machine import DATA, SECOND_DATA
 
 KEYS = 5
 SEGMENT_BYTES = 2000

@@ -9,9 +9,9 @@ import pytest
 from tests.security.pem_files import Authority, needs_openssl
 
 from headrace.base.errors import ConfigError
-from headrace.client.cluster import Cluster
-from headrace.client.connection import Connection
-from headrace.client.security import ClientSecurity
+from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.connection import Connection
+from headrace.client.wire.security import ClientSecurity
 from headrace.node.node import Node, Ports
 from headrace.node.settings import read_settings
 from headrace.protocol.messages.create_topics import CreateTopicsRequest

@@ -10,8 +10,8 @@ import pytest
 from tests.security.plain_logins import login, server_settings
 
 from headrace.base.errors import ConfigError, ErrorCode
-from headrace.client.connection import Connection
-from headrace.client.frames import decode_response, encode_request
+from headrace.client.wire.connection import Connection
+from headrace.client.wire.frames import decode_response, encode_request
 from headrace.node.security import SecurityOfListeners, check_security, make_authorizer, tls_settings
 from headrace.node.settings import make_settings
 from headrace.protocol.messages.create_topics import CreateTopicsRequest

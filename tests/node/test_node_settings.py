@@ -5,10 +5,10 @@ import logging
 import pytest
 
 from headrace.base.errors import ConfigError
-from headrace.base.options import Kind
 from headrace.node.listener_addresses import ListenerAddress, host_and_port
 from headrace.node.setting_sources import option_name, variable_name
 from headrace.node.settings import ALL_OPTIONS, make_settings, read_settings
+from headrace.options.table import Kind
 
 KAFKAS_OWN = """
 process.roles=broker,controller

@@ -8,14 +8,14 @@ from contextlib import suppress
 
 import pytest
 from node_world import T0, T1, World
+from testkit.simulator.machine import DATA, SECOND_DATA
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.connection import Disconnected
-from headrace.client.list_offsets import EARLIEST, LATEST
+from headrace.client.consumer.list_offsets import EARLIEST, LATEST
+from headrace.client.wire.connection import Disconnected
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.produce import ProduceResponse
-from headrace.testing.simulator.machine import DATA, SECOND_DATA
 
 
 @pytest.mark.parametrize("operations, number", [(("append",), errno.EIO), (("append", "sync", "create"), errno.EROFS)])

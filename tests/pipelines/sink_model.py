@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from types import GeneratorType
 from typing import Any, NamedTuple
 
-from headrace.pipelines import sink_commits as sink
-from headrace.pipelines.sink_asks import Driver
+from headrace.pipelines.sink import commits as sink
+from headrace.pipelines.sink.commands import Driver
 
 PREFIX = "D."
 DRIVER = "D"

@@ -11,17 +11,17 @@ import pyarrow as pa
 
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition
-from headrace.client.cluster import Cluster
-from headrace.client.connection import Connection, Disconnected
-from headrace.client.fetching import READ_COMMITTED
-from headrace.client.list_offsets import EARLIEST, LATEST, list_offset
-from headrace.client.range_reader import read_range
-from headrace.pipelines import sink_commits as sink
+from headrace.client.consumer.fetching import READ_COMMITTED
+from headrace.client.consumer.list_offsets import EARLIEST, LATEST, list_offset
+from headrace.client.consumer.range_reader import read_range
+from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.connection import Connection, Disconnected
 from headrace.pipelines.background import Background
-from headrace.pipelines.sink_asks import Driver
-from headrace.pipelines.sink_driver import Hands
-from headrace.pipelines.sink_options import parse_sink_options
-from headrace.pipelines.sink_tasks import Task, driver_id, write_task
+from headrace.pipelines.sink import commits as sink
+from headrace.pipelines.sink.commands import Driver
+from headrace.pipelines.sink.executor import Hands
+from headrace.pipelines.sink.options import parse_sink_options
+from headrace.pipelines.sink.task_writer import Task, driver_id, write_task
 from headrace.protocol.messages.update_features import UpdateFeaturesRequest
 
 PARTITIONS = 2

@@ -8,8 +8,8 @@ from headrace.pipelines.definitions import DefinitionError, check, load, pipelin
 from headrace.pipelines.definitions.definition import BadRecords
 from headrace.pipelines.definitions.topic_options import sink_options, source_options
 from headrace.pipelines.schemas.options import OnBadRecord
-from headrace.pipelines.sink_options import parse_sink_options
-from headrace.pipelines.source_options import Mode, parse_options
+from headrace.pipelines.sink.options import parse_sink_options
+from headrace.pipelines.source.options import Mode, parse_options
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 JSON = {"value": "json", "schema": "id bigint, at timestamp"}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.pipelines.definitions.python_functions import Parameters, Unreadable, functions_of, parameters_of
+from headrace.pipelines.definitions.python.functions import Parameters, Unreadable, functions_of, parameters_of
 from headrace.pipelines.definitions.sql_names import scan
 
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from headrace.base.ids import TopicPartition
-from headrace.pipelines.planning import Range
-from headrace.pipelines.pushed_filters import OFFSET_MAX, Pushed, push
+from headrace.pipelines.source.planning import Range
+from headrace.pipelines.source.pushed_filters import OFFSET_MAX, Pushed, push
 
 
 def pushed(*conditions):

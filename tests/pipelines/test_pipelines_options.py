@@ -7,9 +7,9 @@ import pytest
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import TopicPartition
-from headrace.pipelines.bounds import BoundKind
 from headrace.pipelines.group_commits import group_of
-from headrace.pipelines.source_options import COLUMNS, Mode, Topics, parse_options
+from headrace.pipelines.source.bounds import BoundKind
+from headrace.pipelines.source.options import COLUMNS, Mode, Topics, parse_options
 
 NEEDED = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "a"}
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import TopicPartition
-from headrace.pipelines.offsets import StreamOffset, read_offset
-from headrace.pipelines.planning import (
+from headrace.pipelines.source.offsets import StreamOffset, read_offset
+from headrace.pipelines.source.planning import (
     Layout,
     Range,
     count_between,

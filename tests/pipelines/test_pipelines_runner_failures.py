@@ -10,8 +10,8 @@ from headrace.pipelines.runner.engine import causes_of
 from headrace.pipelines.runner.failures import TEXT_CHARACTERS_MAX, Cause, explain
 from headrace.pipelines.runner.supervision import Mending
 from headrace.pipelines.schemas.registry_client import RegistryError
-from headrace.pipelines.sink_asks import BatchNotDecided, OlderBatch, TakenOver, TornBatch
-from headrace.pipelines.sink_driver import DriverFenced
+from headrace.pipelines.sink.commands import BatchNotDecided, OlderBatch, TakenOver, TornBatch
+from headrace.pipelines.sink.executor import DriverFenced
 
 # As PySpark 4.3 reports them: the query's own error, followed by its causes.
 QUERY = "Query [id = cb30f2cd-d449-4afd-8b7c-bf307101e500, runId = 7a4f0a63-91c6-4d79-a085-0773f40652ff]"

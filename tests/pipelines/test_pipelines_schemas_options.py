@@ -6,7 +6,7 @@ import pytest
 
 from headrace.base.errors import ConfigError
 from headrace.pipelines.schemas.options import Format, OnBadRecord
-from headrace.pipelines.source_options import parse_options
+from headrace.pipelines.source.options import parse_options
 
 URL = "http://registry.example:8081"
 

@@ -15,10 +15,10 @@ import fastavro
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from headrace.pipelines.failures import SourceError
-from headrace.pipelines.reading import TaskRange
 from headrace.pipelines.schemas import dead_letters
-from headrace.pipelines.source import ReadPartition, row_reader, source_schema
-from headrace.pipelines.source_options import Mode
+from headrace.pipelines.source.batch_source import ReadPartition, row_reader, source_schema
+from headrace.pipelines.source.options import Mode
+from headrace.pipelines.source.reading import TaskRange
 
 DDL = "id bigint, name string"
 

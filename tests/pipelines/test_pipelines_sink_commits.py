@@ -2,9 +2,9 @@
 
 import pytest
 
-from headrace.pipelines import sink_commits as sink
-from headrace.pipelines.sink_asks import Driver, Ended, Known, OnTorn, Progress, TaskTransaction
-from headrace.pipelines.sink_commits import Fate
+from headrace.pipelines.sink import commits as sink
+from headrace.pipelines.sink.commands import Driver, Ended, Known, OnTorn, Progress, TaskTransaction
+from headrace.pipelines.sink.commits import Fate
 
 A = TaskTransaction("p-q.run1.0.0.3", 7, 4, 0, 10, started_ms=500)
 B = TaskTransaction("p-q.run1.1.0.9", 8, 0, 1, 5, started_ms=600)

@@ -5,7 +5,7 @@ import os
 import pytest
 from sink_model import World, Wrong, explore
 
-from headrace.pipelines import sink_commits as sink
+from headrace.pipelines.sink import commits as sink
 
 QUIET = ("crash", "lost", "undone")  # faults outside the brokers, without a delayed effect
 LOUD = ("timeout", "late", "zombie task")

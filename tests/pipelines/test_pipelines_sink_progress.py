@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace.pipelines.sink_asks import BatchNotDecided, Decision, Progress, SinkError, TaskTransaction
-from headrace.pipelines.sink_progress import ProgressFold, decision_value, finished_value, read_decision
+from headrace.pipelines.sink.commands import BatchNotDecided, Decision, Progress, SinkError, TaskTransaction
+from headrace.pipelines.sink.progress import ProgressFold, decision_value, finished_value, read_decision
 from headrace.records.builder import BatchBuilder
 from headrace.records.compression import Codec
 from headrace.records.control import TransactionMarker, build_marker

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.base.errors import ConfigError
-from headrace.pipelines.sink_asks import OnTorn, SinkError
-from headrace.pipelines.sink_options import TRANSACTION_TIMEOUT_MS, parse_sink_options
-from headrace.pipelines.sink_rows import check_schema, rows_by_topic
-from headrace.pipelines.sink_tasks import Task, task_id
+from headrace.pipelines.sink.commands import OnTorn, SinkError
+from headrace.pipelines.sink.options import TRANSACTION_TIMEOUT_MS, parse_sink_options
+from headrace.pipelines.sink.rows import check_schema, rows_by_topic
+from headrace.pipelines.sink.task_writer import Task, task_id
 
 pa = pytest.importorskip("pyarrow")
 HEADERS = pa.list_(pa.struct([("key", pa.utf8()), ("value", pa.binary())]))

@@ -149,7 +149,8 @@ def failing_source(flag):
 
         def streamWriter(self, schema, overwrite):
             from headrace.base.errors import HeadraceError
-            from headrace.pipelines import sink, sink_driver
+            from headrace.pipelines.sink import executor as sink_driver
+            from headrace.pipelines.sink import writers as sink
 
             original = getattr(
                 sink_driver.Hands.do, "original", sink_driver.Hands.do

@@ -8,13 +8,13 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 from sink_runs import PARTITIONS, Crash, Spark, expected, requests, set_transaction_version, visible  # noqa: E402
+from testkit.kafka_peer import KafkaPeer, require_kafka  # noqa: E402
 from topic_writer import TopicWriter  # noqa: E402
 
 from headrace.base.errors import HeadraceError  # noqa: E402
-from headrace.pipelines import sink_commits as sink  # noqa: E402
-from headrace.pipelines.sink_tasks import Task, write_task  # noqa: E402
+from headrace.pipelines.sink import commits as sink  # noqa: E402
+from headrace.pipelines.sink.task_writer import Task, write_task  # noqa: E402
 from headrace.testing.cluster import EmbeddedNode  # noqa: E402
-from headrace.testing.peers import KafkaPeer, require_kafka  # noqa: E402
 
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
 REQUESTS_MIN, REQUESTS_MAX = 10, 60  # number of requests of a commit

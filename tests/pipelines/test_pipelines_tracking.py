@@ -10,15 +10,15 @@ from topic_writer import TopicWriter
 from headrace.base.errors import HeadraceError, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.pipelines.background import background
-from headrace.pipelines.batch_plan import plan_batch
-from headrace.pipelines.brokers import Brokers
 from headrace.pipelines.failures import DataLoss, SourceError
-from headrace.pipelines.offsets import StreamOffset
-from headrace.pipelines.planning import Range
-from headrace.pipelines.pushed_filters import Pushed
-from headrace.pipelines.reading import TaskRange, read_task
-from headrace.pipelines.source_options import Mode, parse_options
-from headrace.pipelines.tracking import Tracker
+from headrace.pipelines.source.batch_plan import plan_batch
+from headrace.pipelines.source.brokers import Brokers
+from headrace.pipelines.source.offsets import StreamOffset
+from headrace.pipelines.source.options import Mode, parse_options
+from headrace.pipelines.source.planning import Range
+from headrace.pipelines.source.pushed_filters import Pushed
+from headrace.pipelines.source.reading import TaskRange, read_task
+from headrace.pipelines.source.tracking import Tracker
 
 COLUMNS = ("offset", "value")
 
@@ -57,9 +57,9 @@ def name(request):
 
 @pytest.fixture(autouse=True)
 def quick_doubts(monkeypatch):
-    monkeypatch.setattr("headrace.pipelines.tracking.DOUBT_S_MAX", 0.15)
-    monkeypatch.setattr("headrace.pipelines.brokers.DOUBT_S_MAX", 0.15)
-    monkeypatch.setattr("headrace.pipelines.brokers.FIRST_CONTACT_S_MAX", 0.15)
+    monkeypatch.setattr("headrace.pipelines.source.tracking.DOUBT_S_MAX", 0.15)
+    monkeypatch.setattr("headrace.pipelines.source.brokers.DOUBT_S_MAX", 0.15)
+    monkeypatch.setattr("headrace.pipelines.source.brokers.FIRST_CONTACT_S_MAX", 0.15)
 
 
 def test_a_stream_goes_on_where_it_was(headrace_cluster, topics, name):

@@ -6,8 +6,8 @@ import asyncio
 
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition
-from headrace.client.cluster import Cluster
-from headrace.client.groups import committed_offsets
+from headrace.client.admin.groups import committed_offsets
+from headrace.client.wire.cluster import Cluster
 from headrace.protocol.messages.create_partitions import CreatePartitionsRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.delete_records import DeleteRecordsRequest

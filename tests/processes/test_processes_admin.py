@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 from admin_requests import all_requests
+from testkit.kafka_peer import KafkaPeer, require_kafka
 
-from headrace.client.connection import Connection
+from headrace.client.wire.connection import Connection
 from headrace.protocol.apis import ApiKey
 from headrace.testing.cluster import EmbeddedNode
-from headrace.testing.peers import KafkaPeer, require_kafka
 from headrace.testing.processes import LOOPBACK
 
 pytestmark = pytest.mark.java

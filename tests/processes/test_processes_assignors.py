@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from testkit.kafka_peer import TOOL_OPTIONS, TOOL_S_MAX, libraries, require_kafka
 
 from headrace.base.ids import TopicPartition
-from headrace.client.assignors import Layout, assignors_named
-from headrace.client.classic_protocol import (
+from headrace.client.group.assignors import Layout, assignors_named
+from headrace.client.group.classic_protocol import (
     Subscribed,
     decode_assignment,
     decode_sticky_data,
     decode_subscription,
     encode_subscription,
 )
-from headrace.testing.peers import TOOL_OPTIONS, TOOL_S_MAX, libraries, require_kafka
 
 pytestmark = pytest.mark.java
 GROUPS = 300

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
+from testkit.kafka_peer import require_kafka
 from tools.prove import compaction
 
 from headrace.testing.cluster import EmbeddedNode
-from headrace.testing.peers import require_kafka
 
 RECORDS, KEYS, KILLS = 60_000, 5_000, 2
 WAIT_S = 20.0

@@ -5,9 +5,9 @@ from collections import Counter
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from testkit.kafka_peer import KafkaPeer, require_kafka, tool
 
 from headrace.records.recompress import TARGETS
-from headrace.testing.peers import KafkaPeer, require_kafka, tool
 from headrace.testing.processes import NodeProcess
 
 SOURCES = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -6,12 +6,12 @@ import os
 import time
 
 import pytest
+from testkit.kafka_peer import KafkaPeer, require_kafka
 from tools.prove.clients import CLIENTS, WriteOptions
 from tools.prove.differential.run import compare
 from tools.prove.dumping import dump_everything
 
 from headrace.testing.cluster import EmbeddedNode
-from headrace.testing.peers import KafkaPeer, require_kafka
 from headrace.testing.processes import LOOPBACK
 
 pytestmark = pytest.mark.java

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from tools.prove.killing import rounds_of_killing
 
-from headrace.client.cluster import Cluster
-from headrace.client.connection import Disconnected
+from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.connection import Disconnected
 from headrace.testing.processes import NodeProcess, ProcessFailed, free_port
 
 ROUNDS = int(os.environ.get("HEADRACE_ROUNDS", "3"))

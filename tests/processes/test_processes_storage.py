@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testkit.kafka_peer import KafkaPeer, require_kafka, tool
 
 from headrace.base.ids import TopicPartition
-from headrace.client.cluster import Cluster
+from headrace.client.wire.cluster import Cluster
 from headrace.metadata.image import TOPIC_CONFIG
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
@@ -24,7 +25,6 @@ from headrace.protocol.messages.produce import ProduceRequest
 from headrace.records.builder import BatchBuilder
 from headrace.records.compression import Codec, compress
 from headrace.testing.cluster import EmbeddedNode
-from headrace.testing.peers import KafkaPeer, require_kafka, tool
 from headrace.testing.processes import LOOPBACK
 
 pytestmark = pytest.mark.java

@@ -8,6 +8,7 @@ import tracemalloc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from testkit.strategies import every_message, messages
 
 from headrace.protocol.compiler import codec
 from headrace.protocol.declare import Struct
@@ -22,7 +23,6 @@ from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.protocol.messages.produce import ProduceRequest
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from headrace.protocol.stored import GROUP_RECORDS, decode_framed
-from headrace.testing.strategies import every_message, messages
 
 EVERY = every_message()
 FUZZ = settings(deadline=None, max_examples=8, database=None, suppress_health_check=list(HealthCheck))

@@ -10,12 +10,12 @@ from random import Random
 from typing import Any
 
 import pytest
+from testkit.kafka_peer import libraries, require_kafka
+from testkit.strategies import every_codec
 
 from headrace.base.ids import ZERO_UUID
 from headrace.protocol.compiler import codec
 from headrace.protocol.declare import ResolvedField, Struct, fields_of
-from headrace.testing.peers import libraries, require_kafka
-from headrace.testing.strategies import every_codec
 
 SEED = 932
 SAMPLES = 8

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
+from testkit.strategies import every_codec, messages, wire_values
 
 from headrace.base.ids import ZERO_UUID
 from headrace.protocol.compiler import codec
 from headrace.protocol.declare import Kind, ResolvedField, Struct, fields_of
-from headrace.testing.strategies import every_codec, messages, wire_values
 
 MILLISECOND = timedelta(milliseconds=1)
 EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")

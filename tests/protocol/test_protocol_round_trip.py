@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from testkit.strategies import every_codec, messages
 
 from headrace.protocol.compiler import codec
 from headrace.protocol.declare import Struct
-from headrace.testing.strategies import every_codec, messages
 
 CODECS = every_codec()
 

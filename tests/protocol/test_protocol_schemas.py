@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from kafka_schemas import load_schemas
+from testkit.strategies import every_message
 
 from headrace.base.ids import ZERO_UUID
 from headrace.protocol.declare import ResolvedField, Struct, fields_of
 from headrace.protocol.types import parse_versions
-from headrace.testing.strategies import every_message
 
 SCHEMAS = {name: schema for name, schema in load_schemas().items() if schema["validVersions"] != "none"}
 MESSAGES = {message.__name__: message for message in every_message()}

@@ -5,6 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from testkit.simulator.disk import SimulatedFiles
+from testkit.simulator.loop import SimulatedLoop
+
 from headrace.base.ids import NodeId, TopicPartition, Uuid
 from headrace.records.batch import read_header
 from headrace.records.builder import build_batch
@@ -14,8 +17,6 @@ from headrace.replication.partition import Partition
 from headrace.storage.append import AppendInfo
 from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
-from headrace.testing.simulator.disk import SimulatedFiles
-from headrace.testing.simulator.loop import SimulatedLoop
 
 NOW_MS = 1_700_000_000_000
 NODE = NodeId(1)

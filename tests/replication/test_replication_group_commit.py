@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 from replication_samples import NOW_MS, append, make_files, make_partition
+from testkit.simulator.disk import SimulatedFiles
+from testkit.simulator.loop import SimulatedLoop
 
 from headrace.base.errors import ErrorCode
-from headrace.testing.simulator.disk import SimulatedFiles
-from headrace.testing.simulator.loop import SimulatedLoop
 
 
 def counting(files: SimulatedFiles) -> list[str]:

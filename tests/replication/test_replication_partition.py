@@ -6,6 +6,7 @@ import errno
 
 import pytest
 from replication_samples import NOW_MS, append, make_files, make_partition
+from testkit.simulator.disk import SimulatedFiles
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.replication.partition import (
@@ -19,7 +20,6 @@ from headrace.replication.partition import (
     Partition,
 )
 from headrace.storage.retention import SEGMENTS_AT_ONCE
-from headrace.testing.simulator.disk import SimulatedFiles
 
 
 def read(partition: Partition, offset: int) -> bytes:

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 from replication_samples import NODE, NOW_MS, append
+from testkit.simulator.disk import SimulatedFiles
+from testkit.simulator.loop import SimulatedLoop
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition, Uuid
-from headrace.base.options import LONG_MAX
 from headrace.metadata.image import TOPIC_CONFIG, UNASSIGNED, Image, Topic
 from headrace.metadata.image import Partition as PartitionState
 from headrace.metadata.loader import Changes
-from headrace.metadata.topic_options import topic_defaults
+from headrace.options.table import LONG_MAX
+from headrace.options.topic_options import topic_defaults
 from headrace.replication.directories import Directories, StorageFailed
 from headrace.replication.replicas import Replicas
 from headrace.storage.checkpoints import LOG_START_CHECKPOINT, MetaProperties
 from headrace.storage.log_dirs import LogDir, open_living_dirs
-from headrace.testing.simulator.disk import SimulatedFiles
-from headrace.testing.simulator.loop import SimulatedLoop
 
 PATHS = ["/a", "/b", "/c"]
 IDS = {path: Uuid(path.encode().ljust(16)) for path in PATHS}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from replication_samples import NOW_MS, make_files, make_partition
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.cli.dump_batches import dump_batches
+from headrace.cli.dump.batches import dump_batches
 from headrace.cli.output import progress
 from headrace.records.batch import read_header
 from headrace.records.builder import build_batch

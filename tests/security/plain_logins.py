@@ -2,8 +2,8 @@
 
 import random
 
-from headrace.client.options import CLIENT_OPTIONS
-from headrace.client.security import make_security
+from headrace.client.wire.options import CLIENT_OPTIONS
+from headrace.client.wire.security import make_security
 from headrace.security.jaas import PLAIN_MODULE
 from headrace.testing.cluster import LOOPBACK
 

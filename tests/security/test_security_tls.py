@@ -10,8 +10,8 @@ from pem_files import Authority, needs_openssl, openssl
 
 from headrace.base.errors import ConfigError
 from headrace.base.metrics import Metrics
-from headrace.client.connection import Connection
-from headrace.client.frames import decode_response, encode_request
+from headrace.client.wire.connection import Connection
+from headrace.client.wire.frames import decode_response, encode_request
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from headrace.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest

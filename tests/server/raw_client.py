@@ -9,8 +9,8 @@ from typing import Any
 
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition
-from headrace.client.cluster import Cluster
-from headrace.client.frames import decode_response, encode_request
+from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.frames import decode_response, encode_request
 from headrace.protocol.messages.fetch import FetchRequest
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest
 from headrace.protocol.messages.produce import ProduceRequest

@@ -20,7 +20,7 @@ from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.records.batch import BatchHeader
 from headrace.records.builder import build_from_section
 from headrace.records.compression import Codec, compress
-from headrace.server import company
+from headrace.server import connection_pool as company
 from headrace.testing.cluster import EmbeddedNode
 
 FRAME_BYTES_MAX = 104_857_600

@@ -9,7 +9,7 @@ import pytest
 from headrace.api import sasl
 from headrace.base.errors import ErrorCode
 from headrace.base.metrics import Metrics
-from headrace.client.frames import decode_response, encode_request
+from headrace.client.wire.frames import decode_response, encode_request
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.base.errors import ErrorCode
 from headrace.base.metrics import Metrics
-from headrace.client.frames import decode_response, encode_request
+from headrace.client.wire.frames import decode_response, encode_request
 from headrace.node.security import authority_of
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from headrace.base.metrics import Counter
 from headrace.server.authority import ALLOW_ALL
-from headrace.server.company import HELD_MAX, HELD_S, LET_GO_MAX, REFUSALS_TOLD_MAX, SCRATCH_BYTES, Company
 from headrace.server.connection import (
     ANSWERS_WAITING_MAX,
     GATHER_CONNECTIONS_MIN,
@@ -17,6 +16,7 @@ from headrace.server.connection import (
     SLOWEST_BYTES_PER_SWEEP,
     Connection,
 )
+from headrace.server.connection_pool import HELD_MAX, HELD_S, LET_GO_MAX, REFUSALS_TOLD_MAX, SCRATCH_BYTES, Company
 from headrace.server.frames import CloseConnection, Deferred
 
 

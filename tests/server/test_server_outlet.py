@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.server import outlet as outlet_room
-from headrace.server.outlet import JOIN_MAX, Outlet, joined
+from headrace.server import response_writer as outlet_room
+from headrace.server.response_writer import JOIN_MAX, Outlet, joined
 
 
 class Range:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testkit.simulator.disk import SimulatedFiles
 
 from headrace.storage.disk import DiskFiles
 from headrace.storage.files import ShortWrite, read_all, write_atomically
-from headrace.testing.simulator.disk import SimulatedFiles
 
 NAMES = st.sampled_from(["a", "b", "d", "d/a", "d/b", "d/e", "d/e/a"])
 STEPS = st.lists(

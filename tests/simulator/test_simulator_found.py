@@ -6,6 +6,11 @@ import asyncio
 from random import Random
 
 import pytest
+from testkit.history import History
+from testkit.simulator.disk import SimulatedFiles
+from testkit.simulator.loop import SimulatedLoop
+from testkit.simulator.machine import HOST, PORT, Machine
+from testkit.simulator.network import Network
 
 from headrace.base.ids import TopicPartition, Uuid
 from headrace.node.broker_role import BrokerRole
@@ -17,11 +22,6 @@ from headrace.records.control import TransactionMarker, build_marker
 from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
 from headrace.storage.partition_metadata import PARTITION_METADATA
-from headrace.testing.history import History
-from headrace.testing.simulator.disk import SimulatedFiles
-from headrace.testing.simulator.loop import SimulatedLoop
-from headrace.testing.simulator.machine import HOST, PORT, Machine
-from headrace.testing.simulator.network import Network
 
 PARTITION = TopicPartition("t", 0)
 DIRECTORY = "/data/t-0"

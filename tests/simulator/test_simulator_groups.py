@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
-from headrace.testing.history import POWER_LOSS, History
-from headrace.testing.simulator.classic_members import assign_ranges
-from headrace.testing.simulator.group_checkers import check_groups
-from headrace.testing.simulator.group_members import GIVE, HOLD, TAKE
+from testkit.history import POWER_LOSS, History
+from testkit.simulator.groups.checkers import check_groups
+from testkit.simulator.groups.classic_members import assign_ranges
+from testkit.simulator.groups.members import GIVE, HOLD, TAKE
 
 PLACE = ("t", 0)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from headrace.testing.history import POWER_LOSS, FinalRead, History, check
+from testkit.history import POWER_LOSS, FinalRead, History, check
 
 P = {"topic": "t", "partition": 0}
 

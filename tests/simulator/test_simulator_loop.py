@@ -7,8 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-
-from headrace.testing.simulator.loop import Deadlock, SimulatedLoop, TooManySteps
+from testkit.simulator.loop import Deadlock, SimulatedLoop, TooManySteps
 
 
 def new_loop(seed: int = 0, **options: Any) -> SimulatedLoop:

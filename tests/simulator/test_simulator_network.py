@@ -8,9 +8,8 @@ from random import Random
 from typing import Any
 
 import pytest
-
-from headrace.testing.simulator.loop import SimulatedLoop
-from headrace.testing.simulator.network import Network
+from testkit.simulator.loop import SimulatedLoop
+from testkit.simulator.network import Network
 
 
 class Recorder(asyncio.Protocol):

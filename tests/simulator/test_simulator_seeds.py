@@ -7,12 +7,11 @@ import subprocess
 import sys
 
 import pytest
-
-from headrace.testing.simulator.__main__ import main
-from headrace.testing.simulator.group_simulation import GroupSimulation
-from headrace.testing.simulator.mutations import GROUP_MUTATIONS, MUTATIONS, TRANSACTION_MUTATIONS
-from headrace.testing.simulator.simulation import run_seed
-from headrace.testing.simulator.transaction_simulation import TransactionSimulation
+from testkit.simulator.__main__ import main
+from testkit.simulator.groups.simulation import GroupSimulation
+from testkit.simulator.mutations import GROUP_MUTATIONS, MUTATIONS, TRANSACTION_MUTATIONS
+from testkit.simulator.simulation import run_seed
+from testkit.simulator.transactions.simulation import TransactionSimulation
 
 HASH_SEEDS = ("1", "2")
 COMPARED = (2, 5, 12)
@@ -21,9 +20,7 @@ COMPARED = (2, 5, 12)
 @pytest.mark.parametrize("seed", range(20))
 def test_a_seed_is_good(seed: int) -> None:
     outcome = run_seed(seed)
-    assert (outcome.failures, outcome.anomalies) == ([], []), (
-        f"python -m headrace.testing.simulator --seed {seed} --trace"
-    )
+    assert (outcome.failures, outcome.anomalies) == ([], []), f"python -m testkit.simulator --seed {seed} --trace"
     assert outcome.acknowledged > 0 and outcome.read > 0 and outcome.faults
 
 
@@ -31,7 +28,7 @@ def test_a_seed_is_good(seed: int) -> None:
 def test_a_seed_of_groups_is_good(seed: int) -> None:
     outcome = run_seed(seed, None, GroupSimulation)
     assert (outcome.failures, outcome.anomalies) == ([], []), (
-        f"python -m headrace.testing.simulator --groups --seed {seed} --trace"
+        f"python -m testkit.simulator --groups --seed {seed} --trace"
     )
     assert outcome.acknowledged > 0 and outcome.read > 0
 
@@ -40,7 +37,7 @@ def test_a_seed_of_groups_is_good(seed: int) -> None:
 def test_a_seed_of_transactions_is_good(seed: int) -> None:
     outcome = run_seed(seed, None, TransactionSimulation)
     assert (outcome.failures, outcome.anomalies) == ([], []), (
-        f"python -m headrace.testing.simulator --transactions --seed {seed} --trace"
+        f"python -m testkit.simulator --transactions --seed {seed} --trace"
     )
     assert outcome.acknowledged > 0 and outcome.read > 0
 
@@ -48,9 +45,9 @@ def test_a_seed_of_transactions_is_good(seed: int) -> None:
 def test_a_seed_is_the_same_run_under_another_hash_seed() -> None:
     program = (
         "import sys\n"
-        "from headrace.testing.simulator.group_simulation import GroupSimulation\n"
-        "from headrace.testing.simulator.simulation import run_seed\n"
-        "from headrace.testing.simulator.transaction_simulation import TransactionSimulation\n"
+        "from testkit.simulator.groups.simulation import GroupSimulation\n"
+        "from testkit.simulator.simulation import run_seed\n"
+        "from testkit.simulator.transactions.simulation import TransactionSimulation\n"
         "print(*(run_seed(int(seed)).trace_hash for seed in sys.argv[1:]))\n"
         "print(*(run_seed(0, None, kind).trace_hash for kind in (GroupSimulation, TransactionSimulation)))\n"
     )
@@ -104,5 +101,5 @@ def test_the_command_tells_the_seed_and_the_way_back(capsys: pytest.CaptureFixtu
     first = FOUND_FROM["acknowledge-before-write"]
     assert main(["--seeds", f"{first}-{first + SEARCHED}", "--mutation", "acknowledge-before-write"]) == 1
     told = capsys.readouterr().out
-    assert "again: python -m headrace.testing.simulator --seed " in told
+    assert "again: python -m testkit.simulator --seed " in told
     assert "--mutation acknowledge-before-write" in told

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from headrace.protocol.messages.fetch import FetchResponse
-from headrace.testing.history import History
-from headrace.testing.simulator.readers import READ_COMMITTED, READ_UNCOMMITTED
-from headrace.testing.simulator.transaction_checkers import check_transactions
-from headrace.testing.simulator.transactional_clients import END, INIT, OFFSETS, SEND
-from headrace.testing.simulator.transactional_readers import (
+from testkit.history import History
+from testkit.simulator.readers import READ_COMMITTED, READ_UNCOMMITTED
+from testkit.simulator.transactions.checkers import check_transactions
+from testkit.simulator.transactions.clients import END, INIT, OFFSETS, SEND
+from testkit.simulator.transactions.readers import (
     READ,
     STABLE,
     Batch,
@@ -16,6 +15,8 @@ from headrace.testing.simulator.transactional_readers import (
     Place,
     without_aborted,
 )
+
+from headrace.protocol.messages.fetch import FetchResponse
 
 PLACES: tuple[Place, Place] = (("t", 0), ("t", 1))
 PRODUCER = 7

@@ -11,12 +11,12 @@ from headrace.records.batch import DELETE_HORIZON, BatchHeader, check_crc, read_
 from headrace.records.builder import build_batch
 from headrace.records.legacy import decode_any_records
 from headrace.records.record import Record
-from headrace.storage.cleaner import CleanerLimits, CleanerStats, Cleaning, Replacement
-from headrace.storage.compaction import cleanable, plan_cleaning
+from headrace.storage.compaction.cleaner import CleanerLimits, CleanerStats, Cleaning, Replacement
+from headrace.storage.compaction.decisions import cleanable, plan_cleaning
+from headrace.storage.compaction.swap import Swap
 from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
 from headrace.storage.scan import scan_batches
-from headrace.storage.swap import Swap
 
 HOUR_MS = 3_600_000
 LIMITS = CleanerLimits(map_bytes=1 << 20, load_factor=0.9, chunk_bytes=4096, step_bytes=8192)

@@ -9,8 +9,8 @@ import pytest
 from storage_samples import append, append_marker, make_batch, open_log, segment_files, sync
 
 from headrace.records.batch import iterate_batches
-from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.file_range import FileRange
+from headrace.storage.indexes.aborted_index import AbortedTransaction
 from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
 

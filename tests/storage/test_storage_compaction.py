@@ -24,9 +24,9 @@ from storage_samples import NOW_MS, append_marker, flip_bit, stored_batches, syn
 from headrace.base.errors import CorruptData
 from headrace.records.batch import NO_TIMESTAMP
 from headrace.records.compression import Codec
-from headrace.storage.cleaner import Cleaning, Replacement
-from headrace.storage.compaction import GROUP_SEGMENTS_MAX, cleanable, group_segments, plan_cleaning
-from headrace.storage.swap import Swap
+from headrace.storage.compaction.cleaner import Cleaning, Replacement
+from headrace.storage.compaction.decisions import GROUP_SEGMENTS_MAX, cleanable, group_segments, plan_cleaning
+from headrace.storage.compaction.swap import Swap
 
 
 def test_of_a_hundred_records_of_one_key_the_last_stays(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from storage_samples import NOW_MS, PARTITION, append_marker, sync
+from testkit.simulator.disk import SimulatedFiles
 
 from headrace.records.compression import Codec
 from headrace.records.record import Record
 from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
-from headrace.testing.simulator.disk import SimulatedFiles
 
 DIRECTORY = f"/data/{PARTITION}"
 KEYS = 6

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.base.errors import CorruptData
-from headrace.storage.aborted_index import AbortedIndex, AbortedTransaction
 from headrace.storage.disk import DiskFiles
-from headrace.storage.offset_index import OffsetIndex
-from headrace.storage.sparse_index import CorruptIndex
-from headrace.storage.time_index import TimeIndex
+from headrace.storage.indexes.aborted_index import AbortedIndex, AbortedTransaction
+from headrace.storage.indexes.offset_index import OffsetIndex
+from headrace.storage.indexes.sparse_index import CorruptIndex
+from headrace.storage.indexes.time_index import TimeIndex
 
 BASE = 5_000_000_000
 entries_strategy = st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 1000)), max_size=600)

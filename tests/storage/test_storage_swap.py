@@ -9,11 +9,11 @@ from random import Random
 from compaction_samples import COMPACTED, batches, clean, put
 from msgspec.structs import replace
 from storage_samples import NOW_MS, PARTITION, sync
+from testkit.simulator.disk import SimulatedFiles
 
 from headrace.records.batch import BatchHeader
 from headrace.records.record import Record
 from headrace.storage.log import Log
-from headrace.testing.simulator.disk import SimulatedFiles
 
 DIRECTORY = f"/data/{PARTITION}"
 SUBSETS_AT_RANDOM = 20

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.base.errors import ConfigError
-from headrace.client.cluster import Cluster
+from headrace.client.wire.cluster import Cluster
 from headrace.testing.cluster import EmbeddedNode
 
 pytest_plugins = ["pytester"]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from headrace.testing.history import FinalRead, History
-from headrace.testing.history_transactions import ABORT, COMMIT, POLL_COMMITTED, check_transactions
+from testkit.history import FinalRead, History
+from testkit.history_transactions import ABORT, COMMIT, POLL_COMMITTED, check_transactions
 
 PLACES = {"a": ("t", 0), "b": ("t", 1), "c": ("t", 0), "x": ("t", 0)}  # partition by value
 

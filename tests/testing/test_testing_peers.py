@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from headrace.testing import peers
+from testkit import kafka_peer as peers
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from tools.prove.secured_files import SecuredFiles, SecuredNode, server_files
 
 from headrace.base.errors import KafkaError
 from headrace.client import Admin, Consumer, Producer
-from headrace.client.connection import Connection, Disconnected
-from headrace.client.options import CLIENT_OPTIONS
-from headrace.client.security import make_security
+from headrace.client.wire.connection import Connection, Disconnected
+from headrace.client.wire.options import CLIENT_OPTIONS
+from headrace.client.wire.security import make_security
 from headrace.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
 
 pytestmark = needs_openssl

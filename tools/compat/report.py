@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.testing.peers import VERSION as KAFKA_VERSION
+from testkit.kafka_peer import VERSION as KAFKA_VERSION
+
 from tools.compat.suite import PASSED, Verdict
 from tools.prove.registry import ROOT
 

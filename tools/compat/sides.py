@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from headrace.testing.peers import KafkaPeer, available
+from testkit.kafka_peer import KafkaPeer, available
+
 from headrace.testing.processes import NodeProcess
 from tools.compat import kafka_python, librdkafka
 from tools.compat.suite import NotHere, Suite, Verdict

@@ -11,8 +11,8 @@ from typing import Any
 
 from headrace.base.errors import ErrorCode
 from headrace.broker.forwarding import encode_principal
-from headrace.client.connection import Connection
-from headrace.client.frames import encode_request
+from headrace.client.wire.connection import Connection
+from headrace.client.wire.frames import encode_request
 from headrace.protocol.apis import APIS, ApiKey
 from headrace.protocol.messages import produce as produce_messages
 from headrace.records.builder import BatchBuilder

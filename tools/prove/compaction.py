@@ -19,8 +19,8 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
+from testkit.kafka_peer import KafkaPeer, tool
 
-from headrace.testing.peers import KafkaPeer, tool
 from headrace.testing.processes import NodeProcess
 from tools.prove.dumping import dump_everything
 from tools.prove.registry import say

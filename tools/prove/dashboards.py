@@ -11,8 +11,8 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from testkit.kafka_peer import Artifact, KafkaPeer, available, fetched, libraries
 
-from headrace.testing.peers import Artifact, KafkaPeer, available, fetched, libraries
 from headrace.testing.processes import LOOPBACK, NodeProcess, free_port
 from tools.prove.registry import ROOT, NotRun
 

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import psutil
 
-from headrace.demo.checkpoints import position
-from headrace.demo.children import Register
 from headrace.demo.folders import Folders
+from headrace.demo.processes import Register
+from headrace.demo.results.checkpoints import position
 from headrace.demo.stages import QUERIES
 from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES
 from headrace.testing.processes import free_port
@@ -56,7 +56,7 @@ class Job:
         self.memory_bytes_max = 0
 
     def start(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "headrace.demo", "--plain", "--port", str(self._port)]
+        command = [sys.executable, "-m", "headrace", "demo", "--plain", "--port", str(self._port)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, "--folder", str(self.folders.work), *arguments],

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.testing import peers
+from testkit import kafka_peer as peers
 
 METADATA_LOG = "__cluster_metadata-0"
 DUMP_S_MAX = 300.0

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from headrace.demo.tables import rows_of
+from headrace.demo.results.tables import rows_of
 from tools.prove.spark import topics
 from tools.prove.spark.sessions import TURN_S, Session
 from tools.prove.transactions.reading import COMMITTED, read_all

@@ -12,7 +12,7 @@ from struct import pack, unpack
 from bench.certificate import make_certificate
 
 from headrace.client import Admin
-from headrace.client.frames import decode_response, encode_request
+from headrace.client.wire.frames import decode_response, encode_request
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.headers import request_header
 from headrace.protocol.messages.api_versions import ApiVersionsRequest

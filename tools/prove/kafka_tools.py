@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.testing.peers import KafkaPeer, tool
+from testkit.kafka_peer import KafkaPeer, tool
+
 from headrace.testing.processes import LOOPBACK, NodeProcess, free_port
 from tools.prove.certificates import make_certificate
 from tools.prove.registry import say

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from testkit.history import FinalRead, History, check
+
 from headrace.base.errors import ErrorCode
-from headrace.client.cluster import Cluster
+from headrace.client.wire.cluster import Cluster
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
-from headrace.testing.history import FinalRead, History, check
 from headrace.testing.processes import LOOPBACK, NodeProcess, ProcessFailed
 
 TOPICS = ("once-a", "once-b", "plain")

@@ -10,7 +10,7 @@ from pathlib import Path
 from struct import pack, unpack
 from typing import Any
 
-from headrace.client.frames import encode_request
+from headrace.client.wire.frames import encode_request
 from headrace.protocol.apis import APIS, ApiKey
 from headrace.protocol.declare import ResolvedField, Struct, fields_of
 from headrace.protocol.errors import EncodeError

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka import Producer
+from testkit.kafka_peer import tool
 
-from headrace.testing.peers import tool
 from headrace.testing.processes import NodeProcess
 from tools.prove.registry import say
 

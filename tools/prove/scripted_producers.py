@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from headrace.base.errors import RETRIABLE, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.cluster import Cluster
-from headrace.client.connection import Connection
-from headrace.client.groups import GROUP, TRANSACTION, find_coordinator
+from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.connection import Connection
+from headrace.client.wire.coordinator_lookup import GROUP, TRANSACTION, find_coordinator
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from headrace.protocol.messages.end_txn import EndTxnRequest

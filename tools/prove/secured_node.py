@@ -13,14 +13,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from testkit.kafka_peer import tool
+
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import METADATA_TOPIC_ID
 from headrace.client import Admin, Consumer, Producer
-from headrace.client.connection import Connection, Disconnected, NoAnswer
-from headrace.client.options import CLIENT_OPTIONS
-from headrace.client.security import ClientSecurity, make_security
+from headrace.client.wire.connection import Connection, Disconnected, NoAnswer
+from headrace.client.wire.options import CLIENT_OPTIONS
+from headrace.client.wire.security import ClientSecurity, make_security
 from headrace.protocol.apis import ApiKey
-from headrace.testing.peers import tool
 from tools.prove.api_samples import OPEN, SAMPLES, TOPIC, check_refusal, of
 from tools.prove.secured_files import SecuredFiles
 from tools.prove.spark.programs import Program

@@ -20,8 +20,8 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
+from testkit.kafka_peer import KafkaPeer
 
-from headrace.testing.peers import KafkaPeer
 from headrace.testing.processes import NodeProcess
 from tools.prove.registry import say
 from tools.prove.swapping_transactions import SETTINGS, Transactions

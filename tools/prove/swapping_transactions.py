@@ -16,12 +16,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.cluster import Cluster
-from headrace.client.fetching import READ_COMMITTED
-from headrace.client.groups import GROUP, find_coordinator
-from headrace.client.list_offsets import EARLIEST, LATEST, list_offset
-from headrace.client.range_reader import read_once
-from headrace.client.transactions import describe_producers, list_transactions
+from headrace.client.admin.transactions import describe_producers, list_transactions
+from headrace.client.consumer.fetching import READ_COMMITTED
+from headrace.client.consumer.list_offsets import EARLIEST, LATEST, list_offset
+from headrace.client.consumer.range_reader import read_once
+from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.coordinator_lookup import GROUP, find_coordinator
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from tools.prove.scripted_producers import ScriptedProducer, on
 

@@ -6,7 +6,8 @@ import json
 import sys
 from typing import Any
 
-from headrace.testing.peers import tool
+from testkit.kafka_peer import tool
+
 from tools.prove.commands import run
 from tools.prove.kafka_tools import Act, Script, Step, step
 from tools.prove.transaction_story import Story, settled

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 
 from headrace.base.ids import TopicPartition
-from headrace.client.cluster import Cluster
-from headrace.client.transactions import list_transactions
+from headrace.client.admin.transactions import list_transactions
+from headrace.client.wire.cluster import Cluster
 from tools.prove.scripted_producers import ScriptedProducer, on
 
 IMPATIENT_MS = 1000

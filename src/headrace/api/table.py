@@ -6,36 +6,41 @@ The ApiVersions response is made from them. It lists the telemetry APIs only whi
 from __future__ import annotations
 
 from headrace.api import sasl
-from headrace.api.acls import AclsApi, ControllerAclsApi, refuse_creations, refuse_filters
-from headrace.api.alter_configs import AlterConfigsApi
-from headrace.api.client_quotas import ClientQuotasApi
-from headrace.api.cluster import ClusterApi, ControllerClusterApi
-from headrace.api.committed_offsets import CommittedOffsetsApi
-from headrace.api.configs import ConfigsApi
-from headrace.api.consumer_groups import ConsumerGroupsApi
-from headrace.api.controller import ControllerApi
-from headrace.api.controller_admin import ControllerAdminApi
-from headrace.api.fetch import FetchApi
-from headrace.api.find_coordinator import FindCoordinatorApi
-from headrace.api.forwarded import ForwardedApi
-from headrace.api.groups import GroupsApi
-from headrace.api.log_dirs import LogDirsApi
-from headrace.api.markers import MarkersApi
-from headrace.api.metadata import MetadataApi
-from headrace.api.offsets import OffsetsApi
-from headrace.api.produce import ProduceApi
-from headrace.api.producers import ProducersApi
-from headrace.api.quorum import QuorumApi
-from headrace.api.records import RecordsApi
-from headrace.api.refusals import refuse
-from headrace.api.scram import ControllerScramApi, ScramApi, refuse_alteration, refuse_description
-from headrace.api.telemetry import TelemetryApi
-from headrace.api.topic_pages import TopicPagesApi
-from headrace.api.topics import TopicsApi
-from headrace.api.transaction_reads import TransactionReadsApi
-from headrace.api.transactional_offsets import TransactionalOffsetsApi
-from headrace.api.transactions import TransactionsApi
-from headrace.api.versions import VersionsApi
+from headrace.api.admin.acls import AclsApi, ControllerAclsApi, refuse_creations, refuse_filters
+from headrace.api.admin.alter_configs import AlterConfigsApi
+from headrace.api.admin.client_quotas import ClientQuotasApi
+from headrace.api.admin.describe_cluster import ClusterApi, ControllerClusterApi
+from headrace.api.admin.describe_configs import ConfigsApi
+from headrace.api.admin.forwarded import ForwardedApi
+from headrace.api.admin.log_dirs import LogDirsApi
+from headrace.api.admin.telemetry import TelemetryApi
+from headrace.api.admin.user_scram_credentials import (
+    ControllerScramApi,
+    ScramApi,
+    refuse_alteration,
+    refuse_description,
+)
+from headrace.api.api_versions import VersionsApi
+from headrace.api.controller.admin_requests import ControllerAdminApi
+from headrace.api.controller.broker_requests import ControllerApi
+from headrace.api.controller.quorum_requests import QuorumApi
+from headrace.api.data.delete_records import RecordsApi
+from headrace.api.data.fetch import FetchApi
+from headrace.api.data.list_offsets import OffsetsApi
+from headrace.api.data.produce import ProduceApi
+from headrace.api.error_responses import refuse
+from headrace.api.groups.classic_groups import GroupsApi
+from headrace.api.groups.consumer_groups import ConsumerGroupsApi
+from headrace.api.groups.find_coordinator import FindCoordinatorApi
+from headrace.api.groups.offset_commit import CommittedOffsetsApi
+from headrace.api.topics.create_topics import TopicsApi
+from headrace.api.topics.describe_topic_partitions import TopicPagesApi
+from headrace.api.topics.metadata import MetadataApi
+from headrace.api.transactions.add_partitions_to_txn import TransactionsApi
+from headrace.api.transactions.describe_transactions import TransactionReadsApi
+from headrace.api.transactions.init_producer_id import ProducersApi
+from headrace.api.transactions.txn_offset_commit import TransactionalOffsetsApi
+from headrace.api.transactions.write_txn_markers import MarkersApi
 from headrace.base.eager import at_once
 from headrace.protocol.apis import ApiKey
 from headrace.security.resources import Need, Operation, Resource

@@ -15,12 +15,12 @@ from msgspec import Struct
 from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData
 from headrace.base.metrics import Metrics
-from headrace.base.options import LONG_MAX
+from headrace.options.table import LONG_MAX
 from headrace.replication.offset_checkpoints import ALL_CHECKPOINTS
 from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
 from headrace.storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, LOG_START_CHECKPOINT
-from headrace.storage.doomed import Doomed
+from headrace.storage.deleted_segments import Doomed
 from headrace.storage.files import is_passing
 from headrace.storage.retention import enforce
 

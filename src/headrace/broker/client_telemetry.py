@@ -19,9 +19,9 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import METADATA_TOPIC_ID, ZERO_UUID, Uuid, new_uuid, uuid_text
 from headrace.metadata.image import METRICS_CONFIG, Image
 from headrace.metadata.loader import Changes
-from headrace.metadata.resource_options import CLIENT_METRICS_OPTIONS
 from headrace.metadata.subscriptions import ALL_METRICS, Subscription, read_subscription
 from headrace.observe.client_series import ClientSeries
+from headrace.options.resource_options import CLIENT_METRICS_OPTIONS
 from headrace.protocol.messages.push_telemetry import PushTelemetryRequest
 from headrace.records.compression import Codec
 

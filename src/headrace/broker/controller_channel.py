@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from headrace.client.frames import decode_response, encode_request
+from headrace.client.wire.frames import decode_response, encode_request
 from headrace.protocol.apis import APIS
 from headrace.server.authority import OWN_NODE
 from headrace.server.context import Peer
 from headrace.server.frames import Deferred, FrameHandler
-from headrace.server.outlet import joined
+from headrace.server.response_writer import joined
 
 
 class ControllerChannel(Protocol):

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NodeId
-from headrace.base.options import Value
-from headrace.broker.node_options import NODE_OPTIONS
 from headrace.metadata.image import BROKER_CONFIG, NO_CONFIG, Image
 from headrace.metadata.layers import LISTENER_PREFIX, BrokerLayers, without_listener
 from headrace.metadata.loader import Changes
 from headrace.metadata.option_checks import check_value
-from headrace.metadata.topic_options import BROKER_DEFAULTS, topic_defaults
+from headrace.options.node_options import NODE_OPTIONS
+from headrace.options.table import Value
+from headrace.options.topic_options import BROKER_DEFAULTS, topic_defaults
 
 log = logging.getLogger(__name__)
 

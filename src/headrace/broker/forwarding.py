@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.broker.controller_channel import ControllerChannel
-from headrace.client.frames import decode_response, encode_request
+from headrace.client.wire.frames import decode_response, encode_request
 from headrace.protocol.compiler import codec
 from headrace.protocol.messages.embedded import DefaultPrincipalData
 from headrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse

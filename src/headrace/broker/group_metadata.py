@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.broker.coordination import Coordination
-from headrace.coordinators.group.asked import Asked
+from headrace.broker.shard_runner import Coordination
 from headrace.coordinators.group.offsets import TopicsDeleted
+from headrace.coordinators.group.request import Asked
 from headrace.coordinators.group.shard import GroupShard
 from headrace.metadata.image import Image
 from headrace.metadata.loader import Changes

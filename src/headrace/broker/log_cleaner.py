@@ -17,13 +17,13 @@ from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData, HeadraceError
 from headrace.base.ids import TopicPartition, Uuid
 from headrace.base.metrics import Metrics
-from headrace.base.options import Value
+from headrace.options.table import Value
 from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
-from headrace.storage.cleaner import CHUNK_BYTES_MIN, CleanerLimits, CleanerStats, Cleaning, Replacement
-from headrace.storage.compaction import Cleanable, CleaningPlan, cleanable, plan_cleaning
+from headrace.storage.compaction.cleaner import CHUNK_BYTES_MIN, CleanerLimits, CleanerStats, Cleaning, Replacement
+from headrace.storage.compaction.decisions import Cleanable, CleaningPlan, cleanable, plan_cleaning
+from headrace.storage.compaction.swap import Swap
 from headrace.storage.files import is_passing
-from headrace.storage.swap import Swap
 
 log = logging.getLogger(__name__)
 

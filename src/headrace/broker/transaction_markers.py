@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.broker.broker_channel import BrokerChannel
-from headrace.broker.coordination import Coordination
-from headrace.coordinators.transaction.asked import Markers
+from headrace.broker.shard_runner import Coordination
+from headrace.coordinators.transaction.request import Markers
 from headrace.coordinators.transaction.shard import TransactionShard
 from headrace.metadata.image import Image
 from headrace.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse

@@ -12,30 +12,40 @@ import typer
 from typer.core import TyperGroup
 
 from headrace import __version__
-from headrace.base.options import suggestion
+from headrace.options.table import suggestion
 
 # Command -> the module with its `app`, and its help text.
 COMMANDS = {
-    "serve": ("headrace.cli.serve", "Run a node until SIGTERM or Ctrl-C."),
+    "serve": ("headrace.cli.commands.serve", "Run a node until SIGTERM or Ctrl-C."),
     "format": (
-        "headrace.cli.formatting",
+        "headrace.cli.commands.format",
         "Make the data directories of a node (serve does it too, on its first start).",
     ),
-    "settings": ("headrace.cli.settings", "Every option of a node: what it means, what it may be, what it is."),
-    "topics": ("headrace.cli.topics", "List, describe, create, alter and delete topics."),
-    "configs": ("headrace.cli.configs", "Describe and alter options of topics, brokers, users and others."),
-    "offsets": ("headrace.cli.offsets", "Find offsets of partitions: first, last, or by time."),
-    "records": ("headrace.cli.records", "Delete the records at the beginning of partitions."),
-    "groups": ("headrace.cli.groups", "List, describe and delete groups; move and delete their offsets."),
-    "transactions": ("headrace.cli.transactions", "List and describe transactions; find and end those that hang."),
-    "log-dirs": ("headrace.cli.log_dirs", "Show the data directories of brokers and what is in them."),
-    "quorum": ("headrace.cli.quorum", "Show the controllers and how far they are."),
-    "acls": ("headrace.cli.acls", "List, add and remove access rules."),
-    "users": ("headrace.cli.users", "List, add and remove SCRAM users."),
-    "produce": ("headrace.cli.produce", "Send each line of standard input as a record."),
-    "consume": ("headrace.cli.consume", "Print records as they come."),
-    "pipelines": ("headrace.cli.pipelines", "Run, check and watch pipelines: topics, files and tables through Spark."),
-    "dump-log": ("headrace.cli.dump_log", "Print and check the files of a data directory."),
+    "settings": (
+        "headrace.cli.commands.settings",
+        "Every option of a node: what it means, what it may be, what it is.",
+    ),
+    "topics": ("headrace.cli.commands.topics", "List, describe, create, alter and delete topics."),
+    "configs": ("headrace.cli.commands.configs", "Describe and alter options of topics, brokers, users and others."),
+    "offsets": ("headrace.cli.commands.offsets", "Find offsets of partitions: first, last, or by time."),
+    "records": ("headrace.cli.commands.records", "Delete the records at the beginning of partitions."),
+    "groups": ("headrace.cli.commands.groups", "List, describe and delete groups; move and delete their offsets."),
+    "transactions": (
+        "headrace.cli.commands.transactions",
+        "List and describe transactions; find and end those that hang.",
+    ),
+    "log-dirs": ("headrace.cli.commands.log_dirs", "Show the data directories of brokers and what is in them."),
+    "quorum": ("headrace.cli.commands.quorum", "Show the controllers and how far they are."),
+    "acls": ("headrace.cli.commands.acls", "List, add and remove access rules."),
+    "users": ("headrace.cli.commands.users", "List, add and remove SCRAM users."),
+    "produce": ("headrace.cli.commands.produce", "Send each line of standard input as a record."),
+    "consume": ("headrace.cli.commands.consume", "Print records as they come."),
+    "pipelines": (
+        "headrace.cli.commands.pipelines",
+        "Run, check and watch pipelines: topics, files and tables through Spark.",
+    ),
+    "demo": ("headrace.cli.commands.demo", "Run a web shop on a node and Spark."),
+    "dump-log": ("headrace.cli.commands.dump_log", "Print and check the files of a data directory."),
 }
 
 

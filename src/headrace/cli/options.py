@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from headrace.base.errors import ConfigError
-from headrace.base.options import suggestion
+from headrace.options.table import suggestion
 
 
 def noun() -> typer.Typer:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.base.errors import ConfigError
-from headrace.base.options import suggestion
 from headrace.cli.output import duration
+from headrace.options.table import suggestion
 from headrace.pipelines.runner.control import NoAnswer, ask_status
 from headrace.pipelines.runner.runs import Run, Runs
 from headrace.pipelines.runner.status import GONE, QueryStatus

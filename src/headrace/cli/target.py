@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from headrace.base.errors import ConfigError
-from headrace.base.options import Value, parse_properties
-from headrace.client.cluster import Cluster
-from headrace.client.connection import Disconnected
-from headrace.client.opening import addresses, client_values, open_cluster
-from headrace.client.options import CLIENT_OPTIONS
+from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.connection import Disconnected
+from headrace.client.wire.opening import addresses, client_values, open_cluster
+from headrace.client.wire.options import CLIENT_OPTIONS
+from headrace.options.table import Value, parse_properties
 
 T = TypeVar("T")
 

@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.base.errors import ConfigError, HeadraceError, KafkaError
     from headrace.base.ids import TopicPartition
-    from headrace.client.admin import AsyncAdmin
-    from headrace.client.consumer import AsyncConsumer
-    from headrace.client.face.admin import Admin
-    from headrace.client.face.consumer import Consumer
-    from headrace.client.face.producer import Producer
-    from headrace.client.membership import CommittedOffset
-    from headrace.client.producer import AsyncProducer
-    from headrace.client.topic_changes import NewTopic
+    from headrace.client.admin.admin import AsyncAdmin
+    from headrace.client.admin.topic_changes import NewTopic
+    from headrace.client.consumer.consumer import AsyncConsumer
+    from headrace.client.group.membership import CommittedOffset
+    from headrace.client.producer.producer import AsyncProducer
+    from headrace.client.sync.admin import Admin
+    from headrace.client.sync.consumer import Consumer
+    from headrace.client.sync.producer import Producer
 
 _WHERE = {
-    "Admin": "headrace.client.face.admin",
-    "AsyncAdmin": "headrace.client.admin",
-    "AsyncConsumer": "headrace.client.consumer",
-    "AsyncProducer": "headrace.client.producer",
-    "CommittedOffset": "headrace.client.membership",
+    "Admin": "headrace.client.sync.admin",
+    "AsyncAdmin": "headrace.client.admin.admin",
+    "AsyncConsumer": "headrace.client.consumer.consumer",
+    "AsyncProducer": "headrace.client.producer.producer",
+    "CommittedOffset": "headrace.client.group.membership",
     "ConfigError": "headrace.base.errors",
-    "Consumer": "headrace.client.face.consumer",
+    "Consumer": "headrace.client.sync.consumer",
     "HeadraceError": "headrace.base.errors",
     "KafkaError": "headrace.base.errors",
-    "NewTopic": "headrace.client.topic_changes",
-    "Producer": "headrace.client.face.producer",
+    "NewTopic": "headrace.client.admin.topic_changes",
+    "Producer": "headrace.client.sync.producer",
     "TopicPartition": "headrace.base.ids",
 }
 

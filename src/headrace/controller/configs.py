@@ -13,14 +13,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.base.options import Kind
 from headrace.controller.context import ControllerContext, Tx
 from headrace.controller.topics import check_name
 from headrace.metadata.image import BROKER_CONFIG, GROUP_CONFIG, METRICS_CONFIG, TOPIC_CONFIG
 from headrace.metadata.option_checks import check_client_metrics, check_group, check_topic, check_value
 from headrace.metadata.records import CORDONED_LEVEL
-from headrace.metadata.resource_options import GROUP_OPTIONS
-from headrace.metadata.topic_options import BROKER_DEFAULTS, TOPIC_OPTIONS
+from headrace.options.resource_options import GROUP_OPTIONS
+from headrace.options.table import Kind
+from headrace.options.topic_options import BROKER_DEFAULTS, TOPIC_OPTIONS
 from headrace.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from headrace.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,

@@ -11,7 +11,7 @@ from headrace.metadata.image import BROKER_CONFIG, TOPIC_CONFIG, Broker, Partiti
 from headrace.metadata.layers import BrokerLayers
 from headrace.metadata.records import METADATA_VERSION_MAX
 from headrace.metadata.state import METADATA_VERSION, ClusterState
-from headrace.metadata.topic_options import TOPIC_OPTIONS
+from headrace.options.topic_options import TOPIC_OPTIONS
 from headrace.protocol.messages.stored.metadata_security import UserScramCredentialRecord
 from headrace.security.credentials import ScramCredential, ScramMechanism
 from headrace.statemachine.machine import Decision
@@ -20,7 +20,7 @@ from headrace.statemachine.undo import Table, UndoLog
 if TYPE_CHECKING:
     from random import Random
 
-    from headrace.base.options import Value
+    from headrace.options.table import Value
 
 Tx = Decision[Any]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.base.options import LONG_MAX
 from headrace.controller.context import ControllerContext, Tx
+from headrace.options.table import LONG_MAX
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from headrace.protocol.messages.stored.metadata_cluster import ProducerIdsRecord
 

@@ -15,7 +15,7 @@ from headrace.metadata.image import TOPIC_CONFIG, UNASSIGNED
 from headrace.metadata.layers import BrokerLayers, Source
 from headrace.metadata.option_checks import check_topic
 from headrace.metadata.records import DIRECTORIES_LEVEL
-from headrace.metadata.topic_options import INTERNAL_TOPIC_OPTIONS, TOPIC_OPTIONS
+from headrace.options.topic_options import INTERNAL_TOPIC_OPTIONS, TOPIC_OPTIONS
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from headrace.protocol.messages.stored.metadata_cluster import ConfigRecord

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.base.options import Value
 from headrace.coordinators.partitioning import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from headrace.options.table import Value
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 
 Topic = CreateTopicsRequest.CreatableTopic

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 
 from headrace.base.errors import CorruptData, HeadraceError
 from headrace.base.ids import TopicPartition
-from headrace.demo.checkpoints import position
-from headrace.demo.findings import find
 from headrace.demo.folders import Folders, WrongFolders, check_cluster, check_node
-from headrace.demo.layout import PLACES, Layout
-from headrace.demo.newest import Newest
-from headrace.demo.shop import Misplaced, Shop, places_of
+from headrace.demo.results.checkpoints import position
+from headrace.demo.results.comparison import find
+from headrace.demo.results.newest import Newest
+from headrace.demo.results.summary import Summary
+from headrace.demo.shop.layout import PLACES, Layout
+from headrace.demo.shop.requests import Misplaced, Shop, places_of
+from headrace.demo.shop.topics import RESULTS
 from headrace.demo.stages import QUERIES, SHOP, TABLES, Facts, Stage, goal, stage
-from headrace.demo.summary import Summary
-from headrace.demo.topics import RESULTS
 from headrace.pipelines.runner.control import NoAnswer as DriverSilent
 from headrace.pipelines.runner.control import ask_status
 from headrace.pipelines.runner.runs import Runs

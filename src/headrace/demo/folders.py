@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.base.errors import ConfigError, HeadraceError
-from headrace.demo.shop import Shop, places_of
-from headrace.demo.topics import RESULTS
+from headrace.demo.shop.requests import Shop, places_of
+from headrace.demo.shop.topics import RESULTS
 
 PIPELINES = ("shop.yaml", "tables.yaml")  # started in this order
 

@@ -1,4 +1,4 @@
-"""`make run`: starts a node, a generator of shop events and Spark pipelines with one command, and shows what they do.
+"""`headrace demo`: starts a node, a generator of shop events and Spark pipelines with one command, and shows what they do.
 
 All durable state is in topics, tables and checkpoints, so a run can be killed at any point and started again. With `--events` it ends by
 itself and reports whether the results are correct.
@@ -6,24 +6,21 @@ itself and reports whether the results are correct.
 
 from __future__ import annotations
 
-import argparse
 import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
 from headrace.base.errors import ConfigError, HeadraceError
-from headrace.demo.children import Child, Register
 from headrace.demo.director import Director
+from headrace.demo.display.screens import Screen, screen
+from headrace.demo.display.state import Ports, doing, serves, state_of
 from headrace.demo.folders import Folders
-from headrace.demo.screens import Screen, screen
-from headrace.demo.showing import USUAL_PORT, Ports, doing, serves, state_of
+from headrace.demo.processes import Child, Register
+from headrace.demo.results.summary import lines, number
 from headrace.demo.stages import Stage
-from headrace.demo.summary import lines, number
 from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES, GivenUp, Supervisor
 from headrace.pipelines.runner.supervision import State as QueryState
 
@@ -72,9 +69,9 @@ class Run:
             "advertised.listeners": address,
             "headrace.http.listener": f"localhost:{self._ports.http}",
         }
-        tied = [sys.executable, "-m", "headrace.demo.attached"]
+        tied = [sys.executable, "-m", "headrace.cli.attached"]
         node = [*tied, "serve", *(part for name, value in settings.items() for part in ("-c", f"{name}={value}"))]
-        generator = [sys.executable, "-m", "headrace.demo.generator", self._bootstrap, "--rate", str(options.rate)]
+        generator = [sys.executable, "-m", "headrace.demo.shop.generator", self._bootstrap, "--rate", str(options.rate)]
         if options.events is not None:
             generator += ["--events", str(options.events)]
         pipelines = [*tied, "pipelines", "run", str(folders.pipelines), "--bootstrap-server", self._bootstrap]
@@ -217,30 +214,8 @@ def _free_port(wanted: int) -> int:
     raise ConfigError(f"none of the ports {wanted} to {wanted + PORTS_TRIED - 1} is free")
 
 
-def _options(arguments: Sequence[str]) -> Options:
-    parser = argparse.ArgumentParser(prog="headrace.demo", description="A web shop on Headrace and Spark.")
-    parser.add_argument("--events", type=int, help="end when so many events are worked on, and check the results")
-    parser.add_argument("--rate", type=float, help=f"events a second; 0: as fast as can be (that or {RATE:.0f})")
-    parser.add_argument("--folder", type=Path, default=Path(".work"), help="where data, tables and logs are")
-    parser.add_argument("--port", type=int, default=USUAL_PORT, help="of the node, or the next one that is free")
-    parser.add_argument("--plain", action="store_true", help="lines of text, also on a terminal")
-    given = parser.parse_args(arguments)
-    if given.events is not None and given.events < 1:
-        parser.error("--events must be 1 at least")
-    if given.rate is not None and given.rate < 0:
-        parser.error("--rate must not be below 0")
-    rate = given.rate if given.rate is not None else RATE if given.events is None else 0.0
-    return Options(
-        Folders(given.folder.absolute(), Path(".headrace").absolute()), given.events, rate, given.port, given.plain
-    )
-
-
-def main(arguments: Sequence[str]) -> int:
-    options = _options(arguments)
-    try:
-        options.folders.make()
-        with options.folders.locked():
-            return Run(options, screen(options.plain)).play()
-    except (HeadraceError, OSError) as error:
-        print(f"headrace: {error}", file=sys.stderr)
-        return 1
+def run(options: Options) -> int:
+    """Run the demo until it is complete or interrupted, and return the exit code."""
+    options.folders.make()
+    with options.folders.locked():
+        return Run(options, screen(options.plain)).play()

@@ -14,10 +14,10 @@ from enum import Enum
 from typing import NamedTuple
 
 from headrace.base.ids import TopicPartition
-from headrace.demo.checkpoints import NOWHERE, Position
-from headrace.demo.events import bell
-from headrace.demo.layout import CLICK_PLACES, ORDER_PLACES, Layout
-from headrace.demo.results import PATIENCE_MS, RESULTS, Result
+from headrace.demo.results.checkpoints import NOWHERE, Position
+from headrace.demo.results.expected import PATIENCE_MS, RESULTS, Result
+from headrace.demo.shop.events import bell
+from headrace.demo.shop.layout import CLICK_PLACES, ORDER_PLACES, Layout
 
 SHOP, TABLES = "shop", "tables"
 

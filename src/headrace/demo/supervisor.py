@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from headrace.base.errors import HeadraceError
-from headrace.demo.children import Child, Register
+from headrace.demo.processes import Child, Register
 
 NODE, GENERATOR, PIPELINES = "node", "generator", "pipelines"
 # Seconds until a process that does not end is killed. Spark finishes its batches first.

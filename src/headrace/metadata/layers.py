@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from headrace.metadata.topic_options import BROKER_DEFAULTS, TOPIC_OPTIONS
+from headrace.options.topic_options import BROKER_DEFAULTS, TOPIC_OPTIONS
 
 
 class Source(IntEnum):

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from math import isfinite, nan
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.base.options import Kind, Option, Value
-from headrace.metadata.resource_options import (
+from headrace.metadata.subscriptions import read_subscription
+from headrace.options.resource_options import (
     CLIENT_METRICS_OPTIONS,
     GROUP_BOUNDS,
     GROUP_OPTIONS,
     METRICS_INTERVAL_MS,
     group_default_name,
 )
-from headrace.metadata.subscriptions import read_subscription
-from headrace.metadata.topic_options import TOPIC_OPTIONS
+from headrace.options.table import Kind, Option, Value
+from headrace.options.topic_options import TOPIC_OPTIONS
 
 _BITS = {Kind.INT: 31, Kind.SHORT: 15, Kind.LONG: 63}
 _NUMBER = re.compile(r"[+-]?[0-9]+\Z")

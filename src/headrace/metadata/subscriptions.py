@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.patterns import BadPattern, Pattern
-from headrace.metadata.resource_options import CLIENT_METRICS_OPTIONS, METRICS_SELECTORS
+from headrace.options.resource_options import CLIENT_METRICS_OPTIONS, METRICS_SELECTORS
 
 ALL_METRICS = "*"
 # Patterns that no engine accepts are refused with Kafka's message alone. Otherwise RE2's reason is added, because

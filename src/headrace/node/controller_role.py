@@ -8,19 +8,17 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from headrace.api.acls import ControllerAclsApi
-from headrace.api.cluster import ControllerClusterApi
-from headrace.api.controller import ControllerApi
-from headrace.api.controller_admin import ControllerAdminApi
-from headrace.api.foreign_brokers import ForeignBrokers
-from headrace.api.quorum import Endpoints, QuorumApi
-from headrace.api.scram import ControllerScramApi
+from headrace.api.admin.acls import ControllerAclsApi
+from headrace.api.admin.describe_cluster import ControllerClusterApi
+from headrace.api.admin.user_scram_credentials import ControllerScramApi
+from headrace.api.api_versions import VersionsApi
+from headrace.api.controller.admin_requests import ControllerAdminApi
+from headrace.api.controller.broker_requests import ControllerApi
+from headrace.api.controller.foreign_brokers import ForeignBrokers
+from headrace.api.controller.quorum_requests import Endpoints, QuorumApi
 from headrace.api.table import controller_table
-from headrace.api.versions import VersionsApi
 from headrace.base.clock import Clock
 from headrace.base.metrics import Metrics
-from headrace.base.options import Kind
-from headrace.broker.node_options import NODE_OPTIONS
 from headrace.controller.acls import AclFollower, committed_acls
 from headrace.controller.context import ControllerContext
 from headrace.controller.controller import Controller
@@ -32,6 +30,8 @@ from headrace.node.formatting import read_bootstrap
 from headrace.node.listeners import open_listeners
 from headrace.node.security import SecurityOfListeners, authority_of, make_authorizer
 from headrace.node.settings import Settings
+from headrace.options.node_options import NODE_OPTIONS
+from headrace.options.table import Kind
 from headrace.quorum.driver import QuorumDriver
 from headrace.quorum.journal import QuorumJournal
 from headrace.quorum.opening import open_metadata

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from headrace.base.errors import ConfigError
-from headrace.base.options import Value
+from headrace.options.table import Value
 
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 EVERYWHERE = ("0.0.0.0", "::")

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from headrace.base.errors import ConfigError
-from headrace.base.options import OptionTable, Value
+from headrace.options.table import OptionTable, Value
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from headrace.base.options import Value
 from headrace.broker.dynamic_options import cleaner_buffer_complaint
+from headrace.options.table import Value
 
 # In order of precedence: a name has an effect only if none before it is set.
 SYNONYMS = (

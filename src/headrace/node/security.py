@@ -26,7 +26,7 @@ from headrace.security.sasl.exchange import Exchange
 from headrace.security.sasl.plain import MECHANISM as PLAIN
 from headrace.security.sasl.plain import PlainExchange
 from headrace.security.sasl.scram import ScramExchange
-from headrace.server.admission import AclAuthority
+from headrace.server.acl_authority import AclAuthority
 from headrace.server.authentication import SaslSettings
 from headrace.server.authority import ALLOW_ALL, Authority
 from headrace.server.listener import Security

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import NodeId
-from headrace.base.options import Value
 from headrace.node.listener_addresses import ListenerAddress, check_advertised, parse_addresses, protocols_of
 from headrace.node.setting_problems import SettingProblems
+from headrace.options.table import Value
 
 log = logging.getLogger(__name__)
 

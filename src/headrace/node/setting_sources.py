@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.base.errors import ConfigError
-from headrace.base.options import parse_property_lines
+from headrace.options.table import parse_property_lines
 
 FILE_BYTES_MAX = 1 << 20
 ENVIRONMENT_PREFIX = "HEADRACE_"

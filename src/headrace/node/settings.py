@@ -15,11 +15,7 @@ from msgspec import Struct, field
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import NodeId
-from headrace.base.options import Kind, Option, OptionTable, Value
-from headrace.broker.node_options import NODE_OPTIONS
 from headrace.metadata.image import Endpoint
-from headrace.metadata.topic_options import topic_defaults
-from headrace.node.former_options import what_instead
 from headrace.node.listener_addresses import SECURITY_PROTOCOLS, ListenerAddress
 from headrace.node.listener_options import PREFIX as LISTENER_PREFIX
 from headrace.node.listener_options import find_listener_option, parse_listener_options
@@ -33,6 +29,10 @@ from headrace.node.setting_checks import (
 )
 from headrace.node.setting_problems import SettingProblems
 from headrace.node.setting_sources import gather
+from headrace.options.node_options import NODE_OPTIONS
+from headrace.options.removed_options import what_instead
+from headrace.options.table import Kind, Option, OptionTable, Value
+from headrace.options.topic_options import topic_defaults
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.base.options import Value
-from headrace.client.cluster import Cluster
-from headrace.client.loop_thread import LoopThread, OneForEachProcess
-from headrace.client.opening import open_cluster
+from headrace.client.sync.loop_thread import LoopThread, OneForEachProcess
+from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.opening import open_cluster
+from headrace.options.table import Value
 
 CLUSTERS_MAX = 8  # per process; the least recently used one is closed to make way for another
 

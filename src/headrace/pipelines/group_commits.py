@@ -14,14 +14,14 @@ from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any
 
 from headrace.base.errors import ConfigError, ErrorCode, HeadraceError, KafkaError
-from headrace.client.cluster import RETRY_BACKOFF_S
-from headrace.client.connection import Disconnected, NoAnswer
-from headrace.client.groups import commit_offsets
+from headrace.client.admin.groups import commit_offsets
+from headrace.client.wire.cluster import RETRY_BACKOFF_S
+from headrace.client.wire.connection import Disconnected, NoAnswer
 from headrace.pipelines.background import background
 from headrace.pipelines.data_source import NAME
 from headrace.pipelines.listening import ProgressListener
-from headrace.pipelines.offsets import StreamOffset, read_offset
-from headrace.pipelines.source_options import Mode, SourceOptions, parse_options
+from headrace.pipelines.source.offsets import StreamOffset, read_offset
+from headrace.pipelines.source.options import Mode, SourceOptions, parse_options
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NodeId, TopicPartition, Uuid, new_uuid
-from headrace.base.options import LONG_MAX
 from headrace.metadata.image import Image
+from headrace.options.table import LONG_MAX
 from headrace.replication.directories import Directories
 from headrace.replication.offset_checkpoints import StoredOffsets
 from headrace.storage.checkpoints import (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NodeId, TopicPartition, Uuid
-from headrace.base.options import LONG_MAX
+from headrace.options.table import LONG_MAX
 from headrace.records.batch import CODEC_MASK, HEADER_BYTES, BatchHeader, pack_header, unpack_header
 from headrace.records.compression import Codec
 from headrace.records.control import TransactionMarker, build_marker
@@ -22,9 +22,9 @@ from headrace.replication.verification import Guard, Guards
 from headrace.storage.append import AppendInfo
 from headrace.storage.file_range import FileRange
 from headrace.storage.files import DISK_FULL, bytes_lacking, is_passing
+from headrace.storage.indexes.timestamps import TimestampedOffset
 from headrace.storage.log import Log
 from headrace.storage.retention import DELETE_POLICY, enforce
-from headrace.storage.timestamps import TimestampedOffset
 
 if TYPE_CHECKING:
     from headrace.replication.group_commit import GroupCommit, Synced

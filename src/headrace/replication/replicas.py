@@ -15,15 +15,15 @@ from random import Random
 from headrace.base.clock import Clock
 from headrace.base.errors import CorruptData, ErrorCode, KafkaError
 from headrace.base.ids import NodeId, TopicPartition, Uuid
-from headrace.base.options import Value
 from headrace.metadata.image import BROKER_CONFIG, TOPIC_CONFIG, Image
 from headrace.metadata.image import Partition as PartitionState
 from headrace.metadata.loader import Changes
+from headrace.options.table import Value
 from headrace.replication.directories import Directories, StorageFailed
 from headrace.replication.group_commit import GroupCommit
 from headrace.replication.local_logs import LocalLogs, Opened
+from headrace.replication.log_options import effective_options, log_config
 from headrace.replication.offset_checkpoints import ALL_CHECKPOINTS, write_checkpoint
-from headrace.replication.options import effective_options, log_config
 from headrace.replication.partition import Partition
 from headrace.replication.traffic import Traffic
 from headrace.storage.log import Log

@@ -30,7 +30,7 @@ from headrace.security.sasl.exchange import Exchange, Failure, Success
 from headrace.server.connection import FRAME_MIN, Connection
 from headrace.server.context import Peer
 from headrace.server.frames import CloseConnection, Deferred, FrameHandler
-from headrace.server.outlet import Answer
+from headrace.server.response_writer import Answer
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ import logging
 from struct import Struct
 
 from headrace.records.kernel import allocate
-from headrace.server.company import Company
+from headrace.server.connection_pool import Company
 from headrace.server.context import Peer
 from headrace.server.frames import CloseConnection, Deferred, FrameHandler
-from headrace.server.outlet import Answer, Outlet
+from headrace.server.response_writer import Answer, Outlet
 
 log = logging.getLogger(__name__)
 

@@ -23,10 +23,10 @@ from headrace.protocol.compiler import codec
 from headrace.protocol.errors import DecodeError, EncodeError
 from headrace.protocol.headers import has_flexible_response_header, read_request_header
 from headrace.security.resources import Need
-from headrace.server.admission import REFUSED, Refusal, need_of_whole, refusal_for
+from headrace.server.acl_authority import REFUSED, Refusal, need_of_whole, refusal_for
 from headrace.server.context import Peer, RequestContext
 from headrace.server.frames import CloseConnection, Deferred
-from headrace.server.outlet import Answer
+from headrace.server.response_writer import Answer
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from headrace.base.errors import HeadraceError
 from headrace.server.context import Peer
-from headrace.server.outlet import Answer
+from headrace.server.response_writer import Answer
 
 
 class CloseConnection(HeadraceError):

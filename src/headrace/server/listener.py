@@ -12,8 +12,8 @@ from headrace.base.errors import ConfigError
 from headrace.base.metrics import Metrics, RecentRate
 from headrace.server.authentication import Authentication, AuthenticationCounters, SaslSettings
 from headrace.server.authority import DENY_ALL, Authority
-from headrace.server.company import Company
 from headrace.server.connection import Connection
+from headrace.server.connection_pool import Company
 from headrace.server.frames import FrameHandler
 from headrace.server.plain import PlainTransport
 from headrace.server.readiness import Name, Readiness, is_possible

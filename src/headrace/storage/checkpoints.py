@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.base.errors import ConfigError, CorruptData
 from headrace.base.ids import NodeId, TopicPartition, Uuid, uuid_from_text, uuid_text
-from headrace.base.options import parse_properties
+from headrace.options.table import parse_properties
 from headrace.storage.files import Files, read_all, write_atomically
 from headrace.storage.leader_epochs import EpochStart
 

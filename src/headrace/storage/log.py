@@ -12,12 +12,13 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, TopicPartition, Uuid
 from headrace.records.batch import CONTROL, LENGTH_OVERHEAD_BYTES, BatchHeader, Buffer, stamp, stamp_append_time
 from headrace.records.control import TransactionMarker
-from headrace.storage.aborted_index import AbortedTransaction, collect_aborted
 from headrace.storage.append import AppendInfo, analyze_follower, replay_batch, stamp_max_timestamp, transaction_marker
 from headrace.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, encode_leader_epochs
-from headrace.storage.doomed import Doomed, DoomedSegments
+from headrace.storage.deleted_segments import Doomed, DoomedSegments
 from headrace.storage.file_range import FileRange, LogRead
 from headrace.storage.files import File, Files
+from headrace.storage.indexes.aborted_index import AbortedTransaction, collect_aborted
+from headrace.storage.indexes.timestamps import TimestampedOffset, find_by_timestamp, find_largest
 from headrace.storage.leader_epochs import EpochEnd
 from headrace.storage.log_config import LogConfig
 from headrace.storage.names import DELETE_DIR_SUFFIX, marked_dir_name
@@ -26,7 +27,6 @@ from headrace.storage.producer_state import CompletedTransaction
 from headrace.storage.recovery import LoadedLog, Loader, RecoveryReport, reload_producers
 from headrace.storage.segment import Segment
 from headrace.storage.sync import SyncPlan
-from headrace.storage.timestamps import TimestampedOffset, find_by_timestamp, find_largest
 
 NO_APPEND_TIME = -1
 

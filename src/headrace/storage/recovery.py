@@ -22,6 +22,7 @@ from headrace.storage.checkpoints import (
     read_text,
 )
 from headrace.storage.files import Files
+from headrace.storage.indexes.sparse_index import CorruptIndex
 from headrace.storage.leader_epochs import LeaderEpochs
 from headrace.storage.leftovers import tidy
 from headrace.storage.log_config import LogConfig
@@ -30,7 +31,6 @@ from headrace.storage.producer_snapshots import ProducerSnapshots
 from headrace.storage.producer_state import ProducerState
 from headrace.storage.segment import Segment
 from headrace.storage.segments import Segments
-from headrace.storage.sparse_index import CorruptIndex
 
 
 class Cut(NamedTuple):

@@ -18,8 +18,11 @@ from headrace.base.errors import CorruptData
 from headrace.records.batch import NO_TIMESTAMP, BatchHeader, Buffer, CorruptBatch
 from headrace.records.legacy import decode_any_records
 from headrace.records.record import Record
-from headrace.storage.aborted_index import AbortedIndex
 from headrace.storage.files import File, Files
+from headrace.storage.indexes.aborted_index import AbortedIndex
+from headrace.storage.indexes.offset_index import OffsetIndex
+from headrace.storage.indexes.sparse_index import CorruptIndex
+from headrace.storage.indexes.time_index import TimeIndex, TimestampOffset
 from headrace.storage.log_config import LogConfig
 from headrace.storage.names import (
     ABORTED_INDEX_SUFFIX,
@@ -30,10 +33,7 @@ from headrace.storage.names import (
     TIME_INDEX_SUFFIX,
     segment_name,
 )
-from headrace.storage.offset_index import OffsetIndex
 from headrace.storage.scan import scan_batches, scan_headers
-from headrace.storage.sparse_index import CorruptIndex
-from headrace.storage.time_index import TimeIndex, TimestampOffset
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
 TAIL_BATCHES_MAX = 512  # batches whose position is kept in memory; above this, half of them are dropped

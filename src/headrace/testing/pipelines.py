@@ -22,11 +22,11 @@ from headrace.pipelines.definitions.definition import BOOTSTRAP_SERVERS
 from headrace.pipelines.definitions.fields import Problems, suggestion
 from headrace.pipelines.definitions.frames import SinkFrames, settings_of
 from headrace.pipelines.definitions.parts import overridden
-from headrace.pipelines.definitions.python_files import Draft
+from headrace.pipelines.definitions.python.files import Draft
 from headrace.pipelines.definitions.spark_errors import told
 from headrace.pipelines.definitions.writing import start_query, write_once
 from headrace.pipelines.group_commits import commit_groups
-from headrace.pipelines.sink_options import PROGRESS_TOPIC
+from headrace.pipelines.sink.options import PROGRESS_TOPIC
 from headrace.testing.cluster import EmbeddedNode
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import sys
 from bench.lines import BROKER, CLIENT, PIPELINES, SPARK, TRANSACTIONS
 from bench.spark import spark_missing
 from bench.topic_reader import reader_missing
+from testkit import kafka_peer as peers
+from testkit.spark_connector import connector_missing
 
-from headrace.testing import peers
-from headrace.testing.spark_connector import connector_missing
 from tools.prove.commands import run
 from tools.prove.registry import NotRun, check, say
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from headrace.testing.peers import available
+from testkit.kafka_peer import available
+
 from tools.prove.commands import run
 from tools.prove.registry import NotRun, check, say
 

@@ -6,7 +6,8 @@ import random
 import tempfile
 from pathlib import Path
 
-from headrace.testing.peers import available
+from testkit.kafka_peer import available
+
 from tools.prove.registry import NotRun, check
 
 RECORDS = 10_000_000

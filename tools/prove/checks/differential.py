@@ -6,7 +6,8 @@ import os
 import random
 from collections.abc import Sequence
 
-from headrace.testing import peers
+from testkit import kafka_peer as peers
+
 from headrace.testing.processes import LOOPBACK, NodeProcess, free_port
 from tools.prove.differential.admin_stories import ADMIN_STORIES, SASL_STORIES
 from tools.prove.differential.group_stories import CLASSIC_STORIES, DISABLED_STORIES, GROUP_STORIES

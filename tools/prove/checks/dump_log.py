@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from headrace.testing import peers
+from testkit import kafka_peer as peers
+
 from headrace.testing.processes import NodeProcess
 from tools.prove.clients import CLIENTS, CODECS, WriteOptions
 from tools.prove.clients.samples import FIRST_MS, Sample

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.testing.peers import available
+from testkit.kafka_peer import available
+
 from headrace.testing.processes import NodeProcess
 from tools.prove.registry import NotRun, check, say
 

@@ -8,7 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from headrace.testing.peers import KafkaPeer, available
+from testkit.kafka_peer import KafkaPeer, available
+
 from headrace.testing.processes import NodeProcess, free_port
 from tools.prove.commands import run
 from tools.prove.demo_kills import RIGHT, demo_under_kills
@@ -48,7 +49,7 @@ def demo_killed() -> str:
 def demo_of_a_million() -> str:
     _require(missing())
     with tempfile.TemporaryDirectory(prefix="demo-of-a-million-") as folder:
-        command = [sys.executable, "-m", "headrace.demo", "--plain", "--events", str(EVENTS)]
+        command = [sys.executable, "-m", "headrace", "demo", "--plain", "--events", str(EVENTS)]
         done = run([*command, "--port", str(free_port())], cwd=Path(folder), timeout_s=EVENTS_S_MAX)
     lines = done.stdout.splitlines()
     for line in lines[-10:]:

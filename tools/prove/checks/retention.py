@@ -5,7 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from headrace.testing.peers import available
+from testkit.kafka_peer import available
+
 from tools.prove.registry import NotRun, check
 
 

@@ -8,7 +8,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from headrace.testing import peers
+from testkit import kafka_peer as peers
+
 from tools.prove.commands import run
 from tools.prove.registry import NotRun, check
 

@@ -8,7 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from headrace.testing.peers import available
+from testkit.kafka_peer import available
+
 from tools.prove.registry import NotRun, check, say
 
 

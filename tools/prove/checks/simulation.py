@@ -8,7 +8,7 @@ import sys
 from tools.prove.commands import run
 from tools.prove.registry import check, say
 
-SIMULATOR = (sys.executable, "-m", "headrace.testing.simulator")
+SIMULATOR = (sys.executable, "-m", "testkit.simulator")
 SEEDS = 500
 SEEDS_A_MUTATION = 200
 MUTATIONS = ("skip-torn-tail-cut", "acknowledge-before-write", "acknowledge-before-sync", "forget-producer-state")

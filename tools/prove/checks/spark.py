@@ -9,10 +9,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from headrace.testing.peer_cluster import KafkaCluster
-from headrace.testing.peers import KafkaPeer, available
+from testkit.kafka_cluster import KafkaCluster
+from testkit.kafka_peer import KafkaPeer, available
+from testkit.spark_connector import connector_missing
+
 from headrace.testing.processes import NodeProcess
-from headrace.testing.spark_connector import connector_missing
 from tools.prove.registry import NotRun, check, say
 from tools.prove.spark import speculation, topics
 from tools.prove.spark.kills import stream_under_kills

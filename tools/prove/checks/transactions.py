@@ -7,7 +7,8 @@ import random
 import tempfile
 from pathlib import Path
 
-from headrace.testing.peers import KafkaPeer
+from testkit.kafka_peer import KafkaPeer
+
 from headrace.testing.processes import NodeProcess
 from tools.prove.registry import NotRun, check, say
 from tools.prove.transactions.copying import COPIERS, SETTINGS, Copying, compile_java, java_missing

@@ -7,8 +7,8 @@ import time
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.client import AsyncProducer
-from headrace.client.buffer_space import BufferFull
-from headrace.client.deliveries import Sent
+from headrace.client.producer.buffer_space import BufferFull
+from headrace.client.producer.deliveries import Sent
 from tools.prove.client_conformance.stage import WAIT_S_MAX, Stage
 
 PARTITIONS = 4

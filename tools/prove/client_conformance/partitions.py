@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
+from testkit.kafka_peer import java
 
 from headrace.client import Producer
 from headrace.records.kernel import partition_for_key
-from headrace.testing.peers import java
 from tools.prove.client_conformance.stage import WAIT_S_MAX, Stage
 
 KEYS = 10_000

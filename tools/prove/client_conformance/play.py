@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from headrace.testing.peers import VERSION, KafkaPeer
+from testkit.kafka_peer import VERSION, KafkaPeer
+
 from headrace.testing.processes import NodeProcess
 from tools.prove.client_conformance.faults import back_pressure, delivery_timeout, restarts_under_load
 from tools.prove.client_conformance.groups import groups

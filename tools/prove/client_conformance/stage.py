@@ -11,11 +11,11 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import confluent_kafka
+from testkit.kafka_peer import KafkaPeer
 
 from headrace.base.errors import KafkaError
 from headrace.client import Admin, Consumer, NewTopic, TopicPartition
-from headrace.client.decoding import ConsumerRecord
-from headrace.testing.peers import KafkaPeer
+from headrace.client.consumer.decoding import ConsumerRecord
 from headrace.testing.processes import NodeProcess
 
 WAIT_S_MAX = 60.0

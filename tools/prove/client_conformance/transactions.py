@@ -6,9 +6,13 @@ import asyncio
 
 from headrace.base.errors import KafkaError
 from headrace.client import AsyncConsumer, AsyncProducer, Consumer, Producer, TopicPartition
-from headrace.client.cluster import Cluster
-from headrace.client.opening import addresses
-from headrace.client.transaction_requests import FatalTransactionError, InvalidTransactionState, end_transaction
+from headrace.client.producer.transaction_requests import (
+    FatalTransactionError,
+    InvalidTransactionState,
+    end_transaction,
+)
+from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.opening import addresses
 from tools.prove.client_conformance.stage import WAIT_S_MAX, Stage, unique
 
 COPIED = 400

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from headrace.testing import peers
+from testkit import kafka_peer as peers
+
 from tools.prove.clients.samples import Headers, Sample, Seen, WriteOptions
 
 NULL = "<null>"

@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Any
 
 from headrace.base.ids import ZERO_UUID
-from headrace.client.frames import decode_response, encode_request
+from headrace.client.wire.frames import decode_response, encode_request
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest

@@ -15,11 +15,11 @@ from typing import Any
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from testkit.kafka_peer import KafkaPeer, java
 
 from headrace.base.errors import HeadraceError
-from headrace.client.cluster import Cluster
-from headrace.client.groups import committed_offsets
-from headrace.testing.peers import KafkaPeer, java
+from headrace.client.admin.groups import committed_offsets
+from headrace.client.wire.cluster import Cluster
 from headrace.testing.processes import LOOPBACK, NodeProcess
 from tools.prove.groups.member import SESSION_MS
 from tools.prove.registry import ROOT

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from testkit.spark_connector import connector_jars
+
 from headrace.pipelines.session import make_session
-from headrace.testing.spark_connector import connector_jars
 from tools.prove.spark import topics
 from tools.prove.spark.programs import JAVA_OPTIONS, tell
 from tools.prove.spark.same_jobs import BATCHES, STREAMS, TASKS_MIN, Job

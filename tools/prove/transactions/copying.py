@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.testing.peers import available, java, libraries
+from testkit.kafka_peer import available, java, libraries
+
 from headrace.testing.processes import NodeProcess
 from tools.prove.registry import ROOT
 from tools.prove.transactions.copier import ABORT_CHANCE, BATCH_MAX, COPY

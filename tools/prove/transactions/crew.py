@@ -9,8 +9,9 @@ import subprocess
 import sys
 from typing import Any
 
-from headrace.testing.history import History
-from headrace.testing.history_transactions import ABORT, COMMIT
+from testkit.history import History
+from testkit.history_transactions import ABORT, COMMIT
+
 from tools.prove.registry import ROOT
 
 READ_BYTES = 1 << 16

@@ -11,8 +11,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from headrace.testing.history import FinalRead, History, Place, check
-from headrace.testing.history_transactions import POLL_COMMITTED, check_transactions
+from testkit.history import FinalRead, History, Place, check
+from testkit.history_transactions import POLL_COMMITTED, check_transactions
+
 from headrace.testing.processes import NodeProcess, ProcessFailed
 from tools.prove.transactions.crew import WorkerProcess
 from tools.prove.transactions.reading import (

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.testing.peers import java
+from testkit.kafka_peer import java
+
 from tools.prove.registry import ROOT, say
 from tools.prove.transactions.reading import COMMITTED, create_topics, read_all, undecided
 

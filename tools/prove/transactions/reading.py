@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.testing.history import Place
+from testkit.history import Place
 
 READ_S_MAX = 60.0
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"

@@ -22,7 +22,7 @@ from headrace.coordinators.group.offsets import (
 from headrace.coordinators.group.ownership import GroupOwner, owner_of
 
 if TYPE_CHECKING:
-    from headrace.coordinators.group.asked import Asked
+    from headrace.coordinators.group.request import Asked
     from headrace.coordinators.group.shard import GroupShard, Tx
 
 SWEEP = "offsets-sweep"

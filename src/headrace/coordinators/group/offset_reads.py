@@ -18,7 +18,7 @@ from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFe
 from headrace.statemachine.undo import Table
 
 if TYPE_CHECKING:
-    from headrace.coordinators.group.asked import Asked
+    from headrace.coordinators.group.request import Asked
     from headrace.coordinators.group.shard import GroupShard, Tx
 
 NO_OFFSET = -1

@@ -30,7 +30,7 @@ from headrace.statemachine.transactional import Producer
 from headrace.statemachine.undo import Table, UndoLog
 
 if TYPE_CHECKING:
-    from headrace.coordinators.group.asked import Asked
+    from headrace.coordinators.group.request import Asked
     from headrace.coordinators.group.shard import GroupShard, Tx
 
 NO_EXPIRY = -1  # the broker's retention applies

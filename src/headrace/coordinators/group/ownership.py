@@ -14,7 +14,7 @@ from headrace.protocol.messages.list_groups import ListGroupsResponse
 from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 if TYPE_CHECKING:
-    from headrace.coordinators.group.asked import Asked
+    from headrace.coordinators.group.request import Asked
     from headrace.coordinators.group.shard import Tx
 
 Listed = ListGroupsResponse.ListedGroup

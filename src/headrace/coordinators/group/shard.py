@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
-from headrace.coordinators.group.asked import Asked
 from headrace.coordinators.group.classic.state import ClassicState
 from headrace.coordinators.group.consumer.state import ConsumerState
 from headrace.coordinators.group.offsets import OffsetsState
 from headrace.coordinators.group.ownership import GroupOwner
 from headrace.coordinators.group.records import AnyRecord
+from headrace.coordinators.group.request import Asked
 from headrace.coordinators.group.settings import GroupSettings
 from headrace.coordinators.group.transactional_commits import apply_marker, apply_pending, is_pending
 from headrace.metadata.image import Image

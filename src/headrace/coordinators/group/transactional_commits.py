@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID
-from headrace.coordinators.group.asked import Asked
 from headrace.coordinators.group.offsets import commit_record, committed_offset
 from headrace.coordinators.group.ownership import PartitionCheck, owner_of
 from headrace.coordinators.group.records import GroupRecord
+from headrace.coordinators.group.request import Asked
 from headrace.protocol.declare import Struct
 from headrace.protocol.messages.stored.offsets import OffsetCommitKey, OffsetCommitValue
 from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse

@@ -23,7 +23,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.coordinators.transaction.asked import (
+from headrace.coordinators.transaction.fencing import EpochCause, fenced
+from headrace.coordinators.transaction.request import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     EndTransaction,
@@ -32,7 +33,6 @@ from headrace.coordinators.transaction.asked import (
     ProducerIdNeeded,
     TransactionEnded,
 )
-from headrace.coordinators.transaction.fencing import EpochCause, fenced
 from headrace.coordinators.transaction.state import EPOCH_LAST, EPOCH_MAX, NO_PARTITIONS, Transaction
 from headrace.coordinators.transaction.states import PREPARED, RESTING, State
 from headrace.statemachine.machine import Ticket

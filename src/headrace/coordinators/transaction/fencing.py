@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.log_limit import LogLimit
-from headrace.coordinators.transaction.asked import AddPartitions, EndTransaction, InitProducer
+from headrace.coordinators.transaction.request import AddPartitions, EndTransaction, InitProducer
 from headrace.coordinators.transaction.state import Transaction
 
 log = logging.getLogger(__name__)

@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.coordinators.transaction.asked import (
+from headrace.coordinators.transaction.ending import fence, refuse_when_committed
+from headrace.coordinators.transaction.fencing import EpochCause, fenced
+from headrace.coordinators.transaction.request import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     InitProducer,
     ProducerIdNeeded,
     ProducerInitialized,
 )
-from headrace.coordinators.transaction.ending import fence, refuse_when_committed
-from headrace.coordinators.transaction.fencing import EpochCause, fenced
 from headrace.coordinators.transaction.state import (
     EPOCH_LAST,
     NO_TIME,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.coordinators.transaction.asked import AddPartitions, PartitionsAnswered
 from headrace.coordinators.transaction.fencing import fenced
+from headrace.coordinators.transaction.request import AddPartitions, PartitionsAnswered
 from headrace.coordinators.transaction.state import EPOCH_MAX, Transaction
 from headrace.coordinators.transaction.states import PREPARED, RESTING, State
 

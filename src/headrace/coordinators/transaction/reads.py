@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.patterns import BadPattern, Pattern
-from headrace.coordinators.transaction.asked import Described, Listed, ListFilters
+from headrace.coordinators.transaction.request import Described, Listed, ListFilters
 from headrace.coordinators.transaction.state import Transaction
 from headrace.coordinators.transaction.states import BY_TEXT
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from headrace.base.options import Value
+from headrace.options.table import Value
 
 
 class TransactionSettings(Struct, frozen=True):

@@ -10,13 +10,6 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from headrace.base.errors import ErrorCode, KafkaError
-from headrace.coordinators.transaction.asked import (
-    AddPartitions,
-    EndTransaction,
-    InitProducer,
-    Markers,
-    MarkersWritten,
-)
 from headrace.coordinators.transaction.ending import begin_endings, end_transaction, on_markers_written
 from headrace.coordinators.transaction.expiry import (
     EXPIRY_SWEEP,
@@ -31,6 +24,13 @@ from headrace.coordinators.transaction.fencing import EpochCause, FencingLog, Pr
 from headrace.coordinators.transaction.init import init_producer
 from headrace.coordinators.transaction.partitions import add_partitions
 from headrace.coordinators.transaction.records import TransactionRecord
+from headrace.coordinators.transaction.request import (
+    AddPartitions,
+    EndTransaction,
+    InitProducer,
+    Markers,
+    MarkersWritten,
+)
 from headrace.coordinators.transaction.settings import TransactionSettings
 from headrace.coordinators.transaction.state import Transaction, TransactionTables, record_of
 from headrace.coordinators.transaction.states import BEFORE, State

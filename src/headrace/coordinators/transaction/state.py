@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from headrace.base.ids import TopicPartition
-from headrace.coordinators.transaction.asked import NO_EPOCH, NO_PRODUCER_ID
 from headrace.coordinators.transaction.records import TransactionRecord
+from headrace.coordinators.transaction.request import NO_EPOCH, NO_PRODUCER_ID
 from headrace.coordinators.transaction.states import PREPARED, State
 from headrace.protocol.messages.stored.transactions import TransactionLogValue
 from headrace.statemachine.undo import Table, UndoLog

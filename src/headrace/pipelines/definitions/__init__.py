@@ -23,7 +23,7 @@ from headrace.pipelines.definitions.definition import (
 )
 from headrace.pipelines.definitions.loading import load
 from headrace.pipelines.definitions.plan_text import plan
-from headrace.pipelines.definitions.python_files import pipeline
+from headrace.pipelines.definitions.python.files import pipeline
 
 __all__ = [
     "BadRecords",

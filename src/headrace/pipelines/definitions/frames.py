@@ -22,8 +22,8 @@ from headrace.pipelines.definitions.definition import (
     StepKind,
     Watermark,
 )
-from headrace.pipelines.definitions.python_files import raised_in
-from headrace.pipelines.definitions.python_modules import run_file
+from headrace.pipelines.definitions.python.files import raised_in
+from headrace.pipelines.definitions.python.modules import run_file
 from headrace.pipelines.definitions.spark_errors import place_in_query, told
 from headrace.pipelines.definitions.topic_options import FLAT_PREFIX, has_fields, source_options
 

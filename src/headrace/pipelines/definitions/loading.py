@@ -11,7 +11,7 @@ from headrace.pipelines.definitions.checks import problems_of
 from headrace.pipelines.definitions.definition import DefinitionError, Pipeline, Place, Problem
 from headrace.pipelines.definitions.fields import Problems
 from headrace.pipelines.definitions.parts import overridden, read_pipeline
-from headrace.pipelines.definitions.python_files import defines_pipelines, read_python
+from headrace.pipelines.definitions.python.files import defines_pipelines, read_python
 from headrace.pipelines.definitions.yaml_files import read_yaml
 
 YAML_SUFFIXES = (".yaml", ".yml")

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.pipelines.definitions.definition import Step, StepKind
 from headrace.pipelines.definitions.fields import Fields, suggestion
 from headrace.pipelines.definitions.paths import complete
-from headrace.pipelines.definitions.python_functions import Parameters, Unreadable, functions_of, parameters_of
+from headrace.pipelines.definitions.python.functions import Parameters, Unreadable, functions_of, parameters_of
 from headrace.pipelines.definitions.source_parts import read_watermark
 from headrace.pipelines.definitions.sql_names import QUERIES, scan
 from headrace.pipelines.definitions.tree import Text

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headrace.base.errors import ConfigError
-from headrace.client.consumer_options import CONSUMER_OPTIONS
-from headrace.client.producer_options import PRODUCER_OPTIONS
+from headrace.client.consumer.options import CONSUMER_OPTIONS
+from headrace.client.producer.options import PRODUCER_OPTIONS
 from headrace.pipelines.definitions.definition import BadRecords, Pipeline, Sink, Source
 from headrace.pipelines.definitions.fields import suggestion
 from headrace.pipelines.schemas.options import ERROR_COLUMN
-from headrace.pipelines.sink_options import SINK_OPTIONS, parse_sink_options
-from headrace.pipelines.source_options import COLUMNS, SOURCE_OPTIONS, Mode, parse_options
+from headrace.pipelines.sink.options import SINK_OPTIONS, parse_sink_options
+from headrace.pipelines.source.options import COLUMNS, SOURCE_OPTIONS, Mode, parse_options
 
 KAFKA = "kafka."
 REGISTRY = "schema.registry."

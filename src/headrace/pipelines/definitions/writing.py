@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.pipelines.definitions.definition import DefinitionError, Pipeline, Problem, Sink, SinkKind, TriggerKind
 from headrace.pipelines.definitions.frames import FORMAT, said_at
 from headrace.pipelines.definitions.topic_options import sink_options
-from headrace.pipelines.sink_options import parse_sink_options
+from headrace.pipelines.sink.options import parse_sink_options
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

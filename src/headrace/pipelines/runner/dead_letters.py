@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.client.list_offsets import LATEST, list_offsets
+from headrace.client.consumer.list_offsets import LATEST, list_offsets
 from headrace.pipelines.background import background
 from headrace.pipelines.definitions.topic_options import source_options
-from headrace.pipelines.source_options import Mode, parse_options
+from headrace.pipelines.source.options import Mode, parse_options
 
 if TYPE_CHECKING:
-    from headrace.base.options import Value
+    from headrace.options.table import Value
     from headrace.pipelines.definitions.definition import Pipeline, Sink
 
 COUNT_EVERY_S = 2.0

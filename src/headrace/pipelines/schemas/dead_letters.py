@@ -9,8 +9,8 @@ from typing import Any
 from msgspec import Struct
 
 from headrace.base.errors import HeadraceError
-from headrace.base.options import Value
-from headrace.client.producer import AsyncProducer
+from headrace.client.producer.producer import AsyncProducer
+from headrace.options.table import Value
 from headrace.pipelines.background import background
 from headrace.pipelines.failures import SourceError
 

@@ -8,15 +8,15 @@ from types import TracebackType
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from headrace.base.options import Value
+from headrace.options.table import Value
 from headrace.pipelines.failures import SourceError
-from headrace.pipelines.reading import TaskRange
 from headrace.pipelines.schemas.columns import ValueDecoder
 from headrace.pipelines.schemas.dead_letters import BadRow, DeadLetters
 from headrace.pipelines.schemas.decoding import Decoding, SideDecoding
 from headrace.pipelines.schemas.options import ERROR_COLUMN, OnBadRecord
 from headrace.pipelines.schemas.spark_types import arrow_type
-from headrace.pipelines.spark_rows import client_columns, row_maker
+from headrace.pipelines.source.reading import TaskRange
+from headrace.pipelines.source.rows import client_columns, row_maker
 
 _LOG = logging.getLogger("headrace.spark")
 # `runner.failures` matches the first words: a retry would fail on the same record.

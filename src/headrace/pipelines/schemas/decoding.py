@@ -29,8 +29,8 @@ from headrace.pipelines.schemas.options import (
 )
 from headrace.pipelines.schemas.registry_client import RegistryClient, registry
 from headrace.pipelines.schemas.spark_types import parse_json_text, types_from_ddl, types_from_json
-from headrace.pipelines.source_options import COLUMNS, HEADERS
-from headrace.pipelines.spark_rows import schema_of
+from headrace.pipelines.source.options import COLUMNS, HEADERS
+from headrace.pipelines.source.rows import schema_of
 
 
 class SideDecoding(Struct, frozen=True):

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from headrace.base.errors import ConfigError
-from headrace.base.options import Kind, Option, Value
+from headrace.options.table import Kind, Option, Value
 
 SIDES = ("key", "value")
 ERROR_COLUMN = "_error"

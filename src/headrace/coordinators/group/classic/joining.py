@@ -21,7 +21,7 @@ from headrace.coordinators.group.classic.states import State
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 if TYPE_CHECKING:
-    from headrace.coordinators.group.asked import Asked
+    from headrace.coordinators.group.request import Asked
     from headrace.coordinators.group.shard import GroupShard, Tx
 
 MEMBER_ID_REQUIRED_VERSION_MIN = 4

@@ -23,7 +23,7 @@ from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroup
 from headrace.protocol.messages.sync_group import SyncGroupRequest
 
 if TYPE_CHECKING:
-    from headrace.coordinators.group.asked import Asked
+    from headrace.coordinators.group.request import Asked
     from headrace.coordinators.group.shard import GroupShard, Tx
     from headrace.statemachine.machine import Arm
 

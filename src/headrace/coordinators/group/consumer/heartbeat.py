@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import new_uuid, uuid_text
-from headrace.coordinators.group.asked import Asked
 from headrace.coordinators.group.consumer.groups import ConsumerGroup
 from headrace.coordinators.group.consumer.leaving import (
     find_group,
@@ -46,6 +45,7 @@ from headrace.coordinators.group.consumer.regexes import check_regex, search_if_
 from headrace.coordinators.group.consumer.targets import assign_if_due, group_option, topic_ids
 from headrace.coordinators.group.consumer.timers import arm_rebalance, arm_session
 from headrace.coordinators.group.migration import upgrade
+from headrace.coordinators.group.request import Asked
 from headrace.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

@@ -20,7 +20,7 @@ from headrace.coordinators.group.consumer.record_values import regex_record
 from headrace.metadata.image import Image
 
 if TYPE_CHECKING:
-    from headrace.coordinators.group.asked import Asked
+    from headrace.coordinators.group.request import Asked
     from headrace.coordinators.group.shard import GroupShard, Tx
 
 REFRESH_MS_MIN = 10_000

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, Uuid
-from headrace.coordinators.group.consumer import guests
+from headrace.coordinators.group.consumer import classic_members as guests
 from headrace.coordinators.group.consumer.groups import ConsumerGroup
 from headrace.coordinators.group.consumer.members import Member
 from headrace.coordinators.group.consumer.record_values import group_tombstones
@@ -20,7 +20,7 @@ from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from headrace.statemachine.undo import Table, UndoLog
 
 if TYPE_CHECKING:
-    from headrace.coordinators.group.asked import Asked
+    from headrace.coordinators.group.request import Asked
     from headrace.coordinators.group.shard import Tx
 
 EPOCH_COMMIT_VERSION_MIN = 9  # first version of OffsetCommit with member epochs

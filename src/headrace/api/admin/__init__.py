@@ -1,0 +1,1 @@
+"""Administrative requests to a broker."""

@@ -1,0 +1,87 @@
+"""DescribeCluster 0–2: the cluster's id, its controller, and its brokers with their endpoints for this listener."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.api.controller.quorum_requests import Endpoints
+from headrace.api.topics.metadata import cluster_operations
+from headrace.base.errors import ErrorCode
+from headrace.base.ids import NodeId
+from headrace.metadata.image import Image
+from headrace.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from headrace.server.context import RequestContext
+
+BROKERS = 1
+CONTROLLERS = 2
+ENDPOINT_TYPE_VERSION_MIN = 1
+_TYPES = {BROKERS: "BROKER", CONTROLLERS: "CONTROLLER"}
+_OPTIONS = {BROKERS: "bootstrap.servers", CONTROLLERS: "bootstrap.controllers"}
+
+
+def _wrong_endpoint(context: RequestContext, wanted: int, own: int) -> DescribeClusterResponse:
+    """Return the error for a client that requests nodes of a type that its listener does not serve."""
+    listener = context.peer.listener
+    if wanted not in _TYPES:
+        code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        text = f"endpoint type {wanted} is unknown; known are {BROKERS} (brokers) and {CONTROLLERS} (controllers)"
+    else:
+        # Version 0 predates MISMATCHED_ENDPOINT_TYPE.
+        typed = context.api_version >= ENDPOINT_TYPE_VERSION_MIN
+        code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if typed else ErrorCode.INVALID_REQUEST
+        text = (
+            f"{listener} is a listener of type {_TYPES[own]}, but the request is for type {_TYPES[wanted]}:"
+            f" use {_OPTIONS[wanted]} with the address of such a listener"
+        )
+    return DescribeClusterResponse(error_code=code, error_message=text)
+
+
+class ControllerClusterApi:
+    """DescribeCluster on a controller listener: lists the controllers, for tools that connect to them (KIP-919)."""
+
+    def __init__(self, node_id: NodeId, cluster_id: str, endpoints: Callable[[], Endpoints]) -> None:
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._endpoints = endpoints
+
+    def describe(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
+        if request.endpoint_type != CONTROLLERS:
+            return _wrong_endpoint(context, request.endpoint_type, CONTROLLERS)
+        endpoint = self._endpoints().get(context.peer.listener)
+        node = DescribeClusterResponse.DescribeClusterBroker
+        return DescribeClusterResponse(
+            endpoint_type=CONTROLLERS,
+            error_message=None,
+            cluster_id=self._cluster_id,
+            controller_id=self._node_id,
+            brokers=[]
+            if endpoint is None
+            else [node(broker_id=self._node_id, host=endpoint[0], port=endpoint[1], rack=None)],
+            cluster_authorized_operations=cluster_operations(context, request.include_cluster_authorized_operations),
+        )
+
+
+class ClusterApi:
+    def __init__(self, image: Callable[[], Image], node_id: NodeId, cluster_id: str) -> None:
+        self._image = image
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+
+    def describe(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
+        if request.endpoint_type != BROKERS:
+            return _wrong_endpoint(context, request.endpoint_type, BROKERS)
+        image = self._image()
+        brokers = [
+            DescribeClusterResponse.DescribeClusterBroker(
+                broker_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack, is_fenced=broker.fenced
+            )
+            for _, broker in sorted(image.brokers.items())
+            if (endpoint := broker.endpoint(context.peer.listener)) is not None
+            and (not broker.fenced or request.include_fenced_brokers)
+        ]
+        return DescribeClusterResponse(
+            cluster_id=self._cluster_id,
+            controller_id=self._node_id,
+            brokers=brokers,
+            cluster_authorized_operations=cluster_operations(context, request.include_cluster_authorized_operations),
+        )

@@ -1,0 +1,41 @@
+"""Requests that a broker only forwards to the controller, which also authorizes them.
+
+CreatePartitions 0–3, ElectLeaders 0–2, ListPartitionReassignments 0, AlterPartitionReassignments 0–1, UpdateFeatures 0–2,
+UnregisterBroker 0 and DescribeQuorum 0–2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.api.error_responses import code_of, refuse
+from headrace.base.errors import ErrorCode, HeadraceError
+from headrace.broker.forwarding import Forwarding
+from headrace.broker.topic_creation import TopicCreation
+from headrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from headrace.server.context import RequestContext
+
+
+class ForwardedApi:
+    def __init__(self, forwarding: Forwarding, creation: TopicCreation) -> None:
+        self._forwarding = forwarding
+        self._creation = creation
+
+    async def handle(self, context: RequestContext, request: Any) -> Any:
+        try:
+            return await self._forwarding.forward(request, context.api_version, context.peer, context.client_id)
+        except (OSError, HeadraceError) as error:
+            return refuse(request, code_of(error), str(error))
+
+    async def create_partitions(
+        self, context: RequestContext, request: CreatePartitionsRequest
+    ) -> CreatePartitionsResponse:
+        """Forward the request, and respond when this broker has opened the partitions, so that producers find them."""
+        answer: CreatePartitionsResponse = await self.handle(context, request)
+        made = {topic.name for topic in answer.results if topic.error_code == ErrorCode.NONE}
+        if made and not request.validate_only:
+            wanted = {topic.name: topic.count for topic in request.topics if topic.name in made}
+            await self._creation.wait_until(
+                lambda image: all(image.partition(name, count - 1) is not None for name, count in wanted.items())
+            )
+        return answer

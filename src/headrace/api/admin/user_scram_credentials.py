@@ -1,0 +1,123 @@
+"""DescribeUserScramCredentials 0 and AlterUserScramCredentials 0. Secrets are never returned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headrace.api.admin.acls import Decide, forwarding_code
+from headrace.base.errors import ErrorCode, HeadraceError
+from headrace.broker.forwarding import Forwarding
+from headrace.broker.topic_creation import TopicCreation
+from headrace.metadata.image import Image
+from headrace.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+)
+from headrace.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
+from headrace.protocol.messages.stored.metadata_security import UserScramCredentialRecord
+from headrace.server.context import RequestContext
+
+Records = Callable[[], Mapping[tuple[str, int], UserScramCredentialRecord]]
+Described = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
+Info = DescribeUserScramCredentialsResponse.CredentialInfo
+
+
+class ScramApi:
+    """SCRAM requests on a broker, which forwards changes to the controller."""
+
+    def __init__(self, records: Records, forwarding: Forwarding, creation: TopicCreation) -> None:
+        self._records = records
+        self._forwarding = forwarding
+        self._creation = creation
+
+    def describe(
+        self, context: RequestContext, request: DescribeUserScramCredentialsRequest
+    ) -> DescribeUserScramCredentialsResponse:
+        return describe_users(self._records(), request)
+
+    async def alter(
+        self, context: RequestContext, request: AlterUserScramCredentialsRequest
+    ) -> AlterUserScramCredentialsResponse:
+        try:
+            answer: AlterUserScramCredentialsResponse = await self._forwarding.forward(
+                request, context.api_version, context.peer, context.client_id
+            )
+        except (OSError, HeadraceError) as error:
+            return refuse_alteration(request, forwarding_code(error), str(error))
+        done = {result.user for result in answer.results if result.error_code == ErrorCode.NONE}
+
+        def seen(image: Image) -> bool:
+            return all(
+                (known := image.scram.get((change.name, change.mechanism))) is not None and known.salt == change.salt
+                for change in request.upsertions
+                if change.name in done
+            ) and not any(
+                (change.name, change.mechanism) in image.scram for change in request.deletions if change.name in done
+            )
+
+        await self._creation.wait_until(seen)
+        return answer
+
+
+class ControllerScramApi:
+    """SCRAM requests on a controller, which decides on changes."""
+
+    def __init__(self, records: Records, decide: Decide) -> None:
+        self._records = records
+        self._decide = decide
+
+    def describe(
+        self, context: RequestContext, request: DescribeUserScramCredentialsRequest
+    ) -> DescribeUserScramCredentialsResponse:
+        return describe_users(self._records(), request)
+
+    async def alter(self, context: RequestContext, request: AlterUserScramCredentialsRequest) -> Any:
+        return await self._decide(request, lambda code, text: refuse_alteration(request, code, text))
+
+
+def describe_users(
+    records: Mapping[tuple[str, int], UserScramCredentialRecord], request: DescribeUserScramCredentialsRequest
+) -> DescribeUserScramCredentialsResponse:
+    infos: dict[str, list[Info]] = {}
+    for (user, mechanism), record in sorted(records.items()):
+        infos.setdefault(user, []).append(Info(mechanism=mechanism, iterations=record.iterations))
+    times = Counter(user.name for user in request.users or []) or Counter(infos.keys())
+    results = []
+    for user, count in times.items():
+        if count > 1:
+            text = f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}"
+            results.append(Described(user=user, error_code=ErrorCode.DUPLICATE_RESOURCE, error_message=text))
+        elif user not in infos:
+            text = f"Attempt to describe a user credential that does not exist: {user}"
+            results.append(Described(user=user, error_code=ErrorCode.RESOURCE_NOT_FOUND, error_message=text))
+        else:
+            results.append(Described(user=user, credential_infos=infos[user]))
+    return DescribeUserScramCredentialsResponse(results=results)
+
+
+def refuse_description(
+    request: DescribeUserScramCredentialsRequest, code: ErrorCode, text: str
+) -> DescribeUserScramCredentialsResponse:
+    """Return the error at the top level and for each requested user, as Kafka does."""
+    return DescribeUserScramCredentialsResponse(
+        error_code=code,
+        error_message=text,
+        results=[Described(user=user.name, error_code=code, error_message=text) for user in request.users or []],
+    )
+
+
+def refuse_alteration(
+    request: AlterUserScramCredentialsRequest, code: ErrorCode, text: str
+) -> AlterUserScramCredentialsResponse:
+    users = dict.fromkeys(
+        [change.name for change in request.deletions] + [change.name for change in request.upsertions]
+    )
+    result = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
+    return AlterUserScramCredentialsResponse(
+        results=[result(user=user, error_code=code, error_message=text) for user in users]
+    )

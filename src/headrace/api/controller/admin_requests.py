@@ -1,0 +1,68 @@
+"""Administrative requests to the controller, direct or forwarded: options, partitions, elections, features, brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from headrace.api.error_responses import refuse
+from headrace.base.errors import ErrorCode
+from headrace.metadata.image import GROUP_CONFIG, TOPIC_CONFIG
+from headrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from headrace.security.resources import Operation, Resource
+from headrace.server.context import RequestContext
+
+Decide = Callable[[Any, Callable[[ErrorCode, str], Any]], Awaitable[Any]]
+
+_REFUSED = {
+    Resource.TOPIC: (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed."),
+    Resource.GROUP: (ErrorCode.GROUP_AUTHORIZATION_FAILED, "Group authorization failed."),
+    Resource.CLUSTER: (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed."),
+}
+
+
+class ControllerAdminApi:
+    def __init__(self, decide: Decide) -> None:
+        self._decide = decide
+
+    async def handle(self, context: RequestContext, request: Any) -> Any:
+        """Decide on a request that needs a permission on the cluster, which the dispatcher has checked."""
+        return await self._decide(request, lambda code, text: refuse(request, code, text))
+
+    async def create_partitions(
+        self, context: RequestContext, request: CreatePartitionsRequest
+    ) -> CreatePartitionsResponse:
+        permitted = context.permitted(Operation.ALTER, Resource.TOPIC, [topic.name for topic in request.topics])
+        refused = [topic for topic in request.topics if topic.name not in permitted]
+        request.topics = [topic for topic in request.topics if topic.name in permitted]
+        answer: CreatePartitionsResponse = await self.handle(context, request)
+        code, text = _REFUSED[Resource.TOPIC]
+        result = CreatePartitionsResponse.CreatePartitionsTopicResult
+        answer.results += [result(name=topic.name, error_code=code, error_message=text) for topic in refused]
+        return answer
+
+    async def alter_configs(self, context: RequestContext, request: Any) -> Any:
+        """Handle AlterConfigs or IncrementalAlterConfigs, checking the permission for each resource."""
+        resources, refused = [], []
+        for resource in request.resources:
+            kind, name = _protected(resource.resource_type, resource.resource_name)
+            if name is None:
+                allowed = context.may(Operation.ALTER_CONFIGS, kind)
+            else:
+                allowed = context.may(Operation.ALTER_CONFIGS, kind, name)
+            if allowed:
+                resources.append(resource)
+            else:
+                refused.append((resource, _REFUSED[kind]))
+        request.resources = resources
+        answer = await self.handle(context, request)
+        for resource, (code, text) in refused:
+            one = type(request)(resources=[resource])
+            answer.responses += refuse(one, code, text).responses
+        return answer
+
+
+def _protected(resource_type: int, name: str) -> tuple[Resource, str | None]:
+    if resource_type == TOPIC_CONFIG:
+        return Resource.TOPIC, name
+    return (Resource.GROUP, name) if resource_type == GROUP_CONFIG else (Resource.CLUSTER, None)

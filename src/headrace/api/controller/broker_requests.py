@@ -1,0 +1,165 @@
+"""Requests to a controller: registration, heartbeats, topics, forwarded requests, producer id blocks.
+
+`api.quorum`, `api.controller_admin`, `api.acls` and `api.scram` have the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Callable
+from typing import Any
+
+from headrace.api.controller.foreign_brokers import ForeignBrokers
+from headrace.api.topics.topic_permissions import hide_options, split_creations, split_deletions
+from headrace.base.clock import Clock
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import Uuid
+from headrace.broker.forwarding import decode_principal
+from headrace.metadata.state import ClusterState
+from headrace.protocol.apis import ApiKey
+from headrace.protocol.errors import DecodeError
+from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
+from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from headrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from headrace.server.authority import Authority
+from headrace.server.context import Peer, RequestContext
+from headrace.server.frames import CloseConnection, Deferred, FrameHandler
+from headrace.server.response_writer import joined
+from headrace.statemachine.journal import NotLeader
+from headrace.statemachine.runtime import Runtime
+
+# Requests that a broker forwards for a client. Requests that a node sends on its own behalf are not among them.
+FORWARDABLE = frozenset(
+    {
+        ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS, ApiKey.ALTER_CONFIGS,
+        ApiKey.CREATE_PARTITIONS, ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN, ApiKey.ELECT_LEADERS, ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS, ApiKey.ALTER_CLIENT_QUOTAS,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ApiKey.DESCRIBE_QUORUM, ApiKey.UPDATE_FEATURES, ApiKey.UNREGISTER_BROKER,
+        ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER,
+    }
+)  # fmt: skip
+
+
+class ControllerApi:
+    """Handlers of a controller listener.
+
+    `state` is the newest cluster state, to find topics by id. `authority` authorizes clients whose requests arrive in an Envelope.
+    """
+
+    def __init__(
+        self,
+        runtime: Callable[[], Runtime[Any, Any]],
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        dispatcher: Callable[[], FrameHandler],
+        state: ClusterState,
+        authority: Authority,
+        foreign_brokers: ForeignBrokers,
+    ) -> None:
+        self._runtime = runtime
+        self._clock = clock
+        self._loop = loop
+        self._dispatcher = dispatcher
+        self._state = state
+        self._authority = authority
+        self._foreign_brokers = foreign_brokers
+
+    async def register(self, context: RequestContext, request: BrokerRegistrationRequest) -> Any:
+        return await self._decide_for_broker(context, request, BrokerRegistrationResponse)
+
+    async def heartbeat(self, context: RequestContext, request: BrokerHeartbeatRequest) -> Any:
+        return await self._decide_for_broker(context, request, BrokerHeartbeatResponse)
+
+    async def allocate_producer_ids(self, context: RequestContext, request: AllocateProducerIdsRequest) -> Any:
+        return await self._decide_for_broker(context, request, AllocateProducerIdsResponse)
+
+    async def assign_replicas_to_dirs(self, context: RequestContext, request: AssignReplicasToDirsRequest) -> Any:
+        return await self._decide_for_broker(context, request, AssignReplicasToDirsResponse)
+
+    async def _decide_for_broker(self, context: RequestContext, request: Any, response: Any) -> Any:
+        refusal = self._foreign_brokers.refusal(context, request.broker_id)
+        if refusal is not None:
+            return response(error_code=refusal)
+        return await self.decide(request, lambda code, text: response(error_code=code))
+
+    async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> Any:
+        result = CreateTopicsResponse.CreatableTopicResult
+        request, refused = split_creations(context, request)
+        answer: CreateTopicsResponse = await self.decide(
+            request,
+            lambda code, text: CreateTopicsResponse(
+                topics=[result(name=topic.name, error_code=code, error_message=text) for topic in request.topics]
+            ),
+        )
+        hide_options(context, answer)
+        answer.topics += refused
+        return answer
+
+    async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> Any:
+        result = DeleteTopicsResponse.DeletableTopicResult
+        request, refused = split_deletions(
+            context,
+            request,
+            lambda topic_id: self._state.topic_names.get(Uuid(topic_id)),
+            self._state.topic_ids.__contains__,
+        )
+        names = [topic.name for topic in request.topics] or request.topic_names
+        answer: DeleteTopicsResponse = await self.decide(
+            request,
+            lambda code, text: DeleteTopicsResponse(
+                responses=[result(name=name, error_code=code, error_message=text) for name in names]
+            ),
+        )
+        answer.responses += refused
+        return answer
+
+    async def decide(self, request: Any, refuse: Callable[[ErrorCode, str], Any]) -> Any:
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def tell(answer: Any, error: Exception | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(answer)
+            else:
+                future.set_exception(error)
+
+        self._runtime().submit(request, self._clock.now_ms(), tell)
+        try:
+            return await future
+        except KafkaError as error:
+            return refuse(error.code, error.message)
+        except NotLeader as error:
+            return refuse(ErrorCode.NOT_CONTROLLER, str(error))
+        except OSError as error:
+            return refuse(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata log could not be written: {error.strerror or error}"
+            )
+
+    # --- forwarded requests
+
+    async def envelope(self, context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
+        """Handle the inner request as if its sender had connected to this listener."""
+        try:
+            principal = decode_principal(request.request_principal or b"")
+            address = str(ipaddress.ip_address(request.client_host_address))
+            if int.from_bytes(request.request_data[:2], "big") not in FORWARDABLE:
+                return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
+            peer = Peer(context.peer.listener, address, principal=principal, authority=self._authority)
+            answer = self._dispatcher().handle(peer, memoryview(request.request_data))
+        except (DecodeError, KafkaError) as error:
+            code = error.code if isinstance(error, KafkaError) else ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
+            return EnvelopeResponse(error_code=code)
+        except (CloseConnection, ValueError):
+            return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
+        if isinstance(answer, Deferred):
+            answer = await answer.wait()
+        if answer is None:
+            return EnvelopeResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+        return EnvelopeResponse(response_data=joined(answer)[4:])

@@ -1,0 +1,1 @@
+"""Requests of groups and their committed offsets."""

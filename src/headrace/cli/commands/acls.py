@@ -1,0 +1,241 @@
+"""`headrace acls …`: access rules, with the flags of kafka-acls."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Annotated, Any
+
+import typer
+
+from headrace.base.errors import ConfigError, KafkaError
+from headrace.cli.acl_rules import ANY_OPERATION, Resources, Rule, convenience, operations, patterns, rules
+from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
+from headrace.cli.output import Failures, show_json, show_table
+from headrace.cli.target import Target, with_cluster
+from headrace.client.admin.acls import create_acls, describe_acls
+from headrace.client.wire.cluster import Cluster
+from headrace.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
+from headrace.security.acls import ANY, AclFilter, Pattern, Permission
+from headrace.security.resources import Operation, Resource
+
+app = noun()
+
+Topic = Annotated[list[str] | None, typer.Option("--topic", metavar="NAME", help="topics; * for all")]
+Group = Annotated[list[str] | None, typer.Option("--group", metavar="NAME", help="groups; * for all")]
+ClusterFlag = Annotated[bool, typer.Option("--cluster", help="the cluster itself")]
+TransactionalId = Annotated[list[str] | None, typer.Option("--transactional-id", metavar="NAME")]
+Token = Annotated[list[str] | None, typer.Option("--delegation-token", metavar="NAME")]
+UserPrincipal = Annotated[
+    list[str] | None, typer.Option("--user-principal", metavar="NAME", help="users, as a resource")
+]
+PatternType = Annotated[
+    str, typer.Option("--resource-pattern-type", help="literal, prefixed; in filters also any, match")
+]
+Operations = Annotated[
+    list[str] | None, typer.Option("--operation", metavar="NAME", help="Read, Write, Describe …; else All")
+]
+AllowPrincipal = Annotated[list[str] | None, typer.Option("--allow-principal", metavar="User:NAME")]
+DenyPrincipal = Annotated[list[str] | None, typer.Option("--deny-principal", metavar="User:NAME")]
+AllowHost = Annotated[list[str] | None, typer.Option("--allow-host", metavar="ADDRESS", help="else all")]
+DenyHost = Annotated[list[str] | None, typer.Option("--deny-host", metavar="ADDRESS", help="else all")]
+Producer = Annotated[bool, typer.Option("--producer", help="all that a producer of --topic needs")]
+Consumer = Annotated[bool, typer.Option("--consumer", help="all that a consumer of --topic in --group needs")]
+Idempotent = Annotated[bool, typer.Option("--idempotent", help="with --producer: without duplicates")]
+
+
+@app.command("list")
+def list_(
+    topic: Topic = None,
+    group: Group = None,
+    cluster: ClusterFlag = False,
+    transactional_id: TransactionalId = None,
+    delegation_token: Token = None,
+    user_principal: UserPrincipal = None,
+    resource_pattern_type: PatternType = "literal",
+    principal: Annotated[list[str] | None, typer.Option("--principal", metavar="User:NAME", help="else all")] = None,
+    json: Json = False,
+    bootstrap_server: Bootstrap = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """List the rules for these resources, or all rules."""
+    named = Resources(topic, group, cluster, transactional_id, delegation_token, user_principal)
+    pattern = patterns(resource_pattern_type, filters=True)
+    everything: list[tuple[int, str | None]] = [(ANY, None)]
+    everybody: list[str | None] = [None]
+    filters = [
+        AclFilter(kind, name, pattern if name is not None else ANY, who, None, ANY, ANY)
+        for kind, name in named.all() or everything
+        for who in principal or everybody
+    ]
+
+    async def work(connected: Cluster) -> list[Rule]:
+        return [rule for one in filters for rule in await describe_acls(connected, one)]
+
+    found = with_cluster(Target(bootstrap_server, command_config), work)
+    _show(sorted(set(found)), json)
+
+
+@app.command()
+def add(
+    allow_principal: AllowPrincipal = None,
+    deny_principal: DenyPrincipal = None,
+    allow_host: AllowHost = None,
+    deny_host: DenyHost = None,
+    operation: Operations = None,
+    topic: Topic = None,
+    group: Group = None,
+    cluster: ClusterFlag = False,
+    transactional_id: TransactionalId = None,
+    delegation_token: Token = None,
+    user_principal: UserPrincipal = None,
+    resource_pattern_type: PatternType = "literal",
+    producer: Producer = False,
+    consumer: Consumer = False,
+    idempotent: Idempotent = False,
+    json: Json = False,
+    bootstrap_server: Bootstrap = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Add rules that allow or deny operations to principals."""
+    named = Resources(topic, group, cluster, transactional_id, delegation_token, user_principal)
+    pattern = patterns(resource_pattern_type, filters=False)
+    wanted = _what(named, operation, producer, consumer, idempotent, default=Operation.ALL)
+    new = list(rules(wanted, pattern, allow_principal, deny_principal, allow_host, deny_host))
+    if not new:
+        raise ConfigError("whom? Give --allow-principal or --deny-principal")
+
+    async def work(connected: Cluster) -> dict[Rule, KafkaError | None]:
+        return await create_acls(connected, new)
+
+    failures = Failures()
+    good = []
+    for rule, error in with_cluster(Target(bootstrap_server, command_config), work).items():
+        if error is None:
+            good.append(rule)
+        else:
+            failures.found(rule.resource_name, error.code, error.message)
+    if json or good:
+        _show(sorted(set(good)), json)
+    failures.end()
+
+
+@app.command()
+def remove(
+    allow_principal: AllowPrincipal = None,
+    deny_principal: DenyPrincipal = None,
+    allow_host: AllowHost = None,
+    deny_host: DenyHost = None,
+    operation: Operations = None,
+    topic: Topic = None,
+    group: Group = None,
+    cluster: ClusterFlag = False,
+    transactional_id: TransactionalId = None,
+    delegation_token: Token = None,
+    user_principal: UserPrincipal = None,
+    resource_pattern_type: PatternType = "literal",
+    producer: Producer = False,
+    consumer: Consumer = False,
+    idempotent: Idempotent = False,
+    force: Annotated[bool, typer.Option("--force", help="without asking first")] = False,
+    json: Json = False,
+    bootstrap_server: Bootstrap = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Remove the rules that match; without principals, all rules for these resources."""
+    named = Resources(topic, group, cluster, transactional_id, delegation_token, user_principal)
+    pattern = patterns(resource_pattern_type, filters=True)
+    wanted = _what(named, operation, producer, consumer, idempotent, default=ANY_OPERATION)
+    filters = list(_filters(wanted, pattern, allow_principal, deny_principal, allow_host, deny_host))
+    if not force and sys.stdin.isatty() and not typer.confirm(f"remove all rules that {len(filters)} filter(s) match?"):
+        return
+
+    async def work(connected: Cluster) -> DeleteAclsResponse:
+        answer: DeleteAclsResponse = await connected.request(DeleteAclsRequest(filters=filters))
+        return answer
+
+    failures = Failures()
+    gone: list[Rule] = []
+    for result in with_cluster(Target(bootstrap_server, command_config), work).filter_results:
+        if failures.found("filter", result.error_code, result.error_message):
+            continue
+        gone += [
+            Rule(
+                one.resource_type,
+                one.resource_name,
+                one.pattern_type,
+                one.principal,
+                one.host,
+                one.operation,
+                one.permission_type,
+            )
+            for one in result.matching_acls
+            if not failures.found(one.resource_name, one.error_code, one.error_message)
+        ]
+    _show(sorted(set(gone)), json)
+    failures.end()
+
+
+def _what(
+    named: Resources, names: list[str] | None, producer: bool, consumer: bool, idempotent: bool, *, default: int
+) -> list[tuple[int, str, int]]:
+    if producer or consumer:
+        if names:
+            raise ConfigError("--producer and --consumer say which operations; leave --operation out")
+        return convenience(named, producer=producer, consumer=consumer, idempotent=idempotent)
+    found = named.all()
+    if not found:
+        raise ConfigError("of what? Give --topic, --group, --cluster, --transactional-id …")
+    return [(kind, name, one) for kind, name in found for one in operations(names, default)]
+
+
+def _filters(
+    wanted: list[tuple[int, str, int]],
+    pattern: int,
+    allow: list[str] | None,
+    deny: list[str] | None,
+    allow_host: list[str] | None,
+    deny_host: list[str] | None,
+) -> Iterator[DeleteAclsRequest.DeleteAclsFilter]:
+    make = DeleteAclsRequest.DeleteAclsFilter
+    anywhere: list[str | None] = [None]
+    chosen: list[tuple[str | None, str | None, int]] = [
+        *((who, host, Permission.ALLOW) for who in allow or [] for host in allow_host or anywhere),
+        *((who, host, Permission.DENY) for who in deny or [] for host in deny_host or anywhere),
+    ]
+    for kind, name, operation in wanted:
+        for who, host, permission in chosen or [(None, None, ANY)]:
+            yield make(
+                resource_type_filter=kind,
+                resource_name_filter=name,
+                pattern_type_filter=pattern,
+                principal_filter=who,
+                host_filter=host,
+                operation=operation,
+                permission_type=permission,
+            )
+
+
+def _show(found: list[Rule], json: bool) -> None:
+    texts: list[dict[str, Any]] = [
+        {
+            "resource_type": _name(Resource, rule.resource_type),
+            "resource_name": rule.resource_name,
+            "pattern_type": _name(Pattern, rule.pattern_type),
+            "principal": rule.principal,
+            "host": rule.host,
+            "operation": _name(Operation, rule.operation),
+            "permission": _name(Permission, rule.permission),
+        }
+        for rule in found
+    ]
+    if json:
+        show_json(texts)
+    else:
+        columns = ("resource", "name", "pattern", "principal", "host", "operation", "permission")
+        show_table(columns, [tuple(one.values()) for one in texts])
+
+
+def _name(kind: type[IntEnum], code: int) -> str:
+    return kind(code).name if code in tuple(kind) else f"UNKNOWN({code})"

@@ -1,0 +1,203 @@
+"""`headrace consume`: prints records to standard output."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sys
+from collections.abc import AsyncIterator
+from typing import Annotated, NamedTuple
+
+import typer
+
+from headrace.base.errors import ConfigError
+from headrace.base.ids import TopicPartition
+from headrace.cli.options import Bootstrap, CommandConfig, verb
+from headrace.cli.target import Target, with_cluster
+from headrace.cli.times import parse_moment
+from headrace.client.consumer.consumer import AsyncConsumer
+from headrace.client.consumer.decoding import ConsumerRecord
+from headrace.client.group.membership import CommittedOffset
+from headrace.client.wire.cluster import Cluster
+
+FORMATS = ("value", "key-value", "json")
+EARLIEST, LATEST = "earliest", "latest"
+RECORDS_AT_ONCE = 500
+COMMIT_EVERY_S = 1.0
+COMMIT_S_MAX = 5.0
+
+app = verb()
+
+
+class Start(NamedTuple):
+    """Where reading starts: at `time_ms` or `last` if one of them is set, otherwise at `offset`."""
+
+    offset: str | None = None  # EARLIEST, LATEST or a number
+    time_ms: int | None = None
+    last: int | None = None  # number of offsets before the end of each partition
+
+
+class Ending(NamedTuple):
+    messages_max: int
+    at_end: bool  # whether to stop at the end of all assigned partitions
+
+
+@app.command()
+def consume(
+    topic: str,
+    group: Annotated[
+        str | None,
+        typer.Option("-g", "--group", help="read as a member of this group, from what it has committed, and commit"),
+    ] = None,
+    partition: Annotated[int | None, typer.Option("-p", "--partition", help="else all")] = None,
+    offset: Annotated[
+        str | None,
+        typer.Option(
+            "-o", "--offset", help="earliest (the default), latest, or a number; of a group, where nothing is committed"
+        ),
+    ] = None,
+    from_time: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="TIME",
+            help="from the first record at or after this time: 2026-07-01T12:00:00Z, milliseconds since 1970, or PT30M:"
+            " half an hour ago",
+        ),
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option("--last", metavar="N", min=1, help="from N offsets before the end of each partition")
+    ] = None,
+    max_messages: Annotated[int | None, typer.Option("-n", "--max-messages", min=0)] = None,
+    exit_at_end: Annotated[bool, typer.Option("-e", "--exit", help="stop at the end of all partitions")] = False,
+    format: Annotated[str, typer.Option("-f", "--format", help="value, key-value or json")] = "value",
+    bootstrap_server: Bootstrap = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Print records as they come."""
+    if format not in FORMATS:
+        raise ConfigError(f"--format {format!r}: expected {', '.join(FORMATS)}")
+    start = parse_start(offset, from_time, last, group, partition)
+    ending = Ending(sys.maxsize if max_messages is None else max_messages, exit_at_end)
+
+    async def work(cluster: Cluster) -> None:
+        partitions = await cluster.partitions(topic)
+        if partition is not None:
+            if partition not in partitions:
+                raise ConfigError(f"--partition {partition}: {topic} has partitions 0 to {len(partitions) - 1}")
+            partitions = [partition]
+        if group is not None:
+            await _read_as_member(cluster, group, topic, start, ending, format)
+            return
+        async with AsyncConsumer({"auto.offset.reset": "none"}, cluster=cluster) as consumer:
+            consumer.assign(TopicPartition(topic, index) for index in partitions)
+            await _seek(consumer, start)
+            async for _ in _print_records(consumer, ending, format):
+                pass
+
+    with_cluster(Target(bootstrap_server, command_config), work)
+
+
+def parse_start(
+    offset: str | None, from_time: str | None, last: int | None, group: str | None, partition: int | None
+) -> Start:
+    """Return where to start. Raise ConfigError for an invalid start and for options that contradict each other."""
+    given = {"--offset": offset, "--from": from_time, "--last": last}
+    chosen = [name for name, value in given.items() if value is not None]
+    if len(chosen) > 1:
+        raise ConfigError(f"{' and '.join(chosen)}: only one of them can say where to begin")
+    if offset is not None and offset not in (EARLIEST, LATEST) and not (offset.isdecimal() and len(offset) < 20):
+        raise ConfigError(f"--offset {offset!r}: expected {EARLIEST}, {LATEST} or a number")
+    if group is not None:
+        if partition is not None:
+            raise ConfigError("--partition and --group: the group assigns partitions; give only one of them")
+        if from_time is not None or last is not None or (offset or EARLIEST).isdecimal():
+            raise ConfigError(
+                f"{chosen[0]} and --group: a group begins where it committed; `headrace groups reset-offsets` moves it"
+            )
+    return Start(offset or EARLIEST, None if from_time is None else parse_moment("--from", from_time), last)
+
+
+async def _seek(consumer: AsyncConsumer, start: Start) -> None:
+    partitions = consumer.assignment()
+    if start.time_ms is not None:
+        consumer.seek_to_time(partitions, start.time_ms)
+    elif start.last is not None:
+        begins, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+        for one in partitions:
+            consumer.seek(one, max(begins[one], ends[one] - start.last))
+    elif start.offset == LATEST:
+        consumer.seek_to_end(partitions)
+    elif start.offset == EARLIEST or start.offset is None:
+        consumer.seek_to_beginning(partitions)
+    else:
+        for one in partitions:
+            consumer.seek(one, int(start.offset))
+
+
+async def _read_as_member(cluster: Cluster, group: str, topic: str, start: Start, ending: Ending, format: str) -> None:
+    """Print records as a member of the group.
+
+    Only printed records are committed, so that a record lost to a broken pipe is read again.
+    """
+    options = {"group.id": group, "auto.offset.reset": start.offset, "enable.auto.commit": False}
+    loop = asyncio.get_running_loop()
+    async with AsyncConsumer(options, cluster=cluster) as consumer:
+        consumer.subscribe([topic])
+        printed: dict[TopicPartition, CommittedOffset] = {}
+        commit_at = loop.time()
+        try:
+            async for printed in _print_records(consumer, ending, format):
+                if printed and loop.time() >= commit_at:
+                    await consumer.commit(printed)
+                    commit_at = loop.time() + COMMIT_EVERY_S
+        finally:
+            mine = {one: offset for one, offset in printed.items() if one in consumer.assignment()}
+            if mine:
+                await consumer.commit(mine, COMMIT_S_MAX)
+
+
+async def _print_records(
+    consumer: AsyncConsumer, ending: Ending, format: str
+) -> AsyncIterator[dict[TopicPartition, CommittedOffset]]:
+    """Print records until the end; after each poll, yield the positions after the printed records."""
+    left = ending.messages_max
+    while left > 0:
+        records = await consumer.poll(max_records=min(left, RECORDS_AT_ONCE))
+        for record in records:
+            sys.stdout.buffer.write(_show(record, format) + b"\n")
+        sys.stdout.buffer.flush()
+        left -= len(records)
+        yield consumer.positions()
+        partitions = consumer.assignment()
+        if ending.at_end and partitions and all(consumer.lag(one) == 0 for one in partitions):
+            return
+
+
+def _show(record: ConsumerRecord, format: str) -> bytes:
+    if format == "value":
+        return record.value or b""
+    if format == "key-value":
+        return (record.key or b"") + b"\t" + (record.value or b"")
+    return json.dumps(
+        {
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "key": _text(record.key),
+            "value": _text(record.value),
+            "headers": [[name, _text(value)] for name, value in record.headers],
+        }
+    ).encode()
+
+
+def _text(data: bytes | None) -> str | dict[str, str] | None:
+    """Return UTF-8 as text, and other data as base64 in a dict that says so."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}

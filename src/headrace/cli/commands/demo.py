@@ -1,0 +1,44 @@
+"""`headrace demo`: a web shop on a node and Spark; `make run` starts it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.base.errors import ConfigError
+from headrace.cli.options import verb
+from headrace.demo.display.state import USUAL_PORT
+from headrace.demo.folders import Folders
+from headrace.demo.main import RATE, Options, run
+
+app = verb()
+
+
+@app.command()
+def demo(
+    events: Annotated[
+        int | None,
+        typer.Option(min=1, help="Stop after this many events and check the results; else run until Ctrl-C."),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help=f"Events per second; 0 is unlimited. The default is {RATE:.0f}, or unlimited with --events."
+        ),
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Folder for data, tables and logs.")] = Path(".work"),
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port of the node; if taken, the next free one.")
+    ] = USUAL_PORT,
+    plain: Annotated[bool, typer.Option("--plain", help="Print lines of text, even on a terminal.")] = False,
+) -> None:
+    """Run a web shop: a node, a generator of events, and Spark pipelines over them."""
+    if find_spec("pyspark") is None:
+        raise ConfigError("the demo needs Spark: pip install 'headrace[spark]'")
+    if rate is None:
+        rate = RATE if events is None else 0.0
+    folders = Folders(folder.absolute(), Path(".headrace").absolute())
+    raise typer.Exit(run(Options(folders, events, rate, port, plain)))

@@ -1,0 +1,174 @@
+"""`headrace produce`: sends lines of standard input as records."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from typing import Annotated, NamedTuple
+
+import typer
+
+from headrace.base.errors import ConfigError
+from headrace.cli.options import Bootstrap, CommandConfig, pair, verb
+from headrace.cli.output import progress
+from headrace.cli.target import Target, with_cluster
+from headrace.client.producer.deliveries import Sent
+from headrace.client.producer.producer import AsyncProducer
+from headrace.client.wire.cluster import Cluster
+from headrace.records.compression import Codec
+
+BATCH_BYTES = 64 * 1024
+LINES_AT_ONCE = 10_000
+
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class LineFormat(NamedTuple):
+    """How a line is parsed into a record."""
+
+    key_separator: bytes | None = None
+    headers_delimiter: bytes | None = None  # None if lines contain no headers
+    null_marker: bytes | None = None
+    empty_as_null: bool = False
+    headers: Headers = ()  # headers of every record
+
+
+class ParsedLine(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+app = verb()
+
+
+@app.command()
+def produce(
+    topic: str,
+    key_separator: Annotated[
+        str | None, typer.Option("-k", "--key-separator", help="text before it on a line is the key")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("-p", "--partition", help="else by the key's hash, or in turn")
+    ] = None,
+    compression: Annotated[
+        str, typer.Option("-z", "--compression-type", help="none, gzip, snappy, lz4 or zstd")
+    ] = "none",
+    acks: Annotated[int, typer.Option(help="-1 (all), 0 or 1")] = -1,
+    header: Annotated[
+        list[str] | None, typer.Option("-H", "--header", metavar="NAME=VALUE", help="a header of every record")
+    ] = None,
+    parse_headers: Annotated[
+        bool,
+        typer.Option("--parse-headers", help="each line begins with its headers, as name:value,name:value, and a tab"),
+    ] = False,
+    headers_delimiter: Annotated[
+        str, typer.Option("--headers-delimiter", metavar="TEXT", help="instead of the tab behind the headers")
+    ] = "\t",
+    null_marker: Annotated[
+        str | None,
+        typer.Option("--null-marker", metavar="TEXT", help="a key, value or header value that is this text is null"),
+    ] = None,
+    empty_as_null: Annotated[
+        bool,
+        typer.Option("-Z", "--empty-as-null", help="an empty value is null, a tombstone in a compacted topic"),
+    ] = False,
+    bootstrap_server: Bootstrap = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Send each line of standard input as a record."""
+    if compression.upper() not in Codec.__members__:
+        raise ConfigError(f"--compression-type {compression!r}: expected none, gzip, snappy, lz4 or zstd")
+    if acks not in (-1, 0, 1):
+        raise ConfigError(f"--acks {acks}: expected -1, 0 or 1")
+    if key_separator == "" or headers_delimiter == "" or null_marker == "":
+        raise ConfigError(
+            "--key-separator, --headers-delimiter and --null-marker must not be empty (-Z makes empty values null)"
+        )
+    lines = LineFormat(
+        key_separator=_encoded(key_separator),
+        headers_delimiter=headers_delimiter.encode() if parse_headers else None,
+        null_marker=_encoded(null_marker),
+        empty_as_null=empty_as_null,
+        headers=tuple((name, value.encode()) for name, value in (pair("--header", text) for text in header or [])),
+    )
+
+    async def work(cluster: Cluster) -> int:
+        partitions = await cluster.partitions(topic, create=True)
+        if partition is not None and partition not in partitions:
+            raise ConfigError(f"--partition {partition}: {topic} has partitions 0 to {len(partitions) - 1}")
+        options = {"acks": acks, "compression.type": compression.lower(), "batch.size": BATCH_BYTES}
+        sent = 0
+        async with AsyncProducer(options, cluster=cluster) as producer:
+            with progress("records", None) as done:
+                under_way: list[asyncio.Future[Sent]] = []
+                while some := await asyncio.to_thread(_read_lines):
+                    await asyncio.gather(*under_way)  # of the previous round; the first failure ends the command
+                    under_way = []
+                    for number, line in enumerate(some, sent + 1):
+                        key, value, headers = parse_line(line, number, lines)
+                        under_way.append(await producer.send(topic, value, key, partition=partition, headers=headers))
+                    sent += len(some)
+                    done.advance(len(some))
+                await asyncio.gather(*under_way)
+        return sent
+
+    sent = with_cluster(Target(bootstrap_server, command_config), work)
+    print(f"sent {sent} record(s) to {topic}", file=sys.stderr)
+
+
+def _read_lines() -> list[bytes]:
+    """Read up to LINES_AT_ONCE lines, or one from a terminal; return none at the end of the input."""
+    return list(_up_to(LINES_AT_ONCE))
+
+
+def _up_to(count: int) -> Iterator[bytes]:
+    if sys.stdin.isatty():
+        count = 1
+    for _ in range(count):
+        line = sys.stdin.buffer.readline()
+        if not line:
+            return
+        yield line.rstrip(b"\n")
+
+
+def parse_line(line: bytes, number: int, how: LineFormat) -> ParsedLine:
+    """Return key, value and headers of a line; raise ConfigError, with its number, if its headers cannot be read."""
+    headers = how.headers
+    if how.headers_delimiter is not None:
+        text, found, line = line.partition(how.headers_delimiter)
+        if not found:
+            raise ConfigError(
+                f"line {number} has no {how.headers_delimiter.decode()!r} behind its headers (--parse-headers)"
+            )
+        headers += _parse_headers(text, number, how)
+    key: bytes | None = None
+    value: bytes | None = line
+    if how.key_separator is not None and how.key_separator in line:
+        key, _, value = line.partition(how.key_separator)
+    if how.empty_as_null and not value:
+        value = None
+    return ParsedLine(_null_if_marked(key, how), _null_if_marked(value, how), headers)
+
+
+def _parse_headers(text: bytes, number: int, how: LineFormat) -> Headers:
+    found = []
+    for part in text.split(b",") if text else ():
+        name, colon, value = part.partition(b":")
+        if not colon or not name:
+            raise ConfigError(f"line {number}: {part.decode(errors='replace')!r} is no header; expected name:value")
+        try:
+            found.append((name.decode(), _null_if_marked(value, how)))
+        except UnicodeDecodeError:
+            raise ConfigError(f"line {number}: the name of a header is not UTF-8") from None
+    return tuple(found)
+
+
+def _null_if_marked(data: bytes | None, how: LineFormat) -> bytes | None:
+    return None if data is None or data == how.null_marker else data
+
+
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()

@@ -1,0 +1,1 @@
+"""What `headrace dump-log` reads, checks and prints."""

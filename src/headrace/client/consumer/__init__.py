@@ -1,0 +1,1 @@
+"""The consumer: fetches ahead, decodes and returns records, and keeps its positions."""

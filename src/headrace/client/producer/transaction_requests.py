@@ -1,0 +1,330 @@
+"""Requests of a transaction to its coordinators, retried until a final response, and the errors they may end in.
+
+Any process that knows transactional id, producer id and epoch may end a transaction: `end_transaction`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import NamedTuple, TypeVar
+
+from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.base.ids import TopicPartition
+from headrace.client.group.membership import CommittedOffset, GroupMetadata
+from headrace.client.wire.cluster import Cluster
+from headrace.client.wire.connection import Connection, Disconnected, NoAnswer
+from headrace.client.wire.coordinator_lookup import GROUP, TRANSACTION, find_coordinator
+from headrace.client.wire.frames import UnexpectedAnswer
+from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from headrace.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from headrace.protocol.messages.produce import ProduceRequest
+from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+
+T = TypeVar("T")
+
+FEATURE = "transaction.version"
+IMPLICIT_VERSION = (
+    2  # feature level at which batches add their partitions themselves, and every end bumps the epoch (KIP-890)
+)
+PRODUCE_IMPLICIT_MIN, END_TXN_IMPLICIT_MIN, OFFSETS_IMPLICIT_MIN = 12, 5, 5
+ADD_PARTITIONS_CLIENT_MAX = 3  # newer versions are for brokers
+TWO_PHASE_VERSION = 6  # version of InitProducerId; not stable yet, and offered only by brokers configured to do so
+TIMEOUT_S = 60.0
+BACKOFF_S = (0.02, 1.0)  # markers of the previous transaction are mostly written within a few milliseconds
+
+_PASSING = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # just created: brokers learn of it one after another
+    }
+)
+_MOVED = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
+_FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+_FATAL = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    }
+)
+
+
+class TransactionError(KafkaError):
+    """A transaction failed; the subclass says what can be done about it."""
+
+
+class AbortableTransactionError(TransactionError):
+    """The transaction cannot be committed: abort it, and begin another one."""
+
+
+class FatalTransactionError(TransactionError):
+    """The producer cannot continue: close it."""
+
+
+class ProducerFenced(FatalTransactionError):
+    """Another producer uses the transactional id, or a timeout ended the transaction.
+
+    The code is PRODUCER_FENCED or INVALID_PRODUCER_EPOCH.
+    """
+
+
+class InvalidTransactionState(FatalTransactionError):
+    """The transaction cannot be ended this way (INVALID_TXN_STATE); it may have been ended the other way."""
+
+
+def transaction_error(code: ErrorCode, message: str) -> TransactionError:
+    if code in _FENCED:
+        return ProducerFenced(code, message)
+    if code is ErrorCode.INVALID_TXN_STATE:
+        return InvalidTransactionState(code, message)
+    return FatalTransactionError(code, message) if code in _FATAL else AbortableTransactionError(code, message)
+
+
+class TransactionIdentity(NamedTuple):
+    """All that is needed to end a transaction."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+def is_implicit(connection: Connection) -> bool:
+    """Return whether the cluster uses transaction version 2 and both sides support it."""
+    return (
+        connection.features.get(FEATURE, 0) >= IMPLICIT_VERSION
+        and connection.version_for(ProduceRequest) >= PRODUCE_IMPLICIT_MIN
+        and connection.version_for(EndTxnRequest) >= END_TXN_IMPLICIT_MIN
+    )
+
+
+class Coordinator:
+    """The coordinator of a transactional id or a group: found when first needed, and again when it has moved."""
+
+    def __init__(self, cluster: Cluster, key: str, kind: int = TRANSACTION) -> None:
+        self._cluster = cluster
+        self._key = key
+        self._kind = kind
+        self._node_id: int | None = None
+        self._is_doubted = False
+
+    def _doubt(self) -> None:
+        self._node_id, self._is_doubted = None, True
+
+    async def connection(self) -> Connection:
+        if self._node_id is None:
+            if self._is_doubted:
+                await self._cluster.refresh([])  # brokers may have new addresses
+                self._is_doubted = False
+            self._node_id, _ = await find_coordinator(self._cluster, self._key, self._kind)
+        return await self._cluster.broker(self._node_id, "coordinator")
+
+    async def ask(
+        self, attempt: Callable[[Connection], Awaitable[tuple[ErrorCode, T]]], *, what: str, timeout_s: float
+    ) -> T:
+        """Run `attempt` until it succeeds, retrying transient errors within the timeout.
+
+        Raise TransactionError for other errors; after the timeout, raise the last transient error.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        pause = BACKOFF_S[0]
+        while True:
+            failure: HeadraceError
+            try:
+                async with asyncio.timeout_at(deadline):
+                    code, answer = await attempt(await self.connection())
+                if code is ErrorCode.NONE:
+                    return answer
+                if code not in _PASSING:
+                    raise transaction_error(code, what)
+                if code in _MOVED:
+                    self._doubt()
+                failure = KafkaError(code, what)
+            except UnexpectedAnswer as error:
+                raise FatalTransactionError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
+            except TransactionError:
+                raise
+            except KafkaError as error:  # the coordinator could not be found
+                if error.code not in _PASSING and error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+                    raise transaction_error(error.code, error.message) from error
+                self._doubt()
+                failure = error
+            except (Disconnected, NoAnswer) as error:
+                self._doubt()
+                failure = error
+            except TimeoutError:
+                failure = NoAnswer(f"REQUEST_TIMED_OUT: no answer within {timeout_s:g} s: {what}")
+            if loop.time() + pause >= deadline:
+                raise failure
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, BACKOFF_S[1])
+
+
+async def init_producer_id(
+    coordinator: Coordinator, request: InitProducerIdRequest, *, timeout_s: float
+) -> tuple[InitProducerIdResponse, bool]:
+    """Return the response, and whether transactions are of version 2 from now on."""
+
+    async def attempt(connection: Connection) -> tuple[ErrorCode, tuple[InitProducerIdResponse, bool]]:
+        version = connection.version_for(InitProducerIdRequest, unstable=request.enable2_pc)
+        if request.enable2_pc and version < TWO_PHASE_VERSION:
+            raise FatalTransactionError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"transaction.two.phase.commit.enable: the broker offers InitProducerId only up to version {version}",
+            )
+        answer: InitProducerIdResponse = await connection.request(request, version=version)
+        return ErrorCode(answer.error_code), (answer, is_implicit(connection))
+
+    what = f"transactional id {request.transactional_id}: no producer id was given"
+    return await coordinator.ask(attempt, what=what, timeout_s=timeout_s)
+
+
+async def add_partitions(
+    coordinator: Coordinator,
+    identity: TransactionIdentity,
+    partitions: Collection[TopicPartition],
+    *,
+    timeout_s: float,
+) -> None:
+    topics: dict[str, list[int]] = defaultdict(list)
+    for topic, index in sorted(partitions):
+        topics[topic].append(index)
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=identity.transactional_id,
+        v3_and_below_producer_id=identity.producer_id,
+        v3_and_below_producer_epoch=identity.producer_epoch,
+        v3_and_below_topics=[
+            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=some)
+            for name, some in topics.items()
+        ],
+    )
+
+    async def attempt(connection: Connection) -> tuple[ErrorCode, None]:
+        version = connection.version_for(AddPartitionsToTxnRequest, ADD_PARTITIONS_CLIENT_MAX)
+        answer: AddPartitionsToTxnResponse = await connection.request(request, version=version)
+        codes = [
+            ErrorCode(one.partition_error_code)
+            for topic in answer.results_by_topic_v3_and_below
+            for one in topic.results_by_partition
+        ]
+        return _worst(codes), None
+
+    what = f"{identity.transactional_id}: {', '.join(map(str, sorted(partitions)[:3]))} …"
+    await coordinator.ask(attempt, what=what, timeout_s=timeout_s)
+
+
+def _worst(codes: list[ErrorCode]) -> ErrorCode:
+    """Return the decisive one of several codes; OPERATION_NOT_ATTEMPTED only follows from another error."""
+    told = [code for code in codes if code not in (ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED)]
+    lasting = [code for code in told if code not in _PASSING]
+    return next(iter([*lasting, *told]), ErrorCode.NONE)
+
+
+async def add_offsets(coordinator: Coordinator, identity: TransactionIdentity, group: str, *, timeout_s: float) -> None:
+    request = AddOffsetsToTxnRequest(
+        transactional_id=identity.transactional_id,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        group_id=group,
+    )
+
+    async def attempt(connection: Connection) -> tuple[ErrorCode, None]:
+        answer: AddOffsetsToTxnResponse = await connection.request(request)
+        return ErrorCode(answer.error_code), None
+
+    await coordinator.ask(attempt, what=f"{identity.transactional_id}: offsets of group {group}", timeout_s=timeout_s)
+
+
+async def commit_offsets(
+    cluster: Cluster,
+    identity: TransactionIdentity,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    group: GroupMetadata,
+    *,
+    implicit: bool,
+    timeout_s: float,
+) -> None:
+    """Send offsets to the group's coordinator, where they are pending until the transaction ends."""
+    topics: dict[str, list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition]] = defaultdict(list)
+    for (topic, index), committed in offsets.items():
+        topics[topic].append(
+            TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
+                partition_index=index,
+                committed_offset=committed.offset,
+                committed_leader_epoch=committed.leader_epoch,
+                committed_metadata=committed.metadata,
+            )
+        )
+    request = TxnOffsetCommitRequest(
+        transactional_id=identity.transactional_id,
+        group_id=group.group_id,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        generation_id=group.generation,
+        member_id=group.member_id,
+        group_instance_id=group.instance_id,
+        topics=[
+            TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name=name, partitions=some)
+            for name, some in topics.items()
+        ],
+    )
+
+    async def attempt(connection: Connection) -> tuple[ErrorCode, None]:
+        version = connection.version_for(TxnOffsetCommitRequest, None if implicit else OFFSETS_IMPLICIT_MIN - 1)
+        answer: TxnOffsetCommitResponse = await connection.request(request, version=version)
+        codes = [ErrorCode(one.error_code) for topic in answer.topics for one in topic.partitions]
+        return _worst(codes), None
+
+    what = f"{identity.transactional_id}: offsets of group {group.group_id}"
+    await Coordinator(cluster, group.group_id, GROUP).ask(attempt, what=what, timeout_s=timeout_s)
+
+
+async def end_transaction(
+    cluster: Cluster,
+    identity: TransactionIdentity,
+    *,
+    commit: bool,
+    timeout_s: float = TIMEOUT_S,
+    implicit: bool | None = None,
+    coordinator: Coordinator | None = None,
+) -> TransactionIdentity:
+    """Commit or abort a transaction, and return the identity for the next one.
+
+    This may be repeated, also by another process: ending the same transaction in the same way again is not an error.
+    `implicit` says whether the transaction is of version 2, as its producer knows; None: as the cluster is now.
+
+    Raise ProducerFenced if the transaction is over already (timed out, or another producer took over),
+    InvalidTransactionState if it was ended the other way.
+    """
+    request = EndTxnRequest(
+        transactional_id=identity.transactional_id,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        committed=commit,
+    )
+
+    async def attempt(connection: Connection) -> tuple[ErrorCode, TransactionIdentity]:
+        bumps = is_implicit(connection) if implicit is None else implicit
+        version = connection.version_for(EndTxnRequest, None if bumps else END_TXN_IMPLICIT_MIN - 1)
+        answer: EndTxnResponse = await connection.request(request, version=version)
+        after = identity
+        if version >= END_TXN_IMPLICIT_MIN and answer.producer_id >= 0:
+            after = identity._replace(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
+        return ErrorCode(answer.error_code), after
+
+    word = "commit" if commit else "abort"
+    what = f"{word} of {identity.transactional_id} (producer {identity.producer_id}, epoch {identity.producer_epoch})"
+    coordinator = coordinator or Coordinator(cluster, identity.transactional_id)
+    return await coordinator.ask(attempt, what=what, timeout_s=timeout_s)

@@ -1,0 +1,145 @@
+"""Converts what is known of a run to the state that is shown."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.demo.director import Director, Seen
+from headrace.demo.display.view import FIRST_BATCH, RUNNING, Flow, Part, State, Work
+from headrace.demo.folders import Folders
+from headrace.demo.results.expected import RESULTS
+from headrace.demo.shop.topics import CLICKS, ORDERS, PREFIX
+from headrace.demo.stages import QUERIES, SHOP, TABLES, Facts, Query, Stage, lag
+from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES, Supervisor
+from headrace.pipelines.runner.status import QueryStatus
+
+USUAL_PORT = 9092  # the default port of the command line
+
+
+class Ports(NamedTuple):
+    broker: int
+    http: int
+
+
+def state_of(
+    doing: str, elapsed_s: float, director: Director, supervisor: Supervisor, ports: Ports, folders: Folders
+) -> State:
+    seen = director.seen
+    parts = [
+        _part(supervisor, NODE, f"localhost:{ports.broker}" if seen is not None else director.trouble),
+        _part(supervisor, GENERATOR, ""),
+        _spark(supervisor, seen),
+    ]
+    hints = hints_of(supervisor, ports, folders)
+    if seen is None:
+        return State(elapsed_s, doing, parts, news=supervisor.news, hints=hints)
+    low, high = seen.facts.layout.frontier(seen.facts.ends)
+    return State(
+        elapsed_s,
+        doing,
+        parts,
+        [_flow(topic, seen) for topic in (CLICKS, ORDERS)],
+        [_work(index, seen) for index in range(len(RESULTS))],
+        seen.minutes,
+        low,
+        min(high, events_read(seen.facts)),
+        seen.goal,
+        supervisor.news,
+        hints,
+    )
+
+
+def events_read(facts: Facts) -> int:
+    """Return the number of events that all queries of their topic have processed."""
+    read: dict[str, int] = {CLICKS: 0, ORDERS: 0}
+    for topic in read:
+        queries = [one for one in QUERIES if one.pipeline == SHOP and one.result.is_windowed == (topic == CLICKS)]
+        there = sum(end for place, end in facts.ends.items() if place.topic == topic)
+        read[topic] = there - max(lag(query, facts) for query in queries)
+    return sum(read.values())
+
+
+def doing(seen: Seen | None) -> str:
+    """Return what a bounded run is doing."""
+    if seen is None or seen.stage is None:
+        return ""
+    if seen.stage is Stage.READING and not events_read(seen.facts):
+        return "all events are there, none is worked on yet"
+    return seen.stage.value
+
+
+def serves(ports: Ports, wanted: Ports) -> str:
+    """Return the line with the addresses of the node, and the reason if they are not the wanted ones."""
+    taken = [f"port {given}" for given, port in zip(wanted, ports, strict=True) if given != port]
+    why = f" ({' and '.join(taken)}: in use)" if taken else ""
+    return f"the node serves on localhost:{ports.broker}, metrics on http://localhost:{ports.http}/metrics{why}"
+
+
+def hints_of(supervisor: Supervisor, ports: Ports, folders: Folders) -> list[str]:
+    command = _short(Path(sys.executable).with_name("headrace"))
+    server = "" if ports.broker == USUAL_PORT else f" -b localhost:{ports.broker}"
+    pid = supervisor[PIPELINES].pid or supervisor[NODE].pid
+    return [
+        f"look  {command} consume shop-sessions{server}",
+        f"      {command} pipelines status --watch  ·  {_short(folders.pipelines)}",
+        f"      http://localhost:{ports.http}/metrics  ·  {_short(folders.tables)} (Parquet)",
+        f"try   kill -9 {pid}, or any of them; Ctrl-C stops all, and the next run goes on",
+    ]
+
+
+def _short(path: Path) -> Path:
+    """Return the path relative to the current directory if it is inside."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _part(supervisor: Supervisor, name: str, detail: str) -> Part:
+    child = supervisor[name]
+    if child.pid is None:
+        return Part(name, "waits", detail)
+    if not child.is_running:
+        is_done = child.code == 0 and name == GENERATOR
+        return Part(name, "is done" if is_done else "ended", detail)
+    return Part(name, "runs", detail, child.pid, child.memory_bytes())
+
+
+def _spark(supervisor: Supervisor, seen: Seen | None) -> Part:
+    part = _part(supervisor, PIPELINES, "")
+    if part.condition != "runs":
+        return part
+    if not supervisor.is_wanted(PIPELINES):
+        return Part(part.name, "ends", "Spark finishes its batches", part.pid, part.memory_bytes)
+    running = 0 if seen is None else sum(one.state == RUNNING for one in seen.statuses.values())
+    if not running:
+        return Part(part.name, "starts", "Spark is starting, which takes some ten seconds", part.pid, part.memory_bytes)
+    return Part(part.name, "runs", f"{running} of {len(QUERIES)} queries", part.pid, part.memory_bytes)
+
+
+def _flow(topic: str, seen: Seen) -> Flow:
+    records = sum(end for place, end in seen.facts.ends.items() if place.topic == topic)
+    return Flow(topic.removeprefix(PREFIX), records, seen.rates.get(topic, 0.0))
+
+
+def _work(index: int, seen: Seen) -> Work:
+    result = RESULTS[index]
+    query, table = Query(SHOP, result), Query(TABLES, result)
+    status = seen.statuses.get(query.name)
+    stored = seen.statuses.get(table.name)
+    errors = [one.error for one in (status, stored) if one is not None and one.error]
+    return Work(
+        result.name,
+        _condition(status),
+        0.0 if status is None else status.rows_per_s,
+        lag(query, seen.facts),
+        0 if status is None else status.state_rows,
+        seen.rows.get(result.topic, 0),
+        lag(table, seen.facts),
+        errors[0] if errors else "",
+    )
+
+
+def _condition(status: QueryStatus | None) -> str:
+    if status is None:
+        return "starts"
+    return FIRST_BATCH if status.state == RUNNING and not status.batches else status.state

@@ -1,0 +1,1 @@
+"""The expected and the actual results of a run."""

@@ -1,0 +1,107 @@
+"""Requests on the shop's topics: create them, write customers, list their ends, close the shop for the day."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from headrace.base.errors import ErrorCode, HeadraceError
+from headrace.base.ids import TopicPartition
+from headrace.client import Admin, Consumer, Producer
+from headrace.client.admin.item_errors import Refused
+from headrace.demo.shop.events import CUSTOMERS, customer
+from headrace.demo.shop.layout import PLACES, Layout, closings_of
+from headrace.demo.shop.topics import CLOSINGS, PARTITION_COUNTS, TOPICS
+from headrace.demo.shop.topics import CUSTOMERS as CUSTOMERS_TOPIC
+
+CALL_S_MAX = 60.0
+POLL_S = 0.5
+CLOSINGS_PLACE = TopicPartition(CLOSINGS, 0)
+CUSTOMERS_PLACE = TopicPartition(CUSTOMERS_TOPIC, 0)
+
+
+class Misplaced(HeadraceError):
+    """A record has the wrong offset: another producer writes to the topic, so all computed results would be wrong."""
+
+
+class Shop:
+    def __init__(self, bootstrap: str) -> None:
+        self._options = {"bootstrap.servers": bootstrap}
+        self._admin = Admin(self._options)
+
+    def __enter__(self) -> Shop:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._admin.close()
+
+    def cluster_id(self) -> str:
+        return self._admin.describe_cluster(CALL_S_MAX).id or ""
+
+    def prepare(self) -> None:
+        """Create missing topics and write missing customers."""
+        there = set(self._admin.list_topics(timeout_s=CALL_S_MAX))
+        try:
+            self._admin.create_topics([one for one in TOPICS if one.name not in there], timeout_s=CALL_S_MAX)
+        except Refused as refused:
+            if any(error.code is not ErrorCode.TOPIC_ALREADY_EXISTS for error in refused.failures.values()):
+                raise
+        begin = self.ends([CUSTOMERS_PLACE])[CUSTOMERS_PLACE]
+        with Producer(self._options) as producer:
+            some = [customer(number) for number in range(begin, CUSTOMERS)]
+            sent = [producer.send(CUSTOMERS_TOPIC, one.value, one.key, partition=0) for one in some]
+            for one, delivery in zip(some, sent, strict=True):
+                check_place(CUSTOMERS_PLACE, one.id, delivery.result().offset)
+
+    def layout(self) -> Layout:
+        """Return the layout with all closings so far."""
+        end = self.ends([CLOSINGS_PLACE])[CLOSINGS_PLACE]
+        values: list[int] = []
+        with Consumer({**self._options, "auto.offset.reset": "earliest"}) as consumer:
+            consumer.assign([CLOSINGS_PLACE])
+            while len(values) < end:
+                values += [json.loads(record.value or b"")["events"] for record in consumer.poll(POLL_S)]
+        return Layout(closings_of(values))
+
+    def ends(self, places: Iterable[TopicPartition] = PLACES, *, committed: bool = False) -> dict[TopicPartition, int]:
+        """Return the log ends, or with `committed` the last stable offsets."""
+        listed = self._admin.list_offsets(
+            dict.fromkeys(places, "latest"),
+            isolation="read_committed" if committed else "read_uncommitted",
+            timeout_s=CALL_S_MAX,
+        )
+        return {place: one.offset for place, one in listed.items()}
+
+    def close_day(self, events: int) -> Layout:
+        """Record a closing after `events` events and ring the bells.
+
+        All events must have been written and read: one that is read after a bell would be too late for its window.
+        """
+        layout = self.layout()
+        if events not in layout.closings:
+            with Producer(self._options) as producer:
+                producer.send(CLOSINGS, b'{"events":%d}' % events, partition=0).result()
+            layout = self.layout()
+        self.ring(layout)
+        return layout
+
+    def ring(self, layout: Layout) -> None:
+        """Ring the missing bells; a killed process may have rung only some of them."""
+        with Producer(self._options) as producer:
+            for place, click in layout.missing_bells(ends := self.ends()):
+                sent = producer.send(place.topic, click.value, click.key, partition=place.partition)
+                check_place(place, ends[place], sent.result().offset)
+
+
+def check_place(place: TopicPartition, wanted: int, found: int) -> None:
+    if wanted != found:
+        raise Misplaced(
+            f"{place}: what should be record {wanted} has become {found}: who else writes to {place.topic}?"
+        )
+
+
+def places_of(topics: Iterable[str]) -> list[TopicPartition]:
+    return [TopicPartition(topic, index) for topic in topics for index in range(PARTITION_COUNTS[topic])]

@@ -1,0 +1,114 @@
+"""Builds this broker's group and transaction coordinators and connects them to the partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from headrace.base.clock import Clock
+from headrace.base.metrics import Metrics
+from headrace.broker.broker_channel import OwnBroker
+from headrace.broker.dynamic_options import DynamicOptions
+from headrace.broker.metrics.group_lag import GroupLag
+from headrace.broker.shard_runner import Coordination
+from headrace.broker.transaction_markers import MarkerSender
+from headrace.broker.transaction_verifier import CoordinatorVerifier
+from headrace.coordinators.group.handler_table import GROUP_ROOMS
+from headrace.coordinators.group.records import decode_group_record, encode_group_record
+from headrace.coordinators.group.settings import group_settings
+from headrace.coordinators.group.shard import GroupShard
+from headrace.coordinators.group.transactional_commits import asked_to_end
+from headrace.coordinators.partitioning import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from headrace.coordinators.transaction.records import decode_transaction_record, encode_transaction_record
+from headrace.coordinators.transaction.settings import transaction_settings
+from headrace.coordinators.transaction.shard import TransactionShard
+from headrace.metadata.image import Image
+from headrace.node.settings import Settings
+from headrace.replication.replicas import Replicas
+from headrace.server.frames import MessageHandler
+
+SETTLE_S_MAX = 1.0  # how long a start waits for loading, so that clients of small shards are not refused
+TRANSACTION_VERSION = "transaction.version"
+
+
+class Coordinators:
+    """The coordinators of one broker.
+
+    `dispatcher` returns this broker's: coordinators and partition leaders communicate by requests, even on the same broker.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        options: DynamicOptions,
+        image: Callable[[], Image],
+        replicas: Replicas,
+        dispatcher: Callable[[], MessageHandler],
+        clock: Clock,
+        chance: Random,
+        loop: asyncio.AbstractEventLoop,
+        metrics: Metrics,
+    ) -> None:
+        self._options = options
+        brokers = OwnBroker(settings.node_id, dispatcher)
+        self.groups = Coordination(
+            GROUPS_TOPIC,
+            lambda: GroupShard(GROUP_ROOMS, group_settings(settings.values), image, chance),
+            encode_group_record,
+            decode_group_record,
+            image,
+            clock,
+            loop,
+            end=asked_to_end,
+        )
+        self._markers = MarkerSender(image, brokers, loop)
+        self.transactions = Coordination(
+            TRANSACTIONS_TOPIC,
+            lambda: TransactionShard(
+                transaction_settings(settings.values),
+                self._markers.send,
+                lambda: image().features.get(TRANSACTION_VERSION, 0),
+            ),
+            encode_transaction_record,
+            decode_transaction_record,
+            image,
+            clock,
+            loop,
+        )
+        self._markers.coordination = self.transactions
+        self.verifier = CoordinatorVerifier(image, brokers, loop, self._patience_s, self._markers.ended)
+        replicas.on_led[GROUPS_TOPIC] = self.groups.elected
+        replicas.on_led[TRANSACTIONS_TOPIC] = self.transactions.elected
+        GroupLag(self.groups, replicas, clock, metrics)
+
+    def _patience_s(self) -> tuple[float, float]:
+        number = self._options.number
+        return (
+            number("add.partitions.to.txn.retry.backoff.ms") / 1000,
+            number("add.partitions.to.txn.retry.backoff.max.ms") / 1000,
+        )
+
+    def is_verifying(self) -> bool:
+        return bool(self._options.values["transaction.partition.verification.enable"])
+
+    async def start(self) -> None:
+        """Start sending markers and wait for shards to load, at most `SETTLE_S_MAX`; larger shards continue in the background.
+
+        Call this once the metadata is known and the partitions are open.
+        """
+        self._markers.start()
+        settling = [asyncio.ensure_future(one.settle()) for one in (self.groups, self.transactions)]
+        await asyncio.wait(settling, timeout=SETTLE_S_MAX)
+        for one in settling:
+            one.cancel()
+
+    async def stop(self) -> None:
+        self.groups.close()
+        self.transactions.close()
+        await self._markers.stop()
+
+    def kill(self) -> None:
+        self.groups.close()
+        self.transactions.close()
+        self._markers.cancel()

@@ -1,0 +1,164 @@
+"""Options of the controllers: quorum, metadata log, snapshots, broker registrations."""
+
+from __future__ import annotations
+
+from headrace.options.node.reasons import OF_TESTS, ONE_NODE
+from headrace.options.table import LONG_MAX, Kind, Option, OptionTable, unused
+
+QUORUM_OPTIONS = OptionTable(
+    Option("controller.quorum.voters", Kind.LIST, [], "the controllers of a static quorum, as id@host:port"),
+    Option(
+        "broker.heartbeat.interval.ms",
+        Kind.INT,
+        2000,
+        "how often a broker tells the controller that it lives",
+        at_least=1,
+    ),
+    Option("broker.session.timeout.ms", Kind.INT, 9000, "silence after which a broker is fenced", at_least=1),
+    Option("metadata.log.dir", Kind.STRING, None, "which data directory has the metadata log; else the first"),
+    Option(
+        "metadata.log.segment.bytes",
+        Kind.INT,
+        1_073_741_824,
+        "size at which a segment of the metadata log is closed",
+        at_least=8_388_608,
+    ),
+    Option(
+        "metadata.log.segment.ms",
+        Kind.LONG,
+        604_800_000,
+        "age at which a segment of the metadata log is closed",
+        at_least=1,
+    ),
+    Option("metadata.max.retention.bytes", Kind.LONG, 104_857_600, "metadata log and snapshots that are kept"),
+    Option("metadata.max.retention.ms", Kind.LONG, 604_800_000, "how long they are kept"),
+    Option(
+        "metadata.log.max.record.bytes.between.snapshots",
+        Kind.LONG,
+        20_971_520,
+        "new metadata after which a snapshot is taken",
+        at_least=1,
+    ),
+    Option(
+        "metadata.log.max.snapshot.interval.ms",
+        Kind.LONG,
+        3_600_000,
+        "age of new metadata at which a snapshot is taken; 0: never",
+        at_least=0,
+    ),
+    *unused(
+        "a quorum of one knows its only voter",
+        Option(
+            "controller.quorum.bootstrap.servers", Kind.LIST, [], "where the controllers of a dynamic quorum are found"
+        ),
+        Option(
+            "controller.quorum.auto.join.enable", Kind.BOOLEAN, False, "whether a controller adds itself to the voters"
+        ),
+    ),
+    *unused(
+        "a quorum of one elects itself, and has nobody to wait for",
+        Option("controller.quorum.election.timeout.ms", Kind.INT, 1000, "wait before a new election", at_least=0),
+        Option(
+            "controller.quorum.fetch.timeout.ms",
+            Kind.INT,
+            2000,
+            "silence after which a leader or follower gives up",
+            at_least=0,
+        ),
+        Option(
+            "controller.quorum.election.backoff.max.ms",
+            Kind.INT,
+            1000,
+            "the longest pause between elections",
+            at_least=0,
+        ),
+        Option(
+            "controller.quorum.request.timeout.ms",
+            Kind.INT,
+            2000,
+            "how long a request between controllers may take",
+            at_least=0,
+        ),
+        Option("controller.quorum.retry.backoff.ms", Kind.INT, 20, "pause before it is tried again", at_least=0),
+    ),
+    *unused(
+        "metadata is synced as soon as the disk is free, and what came meanwhile goes together",
+        Option(
+            "controller.quorum.append.linger.ms",
+            Kind.INT,
+            25,
+            "how long metadata waits to be written together",
+            at_least=0,
+        ),
+    ),
+    *unused(
+        "observers in the same process take what there is",
+        Option(
+            "controller.quorum.fetch.max.bytes", Kind.INT, 1_048_576, "metadata in the answer to one fetch", at_least=1
+        ),
+        Option(
+            "controller.quorum.fetch.snapshot.max.bytes",
+            Kind.INT,
+            1_048_576,
+            "bytes of a snapshot in one answer",
+            at_least=1,
+        ),
+    ),
+    *unused(
+        "a broker in the same process is registered when it starts, or the start fails",
+        Option("initial.broker.registration.timeout.ms", Kind.INT, 60000, "how long a broker tries to register"),
+        Option("server.max.startup.time.ms", Kind.LONG, LONG_MAX, "how long a start may take", at_least=0),
+    ),
+    *unused(
+        "no empty records are written to the metadata log",
+        Option(
+            "metadata.max.idle.interval.ms",
+            Kind.INT,
+            500,
+            "how often an idle controller writes an empty record",
+            at_least=0,
+            anyway=(0,),
+        ),
+    ),
+    *unused(
+        "/metrics has the times of the controller",
+        Option(
+            "controller.performance.always.log.threshold.ms",
+            Kind.LONG,
+            2000,
+            "controller events that take longer are logged",
+            at_least=0,
+        ),
+        Option(
+            "controller.performance.sample.period.ms",
+            Kind.LONG,
+            60000,
+            "how often their times are logged",
+            at_least=100,
+        ),
+    ),
+    Option("unstable.api.versions.enable", Kind.BOOLEAN, False, "whether unfinished versions of APIs are offered"),
+    *unused(
+        OF_TESTS,
+        Option(
+            "internal.metadata.delete.delay.millis", Kind.LONG, 60000, "delay before old metadata files are removed"
+        ),
+        Option("internal.metadata.log.segment.bytes", Kind.INT, None, "size of a metadata segment"),
+        Option("internal.metadata.max.batch.size.in.bytes", Kind.INT, 8_388_608, "size of a metadata batch"),
+        Option(
+            "unstable.feature.versions.enable",
+            Kind.BOOLEAN,
+            False,
+            "whether unfinished versions of features are offered",
+        ),
+    ),
+    *unused(
+        ONE_NODE,
+        Option(
+            "sasl.mechanism.controller.protocol",
+            Kind.STRING,
+            "GSSAPI",
+            "the SASL mechanism for connections to controllers",
+        ),
+    ),
+)

@@ -1,0 +1,119 @@
+"""Options of fetching, leadership, and replication between brokers."""
+
+from __future__ import annotations
+
+from headrace.options.node.reasons import NO_TIERS, ONE_NODE
+from headrace.options.table import LONG_MAX, Kind, Option, OptionTable, unused
+
+REPLICATION_OPTIONS = OptionTable(
+    Option(
+        "replica.high.watermark.checkpoint.interval.ms",
+        Kind.LONG,
+        5000,
+        "how often high watermarks are written down",
+        at_least=1,
+    ),
+    Option(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        Kind.LONG,
+        LONG_MAX,
+        "bytes a second for moves between data directories",
+    ),
+    Option("fetch.max.bytes", Kind.INT, 57_671_680, "records in the answer to one fetch", at_least=1024),
+    Option(
+        "max.incremental.fetch.session.cache.slots", Kind.INT, 1000, "fetch sessions that are remembered", at_least=0
+    ),
+    Option(
+        "unclean.leader.election.enable",
+        Kind.BOOLEAN,
+        False,
+        "whether a replica that lacks records may become leader if no other is left",
+    ),
+    *unused(
+        ONE_NODE,
+        Option("replica.lag.time.max.ms", Kind.LONG, 30000, "silence after which a follower is no longer in sync"),
+        Option(
+            "replica.fetch.max.bytes",
+            Kind.INT,
+            1_048_576,
+            "records of one partition that a follower asks for",
+            at_least=0,
+        ),
+        Option(
+            "replica.fetch.response.max.bytes",
+            Kind.INT,
+            10_485_760,
+            "records that a follower asks for at once",
+            at_least=0,
+        ),
+        Option("replica.fetch.min.bytes", Kind.INT, 1, "bytes for which a follower waits"),
+        Option("replica.fetch.wait.max.ms", Kind.INT, 500, "how long a follower waits for them"),
+        Option("replica.fetch.backoff.ms", Kind.INT, 1000, "pause of a follower after an error", at_least=0),
+        Option("replica.socket.timeout.ms", Kind.INT, 30000, "how long a follower waits for an answer"),
+        Option("replica.socket.receive.buffer.bytes", Kind.INT, 65536, "SO_RCVBUF of followers' sockets"),
+        Option(
+            "num.replica.fetchers", Kind.INT, 1, "connections by which a follower fetches from each broker", at_least=1
+        ),
+        Option("replica.selector.class", Kind.STRING, None, "which replica a consumer reads from; null: the leader"),
+        Option(
+            "leader.replication.throttled.rate",
+            Kind.LONG,
+            LONG_MAX,
+            "bytes a second that followers may fetch of throttled replicas",
+        ),
+        Option(
+            "follower.replication.throttled.rate",
+            Kind.LONG,
+            LONG_MAX,
+            "bytes a second that a follower may fetch of throttled replicas",
+        ),
+        Option("auto.leader.rebalance.enable", Kind.BOOLEAN, True, "whether leadership goes back to the first replica"),
+        Option("leader.imbalance.check.interval.seconds", Kind.LONG, 300, "how often that is looked at", at_least=1),
+        Option(
+            "unclean.leader.election.interval.ms",
+            Kind.LONG,
+            300_000,
+            "how often partitions without leader are looked at",
+            at_least=1,
+        ),
+        Option("controlled.shutdown.enable", Kind.BOOLEAN, True, "whether leadership moves away before a broker stops"),
+        Option("replication.quota.window.num", Kind.INT, 11, "samples for throttled replication", at_least=1),
+        Option("replication.quota.window.size.seconds", Kind.INT, 1, "length of such a sample", at_least=1),
+    ),
+    *unused(
+        "replicas move between directories one after another, at an even pace",
+        Option(
+            "alter.log.dirs.replication.quota.window.num",
+            Kind.INT,
+            11,
+            "samples for throttled moves between directories",
+            at_least=1,
+        ),
+        Option(
+            "alter.log.dirs.replication.quota.window.size.seconds", Kind.INT, 1, "length of such a sample", at_least=1
+        ),
+        Option(
+            "num.replica.alter.log.dirs.threads", Kind.INT, None, "threads that move replicas between data directories"
+        ),
+    ),
+    *unused(
+        "waiting requests are dropped as soon as they are answered",
+        Option(
+            "fetch.purgatory.purge.interval.requests",
+            Kind.INT,
+            1000,
+            "answered fetches after which the list of waiting ones is tidied",
+        ),
+        Option("producer.purgatory.purge.interval.requests", Kind.INT, 1000, "the same for produce"),
+        Option("delete.records.purgatory.purge.interval.requests", Kind.INT, 1, "the same for deletions of records"),
+    ),
+    *unused(
+        NO_TIERS,
+        Option(
+            "follower.fetch.last.tiered.offset.enable",
+            Kind.BOOLEAN,
+            False,
+            "whether an empty follower skips what is in remote storage",
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Pipelines defined in Python files."""

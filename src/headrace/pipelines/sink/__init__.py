@@ -1,0 +1,1 @@
+"""The sink of format("headrace"): writing in Spark tasks, and exactly-once commits on the driver."""

@@ -1,0 +1,1 @@
+"""The source of format("headrace"): options, planning, and reading in Spark tasks."""

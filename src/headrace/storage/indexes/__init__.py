@@ -1,0 +1,1 @@
+"""The indexes of a segment, and lookups by time."""

@@ -1,0 +1,71 @@
+"""A cluster of real Kafka nodes on loopback, each a combined broker and controller, that can be killed one by one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from headrace.testing.processes import LOOPBACK
+from testkit.kafka_peer import KafkaPeer, new_cluster_id
+
+NODES = 3
+REPLICAS_MAX = 3
+HEAP = ("-Xms192M", "-Xmx384M")
+
+
+class KafkaCluster:
+    def __init__(self, nodes: int = NODES, settings: Mapping[str, str] | None = None) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="kafka-cluster-")
+        cluster_id = new_cluster_id()
+        self.nodes = [
+            KafkaPeer(directory=Path(self._temporary.name, str(node)), heap=HEAP, cluster_id=cluster_id)
+            for node in range(1, nodes + 1)
+        ]
+        self.replicas = min(nodes, REPLICAS_MAX)
+        voters = [f"{node}@{LOOPBACK}:{peer.controller_port}" for node, peer in enumerate(self.nodes, 1)]
+        for node, peer in enumerate(self.nodes, 1):
+            peer.settings = {
+                "node.id": str(node),
+                "controller.quorum.voters": ",".join(voters),
+                **self._replication(),
+                **(settings or {}),
+            }
+
+    def _replication(self) -> dict[str, str]:
+        """Return replication settings that tolerate the loss of one node if there are several."""
+        replicas, in_sync = str(self.replicas), str(max(1, self.replicas - 1))
+        topics = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+        return {
+            **{f"{topic}.replication.factor": replicas for topic in topics},
+            **{f"{topic}.min.isr": in_sync for topic in topics[1:]},
+            "default.replication.factor": replicas,
+            "min.insync.replicas": in_sync,
+        }
+
+    def __enter__(self) -> KafkaCluster:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(peer.bootstrap for peer in self.nodes)
+
+    def start(self) -> KafkaCluster:
+        try:
+            for peer in self.nodes:
+                peer.launch()
+            for peer in self.nodes:
+                peer.wait_until_it_answers()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Kill all nodes and remove their data; a clean stop would only save data that is deleted anyway."""
+        for peer in self.nodes:
+            peer.kill()
+        self._temporary.cleanup()

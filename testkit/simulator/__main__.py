@@ -1,0 +1,61 @@
+"""Run the simulator with one seed or many, on the product as it is or with a mutation."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from testkit.simulator.groups.simulation import GroupSimulation
+from testkit.simulator.mutations import GROUP_MUTATIONS, MUTATIONS, TRANSACTION_MUTATIONS
+from testkit.simulator.report import run_many, tell_outcome
+from testkit.simulator.simulation import Simulation, run_seed
+from testkit.simulator.transactions.simulation import TransactionSimulation
+
+
+def _range(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    all_mutations = MUTATIONS | GROUP_MUTATIONS | TRANSACTION_MUTATIONS
+    parser = argparse.ArgumentParser(prog="python -m testkit.simulator", description=__doc__)
+    parser.add_argument("--seed", type=int, help="play this seed and tell all about it")
+    parser.add_argument("--seeds", type=_range, metavar="FIRST-LAST", help="play all of these")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--groups", action="store_true", help="members of groups instead of producers and readers")
+    kinds.add_argument("--transactions", action="store_true", help="producers of transactions, and their readers")
+    parser.add_argument(
+        "--mutation", choices=sorted(all_mutations), help="put this fault into the product; stop when found"
+    )
+    parser.add_argument("--trace", action="store_true", help="print every event (with --seed)")
+    given = parser.parse_args(arguments)
+    if (given.seed is None) == (given.seeds is None):
+        parser.error("give --seed or --seeds")
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    kind: type[Simulation] = Simulation
+    if given.groups or given.mutation in GROUP_MUTATIONS:
+        kind = GroupSimulation
+    elif given.transactions or given.mutation in TRANSACTION_MUTATIONS:
+        kind = TransactionSimulation
+    with all_mutations[given.mutation]() if given.mutation else nullcontext():
+        if given.seed is not None:
+            outcome = run_seed(given.seed, say if given.trace else None, kind)
+            tell_outcome(outcome, say)
+            return 0 if outcome.is_good else 1
+        outcomes = run_many(
+            given.seeds, say, mutation=given.mutation, stop_at_first=given.mutation is not None, simulation_type=kind
+        )
+    if given.mutation is not None:
+        found = not outcomes[-1].is_good
+        say(f"{given.mutation} was {'found' if found else 'NOT found'} after {len(outcomes)} seeds")
+    return 0 if all(outcome.is_good for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""Faults planted in the product to see that the simulator finds them.
+
+Each one patches a few lines from outside for the duration of a run; the product has no code for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import TopicPartition
+from headrace.broker.transaction_markers import MarkerSender
+from headrace.coordinators.group.consumer.reconciliation import Reconciliation
+from headrace.coordinators.transaction.fencing import fenced
+from headrace.coordinators.transaction.request import AddPartitions, EndTransaction, Markers
+from headrace.coordinators.transaction.shard import TransactionShard
+from headrace.coordinators.transaction.states import PREPARED
+from headrace.records.batch import BatchHeader
+from headrace.replication.partition import Partition
+from headrace.statemachine.machine import Ticket
+from headrace.statemachine.runtime import Runtime
+from headrace.storage.append import AppendInfo
+from headrace.storage.log import Log
+from headrace.storage.recovery import RecoveryReport
+from headrace.storage.segment import Segment
+from testkit.simulator.disk import SimulatedFile
+
+WRITE_DELAY_S = 0.01
+
+
+@contextmanager
+def _replaced(owner: type, name: str, replacement: object) -> Iterator[None]:
+    original = owner.__dict__[name]
+    setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@contextmanager
+def skip_torn_tail_cut() -> Iterator[None]:
+    """Make recovery leave the first bad batch, and everything after it, in the file."""
+    recover = Segment.recover
+
+    def leave_tail(self: Segment, visit: Callable[[BatchHeader, memoryview], None]) -> str | None:
+        size, file = self.size, self.file
+        assert isinstance(file, SimulatedFile)
+        whole = file.read(0, size)
+        reason = recover(self, visit)
+        if reason is not None:
+            file.append(whole[self.size :])
+            self.size = size
+        return reason
+
+    with _replaced(Segment, "recover", leave_tail):
+        yield
+
+
+@contextmanager
+def acknowledge_before_write() -> Iterator[None]:
+    """Send the response first; write the batch WRITE_DELAY_S later, or just before the next one."""
+    append = Partition.append
+    waiting: dict[Partition, Callable[[], None]] = {}
+
+    def promise(self: Partition, records: memoryview, header: BatchHeader, checked: Any, now_ms: int) -> AppendInfo:
+        write_waiting = waiting.pop(self, None)
+        if write_waiting is not None:
+            write_waiting()
+        known = self.log.producers.check(header) if header.producer_id >= 0 else None
+        if known is not None:
+            return AppendInfo(known.first_offset, known.last_offset, -1, True)
+        copy, first = memoryview(bytearray(records)), self.log.log_end
+
+        def write() -> None:
+            append(self, copy, header, checked, now_ms)
+
+        def write_later() -> None:
+            if waiting.get(self) is write:
+                waiting.pop(self)()
+
+        waiting[self] = write
+        asyncio.get_running_loop().call_later(WRITE_DELAY_S, write_later)
+        return AppendInfo(first, first + header.last_offset_delta, -1, False)
+
+    with _replaced(Partition, "append", promise):
+        yield
+
+
+@contextmanager
+def acknowledge_before_sync() -> Iterator[None]:
+    """Acknowledge records and let readers see them before the fsync that `flush.messages` requires."""
+    with (
+        _replaced(Partition, "flushed", lambda self, offset: None),
+        _replaced(Partition, "_hold_back", lambda self, first_offset: self.commit.sync()),
+    ):
+        yield
+
+
+@contextmanager
+def forget_producer_state() -> Iterator[None]:
+    """Forget all producers when a log is opened, so that a retry looks like a new batch."""
+    opened = Log.__dict__["open"].__func__
+
+    def open_forgetfully(cls: type[Log], *args: Any, **options: Any) -> tuple[Log, RecoveryReport]:
+        log, report = opened(cls, *args, **options)
+        log.producers.reset(log.log_end)
+        return log, report
+
+    with _replaced(Log, "open", classmethod(open_forgetfully)):
+        yield
+
+
+@contextmanager
+def answer_before_commit() -> Iterator[None]:
+    """Make coordinators respond as soon as they have written, without waiting for the commit."""
+
+    def answer(self: Runtime[Any, Any], replies: list[tuple[Ticket, Any]]) -> None:
+        for ticket, value in replies:
+            ticket.answer(value)
+
+    with _replaced(Runtime, "_park", answer):
+        yield
+
+
+@contextmanager
+def lose_a_revocation() -> Iterator[None]:
+    """Treat a partition as revoked as soon as its member was told to revoke it."""
+    with _replaced(Reconciliation, "_holds", lambda self, partitions: False):
+        yield
+
+
+@contextmanager
+def stable_off_by_one() -> Iterator[None]:
+    """Move the last stable offset past the first record of an open transaction."""
+    last_stable_offset = Log.last_stable_offset
+
+    def one_too_many(self: Log, high_watermark: int) -> int:
+        return min(last_stable_offset(self, high_watermark) + 1, high_watermark)
+
+    with _replaced(Log, "last_stable_offset", one_too_many):
+        yield
+
+
+@contextmanager
+def lose_a_marker() -> Iterator[None]:
+    """Never write the marker of the last partition of a transaction that has several."""
+    ask = MarkerSender._ask
+
+    async def ask_others(
+        self: MarkerSender, leader: int, markers: Markers, epoch: int, partitions: list[TopicPartition]
+    ) -> set[TopicPartition]:
+        told = [one for one in partitions if len(markers.partitions) == 1 or one != markers.partitions[-1]]
+        return await ask(self, leader, markers, epoch, told) if told else set()
+
+    with _replaced(MarkerSender, "_ask", ask_others):
+        yield
+
+
+@contextmanager
+def keep_the_epoch() -> Iterator[None]:
+    """Keep the producer's epoch when a transaction ends, as before KIP-890."""
+    with _replaced(TransactionShard, "bumps_epochs", lambda self, client_version: False):
+        yield
+
+
+@contextmanager
+def judge_before_markers() -> Iterator[None]:
+    """Fence an EndTxn that arrives before the previous transaction's markers are written; it should be retriable."""
+    decide = TransactionShard.decide
+
+    def judge(self: TransactionShard, request: Any, now_ms: int, tx: Any) -> None:
+        if isinstance(request, EndTransaction) and self.bumps_epochs(request.client_version):
+            found = self.tables.all.get(request.transactional_id)
+            if found is not None and found.state in PREPARED and request.producer_epoch + 1 != found.producer_epoch:
+                raise fenced(request)
+        decide(self, request, now_ms, tx)
+
+    with _replaced(TransactionShard, "decide", judge):
+        yield
+
+
+@contextmanager
+def forget_the_next_id() -> Iterator[None]:
+    """Reject the next id of a producer out of epochs until the markers of its last transaction are written."""
+    decide = TransactionShard.decide
+
+    def refuse(self: TransactionShard, request: Any, now_ms: int, tx: Any) -> None:
+        if isinstance(request, AddPartitions):
+            found = self.tables.all.get(request.transactional_id)
+            if found is not None and found.state in PREPARED and request.producer_id != found.producer_id:
+                raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        decide(self, request, now_ms, tx)
+
+    with _replaced(TransactionShard, "decide", refuse):
+        yield
+
+
+MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "skip-torn-tail-cut": skip_torn_tail_cut,
+    "acknowledge-before-write": acknowledge_before_write,
+    "acknowledge-before-sync": acknowledge_before_sync,
+    "forget-producer-state": forget_producer_state,
+}
+
+# For the seeds of group_simulation.
+GROUP_MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "answer-before-commit": answer_before_commit,
+    "lose-a-revocation": lose_a_revocation,
+}
+
+# For the seeds of transaction_simulation.
+TRANSACTION_MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "stable-off-by-one": stable_off_by_one,
+    "lose-a-marker": lose_a_marker,
+    "keep-the-epoch": keep_the_epoch,
+    "judge-before-markers": judge_before_markers,
+    "forget-the-next-id": forget_the_next_id,
+}

@@ -1,0 +1,227 @@
+"""Simulates transactions.
+
+Producers commit, abort, sleep, die and share transactional ids; readers use both isolation levels; coordinators move.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from headrace.base.errors import ErrorCode, KafkaError
+from headrace.coordinators.partitioning import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from headrace.node.broker_role import BrokerRole
+from headrace.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from testkit.history import Anomaly, Kind
+from testkit.simulator.clients import LOST, Client
+from testkit.simulator.groups.offsets import Group
+from testkit.simulator.groups.simulation import STORM_SHARE, GroupFaults, Told, create_surely
+from testkit.simulator.machine import DATA, SECOND_DATA
+from testkit.simulator.mover import Mover
+from testkit.simulator.readers import LATEST, READ_COMMITTED, READ_UNCOMMITTED
+from testkit.simulator.simulation import COMPACTED, DONE_S_MAX, Outcome, Simulation, Trace
+from testkit.simulator.transactions.checkers import check_transactions
+from testkit.simulator.transactions.clients import END, Identity
+from testkit.simulator.transactions.eager_producers import EagerProducer
+from testkit.simulator.transactions.producers import AddingProducer, EpochProducer, TransactionalProducer
+from testkit.simulator.transactions.readers import (
+    READ,
+    FinalTransactionReader,
+    FinalTransactions,
+    OffsetsReader,
+    Place,
+    TransactionReader,
+)
+
+TOPIC = "t"
+PARTITIONS_MAX = 3
+STATE_PARTITIONS_MAX = 2
+IDENTITIES_MAX = 3
+TRANSACTIONS_MAX = 14
+FLUSHED_SHARE = 0.2  # share of the seeds without power losses that flush anyway
+EPOCH_SHARE = 0.7
+TWINS_SHARE = 0.4
+EAGER_SHARE = 0.5
+EAGER_TRANSACTIONS_MAX = 40
+EXPIRATIONS_MS = (4_000, 604_800_000, 604_800_000)
+LOOK_S = 0.1
+UNDECIDED = ("Ongoing", "PrepareCommit", "PrepareAbort")
+
+
+class TransactionFaults(GroupFaults):
+    def told(self, broker: BrokerRole) -> dict[str, Told]:
+        return {
+            TOPIC: lambda partition: None,
+            GROUPS_TOPIC: broker.groups.elected,
+            TRANSACTIONS_TOPIC: broker.transactions.elected,
+        }
+
+
+class TransactionSimulation(Simulation):
+    faults_type = TransactionFaults
+    flag = "--transactions"
+
+    def __init__(self, seed: int, trace: Trace) -> None:
+        chance = self._transaction_chance = Random(f"{seed} transactions")
+        self._offsets_partitions = chance.randint(1, STATE_PARTITIONS_MAX)
+        self._state_partitions = chance.randint(1, STATE_PARTITIONS_MAX)
+        self._partitions = chance.randint(1, PARTITIONS_MAX)
+        self._is_stormy = chance.random() < STORM_SHARE
+        # The first draw of a seed's faults decides whether the power may fail.
+        self._is_flushed = Random(f"{seed} faults").random() < 0.5 or chance.random() < FLUSHED_SHARE
+        self._groups: list[Group] = []
+        self.final = FinalTransactions()
+        self.final_offsets: dict[tuple[str, Place], int] = {}
+        super().__init__(seed, trace)
+        assert self._is_flushed or not self.faults.may_lose_power
+
+    def more_options(self) -> dict[str, str]:
+        chance = self._transaction_chance
+        self._expiration_ms = chance.choice(EXPIRATIONS_MS)
+        options = {
+            "offsets.topic.num.partitions": str(self._offsets_partitions),
+            "transaction.state.log.num.partitions": str(self._state_partitions),
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": str(chance.choice((50, 500, 2_000))),
+            "transactional.id.expiration.ms": str(self._expiration_ms),
+            "transaction.remove.expired.transaction.cleanup.interval.ms": str(chance.choice((500, 3_600_000))),
+            "add.partitions.to.txn.retry.backoff.max.ms": str(chance.choice((0, 100))),
+            "log.cleaner.min.cleanable.ratio": "0.01",
+        }
+        if self._is_flushed:
+            options["log.flush.interval.messages"] = "1"
+        return options
+
+    async def play(self) -> None:
+        producers, readers = await self._make()
+        self.check_always()
+        producing = [self.loop.create_task(producer.run()) for producer in producers]
+        others = [self.loop.create_task(reader.run()) for reader in readers]
+        if self.machine.two_dirs:
+            mover = Mover("mover", self.world, self._chance("mover"), TOPIC, self._partitions, [DATA, SECOND_DATA])
+            others.append(self.loop.create_task(mover.run()))
+        assert isinstance(self.faults, TransactionFaults)
+        storm = self.loop.create_task(self.faults.storm(self._chance("storm"), self._is_stormy))
+        await self.faults.run()
+        storm.cancel()
+        await asyncio.wait([storm])
+        await self.faults.heal()
+        await self.machine.until_up()
+        await self._finish(producing, "producers")
+        await self._settle()
+        self.world.stopping = True
+        await self._finish(others, "readers")
+        await self.machine.until_up()
+        reader = FinalTransactionReader(
+            "final", self.world, self._chance("final"), TOPIC, self._partitions, READ_COMMITTED
+        )
+        self.final = await reader.read_everything()
+        for group in self._groups:
+            await self._read_offsets(group)
+
+    async def _make(self) -> tuple[list[TransactionalProducer], list[TransactionReader | OffsetsReader]]:
+        chance = self._chance("clients")
+        await self._create_topics(chance)
+
+        def child() -> Random:
+            return Random(chance.getrandbits(64))
+
+        producers: list[TransactionalProducer] = []
+        for number in range(chance.randint(1, IDENTITIES_MAX)):
+            identity = Identity(f"id-{number}", f"g{number}")
+            self._groups.append(Group(identity.group, {TOPIC: self._partitions}, 0, 0))
+            for twin in range(2 if chance.random() < TWINS_SHARE else 1):
+                kind = EpochProducer if chance.random() < EPOCH_SHARE else AddingProducer
+                name, count = f"producer{number}{'ab'[twin]}", chance.randint(3, TRANSACTIONS_MAX)
+                producers.append(kind(name, self.world, child(), identity, TOPIC, self._partitions, count))
+        if chance.random() < EAGER_SHARE:
+            producers.append(self._eager_producer(child()))
+        readers: list[TransactionReader | OffsetsReader] = [
+            TransactionReader(name, self.world, child(), TOPIC, self._partitions, isolation)
+            for name, isolation in (
+                ("committed-0", READ_COMMITTED),
+                ("committed-1", READ_COMMITTED),
+                ("uncommitted", READ_UNCOMMITTED),
+            )
+        ]
+        readers += [OffsetsReader(f"offsets-{group.name}", self.world, child(), group) for group in self._groups]
+        return producers, readers
+
+    def _eager_producer(self, chance: Random) -> EagerProducer:
+        count = chance.randint(EAGER_TRANSACTIONS_MAX // 4, EAGER_TRANSACTIONS_MAX)
+        identity = Identity("id-eager", "g-eager")
+        eager = EagerProducer("eager", self.world, chance, identity, TOPIC, self._partitions, count)
+        eager.may_expire = self._expiration_ms == min(EXPIRATIONS_MS)
+        return eager
+
+    async def _create_topics(self, chance: Random) -> None:
+        options = {
+            "internal.segment.bytes": str(chance.choice((4_000, 20_000, 1_000_000))),
+            "index.interval.bytes": str(chance.choice((0, 300, 4096))),
+        }
+        if self._is_compacted:
+            options |= {**COMPACTED, "delete.retention.ms": str(chance.choice((0, 500, 86_400_000)))}
+        state = {"cleanup.policy": "compact", "internal.segment.bytes": str(chance.choice((1_000, 5_000, 1_000_000)))}
+        first = Client("first", self.world, self._chance("first"))
+        topics = {
+            TOPIC: self._partitions,
+            GROUPS_TOPIC: self._offsets_partitions,
+            TRANSACTIONS_TOPIC: self._state_partitions,
+        }
+        for topic, partitions in topics.items():
+            await create_surely(first, topic, partitions, options if topic == TOPIC else state)
+        await first.close()
+        if self._is_flushed:
+            self.machine.flushed = [(topic, index) for topic, count in topics.items() for index in range(count)]
+
+    async def _settle(self) -> None:
+        """Wait until every transaction has ended, by its markers or its timeout; assert that this happens in time."""
+        reader = TransactionReader(
+            "settler", self.world, self._chance("settler"), TOPIC, self._partitions, READ_COMMITTED
+        )
+        await reader.find_topic(TOPIC)
+        deadline = self.loop.now + DONE_S_MAX
+        while wrong := await self._unsettled(reader):
+            assert self.loop.now < deadline, f"{wrong}, {DONE_S_MAX:.0f} s after the last producer"
+            await asyncio.sleep(LOOK_S)
+        await reader.close()
+
+    async def _unsettled(self, reader: TransactionReader) -> str | None:
+        try:
+            answer: ListTransactionsResponse = await reader.cluster.request(
+                ListTransactionsRequest(state_filters=list(UNDECIDED))
+            )
+            if answer.error_code:
+                return f"nobody tells of transactions: {ErrorCode(answer.error_code).name}"
+            if answer.transaction_states:
+                return f"open for ever: {answer.transaction_states[0]}"
+            for index in range(self._partitions):
+                reader.isolation_level = READ_UNCOMMITTED
+                end = (await reader.list_offset(index, LATEST)).offset
+                reader.isolation_level = READ_COMMITTED
+                stable = (await reader.list_offset(index, LATEST)).offset
+                if stable != end:
+                    return f"{TOPIC}-{index} ends at {end} and is stable to {stable}"
+        except (*LOST, KafkaError) as error:
+            return str(error)
+        return None
+
+    async def _read_offsets(self, group: Group) -> None:
+        reader = OffsetsReader(f"final-{group.name}", self.world, self._chance("final offsets"), group)
+        await reader.until_it_works(reader.learn_topics)
+        deadline = self.loop.now + DONE_S_MAX
+        while not await reader.fetch():
+            assert self.loop.now < deadline, f"nobody tells the offsets of {group.name}"
+            await asyncio.sleep(LOOK_S)
+        for topic, index, offset in self.history.events[-1].value["offsets"]:
+            self.final_offsets[group.name, (topic, index)] = offset
+        await reader.close()
+
+    def verdict(self) -> list[Anomaly]:
+        return check_transactions(self.history, self.final, self.final_offsets, is_compacted=self._is_compacted)
+
+    def count(self, outcome: Outcome) -> None:
+        for event in self.history.events:
+            if event.kind is Kind.OK and event.operation == END:
+                outcome.acknowledged += 1
+            elif event.kind is Kind.OK and event.operation == READ:
+                outcome.read += len(event.value["records"])
