@@ -21,7 +21,7 @@ class Admin:
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self._address = (host, port)
 
-    def ask(self, request: Any, version: int | None = None) -> Any:
+    def send_request(self, request: Any, version: int | None = None) -> Any:
         async def run() -> Any:
             connection = await Connection.connect(*self._address)
             try:
@@ -39,15 +39,15 @@ class Admin:
             replication_factor=1,
             configs=[config(name=key.replace("_", "."), value=value) for key, value in options.items()],
         )
-        [result] = self.ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000)).topics
+        [result] = self.send_request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000)).topics
         assert result.error_code == 0, result.error_message
 
     def alter(self, kind: int, name: str, *changes: tuple[str, int, str | None]) -> tuple[int, str | None]:
-        [answer] = self.ask(alteration((kind, name, changes))).responses
+        [answer] = self.send_request(alter_configs_request((kind, name, changes))).responses
         return answer.error_code, answer.error_message
 
     def describe(self, kind: int, name: str, *keys: str) -> dict[str, Any]:
-        [result] = self.ask(description((kind, name), keys=keys)).results
+        [result] = self.send_request(describe_configs_request((kind, name), keys=keys)).results
         assert result.error_code == 0, result.error_message
         return {config.name: config for config in result.configs}
 
@@ -65,10 +65,10 @@ class Admin:
         request = ProduceRequest(
             acks=-1, timeout_ms=10_000, topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
         )
-        return self.ask(request, 9).responses[0].partition_responses[0]
+        return self.send_request(request, 9).responses[0].partition_responses[0]
 
 
-def alteration(*resources: Any, validate_only: bool = False) -> IncrementalAlterConfigsRequest:
+def alter_configs_request(*resources: Any, validate_only: bool = False) -> IncrementalAlterConfigsRequest:
     config = IncrementalAlterConfigsRequest.AlterableConfig
     return IncrementalAlterConfigsRequest(
         validate_only=validate_only,
@@ -85,7 +85,7 @@ def alteration(*resources: Any, validate_only: bool = False) -> IncrementalAlter
     )
 
 
-def description(*resources: tuple[int, str], keys: tuple[str, ...] = ()) -> DescribeConfigsRequest:
+def describe_configs_request(*resources: tuple[int, str], keys: tuple[str, ...] = ()) -> DescribeConfigsRequest:
     resource = DescribeConfigsRequest.DescribeConfigsResource
     return DescribeConfigsRequest(
         include_synonyms=True,

@@ -34,9 +34,9 @@ def admin(node):
     return Admin(node.port)
 
 
-def test_every_version_that_is_listed_is_answered(node, admin):
+def test_every_advertised_api_version_gets_a_response(node, admin):
     """Send every request with its default values: even an invalid one gets a response."""
-    listed = {api.api_key: api for api in admin.ask(ApiVersionsRequest(), 0).api_keys}
+    listed = {api.api_key: api for api in admin.send_request(ApiVersionsRequest(), 0).api_keys}
     for key in sorted(listed.keys() - {ApiKey.PRODUCE, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}):
         api = APIS[ApiKey(key)]
         for version in range(listed[key].min_version, listed[key].max_version + 1):
@@ -45,19 +45,19 @@ def test_every_version_that_is_listed_is_answered(node, admin):
                 if key == ApiKey.API_VERSIONS
                 else api.request()
             )
-            assert type(admin.ask(request, version)) is api.response, f"{api.key.name} {version}"
+            assert type(admin.send_request(request, version)) is api.response, f"{api.key.name} {version}"
 
 
 def end(admin, topic, index=0):
     wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=-1)
     topics = [ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])]
-    return admin.ask(ListOffsetsRequest(replica_id=-1, topics=topics)).topics[0].partitions[0].offset
+    return admin.send_request(ListOffsetsRequest(replica_id=-1, topics=topics)).topics[0].partitions[0].offset
 
 
 def delete_records(admin, topic, index, offset):
     wanted = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=index, offset=offset)
     topics = [DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[wanted])]
-    answer = admin.ask(DeleteRecordsRequest(topics=topics, timeout_ms=1000)).topics[0].partitions[0]
+    answer = admin.send_request(DeleteRecordsRequest(topics=topics, timeout_ms=1000)).topics[0].partitions[0]
     return ErrorCode(answer.error_code), answer.low_watermark
 
 
@@ -71,29 +71,29 @@ def test_records_are_deleted_up_to_an_offset(admin):
     assert delete_records(admin, "deleted", 9, 0) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
 
 
-def test_where_epochs_end(admin):
+def test_offset_for_leader_epoch_returns_the_end_offset_of_an_epoch(admin):
     admin.create("epochs")
     admin.produce("epochs", 0, b"a", b"b")
 
-    def ask(epoch, current=-1, index=0):
+    def send_request(epoch, current=-1, index=0):
         wanted = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
             partition=index, current_leader_epoch=current, leader_epoch=epoch
         )
         topics = [OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic="epochs", partitions=[wanted])]
-        answer = admin.ask(OffsetForLeaderEpochRequest(topics=topics)).topics[0].partitions[0]
+        answer = admin.send_request(OffsetForLeaderEpochRequest(topics=topics)).topics[0].partitions[0]
         return ErrorCode(answer.error_code), answer.leader_epoch, answer.end_offset
 
-    assert ask(0) == (ErrorCode.NONE, 0, 2)
-    assert ask(7) == (ErrorCode.NONE, -1, -1)
-    assert ask(0, current=5) == (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1)
-    assert ask(0, index=4) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+    assert send_request(0) == (ErrorCode.NONE, 0, 2)
+    assert send_request(7) == (ErrorCode.NONE, -1, -1)
+    assert send_request(0, current=5) == (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1)
+    assert send_request(0, index=4) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
 
 
-def test_who_writes_to_a_partition(admin):
+def test_describe_producers_returns_the_state_of_active_producers(admin):
     admin.create("written")
     assert admin.produce("written", 0, b"a", b"b", producer=(4000, 3, 0)).error_code == 0
     wanted = DescribeProducersRequest.TopicRequest(name="written", partition_indexes=[0, 5])
-    known, unknown = admin.ask(DescribeProducersRequest(topics=[wanted])).topics[0].partitions
+    known, unknown = admin.send_request(DescribeProducersRequest(topics=[wanted])).topics[0].partitions
     [state] = known.active_producers
     assert (state.producer_id, state.producer_epoch, state.last_sequence, state.current_txn_start_offset) == (
         4000,
@@ -104,7 +104,7 @@ def test_who_writes_to_a_partition(admin):
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_topics_are_described_a_page_at_a_time(admin):
+def test_describe_topic_partitions_pages_through_topics_with_a_cursor(admin):
     for name, partitions in (("page-a", 2), ("page-b", 4), ("page-c", 1)):
         admin.create(name, partitions)
     names = [
@@ -117,7 +117,7 @@ def test_topics_are_described_a_page_at_a_time(admin):
             request.cursor = DescribeTopicPartitionsRequest.Cursor(
                 topic_name=cursor.topic_name, partition_index=cursor.partition_index
             )
-        answer = admin.ask(request)
+        answer = admin.send_request(request)
         pages.append([(topic.name, [one.partition_index for one in topic.partitions]) for topic in answer.topics])
         cursor = answer.next_cursor
         if cursor is None:
@@ -129,14 +129,14 @@ def test_topics_are_described_a_page_at_a_time(admin):
     ]
 
 
-def test_new_partitions_are_there_when_the_answer_is(admin):
+def test_new_partitions_accept_records_once_create_partitions_responds(admin):
     admin.create("grown")
     wanted = CreatePartitionsRequest.CreatePartitionsTopic(name="grown", count=3, assignments=None)
-    assert admin.ask(CreatePartitionsRequest(topics=[wanted], timeout_ms=5000)).results[0].error_code == 0
+    assert admin.send_request(CreatePartitionsRequest(topics=[wanted], timeout_ms=5000)).results[0].error_code == 0
     assert admin.produce("grown", 2, b"a").error_code == 0
 
 
-def test_options_of_a_topic_take_effect_at_once(admin):
+def test_topic_config_changes_take_effect_immediately(admin):
     admin.create("tuned")
     assert admin.alter(TOPIC, "tuned", ("max.message.bytes", SET, "100")) == (0, None)
     assert admin.produce("tuned", 0, b"x" * 200).error_code == ErrorCode.MESSAGE_TOO_LARGE
@@ -144,7 +144,7 @@ def test_options_of_a_topic_take_effect_at_once(admin):
     assert admin.produce("tuned", 0, b"x" * 200).error_code == 0
 
 
-def test_options_of_brokers_take_effect_at_once_and_after_a_restart():
+def test_broker_config_changes_take_effect_immediately_and_survive_a_restart():
     with EmbeddedNode() as node:
         admin = Admin(node.port)
         admin.create("small")
@@ -163,7 +163,7 @@ def test_options_of_brokers_take_effect_at_once_and_after_a_restart():
         ]
 
 
-def test_secrets_are_never_shown(admin):
+def test_describe_configs_never_returns_sensitive_values(admin):
     name = "listener.name.plaintext.ssl.keystore.password"
     assert admin.alter(BROKER, "1", (name, SET, "hunter2")) == (0, None)
     shown = admin.describe(BROKER, "1", name)[name]
@@ -171,7 +171,7 @@ def test_secrets_are_never_shown(admin):
     assert admin.alter(BROKER, "1", (name, DELETE, None)) == (0, None)
 
 
-def test_what_only_the_broker_can_judge_is_judged_by_it(admin):
+def test_static_configs_and_configs_of_other_brokers_cannot_be_altered(admin):
     code, text = admin.alter(BROKER, "1", ("num.partitions", SET, "3"))
     assert code == ErrorCode.INVALID_REQUEST and text == "Cannot update these configs dynamically: [num.partitions]"
     assert admin.alter(BROKER, "7", ("log.retention.ms", SET, "3"))[0] == ErrorCode.INVALID_REQUEST
@@ -179,32 +179,35 @@ def test_what_only_the_broker_can_judge_is_judged_by_it(admin):
     assert admin.describe(LOGGER, "1", "root")["root"].config_source == 6
 
 
-def test_resources_that_have_options_are_listed(admin):
+def test_list_config_resources_lists_every_resource_that_has_configs(admin):
     admin.create("listed")
     admin.alter(METRICS, "m", ("interval.ms", SET, "1000"))
     admin.alter(GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"))
     listed = {
-        (one.resource_type, one.resource_name) for one in admin.ask(ListConfigResourcesRequest()).config_resources
+        (one.resource_type, one.resource_name)
+        for one in admin.send_request(ListConfigResourcesRequest()).config_resources
     }
     assert {(TOPIC, "listed"), (BROKER, "1"), (LOGGER, "1"), (METRICS, "m"), (GROUP, "g")} <= listed
-    assert [one.resource_name for one in admin.ask(ListConfigResourcesRequest(), 0).config_resources] == ["m"]
-    assert admin.ask(ListConfigResourcesRequest(resource_types=[3])).error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert [one.resource_name for one in admin.send_request(ListConfigResourcesRequest(), 0).config_resources] == ["m"]
+    assert (
+        admin.send_request(ListConfigResourcesRequest(resource_types=[3])).error_code == ErrorCode.UNSUPPORTED_VERSION
+    )
     assert admin.describe(METRICS, "m")["interval.ms"].config_source == 7
     assert admin.describe(GROUP, "g")["consumer.session.timeout.ms"].config_source == 8
 
 
-def test_the_quorum_and_what_nobody_limits(admin):
+def test_describe_quorum_returns_the_voters_and_describe_client_quotas_is_empty(admin):
     partition = DescribeQuorumRequest.PartitionData(partition_index=0)
     topics = [DescribeQuorumRequest.TopicData(topic_name="__cluster_metadata", partitions=[partition])]
     for version in (0, 1, 2):
-        found = admin.ask(DescribeQuorumRequest(topics=topics), version).topics[0].partitions[0]
+        found = admin.send_request(DescribeQuorumRequest(topics=topics), version).topics[0].partitions[0]
         assert found.leader_id == 1 and found.high_watermark > 0 and found.current_voters[0].replica_id == 1
-    assert admin.ask(DescribeClientQuotasRequest()).entries == []
+    assert admin.send_request(DescribeClientQuotasRequest()).entries == []
 
 
-def sizes(admin):
+def replica_sizes(admin):
     found = {}
-    for directory in admin.ask(DescribeLogDirsRequest(topics=None)).results:
+    for directory in admin.send_request(DescribeLogDirsRequest(topics=None)).results:
         assert directory.error_code == 0 and directory.total_bytes > directory.usable_bytes > 0
         for topic in directory.topics:
             for one in topic.partitions:
@@ -215,54 +218,54 @@ def sizes(admin):
 def move(admin, path, topic, index=0):
     wanted = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name=topic, partitions=[index])
     dirs = [AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=path, topics=[wanted])]
-    return ErrorCode(admin.ask(AlterReplicaLogDirsRequest(dirs=dirs)).results[0].partitions[0].error_code)
+    return ErrorCode(admin.send_request(AlterReplicaLogDirsRequest(dirs=dirs)).results[0].partitions[0].error_code)
 
 
-def test_a_replica_moves_to_another_directory_and_loses_nothing(tmp_path):
+def test_a_replica_moved_to_another_log_directory_keeps_its_records_and_producer_state(tmp_path):
     dirs = [str(tmp_path / name) for name in ("a", "b")]
     with EmbeddedNode({"log.dirs": ",".join(dirs)}, data_dir=tmp_path) as node:
         admin = Admin(node.port)
         admin.create("moved", retention_ms="-1")
         for number in range(20):
             assert admin.produce("moved", 0, b"x" * 5000, producer=(7, 0, number)).error_code == 0
-        was, size = sizes(admin)[("moved", 0, False)]
+        was, size = replica_sizes(admin)[("moved", 0, False)]
         [target] = [path for path in dirs if path != was]
         assert move(admin, was, "moved") is ErrorCode.NONE
         assert move(admin, "/nowhere", "moved") is ErrorCode.LOG_DIR_NOT_FOUND
         assert move(admin, target, "moved", 9) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert move(admin, target, "moved") is ErrorCode.NONE
-        while sizes(admin)[("moved", 0, False)][0] == was:
+        while replica_sizes(admin)[("moved", 0, False)][0] == was:
             pass
-        assert sizes(admin)[("moved", 0, False)] == (target, size)
+        assert replica_sizes(admin)[("moved", 0, False)] == (target, size)
         assert admin.produce("moved", 0, b"x" * 5000, producer=(7, 0, 19)).base_offset == 19  # producer state is kept
         assert admin.produce("moved", 0, b"y", producer=(7, 0, 20)).base_offset == 20
         node.restart()
-        assert end(admin, "moved") == 21 and sizes(admin)[("moved", 0, False)][0] == target
+        assert end(admin, "moved") == 21 and replica_sizes(admin)[("moved", 0, False)][0] == target
 
 
 def cordoned(admin):
-    return {one.log_dir for one in admin.ask(DescribeLogDirsRequest(topics=None)).results if one.is_cordoned}
+    return {one.log_dir for one in admin.send_request(DescribeLogDirsRequest(topics=None)).results if one.is_cordoned}
 
 
-def test_no_replica_moves_to_a_directory_that_is_cordoned(tmp_path):
+def test_moving_a_replica_to_a_cordoned_directory_is_refused(tmp_path):
     dirs = [str(tmp_path / name) for name in ("a", "b")]
     with EmbeddedNode({"log.dirs": ",".join(dirs)}, data_dir=tmp_path) as node:
         admin = Admin(node.port)
         admin.create("kept")
-        was, _ = sizes(admin)[("kept", 0, False)]
+        was, _ = replica_sizes(admin)[("kept", 0, False)]
         [target] = [path for path in dirs if path != was]
         assert admin.alter(BROKER, "1", ("cordoned.log.dirs", SET, target))[0] == ErrorCode.NONE
         while cordoned(admin) != {target}:
             pass
         assert move(admin, target, "kept") is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-        assert sizes(admin)[("kept", 0, False)][0] == was
+        assert replica_sizes(admin)[("kept", 0, False)][0] == was
         assert admin.alter(BROKER, "1", ("cordoned.log.dirs", DELETE, None))[0] == ErrorCode.NONE
         while cordoned(admin):
             pass
         assert move(admin, target, "kept") is ErrorCode.NONE
 
 
-def test_directories_are_cordoned_only_where_the_metadata_version_has_it(tmp_path):
+def test_cordoned_log_dirs_require_a_metadata_version_that_supports_them(tmp_path):
     dirs = [str(tmp_path / name) for name in ("a", "b")]
     settings = {"log.dirs": ",".join(dirs), "cordoned.log.dirs": dirs[1]}
     flags = [f"{name}={value}" for name, value in settings.items()]
@@ -278,7 +281,7 @@ def test_directories_are_cordoned_only_where_the_metadata_version_has_it(tmp_pat
         assert admin.alter(BROKER, "1", ("cordoned.log.dirs", SET, dirs[0]))[0] == ErrorCode.INVALID_CONFIG
 
 
-def test_snapshots_are_taken_and_the_next_start_begins_with_the_newest(tmp_path):
+def test_metadata_survives_a_restart_from_a_snapshot(tmp_path):
     settings = {"metadata.log.max.record.bytes.between.snapshots": "1"}
     with EmbeddedNode(settings, data_dir=tmp_path) as node:
         admin = Admin(node.port)

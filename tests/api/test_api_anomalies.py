@@ -22,8 +22,8 @@ SETTINGS = {
     "offsets.topic.num.partitions": "2",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10",
 }
-DOES_NOT_TIME_OUT = 900_000
-NONE, FENCED, OLD_EPOCH = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
+TRANSACTION_TIMEOUT_MS_MAX = 900_000
+NONE, FENCED, STALE_EPOCH = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
 _numbers = itertools.count()
 
 
@@ -32,7 +32,7 @@ def node():
     with EmbeddedNode(SETTINGS) as running:
         admin = Admin(running.port)
         for key_type in (0, 1):
-            admin.ask(FindCoordinatorRequest(coordinator_keys=["x"], key_type=key_type))
+            admin.send_request(FindCoordinatorRequest(coordinator_keys=["x"], key_type=key_type))
         yield running
 
 
@@ -50,14 +50,18 @@ def topic(admin):
 
 @pytest.fixture
 def producer(admin, topic):
-    return RawProducer(admin, f"{topic}-tx", timeout=DOES_NOT_TIME_OUT)
+    return RawProducer(admin, f"{topic}-tx", timeout=TRANSACTION_TIMEOUT_MS_MAX)
 
 
-def state_of(admin, name):
-    return admin.ask(DescribeTransactionsRequest(transactional_ids=[name])).transaction_states[0].transaction_state
+def transaction_state_of(admin, name):
+    return (
+        admin.send_request(DescribeTransactionsRequest(transactional_ids=[name]))
+        .transaction_states[0]
+        .transaction_state
+    )
 
 
-def everything(admin, topic):
+def read_all_stable(admin, topic):
     return [read_stable(admin, topic, index) for index in (0, 1)]
 
 
@@ -65,18 +69,18 @@ def everything(admin, topic):
 
 
 @pytest.mark.parametrize("late_commits", [True, False])
-def test_a_delayed_end_does_not_end_the_next_transaction(admin, topic, producer, late_commits):
+def test_a_delayed_end_txn_does_not_end_the_next_transaction(admin, topic, producer, late_commits):
     """Guard against KAFKA-17754 (row 2): a delayed EndTxn committed or aborted half of the next transaction."""
     first = producer.identity
     producer.send(topic, 0, b"first")
     producer.end(True)
     producer.send(topic, 0, b"second")
-    late = producer.ask_end(late_commits, first)
-    assert late.error_code == FENCED and state_of(admin, producer.name) == "Ongoing"
+    late = producer.send_end_txn(late_commits, first)
+    assert late.error_code == FENCED and transaction_state_of(admin, producer.name) == "Ongoing"
     assert read(admin, topic) == [b"first"]
     producer.send(topic, 1, b"second too")
     producer.end(True)
-    assert everything(admin, topic) == [[b"first", b"second"], [b"second too"]]
+    assert read_all_stable(admin, topic) == [[b"first", b"second"], [b"second too"]]
 
 
 @pytest.mark.parametrize("next_is_open", [True, False])
@@ -85,33 +89,33 @@ def test_a_delayed_produce_does_not_join_the_next_transaction(admin, topic, prod
     first = producer.identity
     producer.send(topic, 0, b"first")
     producer.end(False)
-    assert everything(admin, topic) == [[], []]
+    assert read_all_stable(admin, topic) == [[], []]
     if next_is_open:
         producer.send(topic, 0, b"second")
     for index in (0, 1):  # a partition of the aborted transaction, and one that it had not reached yet
-        assert producer.send(topic, index, b"late", sequence=1 - index, identity=first)[0] == OLD_EPOCH
+        assert producer.send(topic, index, b"late", sequence=1 - index, identity=first)[0] == STALE_EPOCH
     if next_is_open:
         producer.end(True)
-    assert everything(admin, topic) == [[b"second"] if next_is_open else [], []]
+    assert read_all_stable(admin, topic) == [[b"second"] if next_is_open else [], []]
 
 
-def test_a_zombie_cannot_write_or_end_anything(admin, topic, producer):
+def test_a_fenced_producer_cannot_write_or_end_transactions(admin, topic, producer):
     """Resume a paused producer after its successor has started."""
     producer.send(topic, 0, b"of the zombie")
     successor = RawProducer(admin, producer.name)
     successor.send(topic, 0, b"of the successor")
-    assert producer.send(topic, 0, b"late")[0] == OLD_EPOCH
-    assert producer.send(topic, 1, b"late")[0] == OLD_EPOCH
+    assert producer.send(topic, 0, b"late")[0] == STALE_EPOCH
+    assert producer.send(topic, 1, b"late")[0] == STALE_EPOCH
     for commit in (True, False):
-        assert producer.ask_end(commit).error_code == FENCED
-        assert producer.ask_end(commit, version=OLD_END).error_code == FENCED
+        assert producer.send_end_txn(commit).error_code == FENCED
+        assert producer.send_end_txn(commit, version=OLD_END).error_code == FENCED
     own = {"producer_id": producer.id, "producer_epoch": producer.epoch}
     assert init(admin, producer.name, **own).error_code == FENCED
     successor.end(True)
-    assert everything(admin, topic) == [[b"of the successor"], []]
+    assert read_all_stable(admin, topic) == [[b"of the successor"], []]
 
 
-def test_a_gap_in_the_sequence_is_refused_and_leaves_the_transaction_as_it_is(admin, topic, producer):
+def test_a_sequence_gap_is_refused_without_affecting_the_transaction(admin, topic, producer):
     """Check that batches after a lost one are refused."""
     assert producer.send(topic, 1, b"not the first", sequence=5) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
     producer.send(topic, 0, b"first")
@@ -119,33 +123,33 @@ def test_a_gap_in_the_sequence_is_refused_and_leaves_the_transaction_as_it_is(ad
     assert producer.send(topic, 0, b"second", sequence=1) == (NONE, 1)
     assert producer.send(topic, 0, b"second", sequence=1) == (NONE, 1)  # a duplicate is stored once
     producer.end(True)
-    assert everything(admin, topic) == [[b"first", b"second"], []]
+    assert read_all_stable(admin, topic) == [[b"first", b"second"], []]
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_an_end_that_comes_twice_ends_once(admin, topic, producer, commit):
+def test_a_repeated_end_txn_succeeds_and_the_opposite_decision_is_refused(admin, topic, producer, commit):
     """Send EndTxn three times and then the opposite decision: the first decision stands."""
     first = producer.identity
     producer.send(topic, 0, b"x")
-    answers = [producer.ask_end(commit, first) for _ in range(3)]
+    answers = [producer.send_end_txn(commit, first) for _ in range(3)]
     assert [(one.error_code, one.producer_id, one.producer_epoch) for one in answers] == [
         (NONE, first[0], first[1] + 1)
     ] * 3
-    assert producer.ask_end(not commit, first).error_code == ErrorCode.INVALID_TXN_STATE
-    assert everything(admin, topic) == [[b"x"] if commit else [], []]
+    assert producer.send_end_txn(not commit, first).error_code == ErrorCode.INVALID_TXN_STATE
+    assert read_all_stable(admin, topic) == [[b"x"] if commit else [], []]
 
 
-def test_a_timeout_that_is_too_large_is_refused(admin, topic):
+def test_init_producer_id_refuses_a_transaction_timeout_out_of_range(admin, topic):
     """Check the limit: a transaction that stays open indefinitely blocks its readers indefinitely."""
     for timeout in (900_001, 2**31 - 1, 0, -1):
         assert init(admin, f"{topic}-slow", timeout=timeout).error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
-    assert state_of(admin, f"{topic}-slow") == ""
+    assert transaction_state_of(admin, f"{topic}-slow") == ""
 
 
 # --- what readers see
 
 
-def test_after_an_abort_the_committed_position_is_where_it_was(admin, topic, producer):
+def test_an_abort_leaves_the_committed_group_offset_unchanged(admin, topic, producer):
     """Guard against KAFKA-17582 (row 3): an unclear consumer position after an abort.
 
     The cluster keeps the last committed offset; seeking back to it is the client's job.
@@ -159,7 +163,7 @@ def test_after_an_abort_the_committed_position_is_where_it_was(admin, topic, pro
             producer_epoch=producer.epoch,
             group_id=group,
         )
-        assert admin.ask(asked).error_code == NONE
+        assert admin.send_request(asked).error_code == NONE
         place = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
         request = TxnOffsetCommitRequest(
             transactional_id=producer.name,
@@ -168,14 +172,14 @@ def test_after_an_abort_the_committed_position_is_where_it_was(admin, topic, pro
             producer_epoch=producer.epoch,
             topics=[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name=topic, partitions=[place])],
         )
-        assert admin.ask(request, 4).topics[0].partitions[0].error_code == NONE
+        assert admin.send_request(request, 4).topics[0].partitions[0].error_code == NONE
 
     def committed():
         """Return the committed offset once no commit is pending."""
         wanted = OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])
         asked = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=[wanted])
         while True:
-            answer = admin.ask(OffsetFetchRequest(groups=[asked], require_stable=True), 9)
+            answer = admin.send_request(OffsetFetchRequest(groups=[asked], require_stable=True), 9)
             (found,) = answer.groups[0].topics[0].partitions
             if found.error_code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
                 return found.committed_offset
@@ -188,7 +192,7 @@ def test_after_an_abort_the_committed_position_is_where_it_was(admin, topic, pro
     assert committed() == 7
 
 
-def test_the_last_stable_offset_is_that_of_the_first_open_record(admin, topic, producer):
+def test_the_last_stable_offset_is_the_first_offset_of_an_open_transaction(admin, topic, producer):
     """Guard against Redpanda #3036 (row 9): an off-by-one exposed the first record of an open transaction."""
     admin.produce(topic, 0, b"before")
     assert producer.send(topic, 0, b"open") == (NONE, 1)
@@ -202,7 +206,7 @@ def test_the_last_stable_offset_is_that_of_the_first_open_record(admin, topic, p
     assert fetch(admin, topic).last_stable_offset == 4  # includes the marker
 
 
-def test_an_abort_that_comes_late_hides_what_was_written_long_before(admin, topic, producer):
+def test_a_late_abort_hides_records_interleaved_with_committed_transactions(admin, topic, producer):
     """Guard against KoP and Tansu (row 18): read_committed returned aborted records if other transactions ended between."""
     others = [RawProducer(admin, f"{topic}-other-{number}") for number in range(3)]
     producer.send(topic, 0, b"bad")
@@ -231,7 +235,7 @@ def restart(node, request):
     return again
 
 
-def test_an_offset_has_one_record_for_ever(admin, topic, producer, restart):
+def test_records_at_an_offset_are_identical_after_a_restart(admin, topic, producer, restart):
     """Guard against Redpanda #3003 (row 8): offsets had different records after a fault.
 
     It applied records before they were committed.
@@ -249,36 +253,36 @@ def test_an_offset_has_one_record_for_ever(admin, topic, producer, restart):
     assert bytes(fetch(admin, topic, committed=False).records).startswith(seen)
 
 
-def test_a_refused_commit_shows_nothing_later(admin, topic):
+def test_a_refused_commit_never_exposes_its_records(admin, topic):
     """Guard against Redpanda (row 10): a commit failed with INVALID_TXN_STATE, yet its writes were visible."""
     hasty = RawProducer(admin, f"{topic}-hasty", timeout=1)
     hasty.send(topic, 0, b"too slow")
-    while state_of(admin, hasty.name) != "CompleteAbort":
+    while transaction_state_of(admin, hasty.name) != "CompleteAbort":
         pass  # the expiry sweep runs every 10 ms
-    refused = hasty.ask_end(True)
+    refused = hasty.send_end_txn(True)
     assert refused.error_code == ErrorCode.INVALID_TXN_STATE
-    assert everything(admin, topic) == [[], []]
+    assert read_all_stable(admin, topic) == [[], []]
     RawProducer(admin, hasty.name)
-    assert everything(admin, topic) == [[], []]
+    assert read_all_stable(admin, topic) == [[], []]
 
 
-def test_an_open_transaction_is_not_forgotten_by_its_coordinator(admin, topic, producer, restart):
+def test_an_open_transaction_survives_a_restart_of_its_coordinator(admin, topic, producer, restart):
     """Guard against Redpanda #6018 (row 11): an election lost in-memory state and with it acknowledged records."""
     for index in (0, 1):
         assert producer.send(topic, index, b"before")[0] == NONE
     restart()
-    assert state_of(admin, producer.name) == "Ongoing"
-    assert everything_is_hidden(admin, topic)
+    assert transaction_state_of(admin, producer.name) == "Ongoing"
+    assert nothing_is_visible(admin, topic)
     assert producer.send(topic, 0, b"after")[0] == NONE
     producer.end(True)
-    assert everything(admin, topic) == [[b"before", b"after"], [b"before"]]
+    assert read_all_stable(admin, topic) == [[b"before", b"after"], [b"before"]]
 
 
-def everything_is_hidden(admin, topic):
+def nothing_is_visible(admin, topic):
     return [read(admin, topic, index) for index in (0, 1)] == [[], []]
 
 
-def test_everything_that_was_acknowledged_is_delivered_after_many_kills(node, admin, topic, producer):
+def test_acknowledged_transactions_are_delivered_after_repeated_kills(node, admin, topic, producer):
     """Guard against Redpanda (row 12): after hours of kills, 9,988 of 11,225 acknowledged writes were never delivered."""
     acknowledged = []
     for number in range(5):
@@ -292,19 +296,19 @@ def test_everything_that_was_acknowledged_is_delivered_after_many_kills(node, ad
         if not number % 2:
             node.kill()  # between the decision and its markers, or after them
             node.start()
-    assert everything(admin, topic) == [acknowledged, acknowledged]
+    assert read_all_stable(admin, topic) == [acknowledged, acknowledged]
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_an_end_that_was_decided_is_not_answered_with_an_error(node, admin, topic, producer, commit, restart):
+def test_retrying_a_decided_end_txn_after_a_restart_succeeds(node, admin, topic, producer, commit, restart):
     """Guard against Redpanda #9571 (row 13): a commit succeeded but returned an error, so clients repeated the work."""
     first = producer.identity
     producer.send(topic, 0, b"once")
-    assert producer.ask_end(commit, first).error_code == NONE  # assume that this response is lost with its node
+    assert producer.send_end_txn(commit, first).error_code == NONE  # assume that this response is lost with its node
     restart()
-    again = producer.ask_end(commit, first)
+    again = producer.send_end_txn(commit, first)
     assert (again.error_code, again.producer_epoch) == (NONE, first[1] + 1)
-    assert everything(admin, topic) == [[b"once"] if commit else [], []]
+    assert read_all_stable(admin, topic) == [[b"once"] if commit else [], []]
 
 
 async def _never(*_):
@@ -313,17 +317,17 @@ async def _never(*_):
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("how", ["reload", "kill"])
-def test_markers_that_a_coordinator_owes_are_written_by_its_successor(node, admin, topic, producer, commit, how):
+def test_pending_markers_are_written_by_the_next_coordinator(node, admin, topic, producer, commit, how):
     """Lose the coordinator between prepare and markers: the next one to load the shard carries out the decision."""
     first = producer.identity
     for index in (0, 1):
         producer.send(topic, index, b"x")
     broker = node.node.broker
     broker._coordinators._markers._tell = _never
-    request = producer.ask_end(commit, first)
+    request = producer.send_end_txn(commit, first)
     assert request.error_code == NONE
-    assert state_of(admin, producer.name) == ("PrepareCommit" if commit else "PrepareAbort")
-    assert everything_is_hidden(admin, topic)
+    assert transaction_state_of(admin, producer.name) == ("PrepareCommit" if commit else "PrepareAbort")
+    assert nothing_is_visible(admin, topic)
     if how == "kill":
         node.kill()
         node.start()
@@ -337,17 +341,17 @@ def test_markers_that_a_coordinator_owes_are_written_by_its_successor(node, admi
             await broker.transactions.settle()
 
         node._do(reload(), 20)
-    assert everything(admin, topic) == ([[b"x"], [b"x"]] if commit else [[], []])
-    assert producer.ask_end(commit, first).error_code == NONE
+    assert read_all_stable(admin, topic) == ([[b"x"], [b"x"]] if commit else [[], []])
+    assert producer.send_end_txn(commit, first).error_code == NONE
 
 
-def test_a_partition_that_goes_under_an_open_transaction_does_not_hold_up_the_rest(admin, topic, producer):
+def test_a_deleted_partition_does_not_block_the_end_of_an_open_transaction(admin, topic, producer):
     """Delete the topic of one partition: the transaction still ends in all others."""
     other = f"{topic}-other"
     admin.create(other)
     producer.send(other, 0, b"gone")
     producer.send(topic, 0, b"stays")
-    deleted = admin.ask(DeleteTopicsRequest(topic_names=[other], timeout_ms=10_000), 5)
+    deleted = admin.send_request(DeleteTopicsRequest(topic_names=[other], timeout_ms=10_000), 5)
     assert deleted.responses[0].error_code == NONE
     producer.end(True)
     assert read_stable(admin, topic) == [b"stays"]

@@ -33,14 +33,14 @@ def describe(node, listener, version, endpoint_type):
 
 @pytest.mark.parametrize(("listener", "own"), [("PLAINTEXT", BROKERS), ("CONTROLLER", CONTROLLERS)])
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_listener_has_nodes_of_its_own_type(node, listener, own, version):
+def test_describe_cluster_lists_the_nodes_of_the_listeners_own_type(node, listener, own, version):
     answer = describe(node, listener, version, own)
     assert (answer.error_code, answer.endpoint_type) == (ErrorCode.NONE, own)
     assert [(one.broker_id, one.port) for one in answer.brokers] == [(1, node.node.ports[listener])]
 
 
 @pytest.mark.parametrize(
-    ("listener", "version", "wanted", "code", "said"),
+    ("listener", "version", "requested_type", "code", "message_pattern"),
     [
         ("PLAINTEXT", 1, CONTROLLERS, MISMATCHED, "PLAINTEXT is a listener of type BROKER.*type CONTROLLER"),
         ("PLAINTEXT", 1, 3, UNSUPPORTED, "type 3 is unknown"),
@@ -50,9 +50,11 @@ def test_a_listener_has_nodes_of_its_own_type(node, listener, own, version):
         ("CONTROLLER", 1, 3, UNSUPPORTED, "type 3 is unknown"),
     ],
 )
-def test_it_says_why_it_has_no_nodes_of_another_type(node, listener, version, wanted, code, said):
+def test_describe_cluster_refuses_another_endpoint_type_with_a_reason(
+    node, listener, version, requested_type, code, message_pattern
+):
     """Check the error codes, which are Kafka's."""
-    answer = describe(node, listener, version, wanted)
+    answer = describe(node, listener, version, requested_type)
     assert (answer.error_code, answer.brokers, answer.cluster_id) == (code, [], "")
     assert answer.error_message is not None
-    assert re.search(said, answer.error_message), answer.error_message
+    assert re.search(message_pattern, answer.error_message), answer.error_message

@@ -29,7 +29,7 @@ def node():
         yield made
 
 
-def ask(node, *requests, listener="CONTROLLER"):
+def send_requests(node, *requests, listener="CONTROLLER"):
     async def run():
         connection = await Connection.connect(LOOPBACK, node.node.ports[listener])
         answers = [await connection.request(request) for request in requests]
@@ -57,34 +57,34 @@ def brokers(node):
     return {one.id: (one.epoch, one.fenced, one.incarnation_id) for one in node.node.broker.image.brokers.values()}
 
 
-def lines(caplog):
+def log_lines(caplog):
     return [record.getMessage() for record in caplog.records if record.name.startswith("headrace.api")]
 
 
-def test_a_foreign_broker_is_not_registered_and_is_given_no_replica(node, caplog):
+def test_a_foreign_broker_cannot_register_or_receive_replicas(node, caplog):
     before = brokers(node)
     with caplog.at_level(logging.INFO):
-        answers = ask(node, *[registration(node, FOREIGN)] * 3)
+        answers = send_requests(node, *[registration(node, FOREIGN)] * 3)
     assert {answer.error_code for answer in answers} == {ErrorCode.INVALID_REGISTRATION}
     assert brokers(node) == before and set(before) == {OWN}
-    (line,) = lines(caplog)
+    (line,) = log_lines(caplog)
     assert "127.0.0.1" in line and f"broker {FOREIGN}" in line and "one node" in line
     topic = CreateTopicsRequest.CreatableTopic(name="two", num_partitions=1, replication_factor=2)
-    (answer,) = ask(node, CreateTopicsRequest(topics=[topic]), listener="PLAINTEXT")
+    (answer,) = send_requests(node, CreateTopicsRequest(topics=[topic]), listener="PLAINTEXT")
     assert answer.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-def test_nobody_takes_the_place_of_the_node(node, caplog):
+def test_a_peer_cannot_register_with_the_nodes_own_broker_id(node, caplog):
     before = brokers(node)
     _, _, incarnation_id = before[OWN]
     with caplog.at_level(logging.INFO):
-        answers = ask(node, registration(node, OWN), registration(node, OWN, incarnation_id))
+        answers = send_requests(node, registration(node, OWN), registration(node, OWN, incarnation_id))
     assert {answer.error_code for answer in answers} == {ErrorCode.DUPLICATE_BROKER_REGISTRATION}
-    assert brokers(node) == before and len(lines(caplog)) == 1
+    assert brokers(node) == before and len(log_lines(caplog)) == 1
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "heartbeat_fields",
     [
         {"want_fence": True},
         {"want_shut_down": True},
@@ -92,17 +92,17 @@ def test_nobody_takes_the_place_of_the_node(node, caplog):
         {"cordoned_log_dirs": True},
         {},
     ],
-    ids=lambda wish: next(iter(wish), "alive"),
+    ids=lambda heartbeat_fields: next(iter(heartbeat_fields), "alive"),
 )
-def test_a_strangers_heartbeat_does_not_count_even_with_the_right_epoch(node, wish):
+def test_heartbeats_from_a_peer_are_refused_even_with_the_current_broker_epoch(node, heartbeat_fields):
     before = brokers(node)
     epoch = before[OWN][0]
     dirs = list(node.node.broker.image.brokers[OWN].log_dirs)
-    wish = {name: dirs if name.endswith("dirs") else value for name, value in wish.items()}
-    own, foreign = ask(
+    heartbeat_fields = {name: dirs if name.endswith("dirs") else value for name, value in heartbeat_fields.items()}
+    own, foreign = send_requests(
         node,
-        BrokerHeartbeatRequest(broker_id=OWN, broker_epoch=epoch, current_metadata_offset=1 << 40, **wish),
-        BrokerHeartbeatRequest(broker_id=FOREIGN, broker_epoch=epoch, **wish),
+        BrokerHeartbeatRequest(broker_id=OWN, broker_epoch=epoch, current_metadata_offset=1 << 40, **heartbeat_fields),
+        BrokerHeartbeatRequest(broker_id=FOREIGN, broker_epoch=epoch, **heartbeat_fields),
     )
     assert own.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert foreign.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
@@ -110,9 +110,9 @@ def test_a_strangers_heartbeat_does_not_count_even_with_the_right_epoch(node, wi
     assert tuple(node.node.broker.image.brokers[OWN].log_dirs) == tuple(dirs)
 
 
-def test_producer_ids_and_directories_are_the_nodes_own(node):
+def test_a_peer_cannot_allocate_producer_ids_or_assign_replica_directories(node):
     epoch = brokers(node)[OWN][0]
-    answers = ask(
+    answers = send_requests(
         node,
         AllocateProducerIdsRequest(broker_id=OWN, broker_epoch=epoch),
         AssignReplicasToDirsRequest(broker_id=OWN, broker_epoch=epoch),

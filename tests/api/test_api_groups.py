@@ -11,7 +11,7 @@ from headrace.testing.cluster import LOOPBACK, EmbeddedNode
 
 TOPIC = "orders"
 SETTINGS = {"offsets.topic.num.partitions": "3", "group.initial.rebalance.delay.ms": "0"}
-TURNS_MAX = 500
+ATTEMPTS_MAX = 500
 
 
 def of(key, /, **fields):
@@ -34,7 +34,7 @@ class Client:
     def __init__(self, connection, version):
         self.connection, self.version = connection, version
 
-    async def ask(self, request):
+    async def send_request(self, request):
         low, high = APIS[request.facts.api_key].request.facts.versions.low, request.facts.versions.high
         self.used = min(max(self.version, low), high)
         return await self.connection.request(request, version=self.used)
@@ -48,7 +48,7 @@ async def connect(node, *groups):
     """Connect and wait until the coordinators of `groups` are available."""
     connection = await Connection.connect(LOOPBACK, node.port)
     for group in groups:
-        for _ in range(TURNS_MAX):
+        for _ in range(ATTEMPTS_MAX):
             found = await connection.request(of(10, coordinator_keys=[group]), version=6)
             beat = await connection.request(of(12, group_id=group, member_id="nobody"), version=4)
             if not found.coordinators[0].error_code and beat.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
@@ -73,15 +73,17 @@ async def fetch_offset(client, group, topic, topic_id):
     if client.at_least(9, 8):
         named = {"topic_id": topic_id} if client.at_least(9, 10) else {"name": topic}
         topics = [part(9, "OffsetFetchRequestTopics", **named, partition_indexes=[1])]
-        answer = await client.ask(of(9, groups=[part(9, "OffsetFetchRequestGroup", group_id=group, topics=topics)]))
+        answer = await client.send_request(
+            of(9, groups=[part(9, "OffsetFetchRequestGroup", group_id=group, topics=topics)])
+        )
         return answer.groups[0].topics[0].partitions[0].committed_offset
     topics = [part(9, "OffsetFetchRequestTopic", name=topic, partition_indexes=[1])]
-    answer = await client.ask(of(9, group_id=group, topics=topics))
+    answer = await client.send_request(of(9, group_id=group, topics=topics))
     return answer.topics[0].partitions[0].committed_offset
 
 
 @pytest.mark.parametrize("version", range(11))
-def test_a_life_in_every_version(node, version):
+def test_the_group_lifecycle_works_in_every_request_version(node, version):
     async def run():
         group, topic = f"life-{version}", f"{TOPIC}-{version}"
         connection = await connect(node, group)
@@ -90,47 +92,49 @@ def test_a_life_in_every_version(node, version):
         offered = [part(11, "JoinGroupRequestProtocol", name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")]
         timeouts = {"session_timeout_ms": 6000, "rebalance_timeout_ms": 9000}
         join = of(11, group_id=group, **timeouts, protocol_type="consumer", protocols=offered)
-        joined = await client.ask(join)
+        joined = await client.send_request(join)
         if client.used >= 4:
             assert joined.error_code == ErrorCode.MEMBER_ID_REQUIRED
             join.member_id = joined.member_id
-            joined = await client.ask(join)
+            joined = await client.send_request(join)
         assert (joined.error_code, joined.generation_id, joined.protocol_name) == (0, 1, "range")
         assert joined.leader == joined.member_id and [one.member_id for one in joined.members] == [joined.member_id]
         who = {"group_id": group, "generation_id": 1, "member_id": joined.member_id}
         piece = part(14, "SyncGroupRequestAssignment", member_id=joined.member_id, assignment=b"mine")
         named = {"protocol_type": "consumer", "protocol_name": "range"} if client.at_least(14, 5) else {}
-        synced = await client.ask(of(14, **who, **named, assignments=[piece]))
+        synced = await client.send_request(of(14, **who, **named, assignments=[piece]))
         assert (synced.error_code, synced.assignment) == (0, b"mine")
-        assert (await client.ask(of(12, **who))).error_code == 0
+        assert (await client.send_request(of(12, **who))).error_code == 0
         commit = commit_request(client, group, topic, topic_id, 7, 1, joined.member_id)
-        assert (await client.ask(commit)).topics[0].partitions[0].error_code == 0
+        assert (await client.send_request(commit)).topics[0].partitions[0].error_code == 0
         assert await fetch_offset(client, group, topic, topic_id) == 7
-        listed = await client.ask(of(16))
+        listed = await client.send_request(of(16))
         assert group in [one.group_id for one in listed.groups]
-        [described] = (await client.ask(of(15, groups=[group]))).groups
+        [described] = (await client.send_request(of(15, groups=[group]))).groups
         assert (described.group_state, len(described.members)) == ("Stable", 1)
-        [refused] = (await client.ask(of(42, groups_names=[group]))).results
+        [refused] = (await client.send_request(of(42, groups_names=[group]))).results
         assert refused.error_code == ErrorCode.NON_EMPTY_GROUP
         if client.at_least(13, 3):
             members = [part(13, "MemberIdentity", member_id=joined.member_id)]
-            left = await client.ask(of(13, group_id=group, members=members))
+            left = await client.send_request(of(13, group_id=group, members=members))
             assert [one.error_code for one in left.members] == [0]
         else:
-            left = await client.ask(of(13, group_id=group, member_id=joined.member_id))
+            left = await client.send_request(of(13, group_id=group, member_id=joined.member_id))
         assert left.error_code == 0
         partitions = [part(47, "OffsetDeleteRequestPartition", partition_index=1)]
         topics = [part(47, "OffsetDeleteRequestTopic", name=topic, partitions=partitions)]
-        assert (await client.ask(of(47, group_id=group, topics=topics))).topics[0].partitions[0].error_code == 0
+        assert (await client.send_request(of(47, group_id=group, topics=topics))).topics[0].partitions[
+            0
+        ].error_code == 0
         assert await fetch_offset(client, group, topic, topic_id) == -1
-        [deleted] = (await client.ask(of(42, groups_names=[group]))).results
+        [deleted] = (await client.send_request(of(42, groups_names=[group]))).results
         assert deleted.error_code == 0
         await connection.close()
 
     asyncio.run(run())
 
 
-def test_errors_can_be_said_in_every_version(node):
+def test_group_errors_are_encoded_in_every_request_version(node):
     async def run():
         connection = await connect(node, "nobody")
         for key, request in (
@@ -147,31 +151,31 @@ def test_errors_can_be_said_in_every_version(node):
     asyncio.run(run())
 
 
-def test_a_deleted_topic_takes_its_offsets(node):
+def test_deleting_a_topic_removes_its_committed_offsets(node):
     async def run():
         connection = await connect(node, "reader", "other")
         client = Client(connection, 9)
         topic_id = await make_topic(connection, "doomed")
         for group in ("reader", "other"):
-            await client.ask(commit_request(client, group, "doomed", topic_id, 3))
+            await client.send_request(commit_request(client, group, "doomed", topic_id, 3))
             assert await fetch_offset(client, group, "doomed", topic_id) == 3
         await connection.request(
             of(20, timeout_ms=9000, topics=[part(20, "DeleteTopicState", name="doomed")]), version=6
         )
         for group in ("reader", "other"):
-            for _ in range(TURNS_MAX):
+            for _ in range(ATTEMPTS_MAX):
                 if await fetch_offset(client, group, "doomed", topic_id) == -1:
                     break
             assert await fetch_offset(client, group, "doomed", topic_id) == -1
         commit = commit_request(client, "reader", "doomed", topic_id, 4)
-        refused = (await client.ask(commit)).topics[0].partitions[0].error_code
+        refused = (await client.send_request(commit)).topics[0].partitions[0].error_code
         assert refused == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         await connection.close()
 
     asyncio.run(run())
 
 
-def test_a_refused_join_gives_back_the_member_id_where_kafka_does(node):
+def test_a_refused_join_echoes_the_member_id_where_kafka_does(node):
     async def run():
         connection = await connect(node, "empty", "new")
         offered = [part(11, "JoinGroupRequestProtocol", name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")]
@@ -194,7 +198,7 @@ def test_a_refused_join_gives_back_the_member_id_where_kafka_does(node):
     asyncio.run(run())
 
 
-def test_offsets_of_a_group_that_is_not_there_cannot_be_deleted_whatever_the_topic(node):
+def test_offset_delete_of_an_unknown_group_returns_group_id_not_found(node):
     async def run():
         connection = await connect(node, "nobody")
         partitions = [part(47, "OffsetDeleteRequestPartition", partition_index=0)]
@@ -206,7 +210,7 @@ def test_offsets_of_a_group_that_is_not_there_cannot_be_deleted_whatever_the_top
     asyncio.run(run())
 
 
-def test_consumer_groups_can_be_switched_off():
+def test_consumer_group_requests_are_unsupported_when_the_protocol_is_disabled():
     async def run(node):
         connection = await connect(node, "g")
         beat = of(68, group_id="g", member_id="m", rebalance_timeout_ms=9000, subscribed_topic_names=[TOPIC])
@@ -220,14 +224,14 @@ def test_consumer_groups_can_be_switched_off():
         asyncio.run(run(node))
 
 
-def test_answers_have_the_order_of_the_question_or_of_names(node):
+def test_responses_list_groups_and_topics_in_kafkas_order(node):
     async def run():
         groups = ["zebra", "ant", "mole"]
         connection = await connect(node, *groups)
         client = Client(connection, 9)
         topic_id = await make_topic(connection, "ordered")
         for group in groups:
-            await client.ask(commit_request(client, group, "ordered", topic_id, 3))
+            await client.send_request(commit_request(client, group, "ordered", topic_id, 3))
         listed = [one.group_id for one in (await connection.request(of(16), version=5)).groups]
         assert listed == sorted(listed) and set(groups) <= set(listed)
         described = await connection.request(of(15, groups=["nobody", *groups]), version=6)

@@ -37,14 +37,14 @@ def node():
 
 
 def run(node, work, client_id="client"):
-    async def whole():
+    async def run_connected():
         connection = await Connection.connect(LOOPBACK, node.port, client_id=client_id)
         try:
             return await work(connection)
         finally:
             await connection.close()
 
-    return asyncio.run(asyncio.wait_for(whole(), 20))
+    return asyncio.run(asyncio.wait_for(run_connected(), 20))
 
 
 def produce(node, names, version, client_id="client", acks=-1, index=0):
@@ -76,19 +76,19 @@ def test_clients_cannot_produce_to_internal_topics(node, name, version):
     assert end(node, name) == before
 
 
-def test_the_rest_of_a_request_is_appended(node):
+def test_ordinary_partitions_of_a_mixed_produce_request_are_appended(node):
     before = end(node, ORDINARY)
     codes = [one.error_code for one in produce(node, [ORDINARY, GROUPS_TOPIC], 12)]
     assert codes == [ErrorCode.NONE, ErrorCode.INVALID_TOPIC_EXCEPTION]
     assert end(node, ORDINARY) == before + 1
 
 
-def test_what_is_not_there_is_not_there_first(node):
+def test_an_unknown_partition_of_an_internal_topic_returns_unknown_topic_or_partition(node):
     (answer,) = produce(node, [GROUPS_TOPIC], 12, index=99)
     assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_with_acks_0_the_connection_ends(node):
+def test_produce_to_an_internal_topic_with_acks_0_closes_the_connection(node):
     before = end(node, GROUPS_TOPIC)
     with pytest.raises(Disconnected):
         produce(node, [GROUPS_TOPIC], 12, acks=0)
@@ -96,7 +96,7 @@ def test_with_acks_0_the_connection_ends(node):
 
 
 @pytest.mark.parametrize("version", [3, 12, 13])
-def test_kafkas_admin_client_may(version):
+def test_kafkas_admin_client_id_may_produce_to_internal_topics(version):
     """Check that the client id grants it, as in Kafka."""
     with EmbeddedNode(SETTINGS) as made:
         run(made, lambda c: c.request(FindCoordinatorRequest(key_type=0, coordinator_keys=["x"]), version=6))
@@ -105,7 +105,7 @@ def test_kafkas_admin_client_may(version):
 
 
 @pytest.mark.parametrize("client_id", ["client", ADMIN_CLIENT])
-def test_their_records_are_not_deleted(node, client_id):
+def test_delete_records_of_internal_topics_is_refused(node, client_id):
     def wanted(name, index=0):
         partition = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=index, offset=0)
         return DeleteRecordsRequest.DeleteRecordsTopic(name=name, partitions=[partition])
@@ -117,7 +117,7 @@ def test_their_records_are_not_deleted(node, client_id):
     assert codes == [invalid, invalid, unknown, ErrorCode.NONE]
 
 
-def test_clients_do_not_add_them_to_transactions(node):
+def test_internal_topics_cannot_be_added_to_transactions(node):
     async def work(connection):
         made = await connection.request(InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=9999))
         topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
@@ -139,7 +139,7 @@ def test_clients_do_not_add_them_to_transactions(node):
     }
 
 
-def test_metadata_makes_them_as_coordinators_need_them():
+def test_metadata_auto_creates_internal_topics_with_coordinator_settings():
     names = [GROUPS_TOPIC, TRANSACTIONS_TOPIC, "__cluster_metadata", "ordinary"]
     with EmbeddedNode(SETTINGS) as made:
         topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]

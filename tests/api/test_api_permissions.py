@@ -28,7 +28,7 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def closed():
+def restricted():
     """Start a node on which only the node itself has permissions, with one topic that existed before."""
     with EmbeddedNode({"listeners": SETTINGS["listeners"], "controller.listener.names": "CONTROLLER"}) as first:
 
@@ -47,8 +47,8 @@ def closed():
             yield SimpleNamespace(node=node, topic_id=topic_id)
 
 
-def tables(closed):
-    node = closed.node.node
+def tables(restricted):
+    node = restricted.node.node
     return {
         "PLAINTEXT": node.broker.dispatcher._services,
         "CONTROLLER": node.controller.dispatcher._services,
@@ -56,30 +56,30 @@ def tables(closed):
 
 
 @pytest.mark.parametrize("listener", ["PLAINTEXT", "CONTROLLER"])
-def test_every_api_refuses_whoever_may_do_nothing(closed, listener):
+def test_every_api_refuses_a_caller_without_permissions(restricted, listener):
     async def run():
-        port = closed.node.node.ports[listener]
-        for key, service in tables(closed)[listener].items():
+        port = restricted.node.node.ports[listener]
+        for key, service in tables(restricted)[listener].items():
             if key in OPEN:
                 assert service.need == NOTHING
                 continue
             assert service.need != NOTHING, f"{key.name} must say what it needs"
             for version in sorted(set(service.versions)):
                 connection = await Connection.connect(LOOPBACK, port)
-                topic_id = METADATA_TOPIC_ID if listener == "CONTROLLER" else closed.topic_id
+                topic_id = METADATA_TOPIC_ID if listener == "CONTROLLER" else restricted.topic_id
                 await check_refusal(connection, key, version, topic_id, controller=listener == "CONTROLLER")
                 await connection.close()
 
     asyncio.run(run())
 
 
-def test_all_topics_means_all_that_one_may_see(closed):
+def test_metadata_omits_topics_the_caller_may_not_describe(restricted):
     async def run():
-        connection = await Connection.connect(LOOPBACK, closed.node.port)
+        connection = await Connection.connect(LOOPBACK, restricted.node.port)
         answer = await connection.request(of(3, topics=None), version=12)
         assert answer.topics == [] and answer.brokers
         by_id = await connection.request(
-            of(3, topics=[part(3, "MetadataRequestTopic", name=None, topic_id=closed.topic_id)]), version=12
+            of(3, topics=[part(3, "MetadataRequestTopic", name=None, topic_id=restricted.topic_id)]), version=12
         )
         assert (by_id.topics[0].error_code, by_id.topics[0].name) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)
         await connection.close()
@@ -87,17 +87,17 @@ def test_all_topics_means_all_that_one_may_see(closed):
     asyncio.run(run())
 
 
-def test_an_envelope_on_a_clients_door_is_not_even_opened(closed):
+def test_an_envelope_on_a_client_listener_closes_the_connection(restricted):
     async def run():
-        connection = await Connection.connect(LOOPBACK, closed.node.port)
+        connection = await Connection.connect(LOOPBACK, restricted.node.port)
         with pytest.raises(Disconnected):
             await connection.request(SAMPLES[ApiKey.ENVELOPE](0, None), version=0)
 
     asyncio.run(run())
-    assert not closed.node.node.broker.image.acls
+    assert not restricted.node.node.broker.image.acls
 
 
-def test_an_envelope_may_carry_only_what_brokers_forward():
+def test_an_envelope_may_carry_only_forwardable_requests():
     """Refuse it even from a permitted sender: otherwise a broker could act for the cluster in a client's name."""
     with EmbeddedNode(server_settings()) as node:
 
@@ -128,7 +128,7 @@ def test_an_envelope_may_carry_only_what_brokers_forward():
         asyncio.run(run())
 
 
-def test_the_controllers_listener_asks_for_a_login_before_anything_else():
+def test_the_controller_listener_requires_authentication_before_any_request():
     """Send every API of its table without logging in: only ApiVersions is served, all others end the connection."""
     with EmbeddedNode(server_settings()) as node:
 
@@ -147,7 +147,7 @@ def test_the_controllers_listener_asks_for_a_login_before_anything_else():
         asyncio.run(run())
 
 
-def test_rights_to_all_topics_groups_and_transactions_are_no_rights_of_a_broker():
+def test_full_topic_group_and_transaction_permissions_do_not_grant_cluster_actions():
     """Send every inter-broker and controller request as a user with all permissions that clients need."""
     with EmbeddedNode(server_settings("alice")) as node:
         with Admin({"bootstrap.servers": node.bootstrap, **login_options("admin")}) as admin:

@@ -30,7 +30,7 @@ class StoppedClock:
         return NOW_MS
 
 
-class Twins:
+class TwoTopicNode:
     """One node with two identical topics: `aaaa` is produced to on the short path, `bbbb` on the long one."""
 
     def __init__(self, directory):
@@ -42,7 +42,7 @@ class Twins:
         self.node = self.run(Node.start(settings, Ports(DiskFiles(), StoppedClock(), random.Random(3), self.loop)))
         self.run(self._create())
         self.dispatcher = self.node.broker.dispatcher
-        self.shortcut = self.dispatcher.produce_shortcut
+        self.short_path = self.dispatcher.produce_shortcut
 
     def run(self, work):
         return self.loop.run_until_complete(work)
@@ -74,16 +74,16 @@ class Twins:
             bytearray(request_header(0, version, 77, client_id) + codec(ProduceRequest, version).encode(request))
         )
 
-    def answer(self, frame):
-        answer = self.dispatcher.handle(PEER, frame)
-        return None if answer is None else b"".join(answer)
+    def response(self, frame):
+        response = self.dispatcher.handle(PEER, frame)
+        return None if response is None else b"".join(response)
 
 
 @pytest.fixture(scope="module")
-def twins(tmp_path_factory):
-    twins = Twins(tmp_path_factory.mktemp("twins"))
-    yield twins
-    twins.close()
+def two_topics(tmp_path_factory):
+    two_topics = TwoTopicNode(tmp_path_factory.mktemp("twins"))
+    yield two_topics
+    two_topics.close()
 
 
 BATCHES = st.builds(
@@ -109,8 +109,8 @@ def build(case):
         "length": (8, pack(">i", 60)),
         "attributes": (22, b"\x20"),
     }
-    place, value = damages.get(case["damage"], (0, b""))
-    batch[place : place + len(value)] = value
+    position, value = damages.get(case["damage"], (0, b""))
+    batch[position : position + len(value)] = value
     return bytes(batch)
 
 
@@ -123,34 +123,36 @@ def build(case):
     client_id=st.sampled_from(["c", "", None]),
     transactional_id=st.sampled_from([None, None, None, "t"]),
 )
-def test_both_ways_answer_alike(twins, case, version, index, acks, client_id, transactional_id):
+def test_the_short_and_long_paths_respond_and_append_identically(
+    two_topics, case, version, index, acks, client_id, transactional_id
+):
     batch = build(case)
-    a, b = twins.node.broker.image.topics["aaaa"], twins.node.broker.image.topics["bbbb"]
-    twins.dispatcher.produce_shortcut = twins.shortcut
-    short = twins.answer(twins.frame("aaaa", version, index, batch, acks, client_id, transactional_id))
-    twins.dispatcher.produce_shortcut = None
-    long = twins.answer(twins.frame("bbbb", version, index, batch, acks, client_id, transactional_id))
+    a, b = two_topics.node.broker.image.topics["aaaa"], two_topics.node.broker.image.topics["bbbb"]
+    two_topics.dispatcher.produce_shortcut = two_topics.short_path
+    short = two_topics.response(two_topics.frame("aaaa", version, index, batch, acks, client_id, transactional_id))
+    two_topics.dispatcher.produce_shortcut = None
+    long = two_topics.response(two_topics.frame("bbbb", version, index, batch, acks, client_id, transactional_id))
     assert short.replace(b"aaaa", b"bbbb").replace(a.id, b.id) == long
     for partition in (0, 1):
-        one, two = (twins.node.broker.replicas.get(topic, partition).log for topic in ("aaaa", "bbbb"))
+        one, two = (two_topics.node.broker.replicas.get(topic, partition).log for topic in ("aaaa", "bbbb"))
         assert one.log_end == two.log_end
         assert one.read(0, 10**9).range.read() == two.read(0, 10**9).range.read()
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 @pytest.mark.parametrize("version", [9, 12, 13])
-def test_the_ordinary_request_takes_the_short_way(twins, version, codec):
+def test_an_ordinary_produce_request_takes_the_short_path(two_topics, version, codec):
     batch = build({"values": [b"x"], "codec": codec, "producer": (-1, -1, -1), "age_ms": 0, "damage": ""})
-    assert twins.shortcut(PEER, twins.frame("cccc", version, 0, batch, 1, "client", None)) is not None
-    assert twins.shortcut(PEER, twins.frame("cccc", version, 0, batch, 0, "client", None)) is None
+    assert two_topics.short_path(PEER, two_topics.frame("cccc", version, 0, batch, 1, "client", None)) is not None
+    assert two_topics.short_path(PEER, two_topics.frame("cccc", version, 0, batch, 0, "client", None)) is None
 
 
 @settings(deadline=None, max_examples=300)
 @given(st.binary(max_size=200), st.integers(0, 60), st.binary(min_size=1, max_size=4))
-def test_hostile_frames_are_left_to_the_long_way_or_answered(twins, noise, place, bytes_there):
+def test_the_short_path_declines_or_responds_to_malformed_frames(two_topics, noise, position, replacement):
     batch = build({"values": [b"x"], "codec": Codec.NONE, "producer": (-1, -1, -1), "age_ms": 0, "damage": ""})
-    frame = bytearray(twins.frame("cccc", 9, 0, batch, 1, "client", None))
-    frame[place : place + len(bytes_there)] = bytes_there
-    for hostile in (bytearray(b"\0\0\0\x09" + noise), frame, frame[:place]):
-        answer = twins.shortcut(PEER, memoryview(hostile))
-        assert answer is None or isinstance(answer[0], bytes)
+    frame = bytearray(two_topics.frame("cccc", 9, 0, batch, 1, "client", None))
+    frame[position : position + len(replacement)] = replacement
+    for hostile in (bytearray(b"\0\0\0\x09" + noise), frame, frame[:position]):
+        response = two_topics.short_path(PEER, memoryview(hostile))
+        assert response is None or isinstance(response[0], bytes)

@@ -49,14 +49,14 @@ def subscribe(node):
         assert admin.alter(METRICS, name, *((key, DELETE, None) for key in ("metrics", "match", "interval.ms")))[0] == 0
 
 
-def page(node):
+def metric_families(node):
     with urllib.request.urlopen(f"http://{LOOPBACK}:{node.node.http_port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
 def value(node, name, **labels):
-    family = page(node).get(name)
+    family = metric_families(node).get(name)
     found = [] if family is None else [sample for sample in family.samples if sample.name.startswith(name)]
     return next((sample.value for sample in found if labels.items() <= sample.labels.items()), 0)
 
@@ -95,7 +95,7 @@ async def push(connection, data, codec=Codec.NONE, **fields):
     return ErrorCode(answer.error_code), asked
 
 
-def test_a_client_is_told_what_to_push(node, subscribe):
+def test_a_matching_client_receives_the_subscribed_metrics_and_interval(node, subscribe):
     subscribe("told", metrics="a.,b.", interval_ms="700", match="client_id=tester,client_software_name=headrace")
     asked = run(node, lambda connection: connection.request(GetTelemetrySubscriptionsRequest()))
     assert asked.client_instance_id != ZERO_UUID and asked.error_code == 0
@@ -107,14 +107,14 @@ def test_a_client_is_told_what_to_push(node, subscribe):
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, *ACCEPTED])
-def test_what_is_pushed_is_shown_and_what_nobody_asked_for_is_not(node, subscribe, codec):
+def test_pushed_metrics_are_exported_and_unrequested_ones_are_dropped(node, subscribe, codec):
     subscribe("shown", metrics="wanted.")
     data = compress(codec, payload(gauge(b"wanted.now", 4.5), gauge(b"unwanted.now", 1.0)))
     before = value(node, "headrace_client_telemetry_dropped_points", reason="not_requested")
     pushes = value(node, "headrace_client_telemetry_pushes")
     code, asked = run(node, lambda connection: push(connection, data, codec))
     assert code == ErrorCode.NONE and asked.requested_metrics == ["wanted."]
-    families = page(node)
+    families = metric_families(node)
     sample = families["client_wanted_now"].samples[-1]
     assert sample.value == 4.5 and sample.labels["client_id"] == "tester"
     assert sample.labels["client_software_name"] == "headrace" and len(sample.labels["client_instance_id"]) == 22
@@ -124,7 +124,7 @@ def test_what_is_pushed_is_shown_and_what_nobody_asked_for_is_not(node, subscrib
     assert value(node, "kafka_server_client_metrics_instance_count") >= 1
 
 
-def test_bad_payloads_are_refused_by_name_and_counted(node, subscribe):
+def test_invalid_payloads_are_refused_and_counted_by_error(node, subscribe):
     subscribe("bad", metrics="*")
     bomb = compress(Codec.ZSTD, bytes(100 * PAYLOAD_BYTES_MAX))
     for data, codec, expected in (
@@ -144,7 +144,7 @@ def test_bad_payloads_are_refused_by_name_and_counted(node, subscribe):
             assert value(node, "headrace_client_telemetry_refusals", error=expected.name) == before + 1
 
 
-def test_pushes_at_once_are_answered_in_their_order(node, subscribe):
+def test_pipelined_pushes_get_their_responses_in_request_order(node, subscribe):
     """Check the order although frames are held while payloads are read: a request behind a push waits for it."""
     subscribe("many", metrics="*")
     data = compress(Codec.ZSTD, payload(*[gauge(b"many.%d" % index, 1.0) for index in range(500)]))
@@ -157,7 +157,7 @@ def test_pushes_at_once_are_answered_in_their_order(node, subscribe):
     assert value(node, "client_many_499") == 1.0
 
 
-def test_a_connection_that_ends_in_the_middle_of_a_push_harms_nobody(node, subscribe):
+def test_a_connection_closed_during_a_push_does_not_affect_later_pushes(node, subscribe):
     subscribe("gone", metrics="*")
     data = payload(*[gauge(b"gone.%d" % index, 1.0) for index in range(500)])
 
@@ -171,7 +171,7 @@ def test_a_connection_that_ends_in_the_middle_of_a_push_harms_nobody(node, subsc
 
 
 @pytest.mark.clients
-def test_librdkafka_pushes_what_is_subscribed_to(node, subscribe):
+def test_librdkafka_pushes_the_subscribed_metrics(node, subscribe):
     subscribe("real", metrics="org.apache.kafka.producer.", interval_ms="100", match="client_id=watched")
     unreadable = value(node, "headrace_client_telemetry_refusals", error="INVALID_RECORD")
     producer = confluent_kafka.Producer({"bootstrap.servers": node.bootstrap, "client.id": "watched"})
@@ -183,7 +183,7 @@ def test_librdkafka_pushes_what_is_subscribed_to(node, subscribe):
             break
     else:
         pytest.fail(f"{name} never came")
-    samples = [one for one in page(node)[name].samples if one.labels["client_id"] == "watched"]
+    samples = [one for one in metric_families(node)[name].samples if one.labels["client_id"] == "watched"]
     assert {one.labels["node_id"] for one in samples} == {"1"}
     assert "rdkafka" in samples[0].labels["client_software_version"]
     assert value(node, "headrace_client_telemetry_refusals", error="INVALID_RECORD") == unreadable
@@ -199,14 +199,14 @@ def offered(node):
     return {key.api_key for key in answer.api_keys} & {GET, PUSH}
 
 
-def test_they_are_offered_only_while_there_is_a_subscription(node, subscribe):
+def test_telemetry_apis_are_advertised_only_while_a_subscription_exists(node, subscribe):
     assert offered(node) == set()
     subscribe("offered", metrics="org.apache.kafka.producer.")
     assert offered(node) == {GET, PUSH}
 
 
 @pytest.mark.clients
-def test_without_a_subscription_librdkafka_does_not_ask_and_says_nothing(node, caplog):
+def test_librdkafka_without_a_subscription_sends_no_telemetry_and_logs_nothing(node, caplog):
     clients = value(node, "kafka_server_client_metrics_instance_count")
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": node.bootstrap, "client.id": "unwatched"}, logger=logging.getLogger("librdkafka")

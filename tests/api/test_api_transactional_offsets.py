@@ -38,13 +38,13 @@ NONE = ErrorCode.NONE
 class Verifier:
     def __init__(self):
         self.code = NONE
-        self.asked = []
-        self.meanwhile = None
+        self.requested = []
+        self.during_verification = None
 
     async def verify(self, transactional_id, producer_id, producer_epoch, partitions, *, add):
-        self.asked.append((transactional_id, producer_id, producer_epoch, list(partitions), add))
-        if self.meanwhile is not None:
-            await self.meanwhile()
+        self.requested.append((transactional_id, producer_id, producer_epoch, list(partitions), add))
+        if self.during_verification is not None:
+            await self.during_verification()
         return dict.fromkeys(partitions, self.code)
 
 
@@ -63,7 +63,7 @@ class Clock:
         return NOW_MS
 
 
-class Stage:
+class OffsetsHarness:
     def __init__(self):
         self.loop = SimulatedLoop(Random(1))
         self.partition = make_partition(make_files())
@@ -89,18 +89,18 @@ class Stage:
         self.authority = ALLOW_ALL
         self.api = TransactionalOffsetsApi(self.groups, lambda: image, self.verifier, lambda: self.verification)
 
-    def run(self, story):
-        async def whole():
+    def run(self, scenario):
+        async def run_elected():
             self.groups.elected(self.partition)
             await self.groups.settle()
-            await story()
+            await scenario()
             self.groups.close()
 
-        self.loop.run_until_complete(whole())
+        self.loop.run_until_complete(run_elected())
         self.loop.close()
         assert self.loop.errors == []
 
-    async def ask(self, version=5, topics=None, group=GROUP, epoch=0, **more):
+    async def commit_offsets(self, version=5, topics=None, group=GROUP, epoch=0, **more):
         """Send a TxnOffsetCommit and return the error codes by topic and partition."""
         request = TxnOffsetCommitRequest(
             "tx",
@@ -127,7 +127,7 @@ class Stage:
         }
 
     async def code(self, version=5, **more):
-        [code] = (await self.ask(version, **more)).values()
+        [code] = (await self.commit_offsets(version, **more)).values()
         return code
 
     async def end(self, *, commit, epoch=0):
@@ -145,36 +145,36 @@ class Stage:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_the_coordinator_of_the_transaction_is_asked_once_and_adds_since_version_5(version):
-    stage = Stage()
+def test_the_transaction_coordinator_verifies_once_and_adds_from_version_5(version):
+    harness = OffsetsHarness()
 
-    async def story():
-        assert await stage.code(version) is NONE
-        assert await stage.code(version, topics={TOPIC: {1: 6}}) is NONE
-        assert stage.verifier.asked == [("tx", PRODUCER, 0, [OFFSETS_PARTITION], version == 5)]
-        assert stage.committed == {}
-        await stage.end(commit=True)
-        assert stage.committed == {(TOPIC, 0): 5, (TOPIC, 1): 6}
-        await stage.code(version, epoch=1)
-        assert len(stage.verifier.asked) == 2
+    async def scenario():
+        assert await harness.code(version) is NONE
+        assert await harness.code(version, topics={TOPIC: {1: 6}}) is NONE
+        assert harness.verifier.requested == [("tx", PRODUCER, 0, [OFFSETS_PARTITION], version == 5)]
+        assert harness.committed == {}
+        await harness.end(commit=True)
+        assert harness.committed == {(TOPIC, 0): 5, (TOPIC, 1): 6}
+        await harness.code(version, epoch=1)
+        assert len(harness.verifier.requested) == 2
 
-    stage.run(story)
+    harness.run(scenario)
 
 
-def test_without_verification_only_those_are_asked_about_who_want_to_be_added():
-    stage = Stage()
-    stage.verification = False
+def test_with_verification_disabled_only_version_5_contacts_the_coordinator():
+    harness = OffsetsHarness()
+    harness.verification = False
 
-    async def story():
-        assert await stage.code(4) is NONE and stage.verifier.asked == []
-        await stage.end(commit=True)
-        assert await stage.code(5, epoch=1) is NONE and len(stage.verifier.asked) == 1
+    async def scenario():
+        assert await harness.code(4) is NONE and harness.verifier.requested == []
+        await harness.end(commit=True)
+        assert await harness.code(5, epoch=1) is NONE and len(harness.verifier.requested) == 1
 
-    stage.run(story)
+    harness.run(scenario)
 
 
 @pytest.mark.parametrize(
-    ("said", "version", "told"),
+    ("coordinator_error", "version", "client_error"),
     [
         (ErrorCode.INVALID_TXN_STATE, 5, ErrorCode.INVALID_TXN_STATE),
         (ErrorCode.TRANSACTION_ABORTABLE, 5, ErrorCode.TRANSACTION_ABORTABLE),
@@ -189,98 +189,98 @@ def test_without_verification_only_those_are_asked_about_who_want_to_be_added():
         (ErrorCode.NETWORK_EXCEPTION, 1, ErrorCode.COORDINATOR_NOT_AVAILABLE),
     ],
 )
-def test_what_the_coordinator_says_is_told_in_words_that_the_client_knows(said, version, told):
-    stage = Stage()
-    stage.verifier.code = said
+def test_coordinator_errors_are_mapped_to_errors_of_the_client_version(coordinator_error, version, client_error):
+    harness = OffsetsHarness()
+    harness.verifier.code = coordinator_error
 
-    async def story():
-        assert await stage.code(version) is told
-        assert stage.partition.log.log_end == 0
+    async def scenario():
+        assert await harness.code(version) is client_error
+        assert harness.partition.log.log_end == 0
 
-    stage.run(story)
+    harness.run(scenario)
 
 
-def test_a_marker_that_comes_while_the_coordinator_is_asked_ends_it_all():
-    stage = Stage()
+def test_a_marker_or_election_during_verification_fails_the_commit():
+    harness = OffsetsHarness()
 
-    async def story():
+    async def scenario():
         async def ends():
-            await stage.end(commit=False)
+            await harness.end(commit=False)
 
-        stage.verifier.meanwhile = ends
-        assert await stage.code(4) is ErrorCode.INVALID_TXN_STATE
-        assert stage.partition.log.log_end == 1  # only the marker
+        harness.verifier.during_verification = ends
+        assert await harness.code(4) is ErrorCode.INVALID_TXN_STATE
+        assert harness.partition.log.log_end == 1  # only the marker
 
         async def leaves():
-            stage.partition.lead(NODE, 1, (NODE,))
-            stage.groups.elected(stage.partition)
-            await stage.groups.settle()
+            harness.partition.lead(NODE, 1, (NODE,))
+            harness.groups.elected(harness.partition)
+            await harness.groups.settle()
 
-        stage.verifier.meanwhile = leaves
-        assert await stage.code(4) is ErrorCode.NOT_COORDINATOR
-        stage.verifier.meanwhile = None
-        assert await stage.code(4) is NONE
-        await stage.end(commit=True, epoch=1)
-        assert await stage.code(4) is ErrorCode.INVALID_PRODUCER_EPOCH
+        harness.verifier.during_verification = leaves
+        assert await harness.code(4) is ErrorCode.NOT_COORDINATOR
+        harness.verifier.during_verification = None
+        assert await harness.code(4) is NONE
+        await harness.end(commit=True, epoch=1)
+        assert await harness.code(4) is ErrorCode.INVALID_PRODUCER_EPOCH
 
-    stage.run(story)
+    harness.run(scenario)
 
 
-def test_rights_to_the_transaction_then_the_group_then_each_topic():
-    stage = Stage()
+def test_transactional_id_group_and_topic_permissions_are_checked_in_that_order():
+    harness = OffsetsHarness()
     transaction = (Operation.WRITE, Resource.TRANSACTIONAL_ID, "tx")
     group = (Operation.READ, Resource.GROUP, GROUP)
     topic = (Operation.READ, Resource.TOPIC, TOPIC)
 
-    async def story():
-        stage.authority = Authority(transaction, group, topic)
-        assert await stage.code() is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        stage.authority = Authority(group, topic)
-        assert await stage.code() is ErrorCode.GROUP_AUTHORIZATION_FAILED
-        stage.authority = Authority(topic)
-        assert await stage.code() is ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        assert stage.verifier.asked == []
-        assert await stage.ask(topics={TOPIC: {0: 1, 9: 1}, "other": {0: 1, 1: 2}, "gone": {0: 1}}) == {
+    async def scenario():
+        harness.authority = Authority(transaction, group, topic)
+        assert await harness.code() is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        harness.authority = Authority(group, topic)
+        assert await harness.code() is ErrorCode.GROUP_AUTHORIZATION_FAILED
+        harness.authority = Authority(topic)
+        assert await harness.code() is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert harness.verifier.requested == []
+        assert await harness.commit_offsets(topics={TOPIC: {0: 1, 9: 1}, "other": {0: 1, 1: 2}, "gone": {0: 1}}) == {
             (TOPIC, 0): ErrorCode.TOPIC_AUTHORIZATION_FAILED,
             (TOPIC, 9): ErrorCode.TOPIC_AUTHORIZATION_FAILED,
             ("other", 0): NONE,
             ("other", 1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ("gone", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         }
-        await stage.end(commit=True)
-        assert stage.committed == {("other", 0): 1}
+        await harness.end(commit=True)
+        assert harness.committed == {("other", 0): 1}
 
-    stage.run(story)
-
-
-def test_groups_that_cannot_be_asked():
-    stage = Stage()
-
-    async def story():
-        assert await stage.code(group="") is ErrorCode.INVALID_GROUP_ID
-        assert await stage.code(generation_id=3, member_id="who") is ErrorCode.ILLEGAL_GENERATION
-        stage.partition.configure(2)
-        assert await stage.code() is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        stage.partition.configure(1)
-        stage.partition.lead(NODE, 1, (NODE,))
-        stage.groups.elected(stage.partition)
-        assert await stage.code(1) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        stage.groups.elected(stage.partition)
-        await stage.groups.settle()
-        stage.partition.lead(2, 2, (NODE,))
-        stage.groups.elected(stage.partition)
-        assert await stage.code() is ErrorCode.NOT_COORDINATOR
-
-    stage.run(story)
+    harness.run(scenario)
 
 
-def test_a_group_that_is_being_loaded():
-    stage = Stage()
+def test_invalid_groups_and_unavailable_coordinators_return_their_errors():
+    harness = OffsetsHarness()
 
-    async def story():
-        stage.partition.lead(NODE, 1, (NODE,))
-        stage.groups.elected(stage.partition)
-        assert await stage.code(2) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert stage.verifier.asked == []
+    async def scenario():
+        assert await harness.code(group="") is ErrorCode.INVALID_GROUP_ID
+        assert await harness.code(generation_id=3, member_id="who") is ErrorCode.ILLEGAL_GENERATION
+        harness.partition.configure(2)
+        assert await harness.code() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        harness.partition.configure(1)
+        harness.partition.lead(NODE, 1, (NODE,))
+        harness.groups.elected(harness.partition)
+        assert await harness.code(1) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        harness.groups.elected(harness.partition)
+        await harness.groups.settle()
+        harness.partition.lead(2, 2, (NODE,))
+        harness.groups.elected(harness.partition)
+        assert await harness.code() is ErrorCode.NOT_COORDINATOR
 
-    stage.run(story)
+    harness.run(scenario)
+
+
+def test_a_loading_coordinator_returns_coordinator_load_in_progress():
+    harness = OffsetsHarness()
+
+    async def scenario():
+        harness.partition.lead(NODE, 1, (NODE,))
+        harness.groups.elected(harness.partition)
+        assert await harness.code(2) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert harness.verifier.requested == []
+
+    harness.run(scenario)

@@ -21,10 +21,10 @@ from headrace.server.authority import DenyAll
 from headrace.server.context import Peer, RequestContext
 from headrace.testing.cluster import EmbeddedNode
 
-FEW = {"transaction.state.log.num.partitions": "2"}
-UNSTABLE = {**FEW, "unstable.api.versions.enable": "true"}
-IMPATIENT = {
-    **UNSTABLE,
+BASE_SETTINGS = {"transaction.state.log.num.partitions": "2"}
+UNSTABLE_VERSION_SETTINGS = {**BASE_SETTINGS, "unstable.api.versions.enable": "true"}
+TWO_PHASE_SETTINGS = {
+    **UNSTABLE_VERSION_SETTINGS,
     "transaction.two.phase.commit.enable": "true",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10",
 }
@@ -36,14 +36,14 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def node():
-    with EmbeddedNode(IMPATIENT) as running:
+    with EmbeddedNode(TWO_PHASE_SETTINGS) as running:
         yield running
 
 
 @pytest.fixture
 def admin(node):
     admin = Admin(node.port)
-    admin.ask(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1))
+    admin.send_request(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1))
     return admin
 
 
@@ -64,27 +64,27 @@ def prepared(admin, name):
 
 
 def describe(admin, name):
-    return admin.ask(DescribeTransactionsRequest(transactional_ids=[name])).transaction_states[0]
+    return admin.send_request(DescribeTransactionsRequest(transactional_ids=[name])).transaction_states[0]
 
 
-def highest(admin):
-    answer = admin.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1"))
+def init_producer_id_version_max(admin):
+    answer = admin.send_request(ApiVersionsRequest(client_software_name="x", client_software_version="1"))
     return {one.api_key: one.max_version for one in answer.api_keys}[ApiKey.INIT_PRODUCER_ID]
 
 
-def test_the_version_is_offered_only_where_unstable_ones_are(admin):
-    assert highest(admin) == 6
-    with EmbeddedNode(FEW) as other:
+def test_init_producer_id_6_is_offered_only_with_unstable_versions_enabled(admin):
+    assert init_producer_id_version_max(admin) == 6
+    with EmbeddedNode(BASE_SETTINGS) as other:
         plain = Admin(other.port)
-        assert highest(plain) == 5
+        assert init_producer_id_version_max(plain) == 5
         with pytest.raises(Disconnected):
-            plain.ask(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 6)
+            plain.send_request(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 6)
 
 
-def test_switched_off_it_is_forbidden_and_nothing_else_is():
-    with EmbeddedNode(UNSTABLE) as other:
+def test_disabling_two_phase_commit_forbids_only_two_phase_requests():
+    with EmbeddedNode(UNSTABLE_VERSION_SETTINGS) as other:
         admin = Admin(other.port)
-        admin.ask(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1))
+        admin.send_request(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1))
         assert init(admin, "x", **TWO_PHASE).error_code == FORBIDDEN
         refused = init(admin, "x", 6, keep_prepared_txn=True)
         assert refused.error_code == FORBIDDEN and refused.producer_epoch == -1
@@ -94,20 +94,20 @@ def test_switched_off_it_is_forbidden_and_nothing_else_is():
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_prepared_transaction_is_settled_by_whoever_comes_after(admin, name, commit):
+def test_the_next_producer_can_commit_or_abort_a_prepared_transaction(admin, name, commit):
     before = prepared(admin, name)
     assert read(admin, name) == []
     kept = init(admin, name, **KEEP)
     assert (kept.ongoing_txn_producer_id, kept.ongoing_txn_producer_epoch) == before.identity
     identity = kept.producer_id, kept.producer_epoch
     assert identity == (before.id, before.epoch + 1)
-    assert before.ask_end(not commit).error_code == ErrorCode.PRODUCER_FENCED
-    assert before.ask_end(commit, identity).error_code == ErrorCode.NONE
-    assert before.ask_end(commit, identity).error_code == ErrorCode.NONE  # a retry after a lost response
+    assert before.send_end_txn(not commit).error_code == ErrorCode.PRODUCER_FENCED
+    assert before.send_end_txn(commit, identity).error_code == ErrorCode.NONE
+    assert before.send_end_txn(commit, identity).error_code == ErrorCode.NONE  # a retry after a lost response
     assert [read_stable(admin, name, index) for index in (0, 1)] == ([[b"x0"], [b"x1"]] if commit else [[], []])
 
 
-def test_nothing_can_be_added_to_what_is_kept(admin, name):
+def test_partitions_cannot_be_added_to_a_kept_prepared_transaction(admin, name):
     prepared(admin, name)
     kept = init(admin, name, **KEEP)
     topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=[0])
@@ -117,23 +117,23 @@ def test_nothing_can_be_added_to_what_is_kept(admin, name):
         v3_and_below_producer_epoch=kept.producer_epoch,
         v3_and_below_topics=[topic],
     )
-    [result] = admin.ask(request, 3).results_by_topic_v3_and_below
+    [result] = admin.send_request(request, 3).results_by_topic_v3_and_below
     assert result.results_by_partition[0].partition_error_code == ErrorCode.INVALID_TXN_STATE
 
 
-def test_whoever_does_not_keep_a_prepared_transaction_aborts_it(admin, name):
+def test_init_without_keep_prepared_txn_aborts_the_prepared_transaction(admin, name):
     before = prepared(admin, name)
     after = init(admin, name, **TWO_PHASE)
     assert (after.error_code, after.ongoing_txn_producer_id) == (ErrorCode.NONE, -1)
     assert after.producer_epoch == before.epoch + 2 and read_stable(admin, name) == []
 
 
-def test_there_may_be_nothing_to_keep(admin, name):
+def test_keep_prepared_txn_succeeds_without_an_ongoing_transaction(admin, name):
     made = init(admin, name, **KEEP)
     assert (made.error_code, made.producer_epoch, made.ongoing_txn_producer_id) == (ErrorCode.NONE, 0, -1)
 
 
-def test_what_has_a_timeout_cannot_be_kept(admin, name):
+def test_a_transaction_with_a_timeout_cannot_be_kept(admin, name):
     ordinary = RawProducer(admin, name)
     ordinary.send(name, 0, b"x")
     assert init(admin, name, **KEEP).error_code == ErrorCode.INVALID_TXN_STATE
@@ -155,7 +155,7 @@ def test_a_prepared_transaction_is_not_timed_out(admin, name):
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_prepared_transaction_outlives_the_node(node, admin, name, how):
+def test_a_prepared_transaction_survives_restarts_of_the_node(node, admin, name, how):
     before = prepared(admin, name)
     getattr(node, how)()
     node.start()
@@ -165,14 +165,14 @@ def test_a_prepared_transaction_outlives_the_node(node, admin, name, how):
     node.start()
     again = init(admin, name, **KEEP)
     assert (again.ongoing_txn_producer_id, again.ongoing_txn_producer_epoch) == before.identity
-    assert before.ask_end(True, (kept.producer_id, kept.producer_epoch)).error_code == ErrorCode.PRODUCER_FENCED
-    assert before.ask_end(True, (again.producer_id, again.producer_epoch)).error_code == ErrorCode.NONE
+    assert before.send_end_txn(True, (kept.producer_id, kept.producer_epoch)).error_code == ErrorCode.PRODUCER_FENCED
+    assert before.send_end_txn(True, (again.producer_id, again.producer_epoch)).error_code == ErrorCode.NONE
     assert [read_stable(admin, name, index) for index in (0, 1)] == [[b"x0"], [b"x1"]]
     assert fetch(admin, name).aborted_transactions == []
 
 
-@pytest.mark.parametrize("asked", [{"enable2_pc": True}, {"keep_prepared_txn": True}])
-def test_it_is_a_right_of_its_own(asked):
+@pytest.mark.parametrize("two_phase_fields", [{"enable2_pc": True}, {"keep_prepared_txn": True}])
+def test_two_phase_commit_requires_its_own_permission(two_phase_fields):
     class Transactions:
         async def init(self, context, request):
             return InitProducerIdResponse(producer_id=7)
@@ -193,7 +193,10 @@ def test_it_is_a_right_of_its_own(asked):
             answer.send(None)
         return ended.value.value.error_code
 
-    plain, request = InitProducerIdRequest(transactional_id="tx"), InitProducerIdRequest(transactional_id="tx", **asked)
+    plain, request = (
+        InitProducerIdRequest(transactional_id="tx"),
+        InitProducerIdRequest(transactional_id="tx", **two_phase_fields),
+    )
     assert code(plain, Operation.WRITE) == ErrorCode.NONE
     assert code(request, Operation.WRITE) == code(request, Operation.TWO_PHASE_COMMIT) == FORBIDDEN
     assert code(request, Operation.WRITE, Operation.TWO_PHASE_COMMIT) == ErrorCode.NONE

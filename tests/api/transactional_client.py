@@ -17,7 +17,7 @@ from headrace.protocol.messages.produce import ProduceRequest
 from headrace.records.builder import BatchBuilder
 
 ATTEMPTS_MAX = 500
-PASSING = (
+TRANSIENT_ERRORS = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -29,18 +29,18 @@ FETCH = 12
 RECORDS_AT_ONCE = 1000
 
 
-def settled(ask):
+def retry_transient_errors(send_request):
     """Retry while the previous transaction is still ending, as clients do, and return the response."""
     for _ in range(ATTEMPTS_MAX):
-        answer = ask()
-        if answer.error_code not in PASSING:
+        answer = send_request()
+        if answer.error_code not in TRANSIENT_ERRORS:
             return answer
     raise AssertionError("it takes too long")
 
 
 def init(admin: Admin, name, version=5, *, timeout=60_000, **fields):
     request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout, **fields)
-    return settled(lambda: admin.ask(request, version))
+    return retry_transient_errors(lambda: admin.send_request(request, version))
 
 
 class RawProducer:
@@ -73,21 +73,21 @@ class RawProducer:
             topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
         )
         for _ in range(ATTEMPTS_MAX):
-            answer = self.admin.ask(request, PRODUCE).responses[0].partition_responses[0]
-            if answer.error_code not in PASSING:
+            answer = self.admin.send_request(request, PRODUCE).responses[0].partition_responses[0]
+            if answer.error_code not in TRANSIENT_ERRORS:
                 break
         return ErrorCode(answer.error_code), answer.base_offset
 
-    def ask_end(self, commit, identity=None, version=END):
+    def send_end_txn(self, commit, identity=None, version=END):
         producer_id, epoch = identity or self.identity
         request = EndTxnRequest(
             transactional_id=self.name, producer_id=producer_id, producer_epoch=epoch, committed=commit
         )
-        return settled(lambda: self.admin.ask(request, version))
+        return retry_transient_errors(lambda: self.admin.send_request(request, version))
 
     def end(self, commit):
         """End the transaction as a client does and adopt the identity for the next one."""
-        answer = self.ask_end(commit)
+        answer = self.send_end_txn(commit)
         assert answer.error_code == ErrorCode.NONE
         self.id, self.epoch = answer.producer_id, answer.producer_epoch
         self.sequences.clear()
@@ -101,7 +101,7 @@ def fetch(admin: Admin, topic, index=0, offset=0, *, committed=True, max_bytes=1
         session_epoch=-1,
         topics=[FetchRequest.FetchTopic(topic=topic, partitions=[partition])],
     )
-    (data,) = admin.ask(request, FETCH).responses[0].partitions
+    (data,) = admin.send_request(request, FETCH).responses[0].partitions
     assert data.error_code == ErrorCode.NONE
     return data
 

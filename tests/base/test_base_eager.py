@@ -16,14 +16,14 @@ async def nested(*waits):
     return total
 
 
-def test_what_waits_for_nothing_is_over():
+def test_a_coroutine_that_never_suspends_finishes_immediately():
     assert begin(nested(1, 2)) == 3
     assert at_once(nested)(4) == 4
     with pytest.raises(TypeError):
         begin(nested("a"))
 
 
-def test_what_is_done_already_is_not_waited_for():
+def test_awaiting_a_finished_future_does_not_suspend():
     async def main():
         done = asyncio.get_running_loop().create_future()
         done.set_result(5)
@@ -33,7 +33,7 @@ def test_what_is_done_already_is_not_waited_for():
 
 
 @pytest.mark.parametrize("as_task", [True, False])
-def test_the_rest_goes_on_where_it_waits(as_task):
+def test_a_suspended_coroutine_resumes_where_it_waits(as_task):
     async def main():
         loop = asyncio.get_running_loop()
         first, second = loop.create_future(), loop.create_future()
@@ -46,7 +46,7 @@ def test_the_rest_goes_on_where_it_waits(as_task):
     assert asyncio.run(main()) == 1111
 
 
-def test_errors_and_cancellation_reach_it():
+def test_exceptions_and_cancellation_reach_a_suspended_coroutine():
     seen = []
 
     async def careful(future):

@@ -28,7 +28,7 @@ EXPRESSIONS = st.recursive(
 
 @settings(deadline=None, max_examples=300)
 @given(EXPRESSIONS, st.text("ab1.-", max_size=8))
-def test_it_matches_what_python_matches(expression, text):
+def test_patterns_match_the_same_texts_as_pythons_re(expression, text):
     for prefix in ("", "(?i)"):
         expected = re.fullmatch(prefix + expression, text.upper() if prefix else text) is not None
         assert Pattern(prefix + expression).matches(text.upper() if prefix else text) is expected
@@ -63,7 +63,7 @@ def test_it_matches_what_python_matches(expression, text):
         ("a$", "a", "a\n"),
     ],
 )
-def test_examples(expression, yes, no):
+def test_patterns_match_whole_texts_in_re2_syntax(expression, yes, no):
     pattern = Pattern(expression)
     assert pattern.matches(yes) and not pattern.matches(no)
 
@@ -95,13 +95,13 @@ def test_examples(expression, yes, no):
         ("[é", "missing ]: [é"),
     ],
 )
-def test_what_re2_does_not_know_is_refused_in_its_words(expression, reason):
+def test_invalid_syntax_is_refused_with_re2s_error_message(expression, reason):
     with pytest.raises(BadPattern) as refused:
         Pattern(expression)
     assert str(refused.value) == reason
 
 
-def test_half_of_a_surrogate_pair_is_no_text():
+def test_lone_surrogates_are_refused_in_patterns_and_never_match():
     for expression in ("\ud800", "a\udfff", "[\ud800-\udfff]"):
         with pytest.raises(BadPattern):
             Pattern(expression)
@@ -124,7 +124,7 @@ def test_half_of_a_surrogate_pair_is_no_text():
         r"(?i)" + r"[\pL\PN]" * 120,
     ],
 )
-def test_what_is_too_large_is_refused_at_once(expression):
+def test_oversized_patterns_are_refused_quickly(expression):
     began = time.perf_counter()
     with pytest.raises(BadPattern):
         Pattern(expression)
@@ -138,25 +138,25 @@ def test_what_is_too_large_is_refused_at_once(expression):
         "(.?a?){480}c", ".*a.{480}b", "(" * 499 + ")" * 499 + "c", "[ab]*a[ab]{20}c", "(a*)" * 240 + "c",
     ],
 )  # fmt: skip
-def test_what_makes_others_backtrack_for_ever(expression):
+def test_patterns_that_make_backtracking_engines_hang_match_in_bounded_time(expression):
     pattern = Pattern(expression)
     began = time.perf_counter()
     assert not pattern.matches("a" * TEXT_CHARS_MAX) and not pattern.matches("aabab" * 100 + "-")
     assert time.perf_counter() - began < HOSTILE_S_MAX
 
 
-def test_a_longer_text_matches_nothing():
+def test_texts_over_the_length_limit_never_match():
     assert Pattern(".*").matches("é" * TEXT_CHARS_MAX)
     assert not Pattern(".*").matches("a" * (TEXT_CHARS_MAX + 1))
 
 
-def test_the_size_tells_small_from_large():
+def test_pattern_size_distinguishes_small_from_large_patterns():
     assert Pattern("orders.*").size < 32 < Pattern("(a*b*){300}").size < MEMORY_BYTES_MAX
 
 
 @settings(deadline=None, max_examples=300)
 @given(st.text(st.sampled_from("ab(){}[]|*+?^$\\.-,1QEdwsxu:i&pLPé\0"), max_size=30), st.text("ab1é", max_size=20))
-def test_any_pattern_is_a_pattern_or_refused(expression, text):
+def test_arbitrary_expressions_compile_or_raise_bad_pattern(expression, text):
     try:
         pattern = Pattern(expression)
     except BadPattern:
@@ -164,7 +164,7 @@ def test_any_pattern_is_a_pattern_or_refused(expression, text):
     assert pattern.matches(text) in (True, False)
 
 
-HUNDREDS = """
+MEMORY_PROGRAM = """
 import resource
 from headrace.base.patterns import BadPattern, Pattern
 
@@ -181,14 +181,14 @@ print(peak() - before)
 """
 
 
-def test_patterns_that_nobody_holds_take_no_memory():
+def test_unreferenced_patterns_are_freed():
     """Check also that RE2 writes nothing to stderr."""
-    done = subprocess.run([sys.executable, "-c", HUNDREDS], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", MEMORY_PROGRAM], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert int(done.stdout) < 40 * MEMORY_BYTES_MAX >> 10  # in KiB, as Linux reports it; 300 were made
 
 
-def test_a_node_that_starts_does_not_import_re2():
+def test_importing_the_cli_and_the_node_does_not_import_re2():
     command = "import sys, headrace.cli.main, headrace.node.node; print('re2' in sys.modules)"
     assert (
         subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -16,7 +16,7 @@ from headrace.base.waiters import OffsetWaiters
         )
     )
 )
-def test_waiters_against_a_list(steps):
+def test_offset_waiters_behave_like_a_sorted_list(steps):
     waiters, fired, model = OffsetWaiters(), [], []
     handles = {}
     for number, (step, value) in enumerate(steps):
@@ -36,7 +36,7 @@ def test_waiters_against_a_list(steps):
         assert len(waiters) == len(model)
 
 
-def test_losing_tells_everybody_once():
+def test_losing_leadership_fails_each_waiting_request_once():
     waiters, lost = OffsetWaiters(), []
     for offset in (3, 1, 2):
         waiters.add(offset, lambda: lost.append("passed"), lambda error, offset=offset: lost.append(offset))

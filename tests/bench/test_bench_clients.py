@@ -33,7 +33,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.mark.parametrize("client", ["headrace", "confluent"])
-def test_a_client_writes_and_reads_what_it_counts(broker: Broker, client: str) -> None:
+def test_a_client_produces_and_consumes_the_records_it_counts(broker: Broker, client: str) -> None:
     topic = f"by-{client}"
     broker.open_topic(topic, PARTITIONS)
     work = Work(client, "produce", f"127.0.0.1:{broker.port}", topic, PARTITIONS, 100, "zstd", 3000, 60.0, 60.0)
@@ -45,7 +45,7 @@ def test_a_client_writes_and_reads_what_it_counts(broker: Broker, client: str) -
     assert read.seconds > 0 and read.cpu_s > 0
 
 
-def test_a_client_that_cannot_says_why(broker: Broker) -> None:
+def test_a_client_failure_is_reported_with_its_reason(broker: Broker) -> None:
     topic = "too-short"
     fill(broker, topic, TINY, TINY.whole(80))
     work = Work("headrace", "elsewhere", f"127.0.0.1:{broker.port}", topic, PARTITIONS, 100, "none", 80, 1.0, 0.0)
@@ -53,7 +53,7 @@ def test_a_client_that_cannot_says_why(broker: Broker) -> None:
         run_client(work)
 
 
-def test_the_shelf_holds_one_filled_topic(broker: Broker) -> None:
+def test_a_new_data_set_replaces_the_filled_topic(broker: Broker) -> None:
     shelf = Shelf()
     small, large = (shelf.topic(broker, data, data.whole(1)) for data in (TINY, LARGE))
     assert not has_leaders(broker.wire, small)
@@ -65,10 +65,10 @@ def test_the_shelf_holds_one_filled_topic(broker: Broker) -> None:
         fill(broker, "odd", TINY, 7)
 
 
-def test_client_lines_have_their_rounds(tmp_path: Path, broker: Broker) -> None:
+def test_client_lines_measure_every_client_in_each_round(tmp_path: Path, broker: Broker) -> None:
     lines = [replace(line, warm_rounds=0) for line in chapters()[CLIENT] if isinstance(line, ClientWork)]
     options = Options(seconds=0.1, work=tmp_path, bytes_max=400_000, records=4_000)
-    runner = Runner([Unclosed(broker)], options, 1, lambda text: None)
+    runner = Runner([SharedBroker(broker)], options, 1, lambda text: None)
     results = runner.run([line for line in lines if line.server == HEADRACE and line.data == SMALL_ZSTD])
     assert not results.failed
     assert len(results.rounds) == 2
@@ -76,17 +76,17 @@ def test_client_lines_have_their_rounds(tmp_path: Path, broker: Broker) -> None:
         assert {name: len(measured) for name, measured in rounds.items()} == {HEADRACE: 1, CONFLUENT: 1}
 
 
-def test_lines_at_a_server_that_is_not_there_are_left_out(tmp_path: Path, broker: Broker) -> None:
+def test_lines_for_a_server_that_does_not_take_part_are_skipped(tmp_path: Path, broker: Broker) -> None:
     lines = [
         line for chapter in (CLIENT, SPARK) for line in chapters()[chapter] if getattr(line, "server", "") == KAFKA
     ]
     assert len(lines) == 4 + 24
-    results = Runner([Unclosed(broker)], Options(work=tmp_path), 1, lambda text: None).run(lines)
+    results = Runner([SharedBroker(broker)], Options(work=tmp_path), 1, lambda text: None).run(lines)
     assert not results.rounds
     assert set(results.skipped.values()) == {"Kafka does not take part"}
 
 
-def test_guests_stand_in_the_table_by_their_names() -> None:
+def test_report_rows_compare_against_the_connector_by_name() -> None:
     line = all_lines()["spark-sink-1k-zstd"]
     assert isinstance(line, SparkJob)
     found = Results()
@@ -99,7 +99,7 @@ def test_guests_stand_in_the_table_by_their_names() -> None:
     ]
 
 
-def test_data_sets_have_their_names_and_sizes() -> None:
+def test_client_lines_and_data_sets_have_the_expected_names_and_sizes() -> None:
     assert [line.name for line in chapters()[CLIENT] if isinstance(line, ClientWork) and line.data == SMALL_ZSTD] == [
         "client-produce-100b-zstd",
         "client-consume-100b-zstd",
@@ -109,14 +109,14 @@ def test_data_sets_have_their_names_and_sizes() -> None:
     assert LARGE.name == "1k" and LARGE.whole(1_000_000) == 1_000_000 and SMALL_ZSTD.whole(10_000_000) == 10_000_000
 
 
-def test_what_guests_bring_is_closed_with_them(tmp_path: Path, broker: Broker) -> None:
-    line = Visited()
-    results = Runner([Unclosed(broker)], Options(work=tmp_path), 2, lambda text: None).run([line])
+def test_resources_owned_by_a_contestant_are_closed_once_after_the_last_round(tmp_path: Path, broker: Broker) -> None:
+    line = LineWithResource()
+    results = Runner([SharedBroker(broker)], Options(work=tmp_path), 2, lambda text: None).run([line])
     assert [one.figures for one in results.rounds["visited"][HEADRACE]] == [{"s": 1.0}, {"s": 1.0}]
     assert line.owned.closed == 1
 
 
-class Unclosed(Broker):
+class SharedBroker(Broker):
     """The fixture's broker without its close, as other tests use it too."""
 
     def __init__(self, broker: Broker) -> None:
@@ -126,7 +126,7 @@ class Unclosed(Broker):
     def close(self) -> None: ...
 
 
-class Owned:
+class ClosableResource:
     closed = 0
 
     def close(self) -> None:
@@ -134,14 +134,14 @@ class Owned:
 
 
 @dataclass(frozen=True)
-class Visited:
+class LineWithResource:
     name: str = "visited"
     title: str = ""
     figures: tuple[Figure, ...] = (Figure("s", "s", False),)
     against: tuple[str, ...] = ()
     alone: bool = False
     warm_rounds: int = 0
-    owned: Owned = field(default_factory=Owned)
+    owned: ClosableResource = field(default_factory=ClosableResource)
 
     def guests(self, servers: Mapping[str, Broker]) -> list[Contestant]:
         return [Guest(HEADRACE, servers[HEADRACE], self.owned)]

@@ -45,29 +45,31 @@ def test_a_percentile_is_one_of_the_values() -> None:
     assert percentile([7.0], 0.5) == percentile([7.0], 0.99) == 7.0
 
 
-def test_latency_counts_orders_that_were_made_after_the_warm_up() -> None:
+def test_latency_covers_only_orders_created_after_the_warm_up() -> None:
     made = {1: 1000.0, 2: 1999.0, 3: 2000.0, 4: 3000.0}
     arrived = {1: 9000.0, 2: 9000.0, 3: 2750.0, 4: 3250.0}
     assert latencies(made, arrived, 1000.0) == [750.0, 250.0]
 
 
 @pytest.mark.parametrize(
-    ("arrived", "why"),
+    ("arrived", "message_pattern"),
     [({1: 5.0}, "1 of 2 orders have not come out, such as \\[2\\]"), ({1: 5.0, 2: 6.0}, "after the warm-up")],
 )
-def test_latency_without_rows_is_none(arrived: dict[int, float], why: str) -> None:
-    with pytest.raises(BenchFailed, match=why):
+def test_latency_fails_if_orders_are_missing_or_all_precede_the_end_of_the_warm_up(
+    arrived: dict[int, float], message_pattern: str
+) -> None:
+    with pytest.raises(BenchFailed, match=message_pattern):
         latencies({1: 0.0, 2: 1.0}, arrived, 1000.0)
 
 
-def test_every_event_is_wanted_in_the_results() -> None:
+def test_expected_results_account_for_every_event() -> None:
     wanted = wanted_rows(EVENTS)
     assert sum(row.clicks for row in wanted["page_views"] if isinstance(row, PageViews)) == clicks_among(EVENTS)
     assert sum(row.clicks for row in wanted["sessions"] if isinstance(row, Session)) == clicks_among(EVENTS)
     assert wanted["enriched_orders"].total() == orders_among(EVENTS)
 
 
-def test_rows_that_are_lost_doubled_or_wrong_end_the_round() -> None:
+def test_lost_duplicate_or_unexpected_rows_fail_the_round() -> None:
     wanted = wanted_rows(EVENTS)
     found = {name: Counter(rows) for name, rows in wanted.items()}
     assert compared("somebody", wanted, found) == {name: rows.total() for name, rows in wanted.items()}
@@ -82,7 +84,7 @@ def test_rows_that_are_lost_doubled_or_wrong_end_the_round() -> None:
         compared("somebody", wanted, found)
 
 
-def test_a_twenty_fifth_of_the_records_are_events() -> None:
+def test_shop_events_are_a_twenty_fifth_of_the_records_and_at_least_1000() -> None:
     assert Options().shop_events == 400_000
     assert Options(records=80_000).shop_events == 3000
     assert Options(records=1).shop_events == 1000
@@ -91,7 +93,7 @@ def test_a_twenty_fifth_of_the_records_are_events() -> None:
 # --- lines
 
 
-def test_the_lines_and_their_goals() -> None:
+def test_pipeline_lines_declare_their_baselines_and_goals() -> None:
     rows, latency, first, memory = chapters()[PIPELINES]
     assert isinstance(rows, PipelineRows) and isinstance(latency, PipelineLatency)
     assert isinstance(first, FirstResult) and isinstance(memory, MainJobMemory)
@@ -111,7 +113,9 @@ def test_the_lines_and_their_goals() -> None:
     ]
 
 
-def test_without_kafka_there_is_nothing_to_compare_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipeline_lines_are_skipped_without_kafka_or_the_connector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("spark_missing", "connector_missing", "reader_missing"):
         monkeypatch.setattr(f"bench.pipelines.{name}", lambda: None)
     broker = Broker(HEADRACE, tmp_path / "node", spawn_headrace)
@@ -123,22 +127,22 @@ def test_without_kafka_there_is_nothing_to_compare_with(tmp_path: Path, monkeypa
     assert set(results.skipped.values()) == {"no Maven"}
 
 
-class Counted(MainJobRuns):
+class CountingRuns(MainJobRuns):
     def __init__(self) -> None:
         super().__init__()
-        self.played = 0
+        self.run_count = 0
 
     def play(self, options: Options) -> MainJobSeen:
-        self.played += 1
-        seen = MainJobSeen(30.0 + self.played, 150_000_000, 2_000_000_000, 8)
+        self.run_count += 1
+        seen = MainJobSeen(30.0 + self.run_count, 150_000_000, 2_000_000_000, 8)
         self._kept.append(seen)
         return seen
 
 
-def test_both_lines_of_the_main_job_tell_of_the_same_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_main_job_lines_report_the_same_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("spark_missing", "reader_missing"):
         monkeypatch.setattr(f"bench.main_job.{name}", lambda: None)
-    runs = Counted()
+    runs = CountingRuns()
     broker = Broker(HEADRACE, tmp_path / "node", spawn_headrace)
     runner = Runner([broker], Options(work=tmp_path), 2, lambda text: None)
     results = runner.run([FirstResult(runs), MainJobMemory(runs)])
@@ -146,16 +150,16 @@ def test_both_lines_of_the_main_job_tell_of_the_same_runs(tmp_path: Path, monkey
     assert [one.figures["first_result_s"] for one in firsts] == [31.0, 32.0]
     memory = results.rounds["pipeline-memory"][HEADRACE]
     assert [one.figures for one in memory] == [{"small_mb": 150.0, "all_mb": 2000.0}] * 2
-    assert runs.played == 2
+    assert runs.run_count == 2
     assert MainJobMemory(runs).measure(broker, "", Options()).figures["small_mb"] == 150.0
-    assert runs.played == 3
+    assert runs.run_count == 3
     assert not broker.is_running
 
 
 # --- the shop on a node
 
 
-def test_the_shop_is_filled_once_and_goes_with_its_server(broker: Broker, tmp_path: Path) -> None:
+def test_shop_topics_are_filled_once_and_deleted_on_clear(broker: Broker, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     pytest.importorskip("confluent_kafka")
     shelf = ShopShelf()
@@ -172,7 +176,7 @@ def test_the_shop_is_filled_once_and_goes_with_its_server(broker: Broker, tmp_pa
     assert not has_leaders(broker.wire, ORDERS)
 
 
-def test_results_are_read_and_compared(broker: Broker) -> None:
+def test_result_topics_are_read_checked_and_deleted(broker: Broker) -> None:
     confluent = pytest.importorskip("confluent_kafka")
     with result_topics(broker, "-some") as topics:
         producer = confluent.Producer({"bootstrap.servers": f"127.0.0.1:{broker.port}"})
@@ -194,14 +198,14 @@ def _enriched(row: EnrichedOrder) -> bytes:
     return ordered.value[:-1] + f',"name":"{row.name}","city":"{row.city}"}}'.encode()
 
 
-def test_a_generator_that_breaks_off_says_why(broker: Broker, tmp_path: Path) -> None:
+def test_a_failed_generator_is_reported_with_its_exit_code_and_output(broker: Broker, tmp_path: Path) -> None:
     generator = Generator(broker, tmp_path, events=-1)
     generator._command[-1] = "many"
     with generator, pytest.raises(BenchFailed, match=r"(?s)ended with code 2: .*invalid int value"):
         generator.finish(60.0)
 
 
-def test_the_pipeline_is_the_main_jobs_with_results_elsewhere() -> None:
+def test_the_benchmark_pipeline_is_the_main_job_with_suffixed_result_topics() -> None:
     pytest.importorskip("pyspark")
     job = ShopJob("start", "localhost:1", "/nowhere", "-some")
     pipeline = shop_pipeline(job, {"trigger": "available-now"})

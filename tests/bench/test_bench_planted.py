@@ -42,7 +42,7 @@ def open_log(directory: Path, recovery_point: int, *, clean: bool) -> tuple[int,
         log.close()
 
 
-def test_it_takes_little_room_and_nothing_is_wrong_with_it(directory: Path) -> None:
+def test_planted_segments_are_sparse_and_open_without_repairs(directory: Path) -> None:
     made = plant_partition(directory, SEGMENTS, ACTIVE_BYTES)
     files = list(directory.glob("*.log"))
     assert sum(path.stat().st_size for path in files) > 2 * SEGMENT_BYTES * 0.99
@@ -53,7 +53,7 @@ def test_it_takes_little_room_and_nothing_is_wrong_with_it(directory: Path) -> N
     assert (end, report.segments_checked, report.messages()) == (made.log_end, 1, [])
 
 
-def test_after_a_kill_every_batch_that_was_not_synced_is_checked(directory: Path) -> None:
+def test_recovery_after_a_kill_detects_corrupt_unsynced_batches(directory: Path) -> None:
     made = plant_partition(directory, SEGMENTS, ACTIVE_BYTES)
     with max(directory.glob("*.log")).open("r+b") as file:
         file.seek(ACTIVE_BYTES // 2)
@@ -63,14 +63,14 @@ def test_after_a_kill_every_batch_that_was_not_synced_is_checked(directory: Path
     assert len(report.cuts) == 1
 
 
-def test_data_that_is_not_there_any_more_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_fails_if_the_log_ends_before_the_planted_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker(HEADRACE, tmp_path / "unused", spawn_headrace)
     options = Options(work=tmp_path, open_partitions=1, open_segments=1, open_active_bytes=ACTIVE_BYTES)
 
-    def more_than_there_is(directory: Path, segments: int, active_bytes: int) -> Planted:
+    def plant_with_wrong_log_end(directory: Path, segments: int, active_bytes: int) -> Planted:
         made = plant_partition(directory, segments, active_bytes)
         return Planted(made.active_base, made.log_end + 1)
 
-    monkeypatch.setattr("bench.opening.plant_partition", more_than_there_is)
+    monkeypatch.setattr("bench.opening.plant_partition", plant_with_wrong_log_end)
     with pytest.raises(BenchFailed, match="the ends are"):
         OpenLarge().measure(broker, "t", options)

@@ -38,7 +38,7 @@ def rows() -> list[Row]:
     return make_rows(some_lines(), results())
 
 
-def test_ratios_are_made_of_medians_and_judged_by_their_goals() -> None:
+def test_ratios_use_medians_and_are_judged_by_their_goals() -> None:
     found = {(row.figure.key, row.against): (row.ratio, row.met) for row in rows()}
     assert found["mb_per_s", KAFKA] == (1100.0 / 500.0, True)
     assert found["mb_per_s", CEILING] == (1100.0 / 1600.0, False)
@@ -48,18 +48,18 @@ def test_ratios_are_made_of_medians_and_judged_by_their_goals() -> None:
     assert found["create_s", ""] == (None, None)
 
 
-def test_the_verdict_names_what_is_missed() -> None:
+def test_the_verdict_lists_the_missed_goals() -> None:
     text = verdict(rows())
     assert text.startswith("2 of 4 goals met; missed: ")
     assert "produce-64k CPU s/GB against Kafka" in text
 
 
-def test_without_kafka_there_is_no_verdict_about_it() -> None:
+def test_rows_without_a_kafka_measurement_have_no_ratio() -> None:
     only_ours = Results({"produce-64k": {HEADRACE: results().rounds["produce-64k"][HEADRACE]}})
     assert [(row.ratio, row.met) for row in make_rows(some_lines(), only_ours)] == [(None, None), (None, None)]
 
 
-def test_nothing_is_divided_by_a_figure_of_zero() -> None:
+def test_a_baseline_of_zero_yields_no_ratio() -> None:
     row = Row("idle-1000", "idle", all_lines()["idle-1000"].figures[0], 3.0, KAFKA, 0.0, 1.0)
     assert (row.ratio, row.met) == (None, None)
     assert row.cells()[4:] == ("0.0", "–", "≤ 1 ×", "–")
@@ -92,8 +92,8 @@ def test_a_quantile_of_buckets_is_an_upper_bound() -> None:
         quantile({}, 0.5)
 
 
-@pytest.mark.parametrize("how_many", [0, 3])
-def test_the_plot_is_drawn_of_any_number_of_ratios(tmp_path: Path, how_many: int) -> None:
+@pytest.mark.parametrize("row_count", [0, 3])
+def test_the_plot_is_drawn_for_any_number_of_rows(tmp_path: Path, row_count: int) -> None:
     path = tmp_path / "performance.png"
-    draw(rows()[:how_many], path)
+    draw(rows()[:row_count], path)
     assert path.read_bytes().startswith(b"\x89PNG")

@@ -48,7 +48,7 @@ def generator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return str(request.param)
 
 
-def test_every_line_is_answered_without_an_error(tmp_path: Path) -> None:
+def test_every_benchmark_line_runs_without_errors(tmp_path: Path) -> None:
     options = Options(
         seconds=0.2,
         work=tmp_path,
@@ -68,9 +68,9 @@ def test_every_line_is_answered_without_an_error(tmp_path: Path) -> None:
         committed_offsets=2_000,
     )
     taking_part, skipped = contestants(tmp_path, with_kafka=False)
-    told: list[str] = []
+    messages: list[str] = []
     lines = [line for line in all_lines().values() if not hasattr(line, "guests")]
-    results = Runner(taking_part, options, 1, told.append).run(lines)
+    results = Runner(taking_part, options, 1, messages.append).run(lines)
     assert "Kafka" in skipped
     assert not results.failed
     for line in lines:
@@ -86,7 +86,7 @@ def test_every_line_is_answered_without_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / "headrace").exists(), "the data of a run goes with it"
 
 
-def test_every_request_is_answered_once_and_counted(broker: Broker, generator: str) -> None:
+def test_each_request_gets_one_response_and_is_counted(broker: Broker, generator: str) -> None:
     topic = f"counted-{generator}"
     broker.open_topic(topic, 1)
     batch = make_batch(3, 100)
@@ -98,7 +98,7 @@ def test_every_request_is_answered_once_and_counted(broker: Broker, generator: s
     assert end_offset(broker.wire, topic) == 3 * REQUESTS
 
 
-def test_an_idempotent_producer_goes_on_in_its_sequence(broker: Broker, generator: str) -> None:
+def test_idempotent_load_continues_its_sequence_numbers(broker: Broker, generator: str) -> None:
     line = all_lines()["idempotent-16k"]
     assert isinstance(line, Produce)
     topic = f"idempotent-{generator}"
@@ -107,14 +107,14 @@ def test_an_idempotent_producer_goes_on_in_its_sequence(broker: Broker, generato
     assert end_offset(broker.wire, topic) == line.records * REQUESTS  # duplicates would not be appended
 
 
-def test_an_error_in_an_answer_ends_the_run(broker: Broker, generator: str) -> None:
+def test_an_error_code_in_a_response_ends_the_run(broker: Broker, generator: str) -> None:
     load = produce_load("there-is-none", [make_batch(1, 100)], 1, 1)
     lenient = Load(**{**vars(load), "response_max": 1000})
     with pytest.raises(BenchFailed, match="an error, the first one 3"):
         run_load(lenient, broker.port, broker.pid, Span(30.0, 0.0, load.payload_bytes))
 
 
-def test_an_answer_of_another_size_ends_the_run(broker: Broker, generator: str) -> None:
+def test_a_response_of_unexpected_size_ends_the_run(broker: Broker, generator: str) -> None:
     topic = f"sized-{generator}"
     broker.open_topic(topic, 1)
     load = produce_load(topic, [make_batch(1, 100)], 1, 1)
@@ -156,7 +156,9 @@ def test_the_ceiling_writes_what_it_acknowledges(tmp_path: Path) -> None:
 
 
 @needs_openssl
-def test_the_load_speaks_tls_and_checks_who_answers(broker: Broker, generator: str, tmp_path: Path) -> None:
+def test_the_load_generator_uses_tls_and_verifies_the_certificate(
+    broker: Broker, generator: str, tmp_path: Path
+) -> None:
     topic = f"encrypted-{generator}"
     broker.open_topic(topic, 1)
     batch = make_batch(60, 1024)
@@ -186,12 +188,12 @@ def test_compressed_batches_are_validated(broker: Broker) -> None:
     assert end_offset(broker.wire, "compressed") == 60
 
 
-def test_a_line_that_fails_costs_only_itself(tmp_path: Path) -> None:
+def test_a_failed_line_does_not_stop_the_others(tmp_path: Path) -> None:
     taking_part, _ = contestants(tmp_path, with_kafka=False)
     options = Options(seconds=0.1, work=tmp_path, bytes_max=10_000_000)
     sound = all_lines()["produce-64k"]
     assert isinstance(sound, Produce)
-    lines = [Hopeless("broken", BenchFailed("no answer")), Hopeless("elsewhere", CannotRun("no openssl")), sound]
+    lines = [FailingLine("broken", BenchFailed("no answer")), FailingLine("elsewhere", CannotRun("no openssl")), sound]
     results = Runner(taking_part, options, 1, lambda text: None).run(lines)
     assert results.failed == {"broken": "no answer"}
     assert results.skipped == {"elsewhere": "no openssl"}
@@ -199,7 +201,7 @@ def test_a_line_that_fails_costs_only_itself(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Hopeless:
+class FailingLine:
     name: str
     problem: BenchFailed
     title: str = ""

@@ -15,7 +15,7 @@ from bench.spark_driver import SparkDriver
 from bench.spark_program import JOBS, Job, JobDone, _ended_at
 from bench.wire import BenchFailed
 
-STAND_IN = """
+FAKE_DRIVER_PROGRAM = """
 import json, subprocess, sys
 child = subprocess.Popen(["sleep", "300"], stdout=subprocess.DEVNULL)
 print(json.dumps({"count": 10}), flush=True)
@@ -30,7 +30,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SparkDriver]:
-    monkeypatch.setattr("bench.spark_driver.PROGRAM", ("-c", STAND_IN))
+    monkeypatch.setattr("bench.spark_driver.PROGRAM", ("-c", FAKE_DRIVER_PROGRAM))
     made = SparkDriver("stand-in")
     made.start(tmp_path)
     yield made
@@ -41,7 +41,7 @@ def job(name: str) -> Job:
     return Job(name, "localhost:9092", "topic", 10, 1)
 
 
-def test_a_driver_answers_until_it_is_closed(driver: SparkDriver, tmp_path: Path) -> None:
+def test_a_driver_runs_jobs_until_it_is_closed_and_can_be_restarted(driver: SparkDriver, tmp_path: Path) -> None:
     assert driver.start_s > 0
     driver.start(tmp_path)  # already running: no effect
     done = driver.run(job("batch"))
@@ -52,12 +52,12 @@ def test_a_driver_answers_until_it_is_closed(driver: SparkDriver, tmp_path: Path
     assert driver.cpu_seconds() > 0
     driver.close()
     driver.close()
-    assert not is_there(done.all_rows)
+    assert not process_exists(done.all_rows)
     driver.start(tmp_path)
     assert driver.run(job("batch")).all_rows != done.all_rows
 
 
-def is_there(process_id: int) -> bool:
+def process_exists(process_id: int) -> bool:
     """Return whether the process exists and is not a zombie."""
     try:
         os.kill(process_id, 0)
@@ -66,17 +66,17 @@ def is_there(process_id: int) -> bool:
     return " Z " not in Path(f"/proc/{process_id}/stat").read_text()
 
 
-def test_a_driver_that_ends_says_its_last_words(driver: SparkDriver) -> None:
+def test_a_driver_that_exits_is_reported_with_its_last_output(driver: SparkDriver) -> None:
     with pytest.raises(BenchFailed, match="the driver of Spark ended: no more"):
         driver.run(job("end"))
 
 
-def test_a_batch_of_a_stream_ends_when_its_trigger_has_run() -> None:
+def test_a_stream_batch_ends_with_its_trigger_execution() -> None:
     progress = {"timestamp": "2026-11-16T15:50:00.250Z", "durationMs": {"triggerExecution": 500}}
     assert _ended_at(progress) % 60 == 0.75
 
 
-def test_every_kind_of_line_is_a_job_with_a_goal() -> None:
+def test_every_spark_line_has_a_job_and_a_goal() -> None:
     start, *lines = chapters()[SPARK]
     assert isinstance(start, SparkStart) and start.figures[0].goal_absolute == 10.0
     assert len(lines) == 2 * 4 * len(KINDS)
@@ -87,7 +87,7 @@ def test_every_kind_of_line_is_a_job_with_a_goal() -> None:
 
 
 @pytest.mark.parametrize(("data", "records"), [(SMALL, 10_000_000), (LARGE, 1_000_000)])
-def test_a_kilobyte_comes_a_tenth_as_often(data: object, records: int) -> None:
+def test_jobs_with_1k_records_use_a_tenth_of_the_records(data: object, records: int) -> None:
     for line in chapters()[SPARK]:
         if isinstance(line, SparkJob) and line.data == data:
             assert line.records(Options()) == records // line.kind.share

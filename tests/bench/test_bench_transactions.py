@@ -40,7 +40,7 @@ def ends_at(broker: Broker, topic: str, partitions: int, offset: int) -> bool:
 
 
 @pytest.mark.parametrize(("partitions", "producers"), [(1, 1), (5, 3)])
-def test_what_is_counted_is_committed(broker: Broker, partitions: int, producers: int) -> None:
+def test_counted_transactions_are_committed(broker: Broker, partitions: int, producers: int) -> None:
     topic = f"counted-{partitions}"
     broker.open_topic(topic, partitions)
     load = Transactions(topic, partitions, producers, 20, 100)
@@ -51,7 +51,9 @@ def test_what_is_counted_is_committed(broker: Broker, partitions: int, producers
 
 
 @pytest.mark.parametrize("is_ending", [False, True])
-def test_whoever_is_told_to_come_back_does(broker: Broker, monkeypatch: pytest.MonkeyPatch, is_ending: bool) -> None:
+def test_requests_refused_with_concurrent_transactions_are_retried(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, is_ending: bool
+) -> None:
     """The refused request was in fact executed, so it is executed twice; that must have no effect."""
     topic = f"again-{is_ending}"
     broker.open_topic(topic, 2)
@@ -70,13 +72,13 @@ def test_whoever_is_told_to_come_back_does(broker: Broker, monkeypatch: pytest.M
     assert ends_at(broker, topic, 2, int(found["all_responses"]) * 11)
 
 
-def test_any_other_error_ends_the_run(broker: Broker) -> None:
+def test_non_retriable_errors_end_the_run(broker: Broker) -> None:
     load = Transactions("there-is-none", 1, 1, 10, 100)
     with pytest.raises(BenchFailed, match="Produce 12 was answered with error 3"):
         run_transactions(broker.port, broker.pid, load, SPAN)
 
 
-def test_every_tenth_transaction_of_the_topic_to_fetch_is_aborted(broker: Broker) -> None:
+def test_every_tenth_transaction_of_the_fetch_topic_is_aborted(broker: Broker) -> None:
     broker.open_topic("filled", 1)
     fill(broker.wire, "filled", 2 * ABORTED_OF)
     assert end_offset(broker.wire, "filled") == 2 * ABORTED_OF * (RECORDS + 1)

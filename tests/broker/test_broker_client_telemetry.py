@@ -19,7 +19,7 @@ ONE, TWO = Uuid(bytes(range(16))), Uuid(bytes(range(1, 17)))
 JAVA = Client("orders-1", "apache-kafka-java", "4.3.1", "10.0.0.7", 5000)
 
 
-class Stage:
+class TelemetryHarness:
     def __init__(self):
         self.series = ClientSeries()
         self.telemetry = ClientTelemetry(self.series, 100, random.Random(7))
@@ -49,13 +49,13 @@ class Stage:
         request = PushTelemetryRequest(client_instance_id=instance_id, subscription_id=subscription_id, **fields)
         return self.telemetry.admit(request, client, self.now_ms)
 
-    def later(self, ms):
+    def advance_clock(self, ms):
         self.now_ms += ms
 
 
 @pytest.fixture
-def stage():
-    return Stage()
+def harness():
+    return TelemetryHarness()
 
 
 def code(call, *arguments, **fields):
@@ -66,39 +66,39 @@ def code(call, *arguments, **fields):
     return ErrorCode.NONE
 
 
-def test_without_subscriptions_a_client_comes_every_five_minutes_and_pushes_nothing(stage):
-    instance = stage.get(ZERO_UUID)
+def test_a_client_without_subscriptions_gets_no_metrics_and_a_five_minute_interval(harness):
+    instance = harness.get(ZERO_UUID)
     assert instance.metrics == () and instance.interval_ms == 300_000 and not instance.wants("anything")
-    assert instance.id not in (ZERO_UUID, ONE) and stage.telemetry.knows(instance.id)
-    assert stage.get(ZERO_UUID).id != instance.id
+    assert instance.id not in (ZERO_UUID, ONE) and harness.telemetry.knows(instance.id)
+    assert harness.get(ZERO_UUID).id != instance.id
 
 
-def test_subscription_ids_are_those_of_kafka(stage):
+def test_subscription_ids_equal_those_of_kafka(harness):
     """Compare with the ids that Kafka 4.3.1 returned."""
-    assert stage.get(TWO).subscription_id == -725132338
-    stage.set("m", metrics="a.b", interval_ms="400")
-    assert stage.get(ONE).subscription_id == 434810358
-    assert stage.get(METADATA_TOPIC_ID).subscription_id == 434810359
-    stage.set("m", metrics="*", interval_ms="300")
-    assert stage.get(ONE).subscription_id == 2062659244
+    assert harness.get(TWO).subscription_id == -725132338
+    harness.set("m", metrics="a.b", interval_ms="400")
+    assert harness.get(ONE).subscription_id == 434810358
+    assert harness.get(METADATA_TOPIC_ID).subscription_id == 434810359
+    harness.set("m", metrics="*", interval_ms="300")
+    assert harness.get(ONE).subscription_id == 2062659244
 
 
-def test_all_that_match_count_together(stage):
-    stage.set("a", metrics="x., y.", interval_ms="5000")
-    stage.set("b", metrics="z.,x.", interval_ms="700", match="client_software_name=apache-.*,client_id=orders-[0-9]")
-    stage.set("c", metrics="*", interval_ms="100", match="client_id=payments")
-    stage.set("d", metrics="w.", match="client_software_version=3.*")
-    instance = stage.get()
+def test_all_matching_subscriptions_of_a_client_are_merged(harness):
+    harness.set("a", metrics="x., y.", interval_ms="5000")
+    harness.set("b", metrics="z.,x.", interval_ms="700", match="client_software_name=apache-.*,client_id=orders-[0-9]")
+    harness.set("c", metrics="*", interval_ms="100", match="client_id=payments")
+    harness.set("d", metrics="w.", match="client_software_version=3.*")
+    instance = harness.get()
     assert instance.metrics == ("x.", "y.", "z.") and instance.interval_ms == 700
     assert instance.wants("y.a") and not instance.wants("w.a")
-    everything = stage.get(TWO, Client("payments", "librdkafka", "2.5", "10.0.0.7", 1))
+    everything = harness.get(TWO, Client("payments", "librdkafka", "2.5", "10.0.0.7", 1))
     assert everything.metrics == ("*",) and everything.interval_ms == 100 and everything.wants("w.a")
-    stage.set("c", metrics=None, interval_ms=None, match=None)
-    assert stage.get(TWO, Client("payments", "librdkafka", "2.5", "10.0.0.7", 1)).metrics == ("x.", "y.")
+    harness.set("c", metrics=None, interval_ms=None, match=None)
+    assert harness.get(TWO, Client("payments", "librdkafka", "2.5", "10.0.0.7", 1)).metrics == ("x.", "y.")
 
 
 @pytest.mark.parametrize(
-    ("match", "client", "yes"),
+    ("match", "client", "is_match"),
     [
         ("client_instance_id=" + uuid_text(ONE), JAVA, True),
         ("client_instance_id=x", JAVA, False),
@@ -115,116 +115,118 @@ def test_all_that_match_count_together(stage):
         ("client_source_address=local", Client("c", "s", "v", "local", 1), True),
     ],
 )
-def test_selectors(stage, match, client, yes):
-    stage.set("m", metrics="a.", match=match)
-    assert stage.get(client=client).metrics == (("a.",) if yes else ())
+def test_a_subscription_applies_only_to_clients_selected_by_its_match(harness, match, client, is_match):
+    harness.set("m", metrics="a.", match=match)
+    assert harness.get(client=client).metrics == (("a.",) if is_match else ())
 
 
-def test_who_comes_too_early_is_throttled(stage):
-    stage.set("m", metrics="a.", interval_ms="1000")
-    stage.get()
-    assert code(stage.get) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
-    stage.push()  # the first push after a subscription response may arrive at any time
-    assert code(stage.push) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
-    stage.later(999)
-    assert code(stage.push) == code(stage.get) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
-    stage.later(1)
-    stage.push()
-    stage.later(1000)
-    stage.get()
+def test_requests_before_the_push_interval_has_passed_are_throttled(harness):
+    harness.set("m", metrics="a.", interval_ms="1000")
+    harness.get()
+    assert code(harness.get) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    harness.push()  # the first push after a subscription response may arrive at any time
+    assert code(harness.push) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    harness.advance_clock(999)
+    assert code(harness.push) == code(harness.get) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    harness.advance_clock(1)
+    harness.push()
+    harness.advance_clock(1000)
+    harness.get()
 
 
-def test_after_a_change_a_client_asks_again_at_once(stage):
-    stage.set("m", metrics="a.", interval_ms="1000")
-    old = stage.get().subscription_id
-    stage.set("m", metrics="b.")
-    assert code(stage.push, subscription_id=old) == ErrorCode.UNKNOWN_SUBSCRIPTION_ID
-    new = stage.get()
+def test_a_client_may_resubscribe_immediately_after_a_subscription_change(harness):
+    harness.set("m", metrics="a.", interval_ms="1000")
+    old = harness.get().subscription_id
+    harness.set("m", metrics="b.")
+    assert code(harness.push, subscription_id=old) == ErrorCode.UNKNOWN_SUBSCRIPTION_ID
+    new = harness.get()
     assert new.subscription_id != old and new.metrics == ("b.",)
-    assert code(stage.push) == ErrorCode.THROTTLING_QUOTA_EXCEEDED  # as in Kafka, the refused push counts
-    stage.later(1000)
-    stage.push()
+    assert code(harness.push) == ErrorCode.THROTTLING_QUOTA_EXCEEDED  # as in Kafka, the refused push counts
+    harness.advance_clock(1000)
+    harness.push()
 
 
-def test_pushes_that_are_refused(stage):
-    stage.set("m", metrics="a.", interval_ms="1000")
+def test_pushes_with_reserved_ids_unknown_codecs_or_large_payloads_are_refused(harness):
+    harness.set("m", metrics="a.", interval_ms="1000")
     for reserved in (ZERO_UUID, METADATA_TOPIC_ID):
-        assert code(stage.push, reserved, 0) == ErrorCode.INVALID_REQUEST
-    stage.get()
+        assert code(harness.push, reserved, 0) == ErrorCode.INVALID_REQUEST
+    harness.get()
     for codec in (-1, 5):
-        assert code(stage.push, compression_type=codec) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-        stage.get()
-        stage.later(1000)
-    assert code(stage.push, metrics=b"x" * 101) == ErrorCode.TELEMETRY_TOO_LARGE
-    assert code(stage.get) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
-    stage.later(1000)
-    assert code(stage.push, metrics=b"x" * 100, compression_type=4) == ErrorCode.NONE
+        assert code(harness.push, compression_type=codec) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+        harness.get()
+        harness.advance_clock(1000)
+    assert code(harness.push, metrics=b"x" * 101) == ErrorCode.TELEMETRY_TOO_LARGE
+    assert code(harness.get) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    harness.advance_clock(1000)
+    assert code(harness.push, metrics=b"x" * 100, compression_type=4) == ErrorCode.NONE
 
 
-def test_the_last_push_may_come_early_and_is_the_last(stage):
-    stage.set("m", metrics="a.", interval_ms="1000")
-    stage.get()
-    stage.push()
-    stage.push(terminating=True)
-    assert code(stage.push, terminating=True) == ErrorCode.INVALID_REQUEST
-    assert code(stage.push) == ErrorCode.INVALID_REQUEST
+def test_a_terminating_push_may_come_early_and_no_push_may_follow_it(harness):
+    harness.set("m", metrics="a.", interval_ms="1000")
+    harness.get()
+    harness.push()
+    harness.push(terminating=True)
+    assert code(harness.push, terminating=True) == ErrorCode.INVALID_REQUEST
+    assert code(harness.push) == ErrorCode.INVALID_REQUEST
 
 
-def test_a_push_to_a_broker_that_was_not_asked_is_known_by_its_subscription(stage):
+def test_a_push_is_accepted_by_a_broker_that_did_not_serve_the_subscription(harness):
     """Push to another broker: brokers compute the same ids, so a client may switch between them."""
-    stage.set("m", metrics="a.")
-    assert code(stage.push, subscription_id=1) == ErrorCode.UNKNOWN_SUBSCRIPTION_ID
-    other = Stage()
+    harness.set("m", metrics="a.")
+    assert code(harness.push, subscription_id=1) == ErrorCode.UNKNOWN_SUBSCRIPTION_ID
+    other = TelemetryHarness()
     other.set("m", metrics="a.")
-    other.push(subscription_id=stage.get().subscription_id)
+    other.push(subscription_id=harness.get().subscription_id)
 
 
-def test_another_connection_is_a_new_beginning(stage):
-    stage.set("m", metrics="a.")
-    stage.get()
-    assert code(stage.get) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
-    stage.get(client=Client("orders-1", "apache-kafka-java", "4.3.1", "10.0.0.7", 5001))
-    assert len(stage.telemetry) == 1
+def test_a_new_connection_of_a_client_is_not_throttled(harness):
+    harness.set("m", metrics="a.")
+    harness.get()
+    assert code(harness.get) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    harness.get(client=Client("orders-1", "apache-kafka-java", "4.3.1", "10.0.0.7", 5001))
+    assert len(harness.telemetry) == 1
 
 
-def show(stage, instance_id=ONE):
-    return stage.series.take(uuid_text(instance_id), {}, Point("a", Kind.GAUGE, False, False, (), 1.0), stage.now_ms)
+def take_point(harness, instance_id=ONE):
+    return harness.series.take(
+        uuid_text(instance_id), {}, Point("a", Kind.GAUGE, False, False, (), 1.0), harness.now_ms
+    )
 
 
-def test_who_is_silent_is_forgotten_with_its_series(stage):
-    stage.set("m", metrics="a.", interval_ms="1000", match="client_id=orders-1")
-    stage.get(ONE)
-    stage.get(TWO, Client("slow", "s", "v", "10.0.0.8", 1))
+def test_idle_clients_expire_together_with_their_series(harness):
+    harness.set("m", metrics="a.", interval_ms="1000", match="client_id=orders-1")
+    harness.get(ONE)
+    harness.get(TWO, Client("slow", "s", "v", "10.0.0.8", 1))
     for instance_id in (ONE, TWO):
-        show(stage, instance_id)
-    stage.later(EXPIRY_MS_MIN - 1)
-    stage.telemetry.sweep(stage.now_ms)
-    assert len(stage.telemetry) == 2
-    stage.later(client_telemetry.SWEEP_MS)
-    stage.telemetry.sweep(stage.now_ms)
-    assert len(stage.telemetry) == 1 and len(stage.series) == 1 and not stage.telemetry.knows(ONE)
-    stage.later(3 * 300_000)
-    stage.get(ONE)
-    assert len(stage.telemetry) == 1 and len(stage.series) == 0
+        take_point(harness, instance_id)
+    harness.advance_clock(EXPIRY_MS_MIN - 1)
+    harness.telemetry.sweep(harness.now_ms)
+    assert len(harness.telemetry) == 2
+    harness.advance_clock(client_telemetry.SWEEP_MS)
+    harness.telemetry.sweep(harness.now_ms)
+    assert len(harness.telemetry) == 1 and len(harness.series) == 1 and not harness.telemetry.knows(ONE)
+    harness.advance_clock(3 * 300_000)
+    harness.get(ONE)
+    assert len(harness.telemetry) == 1 and len(harness.series) == 0
 
 
-def test_the_least_recently_used_makes_room(stage, monkeypatch):
+def test_the_least_recently_used_client_is_evicted_at_the_limit(harness, monkeypatch):
     monkeypatch.setattr(client_telemetry, "INSTANCES_MAX", 3)
     ids = [Uuid(bytes([index]) * 16) for index in range(1, 5)]
     for instance_id in ids[:3]:
-        stage.get(instance_id)
-        show(stage, instance_id)
-    assert code(stage.push, ids[0], 0) == ErrorCode.UNKNOWN_SUBSCRIPTION_ID  # a refused push counts as use
-    stage.get(ids[3])
-    assert [stage.telemetry.knows(one) for one in ids] == [True, False, True, True] and len(stage.series) == 2
+        harness.get(instance_id)
+        take_point(harness, instance_id)
+    assert code(harness.push, ids[0], 0) == ErrorCode.UNKNOWN_SUBSCRIPTION_ID  # a refused push counts as use
+    harness.get(ids[3])
+    assert [harness.telemetry.knows(one) for one in ids] == [True, False, True, True] and len(harness.series) == 2
 
 
-def test_a_subscription_that_cannot_be_read_is_told_of_and_left_out(stage, caplog):
-    stage.set("good", metrics="a.")
+def test_an_invalid_subscription_is_logged_and_ignored(harness, caplog):
+    harness.set("good", metrics="a.")
     for configs in ({"match": r"client_id=(a)\1"}, {"interval_ms": "soon"}, {"metrics": "a,,b"}):
-        stage.set("bad", metrics="b.")
-        stage.set("bad", **configs)
-        assert stage.get(ZERO_UUID).metrics == ("a.",)
-        stage.set("bad", **dict.fromkeys(configs, None))
+        harness.set("bad", metrics="b.")
+        harness.set("bad", **configs)
+        assert harness.get(ZERO_UUID).metrics == ("a.",)
+        harness.set("bad", **dict.fromkeys(configs, None))
         assert "the client-metrics subscription bad is not used" in caplog.text
         caplog.clear()

@@ -79,7 +79,7 @@ class Clock:
         return NOW_MS + int(self._loop.time() * 1000)
 
 
-class Stage:
+class ShardHarness:
     def __init__(self, seed=1):
         self.loop = SimulatedLoop(Random(seed))
         self.partition = make_partition(make_files())
@@ -87,23 +87,23 @@ class Stage:
         image = Image(topics={"t": Topic("t", TOPIC_ID, (state,))})
         self.coordination = Coordination("t", Register, encode, decode, lambda: image, Clock(self.loop), self.loop)
 
-    def run(self, story):
-        async def whole():
+    def run(self, scenario):
+        async def run_elected():
             self.coordination.elected(self.partition)
             await self.coordination.settle()
-            await story()
+            await scenario()
             self.coordination.close()
 
-        self.loop.run_until_complete(whole())
+        self.loop.run_until_complete(run_elected())
         self.loop.close()
         assert self.loop.errors == []
 
-    async def ask(self, *request):
+    async def send_request(self, *request):
         return await self.coordination.decide("group", request)
 
     async def refusal(self, *request):
         with pytest.raises(KafkaError) as caught:
-            await self.ask(*request)
+            await self.send_request(*request)
         return caught.value.code
 
     def lead(self, leader, epoch, isr=(NODE,)):
@@ -115,249 +115,249 @@ class Stage:
         return dict(self.coordination.machine_of("group").values.items())
 
 
-def test_a_group_lies_where_java_puts_it():
+def test_groups_are_partitioned_by_javas_string_hash():
     assert [java_hash(text) for text in ("", "a", "group", "\U0001f600", "polygenelubricants")] == [
         0, 97, 98629247, 1772899, -(2**31),
     ]  # fmt: skip
     assert coordinator_partition("polygenelubricants", 50) == 0 and coordinator_partition("group", 50) == 47
 
 
-def test_what_was_answered_is_in_the_log_and_found_again():
-    stage = Stage()
+def test_acknowledged_writes_are_loaded_again_after_an_election():
+    harness = ShardHarness()
 
-    async def story():
-        assert await stage.ask("set", "a", "1") == "a is set"
-        assert await stage.refusal("fail", "b") is ErrorCode.INVALID_REQUEST
-        assert await stage.ask("set", "c", "2") == "c is set"
-        assert stage.values == {"a": "1", "c": "2"} and stage.partition.log.log_end == 2
-        stage.lead(NODE, 1)
-        assert await stage.refusal("set", "d", "3") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        await stage.coordination.settle()
-        assert stage.values == {"a": "1", "c": "2"}
+    async def scenario():
+        assert await harness.send_request("set", "a", "1") == "a is set"
+        assert await harness.refusal("fail", "b") is ErrorCode.INVALID_REQUEST
+        assert await harness.send_request("set", "c", "2") == "c is set"
+        assert harness.values == {"a": "1", "c": "2"} and harness.partition.log.log_end == 2
+        harness.lead(NODE, 1)
+        assert await harness.refusal("set", "d", "3") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await harness.coordination.settle()
+        assert harness.values == {"a": "1", "c": "2"}
 
-    stage.run(story)
+    harness.run(scenario)
 
 
-def test_everybody_who_waits_is_refused_when_leadership_goes():
-    stage = Stage()
+def test_parked_requests_fail_with_not_coordinator_when_leadership_is_lost():
+    harness = ShardHarness()
 
-    async def story():
-        waiting = stage.coordination.decide("group", ("wait", "a"))
-        stage.lead(OTHER, 1)
+    async def scenario():
+        waiting = harness.coordination.decide("group", ("wait", "a"))
+        harness.lead(OTHER, 1)
         with pytest.raises(KafkaError) as caught:
             await waiting
         assert caught.value.code is ErrorCode.NOT_COORDINATOR
-        assert await stage.refusal("set", "a", "1") is ErrorCode.NOT_COORDINATOR
-        stage.lead(NODE, 2)
-        await stage.coordination.settle()
-        waiting = stage.coordination.decide("group", ("wait", "a"))
-        await stage.ask("set", "a", "1")
+        assert await harness.refusal("set", "a", "1") is ErrorCode.NOT_COORDINATOR
+        harness.lead(NODE, 2)
+        await harness.coordination.settle()
+        waiting = harness.coordination.decide("group", ("wait", "a"))
+        await harness.send_request("set", "a", "1")
         assert await waiting == "1"
 
-    stage.run(story)
+    harness.run(scenario)
 
 
-def test_a_partition_that_changes_hands_under_a_shard_is_noticed_without_being_told():
-    stage = Stage()
+def test_an_offline_partition_fails_parked_requests_without_an_election():
+    harness = ShardHarness()
 
-    async def story():
-        waiting = stage.coordination.decide("group", ("wait", "a"))
-        stage.partition.go_offline("its disk has failed")
+    async def scenario():
+        waiting = harness.coordination.decide("group", ("wait", "a"))
+        harness.partition.go_offline("its disk has failed")
         with pytest.raises(KafkaError):
             await waiting
-        assert await stage.refusal("set", "a", "1") is ErrorCode.NOT_COORDINATOR
+        assert await harness.refusal("set", "a", "1") is ErrorCode.NOT_COORDINATOR
 
-    stage.run(story)
+    harness.run(scenario)
 
 
 def test_a_refused_write_changes_nothing():
-    stage = Stage()
+    harness = ShardHarness()
 
-    async def story():
-        await stage.ask("set", "a", "1")
-        stage.partition.configure(2)  # min.insync.replicas above the replica count
-        assert await stage.refusal("set", "a", "2") is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert stage.values == {"a": "1"}
-        stage.partition.configure(1)
-        await stage.ask("set", "a", "3")
-        assert stage.values == {"a": "3"}
+    async def scenario():
+        await harness.send_request("set", "a", "1")
+        harness.partition.configure(2)  # min.insync.replicas above the replica count
+        assert await harness.refusal("set", "a", "2") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert harness.values == {"a": "1"}
+        harness.partition.configure(1)
+        await harness.send_request("set", "a", "3")
+        assert harness.values == {"a": "3"}
 
-    stage.run(story)
-
-
-def test_timers_write_too_and_end_with_leadership():
-    stage = Stage()
-
-    async def story():
-        assert await stage.ask("later", "a", "1") == "armed"
-        assert await stage.coordination.decide("group", ("wait", "a")) == "1"
-        assert stage.loop.time() >= 1.0
-        await stage.ask("later", "a", "2")
-        stage.lead(OTHER, 1)
-        stage.lead(NODE, 2)
-        await stage.coordination.settle()
-        assert await stage.ask("later", "b", "3") == "armed"
-        await stage.coordination.decide("group", ("wait", "b"))
-        assert stage.values == {"a": "1", "b": "3"}
-
-    stage.run(story)
+    harness.run(scenario)
 
 
-def test_unknown_records_are_passed_over_and_damage_closes_one_shard():
-    stage = Stage()
+def test_timers_write_records_and_are_cancelled_when_leadership_is_lost():
+    harness = ShardHarness()
+
+    async def scenario():
+        assert await harness.send_request("later", "a", "1") == "armed"
+        assert await harness.coordination.decide("group", ("wait", "a")) == "1"
+        assert harness.loop.time() >= 1.0
+        await harness.send_request("later", "a", "2")
+        harness.lead(OTHER, 1)
+        harness.lead(NODE, 2)
+        await harness.coordination.settle()
+        assert await harness.send_request("later", "b", "3") == "armed"
+        await harness.coordination.decide("group", ("wait", "b"))
+        assert harness.values == {"a": "1", "b": "3"}
+
+    harness.run(scenario)
+
+
+def test_unknown_records_are_skipped_and_a_corrupt_one_makes_the_shard_unavailable():
+    harness = ShardHarness()
     for key in (b"?", b"a", b"?"):
         batch = build_batch([Record(0, NOW_MS, key, b"1")])
-        stage.partition.append(memoryview(batch), read_header(batch), NOW_MS, NOW_MS)
+        harness.partition.append(memoryview(batch), read_header(batch), NOW_MS, NOW_MS)
 
-    async def story():
-        assert stage.values == {"a": "1"}
+    async def scenario():
+        assert harness.values == {"a": "1"}
         batch = build_batch([Record(0, NOW_MS, b"!", b"1")])
-        stage.partition.append(memoryview(batch), read_header(batch), NOW_MS, NOW_MS)
-        stage.lead(NODE, 2)
-        await stage.coordination.settle()
-        assert await stage.refusal("set", "a", "2") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        harness.partition.append(memoryview(batch), read_header(batch), NOW_MS, NOW_MS)
+        harness.lead(NODE, 2)
+        await harness.coordination.settle()
+        assert await harness.refusal("set", "a", "2") is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    stage.run(story)
+    harness.run(scenario)
 
 
-def test_an_answer_waits_for_the_commit():
-    stage = Stage()
+def test_a_reply_is_sent_only_after_the_commit():
+    harness = ShardHarness()
 
-    async def story():
-        stage.partition.advance = lambda: None  # simulates a follower that has not fetched yet
-        waiting = stage.coordination.decide("group", ("set", "a", "1"))
+    async def scenario():
+        harness.partition.advance = lambda: None  # simulates a follower that has not fetched yet
+        waiting = harness.coordination.decide("group", ("set", "a", "1"))
         await _turns()
-        assert not waiting.done() and stage.coordination.machine_of("group").values.committed("a") is None
-        del stage.partition.advance
-        stage.partition.advance()
-        stage.partition._wake()
+        assert not waiting.done() and harness.coordination.machine_of("group").values.committed("a") is None
+        del harness.partition.advance
+        harness.partition.advance()
+        harness.partition._wake()
         assert await waiting == "a is set"
-        assert stage.coordination.machine_of("group").values.committed("a") == "1"
+        assert harness.coordination.machine_of("group").values.committed("a") == "1"
 
-    stage.run(story)
+    harness.run(scenario)
 
 
-def test_what_an_earlier_term_wrote_is_loaded_once_it_is_committed():
-    stage = Stage()
+def test_loading_waits_until_records_of_an_earlier_epoch_are_committed():
+    harness = ShardHarness()
 
-    async def story():
-        stage.partition.advance = lambda: None  # simulates records that are not on disk yet
-        waiting = stage.coordination.decide("group", ("set", "a", "1"))
-        stage.lead(OTHER, 1)
+    async def scenario():
+        harness.partition.advance = lambda: None  # simulates records that are not on disk yet
+        waiting = harness.coordination.decide("group", ("set", "a", "1"))
+        harness.lead(OTHER, 1)
         with pytest.raises(KafkaError):
             await waiting
-        stage.lead(NODE, 2)
+        harness.lead(NODE, 2)
         await _turns()
-        assert await stage.refusal("set", "b", "2") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        del stage.partition.advance
-        stage.partition.advance()
-        stage.partition._wake()
-        await stage.coordination.settle()
-        assert stage.values == {"a": "1"}
+        assert await harness.refusal("set", "b", "2") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        del harness.partition.advance
+        harness.partition.advance()
+        harness.partition._wake()
+        await harness.coordination.settle()
+        assert harness.values == {"a": "1"}
 
-    stage.run(story)
+    harness.run(scenario)
 
 
-def test_a_file_that_is_replaced_while_it_is_loaded_is_read_again():
-    stage = Stage()
+def test_loading_rereads_a_file_that_is_closed_meanwhile():
+    harness = ShardHarness()
 
-    async def story():
-        await stage.ask("set", "a", "1")
-        log, read, reads = stage.partition.log, stage.partition.log.read, []
+    async def scenario():
+        await harness.send_request("set", "a", "1")
+        log, read, reads = harness.partition.log, harness.partition.log.read, []
 
         def read_and_close_once(*args):
             found = read(*args)
             reads.append(found.range.file)
             if len(reads) == 1:
-                found.range.file = stage.partition.log.files.open(found.range.file.path)
+                found.range.file = harness.partition.log.files.open(found.range.file.path)
                 found.range.file.close()
             return found
 
         log.read = read_and_close_once
-        stage.lead(NODE, 1)
-        await stage.coordination.settle()
-        assert len(reads) == 2 and stage.values == {"a": "1"}
+        harness.lead(NODE, 1)
+        await harness.coordination.settle()
+        assert len(reads) == 2 and harness.values == {"a": "1"}
 
-    stage.run(story)
+    harness.run(scenario)
 
 
-def test_a_disk_that_fails_once_costs_a_shard_five_seconds():
+def test_a_load_that_failed_on_a_disk_error_is_retried_after_five_seconds():
     """Guard against seed 443 of the transaction simulator: groups were unavailable until the node restarted."""
-    stage = Stage()
+    harness = ShardHarness()
 
-    async def story():
-        await stage.ask("set", "a", "1")
-        stage.lead(OTHER, 1)
-        read = stage.partition.log.read
-        stage.partition.log.read = broken
-        stage.lead(NODE, 2)
-        await stage.coordination.settle()
-        assert await stage.refusal("set", "b", "2") is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        stage.partition.log.read = read
+    async def scenario():
+        await harness.send_request("set", "a", "1")
+        harness.lead(OTHER, 1)
+        read = harness.partition.log.read
+        harness.partition.log.read = broken
+        harness.lead(NODE, 2)
+        await harness.coordination.settle()
+        assert await harness.refusal("set", "b", "2") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        harness.partition.log.read = read
         await asyncio.sleep(LOAD_AGAIN_S + 0.1)
-        assert await stage.ask("set", "b", "2") == "b is set"
-        assert dict(stage.coordination.machine_of("group").values) == {"a": "1", "b": "2"}
+        assert await harness.send_request("set", "b", "2") == "b is set"
+        assert dict(harness.coordination.machine_of("group").values) == {"a": "1", "b": "2"}
 
     def broken(*_):
         raise OSError(5, "Input/output error")
 
-    stage.run(story)
+    harness.run(scenario)
 
 
-def test_a_glance_sees_what_is_committed_and_may_arm_a_timer():
-    stage = Stage()
+def test_a_fast_read_sees_only_committed_values_and_may_arm_a_timer():
+    harness = ShardHarness()
 
     def look(register, key, now_ms, arm):
         arm((key, "by a glance"), now_ms + 1000)
         return register.values.get(key)
 
     def glance(key):
-        return stage.coordination.glance("group", look, key)
+        return harness.coordination.glance("group", look, key)
 
-    async def story():
+    async def scenario():
         assert glance("a") is None
-        await stage.ask("set", "a", "1")
+        await harness.send_request("set", "a", "1")
         assert glance("a") == "1"
-        assert await stage.coordination.decide("group", ("wait", "a")) == "by a glance"
-        stage.partition.advance = lambda: None  # simulates a follower that has not fetched yet
-        waiting = stage.coordination.decide("group", ("set", "a", "2"))
+        assert await harness.coordination.decide("group", ("wait", "a")) == "by a glance"
+        harness.partition.advance = lambda: None  # simulates a follower that has not fetched yet
+        waiting = harness.coordination.decide("group", ("set", "a", "2"))
         assert glance("a") is None
-        stage.partition.go_offline("its disk has failed")
+        harness.partition.go_offline("its disk has failed")
         assert glance("a") is None
         with pytest.raises(KafkaError):
             await waiting
 
-    stage.run(story)
+    harness.run(scenario)
 
 
-def test_shards_are_loaded_in_turns():
-    stage = Stage()
+def test_shards_are_loaded_one_at_a_time():
+    harness = ShardHarness()
 
-    async def story():
-        await stage.ask("set", "a", "1")
-        async with stage.coordination._turns:  # another shard is loading
-            stage.lead(NODE, 1)
+    async def scenario():
+        await harness.send_request("set", "a", "1")
+        async with harness.coordination._turns:  # another shard is loading
+            harness.lead(NODE, 1)
             await _turns()
-            assert await stage.refusal("set", "b", "2") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        await stage.coordination.settle()
-        assert stage.values == {"a": "1"}
+            assert await harness.refusal("set", "b", "2") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await harness.coordination.settle()
+        assert harness.values == {"a": "1"}
 
-    stage.run(story)
+    harness.run(scenario)
 
 
 def test_a_log_whose_last_records_were_compacted_away_is_loaded():
-    stage = Stage()
+    harness = ShardHarness()
 
-    async def story():
-        await stage.ask("set", "a", "1")
-        await stage.ask("set", "a", "2")
-        log, read = stage.partition.log, stage.partition.log.read
+    async def scenario():
+        await harness.send_request("set", "a", "1")
+        await harness.send_request("set", "a", "2")
+        log, read = harness.partition.log, harness.partition.log.read
         log.read = lambda offset, size, upper: read(offset, size, 1) if offset == 0 else read(log.log_end, size, upper)
-        stage.lead(NODE, 1)
-        await stage.coordination.settle()
-        assert stage.values == {"a": "1"}
+        harness.lead(NODE, 1)
+        await harness.coordination.settle()
+        assert harness.values == {"a": "1"}
 
-    stage.run(story)
+    harness.run(scenario)
 
 
 async def _turns():

@@ -22,16 +22,16 @@ PARTITIONS = 2
 SETTINGS = {"offsets.topic.num.partitions": str(PARTITIONS), "num.partitions": "1"}
 READ = TopicPartition("read", 0)
 GROUPS = [f"group-{number}" for number in range(6)]
-OUT_OF_REACH = coordinator_partition(GROUPS[0], PARTITIONS)
-LOST = [group for group in GROUPS if coordinator_partition(group, PARTITIONS) == OUT_OF_REACH]
-SERVED = [group for group in GROUPS if group not in LOST]
-TURNS_MAX = 500
+CORRUPT_PARTITION = coordinator_partition(GROUPS[0], PARTITIONS)
+UNAVAILABLE_GROUPS = [group for group in GROUPS if coordinator_partition(group, PARTITIONS) == CORRUPT_PARTITION]
+SERVED_GROUPS = [group for group in GROUPS if group not in UNAVAILABLE_GROUPS]
+ATTEMPTS_MAX = 500
 COMMITTED_KEY, GROUP_KEY = b"\x00\x01", b"\x00\x02"
 
 
 def append(directory, key, value):
     """Append a record that no coordinator ever writes and return its offset."""
-    name = TopicPartition("__consumer_offsets", OUT_OF_REACH)
+    name = TopicPartition("__consumer_offsets", CORRUPT_PARTITION)
     log, _ = Log.open(DiskFiles(), str(directory / str(name)), name, LogConfig(), clean=True, now_ms=0)
     batch = build_batch([Record(0, 0, key, value)])
     offset = log.append_as_leader(batch, read_header(batch), log.epochs.latest, 0).first_offset
@@ -41,7 +41,7 @@ def append(directory, key, value):
 
 async def loaded(cluster):
     """Return all groups once loading has finished."""
-    for _ in range(TURNS_MAX):
+    for _ in range(ATTEMPTS_MAX):
         try:
             return [one.group for one in await list_groups(cluster, [], [])]
         except KafkaError as error:
@@ -63,7 +63,7 @@ async def refusal(work):
         (None, b"without a key"),
     ],
 )
-def test_other_groups_are_served(tmp_path, caplog, key, value):
+def test_an_unreadable_record_closes_only_its_own_offsets_partition(tmp_path, caplog, key, value):
     async def commit_all():
         async with Cluster([(LOOPBACK, node.port)]) as cluster:
             await cluster.partitions(READ.topic, create=True)
@@ -74,12 +74,12 @@ def test_other_groups_are_served(tmp_path, caplog, key, value):
 
     async def check():
         async with Cluster([(LOOPBACK, node.port)]) as cluster:
-            assert await loaded(cluster) == SERVED
-            for group in SERVED:
+            assert await loaded(cluster) == SERVED_GROUPS
+            for group in SERVED_GROUPS:
                 assert (await committed_offsets(cluster, group))[READ].offset == 1
                 assert await commit_offsets(cluster, group, {READ: 2}) == {READ: ErrorCode.NONE}
                 assert (await describe_group(cluster, group)).state == "Empty"
-            for group in LOST:
+            for group in UNAVAILABLE_GROUPS:
                 assert await refusal(committed_offsets(cluster, group)) is ErrorCode.NOT_COORDINATOR
                 assert await commit_offsets(cluster, group, {READ: 2}) == {READ: ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
@@ -88,8 +88,8 @@ def test_other_groups_are_served(tmp_path, caplog, key, value):
     offset = append(tmp_path, key, value)
     with EmbeddedNode(SETTINGS, data_dir=tmp_path) as node:
         asyncio.run(check())
-    [told] = [record for record in caplog.records if "cannot be loaded" in record.getMessage()]
-    assert told.levelname == "ERROR"
-    assert told.getMessage().startswith(
-        f"__consumer_offsets-{OUT_OF_REACH} cannot be loaded: in the batch at offset {offset}: a record of __consumer_offsets "
+    [log_record] = [record for record in caplog.records if "cannot be loaded" in record.getMessage()]
+    assert log_record.levelname == "ERROR"
+    assert log_record.getMessage().startswith(
+        f"__consumer_offsets-{CORRUPT_PARTITION} cannot be loaded: in the batch at offset {offset}: a record of __consumer_offsets "
     )

@@ -25,23 +25,23 @@ HEARTBEAT_S = 2.0
 class Channel:
     """A controller whose responses the test provides."""
 
-    def __init__(self, answer: Callable[[Any], Any]) -> None:
+    def __init__(self, response: Callable[[Any], Any]) -> None:
         self.requests: list[Any] = []
-        self.answer = answer
+        self.response = response
 
     async def request(self, message: Any) -> Any:
         self.requests.append(message)
-        answer = self.answer(message)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        response = self.response(message)
+        if isinstance(response, Exception):
+            raise response
+        return response
 
 
 def told(request: AssignReplicasToDirsRequest) -> list[int]:
     return [p.partition_index for d in request.directories for t in d.topics for p in t.partitions]
 
 
-def test_replicas_are_told_in_large_requests_until_the_controller_listens() -> None:
+def test_replica_directories_are_sent_in_batches_and_retried_until_accepted() -> None:
     loop = SimulatedLoop(Random(1))
     answers = [Disconnected("gone"), AssignReplicasToDirsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)]
     channel = Channel(lambda request: answers.pop(0) if answers else AssignReplicasToDirsResponse())
@@ -75,7 +75,7 @@ def registration(channel: Channel, offline: list[Uuid], given_up: list[StorageFa
     )  # type: ignore[arg-type]  # fmt: skip
 
 
-def test_a_failed_directory_is_told_at_once() -> None:
+def test_a_failed_directory_is_reported_in_an_immediate_heartbeat() -> None:
     loop = SimulatedLoop(Random(1))
     channel = Channel(lambda request: BrokerHeartbeatResponse(is_fenced=False))
     offline: list[Uuid] = []
@@ -98,7 +98,7 @@ def test_a_failed_directory_is_told_at_once() -> None:
     loop.close()
 
 
-def test_a_broker_that_cannot_tell_of_a_failed_directory_gives_up() -> None:
+def test_a_broker_gives_up_if_a_failed_directory_cannot_be_reported_for_30_s() -> None:
     loop = SimulatedLoop(Random(1))
     channel = Channel(
         lambda request: Disconnected("no controller") if isinstance(request, BrokerHeartbeatRequest) else 0

@@ -16,7 +16,7 @@ from headrace.protocol.messages.stored.metadata_cluster import ConfigRecord
 SETTINGS = {name: option.default for name, option in NODE_OPTIONS.items()} | {"log.dirs": ["/a", "/b"], "node.id": 1}
 
 
-class Stage:
+class OptionsHarness:
     def __init__(self, **explicit):
         given = {name.replace("_", "."): value for name, value in explicit.items()}
         self.options = DynamicOptions({**SETTINGS, **given}, frozenset(given), NodeId(1))
@@ -29,55 +29,57 @@ class Stage:
         self.loader.apply([record], self.offset, 1)
 
 
-def test_one_broker_is_stronger_than_all_of_them_and_both_than_settings():
-    stage = Stage(message_max_bytes=7)
-    assert stage.options.topic_defaults()["max.message.bytes"] == 7
-    for broker, value, wins in (("", "8", 8), ("1", "9", 9), ("2", "10", 9), ("1", None, 8), ("", None, 7)):
-        stage.set(broker, "message.max.bytes", value)
-        assert stage.options.values["message.max.bytes"] == wins
-        assert stage.options.topic_defaults()["max.message.bytes"] == wins
+def test_per_broker_options_override_cluster_defaults_and_both_override_settings():
+    harness = OptionsHarness(message_max_bytes=7)
+    assert harness.options.topic_defaults()["max.message.bytes"] == 7
+    for broker, value, effective in (("", "8", 8), ("1", "9", 9), ("2", "10", 9), ("1", None, 8), ("", None, 7)):
+        harness.set(broker, "message.max.bytes", value)
+        assert harness.options.values["message.max.bytes"] == effective
+        assert harness.options.topic_defaults()["max.message.bytes"] == effective
 
 
-def test_layers_are_shown_in_their_order_and_weaker_names_only_behind_the_one_that_is_asked_for():
-    stage = Stage(log_retention_hours=1)
-    assert stage.options.layers().of("log.retention.ms") == []
-    stage.set("", "log.retention.ms", "5")
-    stage.set("1", "log.retention.ms", "6")
-    assert stage.options.layers().of("log.retention.ms") == [
+def test_layers_are_listed_by_precedence_with_weaker_synonyms_last():
+    harness = OptionsHarness(log_retention_hours=1)
+    assert harness.options.layers().of("log.retention.ms") == []
+    harness.set("", "log.retention.ms", "5")
+    harness.set("1", "log.retention.ms", "6")
+    assert harness.options.layers().of("log.retention.ms") == [
         Layer("log.retention.ms", "6", Source.DYNAMIC_BROKER),
         Layer("log.retention.ms", "5", Source.DYNAMIC_DEFAULT),
         Layer("log.retention.hours", "1", Source.STATIC),
         Layer("log.retention.hours", "168", Source.DEFAULT),
     ]
-    assert stage.options.layers().of_topic("retention.ms") == stage.options.layers().of("log.retention.ms")
-    assert stage.options.layers().topic_default("retention.ms") == Layer("log.retention.ms", "6", Source.DYNAMIC_BROKER)
-    hours = Stage(log_retention_hours=2).options.layers().topic_default("retention.ms")
+    assert harness.options.layers().of_topic("retention.ms") == harness.options.layers().of("log.retention.ms")
+    assert harness.options.layers().topic_default("retention.ms") == Layer(
+        "log.retention.ms", "6", Source.DYNAMIC_BROKER
+    )
+    hours = OptionsHarness(log_retention_hours=2).options.layers().topic_default("retention.ms")
     assert hours == Layer("log.retention.hours", "7200000", Source.STATIC)
 
 
-def test_whoever_asked_is_told_and_only_of_this_broker():
-    stage, told = Stage(), []
-    stage.options.subscribe(lambda values: told.append(values["max.connections"]))
-    stage.set("2", "max.connections", "5")
-    assert told == []
-    stage.set("1", "max.connections", "5")
-    stage.set("", "max.connections", "6")
-    assert told == [5, 5]
+def test_subscribers_are_notified_only_of_changes_for_this_broker():
+    harness, notified = OptionsHarness(), []
+    harness.options.subscribe(lambda values: notified.append(values["max.connections"]))
+    harness.set("2", "max.connections", "5")
+    assert notified == []
+    harness.set("1", "max.connections", "5")
+    harness.set("", "max.connections", "6")
+    assert notified == [5, 5]
 
 
-def test_what_nobody_may_have_written_is_not_used_and_the_broker_starts_all_the_same(caplog):
-    stage = Stage()
-    stage.set("1", "num.partitions", "5")
-    stage.set("1", "message.max.bytes", "many")
-    stage.set("", "listeners", "PLAINTEXT://:1")
-    stage.set("1", "ssl.keystore.location", "/x")
-    assert stage.options.values == {**SETTINGS, "num.partitions": 1}
+def test_invalid_dynamic_options_in_the_metadata_are_logged_and_ignored(caplog):
+    harness = OptionsHarness()
+    harness.set("1", "num.partitions", "5")
+    harness.set("1", "message.max.bytes", "many")
+    harness.set("", "listeners", "PLAINTEXT://:1")
+    harness.set("1", "ssl.keystore.location", "/x")
+    assert harness.options.values == {**SETTINGS, "num.partitions": 1}
     for name in ("num.partitions", "message.max.bytes", "listeners", "ssl.keystore.location"):
         assert f"the dynamic option {name} is not used" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("texts", "per_broker", "words"),
+    ("texts", "per_broker", "expected_message"),
     [
         (
             {"num.partitions": "3", "node.id": "4"},
@@ -100,19 +102,19 @@ def test_what_nobody_may_have_written_is_not_used_and_the_broker_starts_all_the_
         ({"log.cleaner.dedupe.buffer.size": "1048576"}, False, "log.cleaner.dedupe.buffer.size=1048576 must be more"),
     ],
 )
-def test_what_a_client_may_not_set(texts, per_broker, words):
+def test_invalid_dynamic_option_changes_are_refused_with_kafkas_message(texts, per_broker, expected_message):
     with pytest.raises(KafkaError) as caught:
-        Stage().options.check(texts, per_broker=per_broker)
-    assert caught.value.code is ErrorCode.INVALID_REQUEST and words in caught.value.message
+        OptionsHarness().options.check(texts, per_broker=per_broker)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST and expected_message in caught.value.message
 
 
-def test_what_a_client_may_set():
-    options = Stage().options
+def test_valid_dynamic_option_changes_are_accepted():
+    options = OptionsHarness().options
     options.check({"log.retention.ms": "5", "num.io.threads": "9", "unknown.to.us": "x"}, per_broker=False)
     options.check({"cordoned.log.dirs": "/a", "listener.name.x.ssl.keystore.location": "/x"}, per_broker=True)
 
 
-def test_loggers_can_be_turned_up_and_back():
+def test_logger_levels_can_be_changed_and_reset():
     name = "headrace.broker.dynamic_options"
     assert name in loggers()
     change_level(name, SET, "TRACE", really=False)
@@ -133,7 +135,7 @@ def test_loggers_can_be_turned_up_and_back():
         ("root", 9, None, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_levels_that_cannot_be_set(name, operation, value, code):
+def test_invalid_logger_level_changes_are_refused(name, operation, value, code):
     with pytest.raises(KafkaError) as caught:
         change_level(name, operation, value, really=True)
     assert caught.value.code is code

@@ -46,7 +46,7 @@ class Clock:
         return NOW_MS
 
 
-class Stage:
+class OffsetsHarness:
     def __init__(self, **options):
         self.loop = SimulatedLoop(Random(1))
         self.partition = make_partition(make_files(), **options)
@@ -63,14 +63,14 @@ class Stage:
             end=asked_to_end,
         )
 
-    def run(self, story):
-        async def whole():
+    def run(self, scenario):
+        async def run_elected():
             self.coordination.elected(self.partition)
             await self.coordination.settle()
-            await story()
+            await scenario()
             self.coordination.close()
 
-        self.loop.run_until_complete(whole())
+        self.loop.run_until_complete(run_elected())
         self.loop.close()
         assert self.loop.errors == []
 
@@ -124,166 +124,166 @@ def stored(index, offset):
     return Record(0, NOW_MS, *encode_group_record(record))
 
 
-def test_a_request_is_one_transactional_batch_and_its_end_is_a_marker():
-    stage = Stage()
+def test_a_txn_offset_commit_is_one_transactional_batch_ended_by_a_marker():
+    harness = OffsetsHarness()
 
-    async def story():
-        await stage.commit({0: 1})
-        await stage.commit_pending(P, {0: 5, 1: 6}, epoch=3)
-        await stage.commit_pending(P, {2: 7}, epoch=3)
-        assert stage.partition.last_stable_offset == 1
-        await stage.end(P, COMMIT, epoch=4, version=2)
-        assert stage.partition.last_stable_offset == stage.partition.high_watermark == 5
+    async def scenario():
+        await harness.commit({0: 1})
+        await harness.commit_pending(P, {0: 5, 1: 6}, epoch=3)
+        await harness.commit_pending(P, {2: 7}, epoch=3)
+        assert harness.partition.last_stable_offset == 1
+        await harness.end(P, COMMIT, epoch=4, version=2)
+        assert harness.partition.last_stable_offset == harness.partition.high_watermark == 5
         assert [
             (one.producer_id, one.producer_epoch, one.base_sequence, one.is_transactional, one.is_control, one.record_count)
-            for one in stage.headers()
+            for one in harness.headers()
         ] == [
             (-1, -1, -1, False, False, 1),
             (P, 3, -1, True, False, 2),
             (P, 3, -1, True, False, 1),
             (P, 4, -1, True, True, 1),
         ]  # fmt: skip
-        assert stage.committed == {0: 5, 1: 6, 2: 7}
-        await stage.lead_again()
-        assert stage.committed == {0: 5, 1: 6, 2: 7} and stage.pending == []
+        assert harness.committed == {0: 5, 1: 6, 2: 7}
+        await harness.lead_again()
+        assert harness.committed == {0: 5, 1: 6, 2: 7} and harness.pending == []
 
-    stage.run(story)
-
-
-def test_what_waits_for_its_end_is_found_again_and_ends():
-    stage = Stage()
-
-    async def story():
-        await stage.commit({0: 1})
-        await stage.commit_pending(P, {0: 5, 1: 6})
-        await stage.commit_pending(Q, {1: 8})
-        await stage.commit({1: 9})
-        await stage.lead_again()
-        assert stage.committed == {0: 1, 1: 9} and stage.pending == [0, 1]
-        await stage.end(P, COMMIT)
-        assert stage.committed == {0: 5, 1: 9} and stage.pending == [1]
-        await stage.lead_again()
-        await stage.end(Q, ABORT)
-        assert stage.committed == {0: 5, 1: 9} and stage.pending == []
-
-    stage.run(story)
+    harness.run(scenario)
 
 
-def test_what_kafka_wrote_is_loaded():
+def test_pending_offsets_are_loaded_again_after_an_election_and_can_be_ended():
+    harness = OffsetsHarness()
+
+    async def scenario():
+        await harness.commit({0: 1})
+        await harness.commit_pending(P, {0: 5, 1: 6})
+        await harness.commit_pending(Q, {1: 8})
+        await harness.commit({1: 9})
+        await harness.lead_again()
+        assert harness.committed == {0: 1, 1: 9} and harness.pending == [0, 1]
+        await harness.end(P, COMMIT)
+        assert harness.committed == {0: 5, 1: 9} and harness.pending == [1]
+        await harness.lead_again()
+        await harness.end(Q, ABORT)
+        assert harness.committed == {0: 5, 1: 9} and harness.pending == []
+
+    harness.run(scenario)
+
+
+def test_transactional_batches_and_control_records_written_by_kafka_are_loaded():
     """Load transactional batches, markers, other control records and a marker whose record was compacted away."""
-    stage = Stage()
+    harness = OffsetsHarness()
     many = RECORDS_AT_ONCE * 2 + 1
-    stage.append(
+    harness.append(
         build_batch([stored(index, 1) for index in range(many)], producer_id=P, producer_epoch=2, transactional=True)
     )
-    stage.append(build_batch([stored(0, 2)]))
-    stage.append(build_batch([stored(1, 3)], producer_id=Q, producer_epoch=0, transactional=True))
-    stage.append(build_control_batch([ControlRecord(ControlType.LEADER_CHANGE, b"")], timestamp=NOW_MS))
-    stage.append(build_marker(COMMIT, producer_id=P, producer_epoch=2, timestamp=NOW_MS))
-    stage.append(build_batch([stored(2, 4)], producer_id=9, producer_epoch=0, base_sequence=0))  # not transactional
-    stage.append(build_marker(ABORT, producer_id=99, producer_epoch=2, timestamp=NOW_MS))
+    harness.append(build_batch([stored(0, 2)]))
+    harness.append(build_batch([stored(1, 3)], producer_id=Q, producer_epoch=0, transactional=True))
+    harness.append(build_control_batch([ControlRecord(ControlType.LEADER_CHANGE, b"")], timestamp=NOW_MS))
+    harness.append(build_marker(COMMIT, producer_id=P, producer_epoch=2, timestamp=NOW_MS))
+    harness.append(build_batch([stored(2, 4)], producer_id=9, producer_epoch=0, base_sequence=0))  # not transactional
+    harness.append(build_marker(ABORT, producer_id=99, producer_epoch=2, timestamp=NOW_MS))
     cleaned = {"producer_id": Q, "producer_epoch": 0, "transactional": True, "control": True, "last_offset_delta": 0}
-    stage.append(BatchBuilder(NOW_MS).build(**cleaned))
+    harness.append(BatchBuilder(NOW_MS).build(**cleaned))
 
-    async def story():
-        assert stage.committed == dict.fromkeys(range(many), 1) | {0: 2, 2: 4}
-        assert stage.pending == [1]
-        await stage.end(Q, COMMIT)
-        assert stage.committed[1] == 3
+    async def scenario():
+        assert harness.committed == dict.fromkeys(range(many), 1) | {0: 2, 2: 4}
+        assert harness.pending == [1]
+        await harness.end(Q, COMMIT)
+        assert harness.committed[1] == 3
 
-    stage.run(story)
+    harness.run(scenario)
 
 
-def test_a_damaged_marker_closes_the_shard():
-    stage = Stage()
-    stage.append(build_control_batch(
+def test_a_corrupt_marker_makes_the_shard_unavailable():
+    harness = OffsetsHarness()
+    harness.append(build_control_batch(
         [ControlRecord(ControlType.COMMIT, b"")], timestamp=NOW_MS, producer_epoch=0, transactional=True
     ))  # fmt: skip
 
-    async def story():
+    async def scenario():
         with code_of(ErrorCode.COORDINATOR_NOT_AVAILABLE):
-            await stage.commit({0: 1})
+            await harness.commit({0: 1})
         with code_of(ErrorCode.NOT_LEADER_OR_FOLLOWER):
-            await stage.end(P, COMMIT)
+            await harness.end(P, COMMIT)
 
-    stage.run(story)
+    harness.run(scenario)
 
 
-def test_a_marker_that_is_refused_changes_nothing():
-    stage = Stage()
+def test_a_refused_marker_leaves_the_offsets_unchanged():
+    harness = OffsetsHarness()
 
-    async def story():
-        await stage.commit_pending(P, {0: 5}, epoch=3)
+    async def scenario():
+        await harness.commit_pending(P, {0: 5}, epoch=3)
         with code_of(ErrorCode.INVALID_PRODUCER_EPOCH):
-            await stage.end(P, COMMIT, epoch=2)
+            await harness.end(P, COMMIT, epoch=2)
         with code_of(ErrorCode.INVALID_PRODUCER_EPOCH):  # version 2 requires a higher epoch for every marker
-            await stage.end(P, COMMIT, epoch=3, version=2)
-        stage.partition.configure(2)
+            await harness.end(P, COMMIT, epoch=3, version=2)
+        harness.partition.configure(2)
         with code_of(ErrorCode.NOT_ENOUGH_REPLICAS):
-            await stage.end(P, COMMIT, epoch=3)
-        stage.partition.configure(1)
-        assert stage.committed == {} and stage.pending == [0] and stage.partition.log.log_end == 1
-        await stage.end(P, TransactionMarker(True, 5), epoch=3)
+            await harness.end(P, COMMIT, epoch=3)
+        harness.partition.configure(1)
+        assert harness.committed == {} and harness.pending == [0] and harness.partition.log.log_end == 1
+        await harness.end(P, TransactionMarker(True, 5), epoch=3)
         with code_of(ErrorCode.TRANSACTION_COORDINATOR_FENCED):
-            await stage.end(P, TransactionMarker(False, 4), epoch=3)
-        assert stage.committed == {0: 5} and stage.pending == []
+            await harness.end(P, TransactionMarker(False, 4), epoch=3)
+        assert harness.committed == {0: 5} and harness.pending == []
 
-    stage.run(story)
+    harness.run(scenario)
 
 
-def test_a_marker_goes_to_whoever_leads_and_has_loaded():
-    stage = Stage()
+def test_markers_are_accepted_only_by_the_leader_once_its_coordinator_has_loaded():
+    harness = OffsetsHarness()
 
-    async def story():
+    async def scenario():
         with code_of(ErrorCode.NOT_LEADER_OR_FOLLOWER):
-            await stage.coordination.end_transaction(1, P, 0, COMMIT, 0)
-        stage.partition.lead(NODE, 1, (NODE,))
-        stage.coordination.elected(stage.partition)
+            await harness.coordination.end_transaction(1, P, 0, COMMIT, 0)
+        harness.partition.lead(NODE, 1, (NODE,))
+        harness.coordination.elected(harness.partition)
         with code_of(ErrorCode.NOT_LEADER_OR_FOLLOWER):
-            await stage.end(P, COMMIT)  # the shard is still loading
-        await stage.coordination.settle()
-        stage.partition.advance = lambda: None  # simulates a follower that has not fetched yet
-        ending = stage.coordination.end_transaction(0, P, 0, COMMIT, 0)
+            await harness.end(P, COMMIT)  # the shard is still loading
+        await harness.coordination.settle()
+        harness.partition.advance = lambda: None  # simulates a follower that has not fetched yet
+        ending = harness.coordination.end_transaction(0, P, 0, COMMIT, 0)
         assert not ending.done()
-        stage.partition.lead(OTHER, 2, (NODE,))
-        stage.coordination.elected(stage.partition)
+        harness.partition.lead(OTHER, 2, (NODE,))
+        harness.coordination.elected(harness.partition)
         with code_of(ErrorCode.NOT_LEADER_OR_FOLLOWER):
             await ending
 
-    stage.run(story)
+    harness.run(scenario)
 
 
-def test_offsets_that_come_after_their_transaction_open_no_other():
-    stage = Stage()
+def test_late_offset_commits_do_not_open_a_new_transaction():
+    harness = OffsetsHarness()
 
-    async def story():
-        guard = stage.coordination.guard(GROUP, P, 0, adds=False)
+    async def scenario():
+        guard = harness.coordination.guard(GROUP, P, 0, adds=False)
         assert guard.waits
-        await stage.end(P, ABORT)
+        await harness.end(P, ABORT)
         with code_of(ErrorCode.INVALID_TXN_STATE):
-            await stage.commit_pending(P, {0: 5}, guard=guard)
-        await stage.end(P, ABORT, epoch=1)
+            await harness.commit_pending(P, {0: 5}, guard=guard)
+        await harness.end(P, ABORT, epoch=1)
         with code_of(ErrorCode.INVALID_PRODUCER_EPOCH):
-            stage.coordination.guard(GROUP, P, 0, adds=True)
-        assert stage.pending == []
-        await stage.commit_pending(P, {0: 5}, epoch=1)
-        assert not stage.coordination.guard(GROUP, P, 1, adds=True).waits  # the transaction is already open
-        waiting = stage.coordination.guard(GROUP, Q, 0, adds=True)
-        await stage.lead_again()
+            harness.coordination.guard(GROUP, P, 0, adds=True)
+        assert harness.pending == []
+        await harness.commit_pending(P, {0: 5}, epoch=1)
+        assert not harness.coordination.guard(GROUP, P, 1, adds=True).waits  # the transaction is already open
+        waiting = harness.coordination.guard(GROUP, Q, 0, adds=True)
+        await harness.lead_again()
         with code_of(ErrorCode.NOT_COORDINATOR):
-            await stage.commit_pending(Q, {0: 5}, guard=waiting)
+            await harness.commit_pending(Q, {0: 5}, guard=waiting)
 
-    stage.run(story)
+    harness.run(scenario)
 
 
-def test_a_batch_that_is_too_large_is_refused_and_none_is_compressed():
-    stage = Stage(max_message_bytes=200, compression_type="gzip")
+def test_oversized_offset_batches_are_refused_and_batches_are_not_compressed():
+    harness = OffsetsHarness(max_message_bytes=200, compression_type="gzip")
 
-    async def story():
+    async def scenario():
         with code_of(ErrorCode.UNKNOWN_SERVER_ERROR):
-            await stage.commit_pending(P, dict.fromkeys(range(9), 1))
-        assert stage.pending == []
-        await stage.commit_pending(P, {0: 5})
-        assert stage.pending == [0] and [one.codec for one in stage.headers()] == [0]
+            await harness.commit_pending(P, dict.fromkeys(range(9), 1))
+        assert harness.pending == []
+        await harness.commit_pending(P, {0: 5})
+        assert harness.pending == [0] and [one.codec for one in harness.headers()] == [0]
 
-    stage.run(story)
+    harness.run(scenario)

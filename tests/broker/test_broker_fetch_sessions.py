@@ -38,7 +38,7 @@ def sessions():
     return FetchSessions(random.Random(1), slots=2)
 
 
-def test_an_incremental_answer_holds_only_news(sessions):
+def test_an_incremental_response_contains_only_changed_partitions(sessions):
     plan = sessions.plan(request(partitions=[(0, 5), (1, 5)]), 12, 0.0)
     assert plan.session_id > 0 and not plan.incremental
     assert all(plan.keep(key, data(10)) for key in plan.partitions)  # a full response contains every partition
@@ -50,7 +50,7 @@ def test_an_incremental_answer_holds_only_news(sessions):
     assert plan.keep(("t", 0), data(10, b"records")) and not plan.keep(("t", 1), data(11))
 
 
-def test_after_an_error_the_next_answer_comes_whatever_it_says(sessions):
+def test_a_partition_is_included_in_the_response_after_an_error(sessions):
     plan = sessions.plan(request(partitions=[(0, 5)]), 12, 0.0)
     plan.keep(("t", 0), data(10))
     plan = sessions.plan(request(plan.session_id, 1), 12, 0.0)
@@ -61,13 +61,13 @@ def test_after_an_error_the_next_answer_comes_whatever_it_says(sessions):
     assert not plan.keep(("t", 0), data(10))
 
 
-def test_changed_and_forgotten_partitions(sessions):
+def test_an_incremental_request_changes_adds_and_forgets_partitions(sessions):
     plan = sessions.plan(request(partitions=[(0, 5), (1, 5)]), 12, 0.0)
     plan = sessions.plan(request(plan.session_id, 1, [(1, 9), (2, 0)], forgotten=[0]), 12, 0.0)
     assert {key: one.fetch.fetch_offset for key, one in plan.partitions.items()} == {("t", 1): 9, ("t", 2): 0}
 
 
-def test_whoever_was_served_goes_to_the_end_of_the_line(sessions):
+def test_a_partition_that_returned_records_moves_to_the_end_of_the_session(sessions):
     plan = sessions.plan(request(partitions=[(0, 0), (1, 0)]), 12, 0.0)
     for key in plan.partitions:
         plan.keep(key, data(1, b"x"))
@@ -87,14 +87,14 @@ def test_whoever_was_served_goes_to_the_end_of_the_line(sessions):
         (None, 1, 13, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR),
     ],
 )
-def test_what_a_client_answers_with_a_new_full_fetch(sessions, session, epoch, version, code):
+def test_unknown_sessions_wrong_epochs_and_topic_id_mismatches_are_refused(sessions, session, epoch, version, code):
     plan = sessions.plan(request(partitions=[(0, 0)]), 12, 0.0)
     with pytest.raises(KafkaError) as caught:
         sessions.plan(request(plan.session_id if session is None else session, epoch), version, 0.0)
     assert caught.value.code is code
 
 
-def test_sessions_close_and_old_clients_have_none(sessions):
+def test_a_final_epoch_closes_the_session_and_old_versions_get_none(sessions):
     plan = sessions.plan(request(partitions=[(0, 0)]), 12, 0.0)
     assert sessions.plan(request(plan.session_id, -1, [(0, 0)]), 12, 0.0).session is None
     assert len(sessions) == 0
@@ -110,7 +110,7 @@ def test_a_full_cache_gives_no_session_until_one_is_stale(sessions):
         sessions.plan(request(first.session_id, 1), 12, EVICT_AFTER_S + 1)
 
 
-def test_the_epoch_wraps_to_one(sessions):
+def test_the_session_epoch_wraps_to_one(sessions):
     plan = sessions.plan(request(partitions=[(0, 0)]), 12, 0.0)
     plan.session.epoch = EPOCH_MAX
     sessions.plan(request(plan.session_id, EPOCH_MAX), 12, 0.0)

@@ -35,18 +35,18 @@ async def fill(bootstrap, group):
         await commit_offsets(cluster, group, {partition: 2, TopicPartition("empty", 0): 0})
 
 
-def test_lag_is_told_in_records_and_seconds(monkeypatch):
+def test_group_lag_is_exported_in_records_and_seconds(monkeypatch):
     group = 'say "hi"\\'
     with EmbeddedNode({"headrace.http.listener": "127.0.0.1:0", "num.partitions": "1"}) as node:
         asyncio.run(fill(node.bootstrap, group))
-        told = scrape(node)
+        samples = scrape(node)
         labels = '{consumergroup="say \\"hi\\"\\\\",topic="t",partition="0"}'
-        assert told[f"kafka_consumergroup_current_offset{labels}"] == 2
-        assert told[f"kafka_consumergroup_lag{labels}"] == 8
-        assert abs(told[f"kafka_consumergroup_lag_seconds{labels}"] - WRITTEN_S_AGO) < 60
+        assert samples[f"kafka_consumergroup_current_offset{labels}"] == 2
+        assert samples[f"kafka_consumergroup_lag{labels}"] == 8
+        assert abs(samples[f"kafka_consumergroup_lag_seconds{labels}"] - WRITTEN_S_AGO) < 60
         empty = labels.replace('"t"', '"empty"')
-        assert told[f"kafka_consumergroup_lag{empty}"] == told[f"kafka_consumergroup_lag_seconds{empty}"] == 0
-        assert told["headrace_group_lag_left_out"] == 0
+        assert samples[f"kafka_consumergroup_lag{empty}"] == samples[f"kafka_consumergroup_lag_seconds{empty}"] == 0
+        assert samples["headrace_group_lag_left_out"] == 0
         monkeypatch.setattr(group_lag, "SERIES_MAX", 1)
         scrape(node)
         assert scrape(node)["headrace_group_lag_left_out"] == 1

@@ -28,8 +28,8 @@ from headrace.replication.journal import RECORDS_AT_ONCE
 from headrace.testing.cluster import LOOPBACK, EmbeddedNode
 
 GROUPS = [f"group-{number}" for number in range(10_000)]
-AT_ONCE = 500  # requests in flight, or groups per request
-TURNS_MAX = 5000
+CHUNK_SIZE = 500  # requests in flight, or groups per request
+ATTEMPTS_MAX = 5000
 COMMIT, FETCH, DESCRIBE, LIST, CREATE, FIND = 8, 9, 15, 16, 19, 10
 
 
@@ -41,13 +41,13 @@ def part(key, kind, /, **fields):
     return getattr(APIS[key].request, kind)(**fields)
 
 
-def pieces(items):
-    return [items[start : start + AT_ONCE] for start in range(0, len(items), AT_ONCE)]
+def chunks(items):
+    return [items[start : start + CHUNK_SIZE] for start in range(0, len(items), CHUNK_SIZE)]
 
 
 async def listed(connection):
     """Return all groups once loading has finished."""
-    for _ in range(TURNS_MAX):
+    for _ in range(ATTEMPTS_MAX):
         answer = await connection.request(of(LIST))
         if answer.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             assert answer.error_code == ErrorCode.NONE
@@ -59,7 +59,7 @@ async def commit_all(node):
     connection = await Connection.connect(LOOPBACK, node.port)
     topic = part(CREATE, "CreatableTopic", name="read", num_partitions=1, replication_factor=1)
     await connection.request(of(CREATE, timeout_ms=9000, topics=[topic]))
-    for _ in range(TURNS_MAX):
+    for _ in range(ATTEMPTS_MAX):
         found = await connection.request(of(FIND, coordinator_keys=GROUPS[:1]))
         if not found.coordinators[0].error_code:
             break
@@ -71,7 +71,7 @@ async def commit_all(node):
         answer = await connection.request(of(COMMIT, group_id=GROUPS[number], topics=topics), version=9)
         return answer.topics[0].partitions[0].error_code
 
-    for numbers in pieces(range(len(GROUPS))):
+    for numbers in chunks(range(len(GROUPS))):
         assert set(await asyncio.gather(*map(commit, numbers))) == {ErrorCode.NONE}
     assert len(await listed(connection)) == len(GROUPS)
     await connection.close()
@@ -84,7 +84,7 @@ async def check_all(node):
     described = (await connection.request(of(DESCRIBE, groups=few), version=5)).groups
     assert [one.group_state for one in described] == ["Empty", "Empty", "Empty", "Dead"]
     found = {}
-    for groups in pieces(GROUPS):
+    for groups in chunks(GROUPS):
         topics = [part(FETCH, "OffsetFetchRequestTopics", name="read", partition_indexes=[0])]
         wanted = [part(FETCH, "OffsetFetchRequestGroup", group_id=group, topics=topics) for group in groups]
         for group in (await connection.request(of(FETCH, groups=wanted), version=9)).groups:
@@ -93,7 +93,7 @@ async def check_all(node):
     await connection.close()
 
 
-def test_ten_thousand_groups_are_there_after_a_restart():
+def test_ten_thousand_groups_are_loaded_after_a_restart():
     with EmbeddedNode({"offsets.topic.num.partitions": "3"}) as node:
         asyncio.run(commit_all(node))
         node.restart()
@@ -106,7 +106,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("per_batch", [10, len(GROUPS)])
-def test_others_have_their_turns_while_groups_are_loaded(per_batch):
+def test_loading_groups_yields_to_other_tasks(per_batch):
     """Load batches of any size, with a clock so slow that a slice is over at the next reading."""
     loop = SimulatedLoop(Random(1), steps_max=1_000_000)
     loop.look_s = 1.1 * LOAD_SLICE_S

@@ -18,7 +18,7 @@ from headrace.metadata.image import Image, Partition, Topic
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from headrace.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
-CHANCE = Random(1)
+RANDOM = Random(1)
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 EPOCH = 4
 
@@ -28,7 +28,7 @@ def topic(name, *leaders):
         Partition(replicas=(leader,), isr=(leader,), leader=leader, leader_epoch=0, partition_epoch=0)
         for leader in leaders
     ]
-    return Topic(name, new_uuid(CHANCE), tuple(states))
+    return Topic(name, new_uuid(RANDOM), tuple(states))
 
 
 def markers(*partitions, commit=True):
@@ -74,7 +74,7 @@ class Decisions:
         self.epoch = EPOCH
         self.loads = 1
         self.failures = failures
-        self.told = []
+        self.notifications = []
 
     def epoch_of(self, name):
         return self.epoch
@@ -86,16 +86,16 @@ class Decisions:
         if self.failures:
             self.failures -= 1
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "not now")
-        self.told.append(request)
+        self.notifications.append(request)
 
 
-def run(story, image, leaders, decisions):
+def run(scenario, image, leaders, decisions):
     loop = SimulatedLoop(Random(1), steps_max=100_000)
     sender = MarkerSender(lambda: image, leaders, loop)
     sender.coordination = decisions
 
     async def main():
-        await story(sender)
+        await scenario(sender)
         await sender.stop()
 
     loop.run_until_complete(main())
@@ -107,65 +107,67 @@ IMAGE = Image(topics={"a": topic("a", 1, 2), "b": topic("b", 1)})
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_every_leader_is_told_and_then_the_coordinator(commit):
+def test_markers_are_written_by_every_leader_before_the_coordinator_is_notified(commit):
     leaders, decisions, sent = Leaders(), Decisions(), markers(A0, A1, B0, commit=commit)
 
-    async def story(sender):
+    async def scenario(sender):
         sender.send(sent)
         await asyncio.sleep(1)
-        assert leaders.written == [] and decisions.told == []  # the sender does not know yet which topics exist
+        assert (
+            leaders.written == [] and decisions.notifications == []
+        )  # the sender does not know yet which topics exist
         sender.start()
         await asyncio.sleep(1)
 
-    run(story, IMAGE, leaders, decisions)
+    run(scenario, IMAGE, leaders, decisions)
     assert sorted(leaders.written) == [(1, A0, commit), (1, B0, commit), (2, A1, commit)]
-    assert decisions.told == [sent.written()]
+    assert decisions.notifications == [sent.written()]
 
 
-def test_who_refuses_is_asked_again_and_nobody_else():
+def test_only_refused_or_undelivered_markers_are_sent_again():
     leaders = Leaders({A1: [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS]}, unreachable=[1, 1])
     decisions = Decisions(failures=2)
 
-    async def story(sender):
+    async def scenario(sender):
         sender.start()
         sender.send(markers(A0, A1))
         await asyncio.sleep(10)
 
-    run(story, IMAGE, leaders, decisions)
-    assert sorted(leaders.written) == [(1, A0, True), (2, A1, True)] and len(decisions.told) == 1
+    run(scenario, IMAGE, leaders, decisions)
+    assert sorted(leaders.written) == [(1, A0, True), (2, A1, True)] and len(decisions.notifications) == 1
 
 
-def test_what_is_deleted_needs_no_marker():
+def test_markers_for_deleted_partitions_are_skipped():
     leaders, decisions = Leaders(), Decisions()
     gone = TopicPartition("gone", 0)
 
-    async def story(sender):
+    async def scenario(sender):
         sender.start()
         sender.send(markers(gone, A0, TopicPartition("a", 9)))
         sender.send(markers(gone))
         await asyncio.sleep(1)
 
-    run(story, IMAGE, leaders, decisions)
-    assert leaders.written == [(1, A0, True)] and len(decisions.told) == 2
+    run(scenario, IMAGE, leaders, decisions)
+    assert leaders.written == [(1, A0, True)] and len(decisions.notifications) == 2
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED])
-def test_an_overtaken_coordinator_falls_silent(code):
+def test_a_fenced_coordinator_stops_sending_markers(code):
     leaders, decisions = Leaders({A0: [code]}), Decisions()
 
-    async def story(sender):
+    async def scenario(sender):
         sender.start()
         sender.send(markers(A0))
         await asyncio.sleep(60)
 
-    run(story, IMAGE, leaders, decisions)
-    assert leaders.written == [] and decisions.told == []
+    run(scenario, IMAGE, leaders, decisions)
+    assert leaders.written == [] and decisions.notifications == []
 
 
-def test_a_coordinator_that_lost_its_place_stops_asking():
+def test_a_changed_coordinator_epoch_stops_the_retries():
     leaders, decisions = Leaders({A0: [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 1000}), Decisions()
 
-    async def story(sender):
+    async def scenario(sender):
         sender.start()
         sender.send(markers(A0))
         await asyncio.sleep(0.5)
@@ -175,15 +177,15 @@ def test_a_coordinator_that_lost_its_place_stops_asking():
         await asyncio.sleep(60)
         assert len(leaders.refusals[A0]) == left > 0
 
-    run(story, IMAGE, leaders, decisions)
-    assert decisions.told == []
+    run(scenario, IMAGE, leaders, decisions)
+    assert decisions.notifications == []
 
 
-def test_a_coordinator_that_was_loaded_again_leaves_the_rest_to_its_new_self():
+def test_reloading_the_coordinator_at_the_same_epoch_stops_the_retries():
     """Reload at the same epoch: the new instance may have ended the transaction and the producer begun another."""
     leaders, decisions = Leaders({A0: [ErrorCode.NOT_LEADER_OR_FOLLOWER]}), Decisions()
 
-    async def story(sender):
+    async def scenario(sender):
         sender.start()
         sender.send(markers(A0))
         await asyncio.sleep(0.01)
@@ -191,26 +193,26 @@ def test_a_coordinator_that_was_loaded_again_leaves_the_rest_to_its_new_self():
         decisions.loads += 1
         await asyncio.sleep(10)
 
-    run(story, IMAGE, leaders, decisions)
-    assert leaders.written == [] and decisions.told == []
+    run(scenario, IMAGE, leaders, decisions)
+    assert leaders.written == [] and decisions.notifications == []
 
 
-@pytest.mark.parametrize(("patience_s", "left"), [(0.0005, 1), (10.0, 0)])
-def test_whoever_waits_for_the_end_hears_of_it_or_loses_patience(patience_s, left):
+@pytest.mark.parametrize(("timeout_s", "left"), [(0.0005, 1), (10.0, 0)])
+def test_waiting_for_a_transaction_to_end_returns_on_completion_or_timeout(timeout_s, left):
     leaders, decisions = Leaders(), Decisions()
 
-    async def story(sender):
+    async def scenario(sender):
         loop = asyncio.get_running_loop()
         sender.start()
         sender.send(markers(A0, A1))
-        await sender.ended("t", patience_s)
-        assert len(decisions.told) == 1 - left and loop.time() < 1
+        await sender.ended("t", timeout_s)
+        assert len(decisions.notifications) == 1 - left and loop.time() < 1
         await asyncio.sleep(1)
         began = loop.time()
         await sender.ended("t", 3.0)  # no marker is in flight here, though another broker may be sending some
         assert loop.time() - began >= 3.0
 
-    run(story, IMAGE, leaders, decisions)
+    run(scenario, IMAGE, leaders, decisions)
 
 
 # --- the other direction: a leader verifies with the coordinator
@@ -220,19 +222,19 @@ class Coordinator:
     def __init__(self, codes, unreachable=False):
         self.codes = list(codes)
         self.unreachable = unreachable
-        self.asked = []
+        self.requested = []
 
     async def request(self, node_id, message):
         assert isinstance(message, AddPartitionsToTxnRequest)
         if self.unreachable:
             raise ConnectionError("not now")
-        [asked] = message.transactions
-        self.asked.append((node_id, asked.verify_only))
+        [requested] = message.transactions
+        self.requested.append((node_id, requested.verify_only))
         code = self.codes.pop(0)
         return AddPartitionsToTxnResponse(
             results_by_transaction=[
                 AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
-                    asked.transactional_id,
+                    requested.transactional_id,
                     [
                         AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult(
                             one.name,
@@ -241,7 +243,7 @@ class Coordinator:
                                 for index in one.partitions
                             ],
                         )
-                        for one in asked.topics
+                        for one in requested.topics
                     ],
                 )
             ]
@@ -261,19 +263,19 @@ def verify(coordinator, *, add, image=None):
 
 
 @pytest.mark.parametrize("add", [True, False])
-def test_the_coordinator_is_asked_once_for_all_partitions(add):
+def test_all_partitions_are_verified_in_one_request(add):
     coordinator = Coordinator([ErrorCode.NONE])
-    assert verify(coordinator, add=add) is ErrorCode.NONE and coordinator.asked == [(5, not add)]
+    assert verify(coordinator, add=add) is ErrorCode.NONE and coordinator.requested == [(5, not add)]
 
 
-def test_a_transaction_that_is_still_ending_is_waited_for_a_while():
+def test_adding_partitions_retries_concurrent_transactions_for_a_limited_time():
     busy = ErrorCode.CONCURRENT_TRANSACTIONS
     assert verify(Coordinator([busy, busy, ErrorCode.NONE]), add=True) is ErrorCode.NONE
-    for_ever = Coordinator([busy] * 100)
-    assert verify(for_ever, add=True) is busy and 2 < len(for_ever.asked) < 10
+    never_ready = Coordinator([busy] * 100)
+    assert verify(never_ready, add=True) is busy and 2 < len(never_ready.requested) < 10
     assert verify(Coordinator([busy]), add=False) is busy
 
 
-def test_a_coordinator_out_of_reach_is_said():
+def test_unreachable_and_missing_coordinators_are_reported_by_error_code():
     assert verify(Coordinator([], unreachable=True), add=True) is ErrorCode.NETWORK_EXCEPTION
     assert verify(Coordinator([]), add=True, image=Image()) is ErrorCode.COORDINATOR_NOT_AVAILABLE

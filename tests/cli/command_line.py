@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 from headrace.base.errors import HeadraceError
 from headrace.cli.app import app
 
-ALONE = ("dump-log", "format", "settings", "serve")
+OFFLINE_COMMANDS = ("dump-log", "format", "settings", "serve")
 
 
 class CommandLine:
@@ -16,7 +16,7 @@ class CommandLine:
 
     def __call__(self, *arguments, stdin=None, fails=False):
         """Run a command and return its standard output, or its error message if it `fails`."""
-        extra = ["-b", self.bootstrap] if arguments[0] not in ALONE and self.bootstrap else []
+        extra = ["-b", self.bootstrap] if arguments[0] not in OFFLINE_COMMANDS and self.bootstrap else []
         extra += ["--command-config", self.config] if self.config else []
         result = CliRunner().invoke(app, [*map(str, (*arguments, *extra))], input=stdin)
         if fails:

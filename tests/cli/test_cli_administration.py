@@ -15,7 +15,7 @@ def options_of(headrace, *arguments):
     return {one["name"]: (one["value"], one["source"]) for one in found["options"]}
 
 
-def test_options_of_a_topic(headrace, tmp_path):
+def test_configs_of_a_topic_are_described_and_altered(headrace, tmp_path):
     headrace("topics", "create", "cli-configs", "--config", "retention.ms=5000")
     headrace(
         "configs", "alter", "--topic", "cli-configs", "--add-config", "cleanup.policy=[compact,delete],segment.ms=70000"
@@ -41,7 +41,7 @@ def test_options_of_a_topic(headrace, tmp_path):
     assert "cli-configs" in headrace("configs", "describe", "--entity-type", "topics")
 
 
-def test_options_of_brokers_loggers_groups_and_client_metrics(headrace):
+def test_configs_of_brokers_groups_and_client_metrics_are_described_and_altered(headrace):
     headrace("configs", "alter", "--broker-defaults", "--add-config", "log.retention.ms=777777")
     headrace("configs", "alter", "--broker", "1", "--add-config", "log.segment.bytes=2000000")
     assert options_of(headrace, "--broker", "1")["log.segment.bytes"] == ("2000000", "broker")
@@ -58,7 +58,7 @@ def test_options_of_brokers_loggers_groups_and_client_metrics(headrace):
     assert "headrace" in headrace("configs", "describe", "--broker-logger", "1")
 
 
-def test_passwords_are_options_of_users_and_quotas_say_what_they_cannot(headrace):
+def test_scram_credentials_are_user_configs_and_invalid_values_are_refused(headrace):
     headrace(
         "configs", "alter", "--user", "cli-user", "--add-config", "SCRAM-SHA-256=[iterations=5000,password=geheim]"
     )
@@ -70,8 +70,8 @@ def test_passwords_are_options_of_users_and_quotas_say_what_they_cannot(headrace
     assert json.loads(headrace("configs", "describe", "--user", "cli-user", "--json")) == []
     assert json.loads(headrace("configs", "describe", "--user", "a", "--client", "b", "--json")) == []
     for wrong in ("SCRAM-SHA-256=[passwort=geheim]", "SCRAM-SHA-256=[password=geheim,iterations=many]"):
-        said = headrace("configs", "alter", "--user", "cli-user", "--add-config", wrong, fails=True)
-        assert "SCRAM-SHA-256" in said and "geheim" not in said
+        message = headrace("configs", "alter", "--user", "cli-user", "--add-config", wrong, fails=True)
+        assert "SCRAM-SHA-256" in message and "geheim" not in message
     assert "only a user" in headrace(
         "configs", "alter", "--client", "c", "--add-config", "SCRAM-SHA-256=[password=x]", fails=True
     )
@@ -80,10 +80,10 @@ def test_passwords_are_options_of_users_and_quotas_say_what_they_cannot(headrace
     )
 
 
-def test_altering_a_quota_says_which_request_the_broker_does_not_support(headrace):
+def test_altering_a_quota_fails_because_alter_client_quotas_is_unsupported(headrace):
     for entity in (("--user", "u"), ("--client-defaults",), ("--ip", "127.0.0.1")):
-        said = headrace("configs", "alter", *entity, "--add-config", "producer_byte_rate=1000", fails=True)
-        assert "does not support ALTER_CLIENT_QUOTAS" in said and "0--1" not in said
+        message = headrace("configs", "alter", *entity, "--add-config", "producer_byte_rate=1000", fails=True)
+        assert "does not support ALTER_CLIENT_QUOTAS" in message and "0--1" not in message
 
 
 @pytest.mark.parametrize(
@@ -97,16 +97,16 @@ def test_altering_a_quota_says_which_request_the_broker_does_not_support(headrac
         (("--user", "cli-deletes"), "SCRAM-SHA-256", "SCRAM-SHA-256"),
     ],
 )
-def test_deleting_an_option_that_is_not_set_is_refused_by_name(headrace, entity, name, suggestion):
+def test_deleting_a_config_that_is_not_set_is_refused_with_a_suggestion(headrace, entity, name, suggestion):
     if entity[0] == "--topic":
         headrace("topics", "create", "cli-deletes", "--config", "retention.ms=5000", "--if-not-exists")
-    said = headrace("configs", "alter", *entity, "--delete-config", name, fails=True)
-    assert name in said and suggestion in said
+    message = headrace("configs", "alter", *entity, "--delete-config", name, fails=True)
+    assert name in message and suggestion in message
     if entity[0] == "--topic":
         assert options_of(headrace, *entity)["retention.ms"] == ("5000", "topic")
 
 
-def test_users(headrace):
+def test_users_are_added_listed_and_removed(headrace):
     headrace("users", "add", "cli-zoe", stdin="from stdin\n")
     headrace(
         "users", "add", "cli-yan", "--password", "x", "--mechanism", "SCRAM-SHA-256", "--mechanism", "scram-sha-512"
@@ -119,7 +119,7 @@ def test_users(headrace):
     assert "must not be empty" in headrace("users", "add", "cli-zoe", stdin="\n", fails=True)
 
 
-def test_offsets_and_deleted_records(headrace, tmp_path):
+def test_offsets_are_looked_up_by_time_and_records_are_deleted_before_an_offset(headrace, tmp_path):
     headrace("topics", "create", "cli-offsets", "--partitions", "2")
     headrace("produce", "cli-offsets", "-p", "1", stdin="".join(f"{n}\n" for n in range(10)))
 
@@ -140,11 +140,11 @@ def test_offsets_and_deleted_records(headrace, tmp_path):
     assert offsets("earliest") == [0, 4]
     headrace("records", "delete", "--topic", "cli-offsets", "-p", "1", "--before-offset", "-1")
     assert offsets("earliest") == [0, 10]
-    said = headrace("records", "delete", "--topic", "cli-offsets", "-p", "1", "--before-offset", "99", fails=True)
-    assert "OFFSET_OUT_OF_RANGE" in said
+    message = headrace("records", "delete", "--topic", "cli-offsets", "-p", "1", "--before-offset", "99", fails=True)
+    assert "OFFSET_OUT_OF_RANGE" in message
 
 
-def test_log_dirs_and_quorum(headrace, headrace_cluster):
+def test_log_dirs_and_the_quorum_are_described(headrace, headrace_cluster):
     headrace("produce", "cli-dirs", stdin="one\n")
     (broker,) = json.loads(headrace("log-dirs", "describe", "--topic-list", "cli-dirs", "--json"))["brokers"]
     (log_dir,) = broker["logDirs"]
@@ -170,11 +170,11 @@ def test_log_dirs_and_quorum(headrace, headrace_cluster):
         ("S=[iterations=1,password=a=b]", {"S": "iterations=1,password=a=b"}),
     ],
 )
-def test_lists_stand_in_brackets(text, found):
+def test_add_config_values_may_be_lists_in_brackets(text, found):
     assert parse_additions(text) == found
 
 
-def test_entities():
+def test_entity_flags_are_parsed_and_invalid_combinations_are_refused():
     both = parse_entities(["clients", "users"], ["c", "u"], False, [])
     assert both == [Entity("users", "u"), Entity("clients", "c")]
     assert parse_entities(["users"], [], True, []) == [Entity("users", "")]
@@ -185,7 +185,7 @@ def test_entities():
         parse_entities(["topics"], ["a", "b"], False, [])
 
 
-def test_times():
+def test_times_are_parsed_from_keywords_milliseconds_and_iso_dates():
     assert parse_time("earliest") == -2 and parse_time("1500000000000") == 1_500_000_000_000
     assert parse_time("2017-07-14T02:40:00Z") == parse_time("2017-07-14T02:40:00") == 1_500_000_000_000
     with pytest.raises(ConfigError, match="-6"):
@@ -199,7 +199,7 @@ def test_times():
      '{"partitions": [{"topic": "t", "partition": 0, "offset": 1}, {"topic": "t", "partition": 0, "offset": 2}], "version": 1}',
      '{"partitions": [{"topic": "t", "partition": 0, "offset": 1}], "version": 2}'],
 )  # fmt: skip
-def test_a_file_of_offsets_that_is_none(tmp_path, text):
+def test_an_invalid_offset_json_file_is_refused(tmp_path, text):
     file = tmp_path / "offsets.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match="--offset-json-file"):

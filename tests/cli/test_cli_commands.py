@@ -13,7 +13,7 @@ from headrace import __version__
 from headrace.cli.app import COMMANDS
 
 
-def test_topics_from_birth_to_death(headrace):
+def test_topics_are_created_described_altered_and_deleted(headrace):
     assert "3 partition(s)" in headrace(
         "topics", "create", "cli-life", "--partitions", "3", "--config", "retention.ms=5"
     )
@@ -33,9 +33,9 @@ def test_topics_from_birth_to_death(headrace):
     assert "cli-life" not in headrace("topics", "list")
 
 
-def test_several_topics_at_once_and_one_that_cannot_be(headrace):
-    said = headrace("topics", "create", "cli-many-1", "no/such", "cli-many-2", fails=True)
-    assert "created topic cli-many-1" in said and "INVALID_TOPIC_EXCEPTION" in said and "cli-many-2" in said
+def test_an_invalid_topic_name_does_not_prevent_the_creation_of_other_topics(headrace):
+    message = headrace("topics", "create", "cli-many-1", "no/such", "cli-many-2", fails=True)
+    assert "created topic cli-many-1" in message and "INVALID_TOPIC_EXCEPTION" in message and "cli-many-2" in message
     assert "could create" in headrace("topics", "create", "cli-many-3", "--validate-only")
     headrace("topics", "create", "cli-many-4", "--replica-assignment", "1,1")
     names = [topic["name"] for topic in json.loads(headrace("topics", "list", "cli-many.*", "--json"))]
@@ -45,7 +45,7 @@ def test_several_topics_at_once_and_one_that_cannot_be(headrace):
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_lines_go_in_and_come_out(headrace, codec):
+def test_produced_lines_are_consumed_with_every_codec(headrace, codec):
     topic = f"cli-{codec}"
     headrace("produce", topic, "-z", codec, "-k", ":", "-H", "h=1", stdin="a:1\nb:2\nplain\n")
     shown = [json.loads(line) for line in headrace("consume", topic, "-e", "-f", "json").splitlines()]
@@ -65,7 +65,7 @@ def records_of(headrace, topic, *options):
     return [(one["key"], one["value"], one["headers"]) for one in shown]
 
 
-def test_tombstones_and_headers_of_lines(headrace):
+def test_produce_parses_tombstones_and_headers_from_lines(headrace):
     headrace("produce", "cli-nulls", "-k", ":", "-Z", stdin="a:1\na:\n\n")
     headrace(
         "produce", "cli-nulls", "-k", "=", "--null-marker", "NULL", "--parse-headers", "-H", "all=1",
@@ -79,15 +79,15 @@ def test_tombstones_and_headers_of_lines(headrace):
         (None, "v", [["all", "1"]]),
         ("", "", [["all", "1"], ["empty", ""]]),
     ]
-    for line, said in (
+    for line, message in (
         ("no headers\n", "line 1 has no '\\t'"),
         ("a\tv\n", "expected name:value"),
         (":v\tv\n", "line 1"),
     ):
-        assert said in headrace("produce", "cli-nulls", "--parse-headers", stdin=line, fails=True)
+        assert message in headrace("produce", "cli-nulls", "--parse-headers", stdin=line, fails=True)
 
 
-def test_reading_from_a_time_and_the_last_records(headrace):
+def test_consume_starts_at_a_time_or_at_the_last_records(headrace):
     headrace("topics", "create", "cli-starts", "--partitions", "2")
     for partition in (0, 1):
         headrace("produce", "cli-starts", "-p", partition, stdin="".join(f"{partition}{n}\n" for n in range(5)))
@@ -102,7 +102,7 @@ def test_reading_from_a_time_and_the_last_records(headrace):
     assert len(headrace("consume", "cli-starts", "-e", "--from", max(stamps)).split()) == len(newest)
 
 
-def test_reading_as_a_member_of_a_group_goes_on_where_it_was(headrace):
+def test_consume_with_a_group_resumes_at_the_committed_offset(headrace):
     headrace("produce", "cli-member", stdin="1\n2\n3\n")
     assert headrace("consume", "cli-member", "--group", "cli-readers", "-n", "2") == "1\n2\n"
     headrace("produce", "cli-member", stdin="4\n")
@@ -113,7 +113,7 @@ def test_reading_as_a_member_of_a_group_goes_on_where_it_was(headrace):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("topics", "create", "no/such"), "INVALID_TOPIC_EXCEPTION"),
         (("topics", "create", "x", "--config", "oops"), "name=value"),
@@ -163,12 +163,12 @@ def test_reading_as_a_member_of_a_group_goes_on_where_it_was(headrace):
         (("topics", "list", "--command-config", "/nowhere"), "--command-config"),
     ],
 )
-def test_mistakes_are_named(headrace, arguments, said):
-    complaint = headrace(*arguments, stdin="", fails=True)
-    assert said in complaint and "geheim" not in complaint
+def test_invalid_commands_fail_with_a_specific_message(headrace, arguments, message):
+    output = headrace(*arguments, stdin="", fails=True)
+    assert message in output and "geheim" not in output
 
 
-def test_nobody_there_is_one_line():
+def test_an_unreachable_broker_is_reported_in_one_line():
     assert "cannot connect to localhost:1" in CommandLine("localhost:1")("topics", "list", fails=True)
     assert "host:port" in CommandLine("localhost")("topics", "list", fails=True)
 
@@ -180,7 +180,7 @@ def test_every_command_has_a_module_and_help():
     assert all(name in listed for name in COMMANDS)
 
 
-def test_the_program_itself_never_shows_a_traceback(tmp_path):
+def test_the_program_reports_an_error_in_one_line_without_a_traceback(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", "from headrace.cli.main import main; main()", "topics", "list", "-b", "localhost:1"],
         capture_output=True,
@@ -191,7 +191,7 @@ def test_the_program_itself_never_shows_a_traceback(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_format_once(headrace, tmp_path):
+def test_format_refuses_a_formatted_directory_and_invalid_arguments(headrace, tmp_path):
     setting = f"log.dirs={tmp_path / 'data'}"
     cluster = "AAAAAAAAAAAAAAAAAAAAAw"
     assert cluster in headrace("format", "-c", setting, "-t", cluster)
@@ -203,7 +203,7 @@ def test_format_once(headrace, tmp_path):
     assert (tmp_path / "data" / "bootstrap.checkpoint").stat().st_size > 100
 
 
-def test_a_full_disk_names_the_path(tmp_path, monkeypatch, capsys):
+def test_a_full_disk_is_reported_with_its_path(tmp_path, monkeypatch, capsys):
     """When a disk is full, the operator must learn which one."""
     from headrace.cli import main
 
@@ -214,9 +214,9 @@ def test_a_full_disk_names_the_path(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["headrace", "format", "-c", f"log.dirs={tmp_path}/data"])
     with pytest.raises(SystemExit) as ended:
         main.main()
-    said = capsys.readouterr().err
-    assert ended.value.code == 1 and said.count("\n") == 1
-    assert f"{tmp_path}/data/" in said and "No space left on device; free some space" in said
+    message = capsys.readouterr().err
+    assert ended.value.code == 1 and message.count("\n") == 1
+    assert f"{tmp_path}/data/" in message and "No space left on device; free some space" in message
 
 
 def program(*arguments, **environment):
@@ -235,7 +235,7 @@ def program(*arguments, **environment):
     return done.returncode, done.stdout, done.stderr
 
 
-def test_the_version():
+def test_version_prints_the_package_version():
     assert program("--version") == (0, f"headrace {__version__}\n", "")
 
 
@@ -243,9 +243,9 @@ def test_the_version():
     ("typed", "meant"),
     [(["topcis", "list"], "topics"), (["topics", "lst"], "list"), (["consume", "t", "--formt", "json"], "--format")],
 )
-def test_a_mistyped_command_or_option_gets_the_nearest(typed, meant):
-    code, _, said = program(*typed)
-    assert code == 2 and "No such" in said and meant in said
+def test_a_mistyped_command_or_option_suggests_the_nearest_one(typed, meant):
+    code, _, message = program(*typed)
+    assert code == 2 and "No such" in message and meant in message
 
 
 @pytest.mark.parametrize(
@@ -254,5 +254,5 @@ def test_a_mistyped_command_or_option_gets_the_nearest(typed, meant):
 )
 def test_the_shell_completes_commands_and_options(words, completed):
     index = str(len(words.split()) - 1)
-    code, said, _ = program(_HEADRACE_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=index)
-    assert (code, said.strip()) == (0, completed)
+    code, message, _ = program(_HEADRACE_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=index)
+    assert (code, message.strip()) == (0, completed)

@@ -38,7 +38,7 @@ def verdicts(*arguments, fails=False):
     return [one for one in map(json.loads, lines) if one["kind"] in ("verdict", "problem")]
 
 
-def test_everything_that_a_node_wrote_is_right(directory):
+def test_files_written_by_a_node_pass_verification(directory):
     found = verdicts(directory / "dumped-0", directory / "__cluster_metadata-0", "--print-data-log")
     assert all(one["ok"] for one in found)
     by_suffix = {one["file"].rpartition(".")[2]: one for one in found}
@@ -65,7 +65,7 @@ def test_records_keys_values_and_metadata_are_shown(directory):
 
 
 @pytest.mark.java
-def test_kafkas_tool_says_the_same(directory):
+def test_the_output_equals_that_of_kafkas_tool(directory):
     peers.require_kafka()
     log_files = sorted((directory / "dumped-0").glob("*.*index")) + sorted((directory / "dumped-0").glob("*.log"))
     log_files += sorted((directory / "dumped-0").glob("*.snapshot"))
@@ -76,63 +76,63 @@ def test_kafkas_tool_says_the_same(directory):
     for files, flag in ((log_files, "--print-data-log"), (metadata, "--cluster-metadata-decoder")):
         theirs = peers.tool("dump-log", flag, "--files", ",".join(map(str, files))).stdout.decode()
         ours = headrace("dump-log", flag, *files)
-        assert _facts(ours) == _facts(theirs)
+        assert _comparable_lines(ours) == _comparable_lines(theirs)
 
 
-def _facts(text):
+def _comparable_lines(text):
     """Return the lines without those that each tool words differently, and without secrets that only Kafka shows."""
     own = ("OK ", "Log starting offset", "Snapshot end offset", "KRaft bootstrap")
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(own)]
     return [line for line in lines if "USER_SCRAM_CREDENTIAL" not in line and not line.endswith("is empty.")]
 
 
-def damaged(directory, tmp_path, name, change):
+def make_damaged_copy(directory, tmp_path, name, change):
     shutil.copytree(directory / "dumped-0", tmp_path / "dumped-0")
     path = tmp_path / "dumped-0" / name
     path.write_bytes(bytes(change(bytearray(path.read_bytes()))))
     return path
 
 
-def put(data, at, fields):
+def overwrite(data, at, fields):
     data[at : at + len(fields)] = fields
     return data
 
 
 @pytest.mark.parametrize(
-    ("suffix", "change", "said"),
+    ("suffix", "change", "expected_problem"),
     [
-        (".log", lambda data: put(data, 100, b"!"), "checksum"),
+        (".log", lambda data: overwrite(data, 100, b"!"), "checksum"),
         (".log", lambda data: data[:-1], "no whole batch"),
-        (".log", lambda data: put(data, 8, b"\xff\xff\xff\xff"), "no whole batch"),
-        (".log", lambda data: put(data, 16, b"\x07"), "magic"),
-        (".log", lambda data: put(data, 0, struct.pack(">q", 5000)), "the one before it ended"),
+        (".log", lambda data: overwrite(data, 8, b"\xff\xff\xff\xff"), "no whole batch"),
+        (".log", lambda data: overwrite(data, 16, b"\x07"), "magic"),
+        (".log", lambda data: overwrite(data, 0, struct.pack(">q", 5000)), "the one before it ended"),
         (".index", lambda data: data[:-1], "multiple of the 8"),
-        (".index", lambda data: put(data, 8, data[:8]), "does not follow"),
-        (".index", lambda data: put(data, 4, struct.pack(">i", 17)), "no batch begins at position 17"),
-        (".index", lambda data: put(data, 0, struct.pack(">i", 3)), "ends with offset"),
-        (".timeindex", lambda data: put(data, 0, struct.pack(">q", 5)), "has timestamp"),
-        (".timeindex", lambda data: put(data, 8, struct.pack(">i", 2**31 - 1)), "is not in the log"),
+        (".index", lambda data: overwrite(data, 8, data[:8]), "does not follow"),
+        (".index", lambda data: overwrite(data, 4, struct.pack(">i", 17)), "no batch begins at position 17"),
+        (".index", lambda data: overwrite(data, 0, struct.pack(">i", 3)), "ends with offset"),
+        (".timeindex", lambda data: overwrite(data, 0, struct.pack(">q", 5)), "has timestamp"),
+        (".timeindex", lambda data: overwrite(data, 8, struct.pack(">i", 2**31 - 1)), "is not in the log"),
         (".txnindex", lambda data: struct.pack(">hqqqq", 0, 1, 2, 3, 4), "no marker of producer 1 at offset 3"),
         (".txnindex", lambda data: struct.pack(">hqqqq", 9, 1, 2, 3, 4), "version 9"),
     ],
 )
-def test_damage_is_found(directory, tmp_path, suffix, change, said):
+def test_each_kind_of_damage_is_reported(directory, tmp_path, suffix, change, expected_problem):
     if suffix == ".txnindex":
         (directory / "dumped-0" / f"{FIRST}.txnindex").touch()
-    path = damaged(directory, tmp_path, FIRST + suffix, change)
+    path = make_damaged_copy(directory, tmp_path, FIRST + suffix, change)
     problems = verdicts(path, fails=True)
-    assert any(said in one.get("problem", "") for one in problems), problems
+    assert any(expected_problem in one.get("problem", "") for one in problems), problems
     assert problems[-1]["kind"] == "verdict" and not problems[-1]["ok"]
 
 
-def test_a_damaged_batch_does_not_hide_those_behind_it(directory, tmp_path):
-    path = damaged(directory, tmp_path, f"{FIRST}.log", lambda data: put(data, 100, b"!"))
+def test_a_corrupt_batch_does_not_hide_later_batches(directory, tmp_path):
+    path = make_damaged_copy(directory, tmp_path, f"{FIRST}.log", lambda data: overwrite(data, 100, b"!"))
     lines = [json.loads(line) for line in headrace("dump-log", "--json", path, fails=True).splitlines()]
     batches = [one for one in lines if one["kind"] == "batch"]
     assert [one["isvalid"] for one in batches[:2]] == [False, True] and len(batches) > 5
 
 
-def test_snapshots_of_producers_and_files_that_are_none(directory, tmp_path):
+def test_producer_snapshots_are_dumped_and_invalid_files_are_reported(directory, tmp_path):
     snapshot = next(one for one in sorted((directory / "dumped-0").glob("*.snapshot")) if one.stat().st_size > 10)
     assert "producerId: " in headrace("dump-log", snapshot)
     broken = tmp_path / snapshot.name
@@ -144,7 +144,7 @@ def test_snapshots_of_producers_and_files_that_are_none(directory, tmp_path):
     assert "which files" in headrace("dump-log", fails=True)
 
 
-def test_messages_from_before_record_batches(tmp_path):
+def test_messages_of_magic_0_and_1_are_dumped_and_checked(tmp_path):
     def message(magic, offset, value):
         body = struct.pack(">bb", magic, 0) + (struct.pack(">q", 1000 + offset) if magic else b"")
         body += struct.pack(">ii", -1, len(value)) + value
@@ -163,7 +163,7 @@ def test_messages_from_before_record_batches(tmp_path):
     assert "isvalid: false" in headrace("dump-log", log, fails=True)
 
 
-def test_stored_records_as_kafka_writes_them_in_json():
+def test_stored_records_are_rendered_as_kafkas_json_with_secrets_hidden():
     record = UserScramCredentialRecord(
         name="a", mechanism=1, salt=b"s", stored_key=b"k", server_key=b"k", iterations=4096
     )
@@ -172,7 +172,7 @@ def test_stored_records_as_kafka_writes_them_in_json():
     }  # fmt: skip
 
 
-def test_a_path_without_files_of_a_log_is_one_line(tmp_path):
+def test_a_path_without_log_files_is_reported_in_one_line(tmp_path):
     for missing in (tmp_path / "missing", tmp_path / "missing" / f"{FIRST}.log"):
         assert headrace("dump-log", missing, fails=True) == f"{missing}: no such file or directory"
     assert "has no .log" in headrace("dump-log", tmp_path, fails=True)

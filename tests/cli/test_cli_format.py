@@ -8,7 +8,7 @@ from headrace.storage.disk import DiskFiles
 from headrace.testing.processes import NodeProcess
 
 ELR = "eligible.leader.replicas.version"
-CHOSEN = ("-r", "4.0.1", "-f", "transaction.version=0", "-f", "kraft.version=0")
+OVERRIDES = ("-r", "4.0.1", "-f", "transaction.version=0", "-f", "kraft.version=0")
 
 
 def features_of(directory):
@@ -22,17 +22,17 @@ def features_of(directory):
         ((), {"metadata.version": 30, "group.version": 1, "transaction.version": 2, ELR: 1}),
         (("-r", "4.0"), {"metadata.version": 25, "group.version": 1, "transaction.version": 2}),
         (("--release-version", "3.7-IV2"), {"metadata.version": 17}),
-        (CHOSEN, {"metadata.version": 25, "group.version": 1}),
+        (OVERRIDES, {"metadata.version": 25, "group.version": 1}),
         (("--feature", "metadata.version=23", "-f", f"{ELR}=1"), {"metadata.version": 23, "group.version": 1, ELR: 1}),
     ],
 )
-def test_format_writes_the_features_of_a_release_and_those_that_are_chosen(headrace, tmp_path, options, levels):
+def test_format_writes_the_features_of_a_release_and_explicit_overrides(headrace, tmp_path, options, levels):
     headrace("format", "-c", f"log.dirs={tmp_path}/data", *options)
     assert features_of(tmp_path / "data") == levels
 
 
 @pytest.mark.parametrize(
-    "options, told",
+    "options, expected_message",
     [
         (("-r", "4.9"), "--release-version 4.9: unknown; this version knows 3.3-IV3"),
         (("-r", "4.0", "-f", "metadata.version=30"), "give only one of them"),
@@ -46,13 +46,13 @@ def test_format_writes_the_features_of_a_release_and_those_that_are_chosen(headr
         (("-r", "3.4", "-S", "SCRAM-SHA-256=[name=a,password=b]"), "needs metadata.version 3.5-IV2"),
     ],
 )
-def test_format_refuses_features_that_cannot_be(headrace, tmp_path, options, told):
-    said = headrace("format", "-c", f"log.dirs={tmp_path}/data", *options, fails=True)
-    assert told in " ".join(said.split())
+def test_format_refuses_invalid_features_and_writes_nothing(headrace, tmp_path, options, expected_message):
+    output = headrace("format", "-c", f"log.dirs={tmp_path}/data", *options, fails=True)
+    assert expected_message in " ".join(output.split())
     assert not (tmp_path / "data").exists()
 
 
-def test_a_node_starts_with_the_features_that_it_was_formatted_with(headrace, tmp_path):
+def test_a_node_keeps_the_features_it_was_formatted_with(headrace, tmp_path):
     headrace("format", "-c", f"log.dirs={tmp_path}/data", "-r", "3.9")
     with NodeProcess(directory=tmp_path) as node:
         assert node.terminate() == 0

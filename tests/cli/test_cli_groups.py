@@ -36,12 +36,12 @@ def group(headrace_node):
     return headrace, name, topic
 
 
-def moved(headrace, *arguments):
+def reset_result(headrace, *arguments):
     found = json.loads(headrace("groups", "reset-offsets", *arguments, "--json"))
     return {one["partition"]: (one["before"], one["after"]) for one in found}
 
 
-def test_lag_in_records_and_in_time(group):
+def test_groups_describe_shows_lag_in_records_and_time(group):
     headrace, name, topic = group
     (found,) = json.loads(headrace("groups", "describe", name, "--json"))
     by_partition = {one["partition"]: one for one in found["partitions"]}
@@ -56,7 +56,7 @@ def test_lag_in_records_and_in_time(group):
     )
 
 
-def test_a_member_is_shown_and_keeps_its_group(group, headrace_node):
+def test_an_active_member_is_shown_and_prevents_reset_and_deletion(group, headrace_node):
     headrace, name, topic = group
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": headrace_node.bootstrap, "group.id": name, "log_level": 2, "client.id": "me"}
@@ -74,7 +74,7 @@ def test_a_member_is_shown_and_keeps_its_group(group, headrace_node):
 
 
 @pytest.mark.parametrize(
-    ("way", "expected"),
+    ("reset_option", "expected"),
     [
         (["--to-earliest"], (0, 0)),
         (["--to-latest"], (10, 10)),
@@ -88,32 +88,32 @@ def test_a_member_is_shown_and_keeps_its_group(group, headrace_node):
         (["--by-duration", "P30000D"], (0, 0)),
     ],
 )
-def test_every_way_of_a_reset(group, way, expected):
+def test_every_reset_option_plans_the_expected_offsets(group, reset_option, expected):
     headrace, name, _ = group
-    assert moved(headrace, name, "--all-topics", *way) == {0: (10, expected[0]), 1: (4, expected[1])}
-    assert moved(headrace, name, "--all-topics", "--to-current") == {0: (10, 10), 1: (4, 4)}, "it was a dry run"
+    assert reset_result(headrace, name, "--all-topics", *reset_option) == {0: (10, expected[0]), 1: (4, expected[1])}
+    assert reset_result(headrace, name, "--all-topics", "--to-current") == {0: (10, 10), 1: (4, 4)}, "it was a dry run"
 
 
-def test_an_exported_plan_is_carried_out(group, tmp_path):
+def test_an_exported_reset_plan_is_executed_from_a_file(group, tmp_path):
     headrace, name, topic = group
     plan = tmp_path / "plan.csv"
     plan.write_text(
         headrace("groups", "reset-offsets", name, "--topic", f"{topic}:1,2", "--to-offset", "5", "--export")
     )
     assert plan.read_text() == f"{topic},1,5\n{topic},2,5\n"
-    assert moved(headrace, name, "--from-file", plan, "--execute") == {1: (4, 5), 2: (None, 5)}
-    assert moved(headrace, name, "--all-topics", "--to-current") == {0: (10, 10), 1: (5, 5), 2: (5, 5)}
+    assert reset_result(headrace, name, "--from-file", plan, "--execute") == {1: (4, 5), 2: (None, 5)}
+    assert reset_result(headrace, name, "--all-topics", "--to-current") == {0: (10, 10), 1: (5, 5), 2: (5, 5)}
 
 
 def test_offsets_and_groups_are_deleted(group):
     headrace, name, topic = group
     assert "forgotten" in headrace("groups", "delete-offsets", name, "--topic", f"{topic}:0")
-    assert moved(headrace, name, "--all-topics", "--to-current") == {1: (4, 4)}
+    assert reset_result(headrace, name, "--all-topics", "--to-current") == {1: (4, 4)}
     assert headrace("groups", "delete", name) == f"deleted group {name}\n"
     assert "GROUP_ID_NOT_FOUND" in headrace("groups", "describe", name, fails=True)
 
 
-def test_what_cannot_be_meant_is_refused(headrace_node, tmp_path):
+def test_ambiguous_arguments_and_invalid_reset_plans_are_refused(headrace_node, tmp_path):
     headrace = CommandLine(headrace_node.bootstrap)
     assert "whereto" in headrace("groups", "reset-offsets", "g", "--all-topics", fails=True)
     assert "whereto" in headrace("groups", "reset-offsets", "g", "--to-latest", "--to-earliest", fails=True)
@@ -136,7 +136,7 @@ def test_durations_are_written_in_their_two_largest_units():
 
 
 @pytest.mark.parametrize("columns", [80, 50])
-def test_an_id_stays_on_one_line_of_a_terminal(monkeypatch, capsys, columns):
+def test_a_group_id_is_not_wrapped_in_a_terminal(monkeypatch, capsys, columns):
     group = "spark-headrace-shop.enriched_orders-3f2a9c1b"
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", str(columns))

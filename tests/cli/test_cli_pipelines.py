@@ -60,7 +60,7 @@ def driver(tmp_path):
     thread.join(SEEN_S_MAX)
 
 
-def test_a_good_file_is_good_and_can_be_looked_at(command):
+def test_validate_accepts_a_valid_file_and_plan_shows_it(command):
     assert command("validate", "shop.yaml") == "shop: 1 source(s), 1 step(s), 1 sink(s): good\n"
     assert "topic loud" in command("plan", "shop.yaml", "-b", "there:1") and "there:1" in command(
         "plan", ".", "-b", "there:1"
@@ -68,20 +68,20 @@ def test_a_good_file_is_good_and_can_be_looked_at(command):
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "message"),
     [
         ("topic: loud", "topik: loud", "shop.yaml:10: "),
         ("from: shouted", "from: shoutd", "shouted"),
         ("name: shop", "nam: shop", "shop.yaml"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told_with_its_place(command, tmp_path, before, after, said):
+def test_errors_in_a_pipeline_file_are_reported_with_their_location(command, tmp_path, before, after, message):
     (tmp_path / "shop.yaml").write_text(SHOP.replace(before, after))
     for verb in ("validate", "plan", "run"):
-        assert said in command(verb, "shop.yaml", fails=True)
+        assert message in command(verb, "shop.yaml", fails=True)
 
 
-def test_mistakes_on_the_command_line_are_told(command, tmp_path):
+def test_invalid_arguments_are_reported(command, tmp_path):
     assert "is not there" in command("run", "nowhere.yaml", fails=True)
     assert "name=value" in command("run", "shop.yaml", "-c", "oops", fails=True)
     assert "which pipeline" in command("stop", fails=True)
@@ -91,7 +91,7 @@ def test_mistakes_on_the_command_line_are_told(command, tmp_path):
     assert "shop" in command("validate", "shop.yaml", "again.yaml", fails=True), "two pipelines of one name"
 
 
-def test_nothing_runs(command):
+def test_status_and_stop_succeed_without_running_pipelines(command):
     assert json.loads(command("status", "--json")) == []
     assert command("status").startswith("pipeline  query  state")
     assert command("stop", "--all") == ""
@@ -100,16 +100,16 @@ def test_nothing_runs(command):
 @pytest.mark.parametrize(
     ("arguments", "code"), [(["status"], 0), (["list"], 0), (["stop", "--all"], 0), (["stop", "x"], 1)]
 )
-def test_commands_that_find_nothing_say_where_they_looked(tmp_path, monkeypatch, arguments, code):
+def test_commands_that_find_nothing_name_the_runtime_folder(tmp_path, monkeypatch, arguments, code):
     monkeypatch.chdir(tmp_path)
     for options, folder in (([], tmp_path / ".headrace"), (["--runtime", "elsewhere"], tmp_path / "elsewhere")):
         result = CliRunner().invoke(app, ["pipelines", *arguments, *options])
-        said = result.stderr + str(result.exception)
-        assert result.exit_code == code and f"in {folder};" in said and "--runtime FOLDER" in said
+        message = result.stderr + str(result.exception)
+        assert result.exit_code == code and f"in {folder};" in message and "--runtime FOLDER" in message
 
 
 @pytest.mark.timeout(300)  # starts its own Spark
-def test_validating_with_spark_prints_its_own_answer_only(command, tmp_path):
+def test_validating_with_spark_prints_only_the_result(command, tmp_path):
     pytest.importorskip("pyspark")
     done = subprocess.run(
         [sys.executable, "-m", "headrace", "pipelines", "validate", "shop.yaml", "--spark"],
@@ -122,7 +122,7 @@ def test_validating_with_spark_prints_its_own_answer_only(command, tmp_path):
     assert done.stdout == "shop: 1 source(s), 1 step(s), 1 sink(s): good\n"
 
 
-def test_a_driver_is_listed_asked_and_stopped(command, driver, tmp_path):
+def test_a_running_driver_is_listed_queried_and_stopped(command, driver, tmp_path):
     (one,) = json.loads(command("status", "shop", "--json"))
     assert (one["name"], one["state"], one["rows"], one["lag_records"]) == ("counts", "running", 1234, 4)
     assert [one["pipeline"] for one in json.loads(command("status", "--json"))] == ["shop", "stock"]
@@ -139,7 +139,7 @@ def test_a_driver_is_listed_asked_and_stopped(command, driver, tmp_path):
     assert command("stop", "--all") == "stopped stock\n"
 
 
-def test_what_is_left_of_a_killed_driver_is_seen_and_swept_away(command, tmp_path):
+def test_a_killed_driver_is_shown_as_gone_and_removed_by_stop(command, tmp_path):
     runs = Runs(tmp_path / ".headrace")
     runs.claim(Run(pipeline="shop", driver=Process(2**22 + 7, "long ago"), origin="shop.yaml"))
     (one,) = json.loads(command("status", "--json"))
@@ -149,13 +149,13 @@ def test_what_is_left_of_a_killed_driver_is_seen_and_swept_away(command, tmp_pat
     assert runs.all() == []
 
 
-def test_a_driver_that_does_not_answer_is_told(command, tmp_path):
+def test_an_unresponsive_driver_is_shown_as_silent(command, tmp_path):
     Runs(tmp_path / ".headrace").claim(Run(pipeline="shop", driver=this_process(), port=1))
     (one,) = json.loads(command("status", "--json"))
     assert one["state"] == "silent" and "does not answer" in one["error"]
 
 
-def test_rows_of_the_table():
+def test_status_rows_are_formatted_for_the_table():
     status = QueryStatus(
         name="counts",
         pipeline="shop",

@@ -13,7 +13,7 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory):
+def secured(tmp_path_factory):
     """Yield a node, its certificate authority, and the command line as `admin`, the only super user."""
     pem = tmp_path_factory.mktemp("pem")
     authority = Authority(pem)
@@ -35,7 +35,7 @@ def guarded(tmp_path_factory):
 pytestmark = needs_openssl
 
 
-def rules(headrace, *arguments):
+def list_acls(headrace, *arguments):
     found = json.loads(headrace("acls", "list", *arguments, "--json"))
     return {
         (one["resource_type"], one["resource_name"], one["principal"], one["operation"], one["permission"])
@@ -43,8 +43,8 @@ def rules(headrace, *arguments):
     }
 
 
-def test_rules_come_and_go(guarded):
-    _, _, headrace = guarded
+def test_acls_are_added_listed_and_removed(secured):
+    _, _, headrace = secured
     headrace(
         "acls",
         "add",
@@ -62,26 +62,26 @@ def test_rules_come_and_go(guarded):
         "acls", "add", "--allow-principal", "User:c", "--producer", "--consumer", "--idempotent", "--topic", "pre-",
         "--group", "g", "--resource-pattern-type", "prefixed",
     )  # fmt: skip
-    assert rules(headrace, "--topic", "t") == {
+    assert list_acls(headrace, "--topic", "t") == {
         ("TOPIC", "t", "User:a", "READ", "ALLOW"),
         ("TOPIC", "t", "User:a", "DESCRIBE_CONFIGS", "ALLOW"),
     }
-    assert rules(headrace, "--principal", "User:b") == {("CLUSTER", "kafka-cluster", "User:b", "ALL", "DENY")}
-    assert {one[3] for one in rules(headrace, "--topic", "pre-x", "--resource-pattern-type", "match")} == {
+    assert list_acls(headrace, "--principal", "User:b") == {("CLUSTER", "kafka-cluster", "User:b", "ALL", "DENY")}
+    assert {one[3] for one in list_acls(headrace, "--topic", "pre-x", "--resource-pattern-type", "match")} == {
         "READ", "WRITE", "CREATE", "DESCRIBE",
     }  # fmt: skip
-    assert len(rules(headrace)) == 9 and "10.0.0.1" in headrace("acls", "list")
+    assert len(list_acls(headrace)) == 9 and "10.0.0.1" in headrace("acls", "list")
     assert "INVALID_REQUEST" in headrace("acls", "add", "--allow-principal", "nobody", "--topic", "t", fails=True)
     headrace("acls", "remove", "--allow-principal", "User:a", "--operation", "Read", "--topic", "t", "--force")
-    assert len(rules(headrace, "--topic", "t")) == 1
+    assert len(list_acls(headrace, "--topic", "t")) == 1
     headrace("acls", "remove", "--topic", "t", "--force")
     headrace("acls", "remove", "--cluster", "--force")
     headrace("acls", "remove", "--topic", "pre-", "--group", "g", "--resource-pattern-type", "any", "--force")
-    assert rules(headrace) == set()
+    assert list_acls(headrace) == set()
 
 
-def test_commands_log_in(guarded, tmp_path):
-    node, authority, headrace = guarded
+def test_commands_authenticate_over_tls_with_a_command_config(secured, tmp_path):
+    node, authority, headrace = secured
     headrace("users", "add", "zoe", "--password", "geheim")
     headrace(
         "acls", "add", "--allow-principal", "User:zoe", "--operation", "All", "--topic", "zoe-",
@@ -109,13 +109,13 @@ def test_commands_log_in(guarded, tmp_path):
     assert "TOPIC_AUTHORIZATION_FAILED" in zoe("topics", "create", "other", "--command-config", config, fails=True)
     assert "CLUSTER_AUTHORIZATION_FAILED" in zoe("acls", "list", "--command-config", config, fails=True)
     configure("falsch")
-    said = zoe("topics", "list", "--command-config", config, fails=True)
-    assert "SASL_AUTHENTICATION_FAILED" in said and "falsch" not in said
+    message = zoe("topics", "list", "--command-config", config, fails=True)
+    assert "SASL_AUTHENTICATION_FAILED" in message and "falsch" not in message
     configure("geheim", **{"ssl.truststore.type": "JKS"})
     assert "it must be one of PEM" in zoe("topics", "list", "--command-config", config, fails=True)
     configure("geheim", **{"ssl.truststore.password": "geheim"})
-    said = zoe("topics", "list", "--command-config", config, fails=True)
-    assert "openssl" in said and "geheim" not in said
+    message = zoe("topics", "list", "--command-config", config, fails=True)
+    assert "openssl" in message and "geheim" not in message
     plain = tmp_path / "plain.properties"
     known = "".join(f"{name}={value}\n" for name, value in login_options("admin").items())
     plain.write_text(f"{known}securty.protocol=SSL\nretries=3\n")

@@ -11,7 +11,7 @@ import pytest
 ENDS_S_MAX = 30
 
 
-class Served:
+class ServeProcess:
     """A node in its own process, on free ports."""
 
     def __init__(self, folder, *options, environment=None):
@@ -55,7 +55,7 @@ def serve(tmp_path):
     started = []
 
     def start(*options, **more):
-        started.append(Served(tmp_path, *options, **more))
+        started.append(ServeProcess(tmp_path, *options, **more))
         return started[-1]
 
     yield start
@@ -63,7 +63,7 @@ def serve(tmp_path):
         one.close()
 
 
-def test_examples_come_after_the_line_that_says_it_serves_with_the_address_it_took(serve):
+def test_examples_are_printed_after_the_startup_line_with_the_bound_address(serve):
     node = serve("--examples")
     port = re.match(r"headrace node 1 of cluster \S+ serves on 127\.0\.0\.1:(\d+), http://", node.line())[1]
     text, _ = node.stop()
@@ -71,13 +71,13 @@ def test_examples_come_after_the_line_that_says_it_serves_with_the_address_it_to
     assert f"kcat -b 127.0.0.1:{port}" in text and "/health" in text
 
 
-@pytest.mark.parametrize("where", ["flag", "setting", "file", "environment"])
-def test_logs_are_json_when_asked_for(serve, tmp_path, monkeypatch, where):
+@pytest.mark.parametrize("config_source", ["flag", "setting", "file", "environment"])
+def test_logs_are_json_when_configured_by_flag_setting_file_or_environment(serve, tmp_path, monkeypatch, config_source):
     monkeypatch.delenv("HEADRACE_LOG_FORMAT", raising=False)
-    options = {"flag": ["--log-format", "json"], "setting": ["-c", "headrace.log.format=json"]}.get(where, [])
-    if where == "environment":
+    options = {"flag": ["--log-format", "json"], "setting": ["-c", "headrace.log.format=json"]}.get(config_source, [])
+    if config_source == "environment":
         monkeypatch.setenv("HEADRACE_LOG_FORMAT", "json")
-    if where == "file":
+    if config_source == "file":
         file = tmp_path / "server.properties"
         file.write_text("process.roles=broker,controller\nnode.id=1\nheadrace.log.format=json\n")
         options = ["--config", file]

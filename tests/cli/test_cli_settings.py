@@ -26,8 +26,8 @@ def test_all_options_are_listed():
 
 
 def test_one_option_is_explained():
-    said = headrace("settings", "num.network.threads")
-    assert "no effect: one event loop" in said and "HEADRACE_NUM_NETWORK_THREADS" in said and "default: 3" in said
+    output = headrace("settings", "num.network.threads")
+    assert "no effect: one event loop" in output and "HEADRACE_NUM_NETWORK_THREADS" in output and "default: 3" in output
     assert (
         json.loads(headrace("settings", "log.segment.bytes", "--json"))["allowed"]
         == "a number from 1048576 to 2147483647"
@@ -37,7 +37,7 @@ def test_one_option_is_explained():
     assert changes("ssl.client.auth") == "per-broker" and changes("num.partitions") == "read-only"
 
 
-def test_values_show_where_they_come_from_and_never_a_secret(tmp_path, monkeypatch):
+def test_values_are_shown_with_their_source_and_secrets_hidden(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_SSL_KEY_PASSWORD", "geheim")
     file = tmp_path / "server.properties"
     file.write_text(
@@ -46,16 +46,16 @@ def test_values_show_where_they_come_from_and_never_a_secret(tmp_path, monkeypat
         + "listener.name.sasl_plaintext.plain.sasl.jaas.config=geheim\n"
     )
     for arguments in ((), ("--json",)):
-        said = headrace("settings", "--config", file, "-c", "num.partitions=7", *arguments)
-        assert "geheim" not in said and "(hidden)" in said
-    values = {one["name"]: one for one in json.loads(said)}
+        output = headrace("settings", "--config", file, "-c", "num.partitions=7", *arguments)
+        assert "geheim" not in output and "(hidden)" in output
+    values = {one["name"]: one for one in json.loads(output)}
     assert (values["num.partitions"]["value"], values["num.partitions"]["from"]) == ("7", "-c")
     assert values["ssl.key.password"]["from"] == "HEADRACE_SSL_KEY_PASSWORD"
     assert values["node.id"]["from"] == f"{file}, line 6" and values["log.dir"]["from"] == "default"
     assert values["listener.name.sasl_plaintext.plain.sasl.jaas.config"]["value"] == "(hidden)"
 
 
-def test_the_file_for_a_single_node_is_good(tmp_path, caplog):
+def test_the_single_node_file_loads_without_warnings(tmp_path, caplog):
     file = tmp_path / "server.properties"
     file.write_text(headrace("settings", "--single-node"))
     with caplog.at_level(logging.WARNING):

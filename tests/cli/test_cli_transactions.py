@@ -152,7 +152,7 @@ async def committed(cluster, partition):
 # --- coordinators' state
 
 
-def test_an_open_transaction_and_finished_ones(headrace, topic, make_producer):
+def test_open_and_finished_transactions_are_listed_and_described(headrace, topic, make_producer):
     names = [f"{topic}-{word}" for word in ("commit", "abort", "open")]
     producers = [make_producer(name) for name in names]
     for index, producer in enumerate(producers):
@@ -180,10 +180,10 @@ def states(headrace, topic, *arguments):
     return {one["transactional_id"]: one["state"] for one in listed}
 
 
-def assert_soon(met):
+def assert_soon(condition):
     """Wait until `met()`: EndTxn is acknowledged when it is decided, before the markers are written."""
     deadline = time.monotonic() + 20
-    while not met():
+    while not condition():
         assert time.monotonic() < deadline
 
 
@@ -208,7 +208,7 @@ def all_committed(node, topic):
     return [on(node, lambda cluster, index=index: committed(cluster, TopicPartition(topic, index))) for index in (0, 1)]
 
 
-def test_who_takes_part_in_a_two_phase_commit_has_no_timeout(headrace, node, topic, prepared):
+def test_a_two_phase_commit_transaction_has_no_timeout_and_can_be_terminated(headrace, node, topic, prepared):
     name, _ = prepared
     (found,) = loads(headrace, "describe", name)
     assert (found["state"], found["two_phase_commit"], found["timeout_ms"]) == ("Ongoing", True, None)
@@ -221,20 +221,20 @@ def test_who_takes_part_in_a_two_phase_commit_has_no_timeout(headrace, node, top
 
 @pytest.mark.parametrize("how", ["by name", "by what was written down"])
 def test_a_prepared_transaction_is_committed_by_an_operator(headrace, node, topic, prepared, how):
-    name, written_down = prepared
+    name, prepared_identity = prepared
     assert all_committed(node, topic) == [[], []]
-    arguments = [name] if how == "by name" else ["--transactional-id", name, "--prepared", written_down]
-    said = headrace("transactions", "commit", *arguments)
-    assert said == f"{name}: transaction {written_down} is committed: {topic}-0 {topic}-1\n"
+    arguments = [name] if how == "by name" else ["--transactional-id", name, "--prepared", prepared_identity]
+    message = headrace("transactions", "commit", *arguments)
+    assert message == f"{name}: transaction {prepared_identity} is committed: {topic}-0 {topic}-1\n"
     assert_soon(lambda: all_committed(node, topic) == [[b"0"], [b"1"]])
-    said = headrace("transactions", "commit", name, fails=True)
-    assert "INVALID_TXN_STATE" in said and "no transaction is open (CompleteCommit)" in said
+    message = headrace("transactions", "commit", name, fails=True)
+    assert "INVALID_TXN_STATE" in message and "no transaction is open (CompleteCommit)" in message
 
 
-def test_only_what_was_prepared_is_committed(headrace, node, topic, prepared, make_producer):
-    name, written_down = prepared
-    said = headrace("transactions", "commit", name, "--prepared", "1:2", fails=True)
-    assert "INVALID_TXN_STATE" in said and f"transaction {written_down} is open, and not 1:2" in said
+def test_commit_refuses_a_transaction_that_was_not_prepared(headrace, node, topic, prepared, make_producer):
+    name, prepared_identity = prepared
+    message = headrace("transactions", "commit", name, "--prepared", "1:2", fails=True)
+    assert "INVALID_TXN_STATE" in message and f"transaction {prepared_identity} is open, and not 1:2" in message
     ordinary = make_producer(f"{topic}-o")
     write(ordinary, topic)
     assert "takes part in no two-phase commit" in headrace("transactions", "commit", f"{topic}-o", fails=True)
@@ -242,7 +242,7 @@ def test_only_what_was_prepared_is_committed(headrace, node, topic, prepared, ma
     assert loads(headrace, "describe", name)[0]["state"] == "Ongoing"
 
 
-def test_a_broker_may_offer_no_two_phase_commits(headrace):
+def test_commit_is_refused_by_a_broker_without_unstable_api_versions(headrace):
     with EmbeddedNode({"transaction.two.phase.commit.enable": "true"}) as other:
         on(other, lambda cluster: find_coordinator(cluster, "x", TRANSACTION))
 
@@ -253,11 +253,11 @@ def test_a_broker_may_offer_no_two_phase_commits(headrace):
             await transactions.decide("x", AddPartitions("x", made.producer_id, 0, (TopicPartition("t", 0),)))
 
         other._do(prepare(), 20)
-        said = CommandLine(other.bootstrap)("transactions", "commit", "x", fails=True)
-        assert "UNSUPPORTED_VERSION" in said and "unstable.api.versions.enable" in said
+        message = CommandLine(other.bootstrap)("transactions", "commit", "x", fails=True)
+        assert "UNSUPPORTED_VERSION" in message and "unstable.api.versions.enable" in message
 
 
-def test_producers_of_a_partition(headrace, topic, make_producer):
+def test_the_producers_of_a_partition_are_listed(headrace, topic, make_producer):
     write(make_producer(f"{topic}-p"), topic, partition=1)
     (found,) = loads(headrace, "producers", "--topic", topic, "--partition", 1)
     assert (found["topic"], found["partition"], found["start_offset"], found["last_sequence"]) == (topic, 1, 0, 0)
@@ -283,13 +283,13 @@ def test_terminate_fences_the_producer_and_aborts(headrace, node, topic, make_pr
 # --- hanging transactions
 
 
-@pytest.mark.parametrize("way", ["fenced", "unknown"])
-def test_a_hanging_transaction_is_found_and_aborted_and_readers_go_on(headrace, node, topic, way):
+@pytest.mark.parametrize("cause", ["fenced", "unknown"])
+def test_a_hanging_transaction_is_found_and_aborting_it_unblocks_readers(headrace, node, topic, cause):
     partition, name = TopicPartition(topic, 0), f"{topic}-zombie"
 
     async def hang(cluster):
         await cluster.partitions(topic)
-        if way == "fenced":
+        if cause == "fenced":
             zombie = await init(cluster, name)
             await init(cluster, name)  # its successor
         else:
@@ -304,17 +304,17 @@ def test_a_hanging_transaction_is_found_and_aborted_and_readers_go_on(headrace, 
     (found,) = loads(headrace, "find-hanging", "--topic", topic)
     assert (found["topic"], found["partition"], found["start_offset"]) == (topic, 0, offset)
     assert (found["producer_id"], found["producer_epoch"]) == (producer_id, epoch)
-    expected = (name, f"{name} is Empty") if way == "fenced" else (None, "no coordinator knows its producer")
+    expected = (name, f"{name} is Empty") if cause == "fenced" else (None, "no coordinator knows its producer")
     assert (found["transactional_id"], found["reason"]) == expected
     assert "  1 h  " in headrace("transactions", "find-hanging", "--topic", topic, "-p", 0)
     assert [one["topic"] for one in loads(headrace, "find-hanging", "--broker-id", 1)].count(topic) == 1
     assert loads(headrace, "find-hanging", "--topic", topic, "--partition", 1) == []
     assert loads(headrace, "find-hanging", "--topic", topic, "--max-transaction-timeout", 56) == [], "five minutes more"
-    said = headrace("transactions", "abort", "--topic", topic, "-p", 0, "--start-offset", 0, fails=True)
-    assert "from offset 0" in said and "from 1" in said
+    message = headrace("transactions", "abort", "--topic", topic, "-p", 0, "--start-offset", 0, fails=True)
+    assert "from offset 0" in message and "from 1" in message
     arguments = (
         ("--start-offset", offset)
-        if way == "fenced"
+        if cause == "fenced"
         else ("--producer-id", producer_id, "--producer-epoch", epoch, "--coordinator-epoch", -1)
     )
     assert str(producer_id) in headrace("transactions", "abort", "--topic", topic, "-p", 0, *arguments)
@@ -322,14 +322,14 @@ def test_a_hanging_transaction_is_found_and_aborted_and_readers_go_on(headrace, 
     assert on(node, lambda cluster: committed(cluster, partition)) == [b"before", b"after"]
 
 
-def test_a_transaction_that_is_at_work_does_not_hang(headrace, node, topic, make_producer):
+def test_an_ongoing_transaction_is_not_reported_as_hanging(headrace, node, topic, make_producer):
     producer, name = make_producer(f"{topic}-w"), f"{topic}-w"
     producer.begin_transaction()
     producer.produce(topic, b"x", partition=0, timestamp=int(time.time() * 1000) - HOUR_MS)
     assert producer.flush(20) == 0
     assert loads(headrace, "find-hanging", "--topic", topic) == []
-    said = headrace("transactions", "abort", "--topic", topic, "-p", 0, "--start-offset", 0, fails=True)
-    assert f"that of {name} (Ongoing)" in said and "terminate" in said
+    message = headrace("transactions", "abort", "--topic", topic, "-p", 0, "--start-offset", 0, fails=True)
+    assert f"that of {name} (Ongoing)" in message and "terminate" in message
     producer.commit_transaction(20)
     partition = TopicPartition(topic, 0)
     assert_soon(lambda: on(node, lambda cluster: committed(cluster, partition)) == [b"x"])
@@ -339,7 +339,7 @@ def test_a_transaction_that_is_at_work_does_not_hang(headrace, node, topic, make
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("describe",), "which transactional ids"),
         (("terminate",), "which transactional ids"),
@@ -360,22 +360,22 @@ def test_a_transaction_that_is_at_work_does_not_hang(headrace, node, topic, make
         (("abort", "--topic", "t", "-p", "0", "--producer-id", "1"), "all three"),
     ],
 )
-def test_mistakes_are_named(headrace, arguments, said):
-    assert said in headrace("transactions", *arguments, fails=True)
+def test_invalid_commands_fail_with_a_specific_message(headrace, arguments, message):
+    assert message in headrace("transactions", *arguments, fails=True)
 
 
-def test_a_partition_that_is_not_there_and_an_epoch_that_is_past(headrace, topic, make_producer):
+def test_unknown_partitions_and_stale_producer_epochs_are_refused(headrace, topic, make_producer):
     for command in (("producers",), ("find-hanging",), ("abort", "--start-offset", 0)):
-        said = headrace("transactions", *command, "--topic", topic, "--partition", 9, fails=True)
-        assert "UNKNOWN_TOPIC_OR_PARTITION" in said and "9" in said
+        message = headrace("transactions", *command, "--topic", topic, "--partition", 9, fails=True)
+        assert "UNKNOWN_TOPIC_OR_PARTITION" in message and "9" in message
     for _ in range(2):
         producer = make_producer(f"{topic}-e")  # fences the previous one
         write(producer, topic)
         producer.commit_transaction(20)
     assert_soon(lambda: loads(headrace, "producers", "--topic", topic, "-p", 0)[0]["start_offset"] is None)
     (found,) = loads(headrace, "producers", "--topic", topic, "-p", 0)
-    said = headrace(
+    message = headrace(
         "transactions", "abort", "--topic", topic, "-p", 0, "--producer-id", found["producer_id"], "--producer-epoch", 0,
         "--coordinator-epoch", 0, fails=True,
     )  # fmt: skip
-    assert "INVALID_PRODUCER_EPOCH" in said
+    assert "INVALID_PRODUCER_EPOCH" in message

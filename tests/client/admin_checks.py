@@ -45,7 +45,7 @@ async def topics(bootstrap: str) -> None:
     one, two = unique(), unique()
     async with admin_of(bootstrap) as admin:
         await admin.create_topics([NewTopic(one, 3, configs={"retention.ms": "1000000"}), two])
-        await until(lambda: _are_there(admin, {one, two}))
+        await until(lambda: _exist(admin, {one, two}))
         described = await admin.describe_topics([one, two])
         assert [len(described[name].partitions) for name in (one, two)] == [3, 1]
         assert described[one].partitions[2].leader == (await admin.describe_cluster()).brokers[0].id
@@ -56,7 +56,7 @@ async def topics(bootstrap: str) -> None:
             "not a name": ErrorCode.INVALID_TOPIC_EXCEPTION,
         }
         assert refused.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
-        await until(lambda: _are_there(admin, {f"{one}-new"}))
+        await until(lambda: _exist(admin, {f"{one}-new"}))
         await admin.create_topics([f"{one}-not"], validate_only=True)
         await admin.create_partitions({one: 5})
         await until(lambda: _has_partitions(admin, one, 5))
@@ -66,7 +66,7 @@ async def topics(bootstrap: str) -> None:
         await admin.create_topics([NewTopic(f"{one}-placed", assignments=[[broker], [broker]])])
         await until(lambda: _has_partitions(admin, f"{one}-placed", 2))
         await admin.delete_topics([one, two])
-        await until(lambda: _are_gone(admin, {one, two, f"{one}-not"}))
+        await until(lambda: _are_deleted(admin, {one, two, f"{one}-not"}))
         with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION"):
             await admin.delete_topics([one])
         with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION"):
@@ -75,11 +75,11 @@ async def topics(bootstrap: str) -> None:
             await admin.delete_topics(one)
 
 
-async def _are_there(admin: AsyncAdmin, names: set[str]) -> bool:
+async def _exist(admin: AsyncAdmin, names: set[str]) -> bool:
     return names <= set(await admin.list_topics())
 
 
-async def _are_gone(admin: AsyncAdmin, names: set[str]) -> bool:
+async def _are_deleted(admin: AsyncAdmin, names: set[str]) -> bool:
     return not names & set(await admin.list_topics())
 
 
@@ -90,7 +90,7 @@ async def _has_partitions(admin: AsyncAdmin, name: str, count: int) -> bool:
         return False
 
 
-async def records_and_offsets(bootstrap: str) -> None:
+async def lists_offsets_and_deletes_records(bootstrap: str) -> None:
     topic = unique()
     here, there = TopicPartition(topic, 0), TopicPartition(topic, 1)
     async with admin_of(bootstrap) as admin:
@@ -133,7 +133,7 @@ async def options(bootstrap: str) -> None:
         assert "log.dirs" in await admin.describe_configs("broker", str(broker))
 
 
-async def groups_and_their_offsets(bootstrap: str) -> None:
+async def groups_and_committed_offsets(bootstrap: str) -> None:
     topic, group = unique(), unique("g")
     here = TopicPartition(topic, 0)
     async with admin_of(bootstrap) as admin:
@@ -209,7 +209,7 @@ async def quotas(bootstrap: str) -> None:
             await admin.alter_quotas({"user": user}, {"no_such_rate": 1.0})
 
 
-async def the_cluster(bootstrap: str) -> None:
+async def describes_the_cluster(bootstrap: str) -> None:
     async with admin_of(bootstrap) as admin:
         found = await admin.describe_cluster()
         assert found.id and found.controller == found.brokers[0].id
@@ -219,5 +219,12 @@ async def the_cluster(bootstrap: str) -> None:
             await admin.describe_acls()
 
 
-CHECKS = [topics, records_and_offsets, options, groups_and_their_offsets, transactions, the_cluster]
+CHECKS = [
+    topics,
+    lists_offsets_and_deletes_records,
+    options,
+    groups_and_committed_offsets,
+    transactions,
+    describes_the_cluster,
+]
 KAFKA_ONLY = [quotas]  # Headrace does not serve AlterClientQuotas yet

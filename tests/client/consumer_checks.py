@@ -35,11 +35,11 @@ T0 = 1_700_000_000_000
 
 def make_topic(bootstrap: str, partitions: int = 1, **configs: str) -> str:
     name = f"t-{uuid.uuid4().hex[:12]}"
-    make_named(bootstrap, name, partitions, **configs)
+    create_topic(bootstrap, name, partitions, **configs)
     return name
 
 
-def make_named(bootstrap: str, name: str, partitions: int = 1, **configs: str) -> None:
+def create_topic(bootstrap: str, name: str, partitions: int = 1, **configs: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     wanted = NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in configs.items()})
     admin.create_topics([wanted])[name].result(WAIT_S_MAX)
@@ -97,7 +97,7 @@ async def poll_until(reader: AsyncConsumer, count: int) -> list[ConsumerRecord]:
 # --- checks
 
 
-async def reads_records_of_all_kinds(bootstrap: str) -> None:
+async def reads_plain_and_compressed_records(bootstrap: str) -> None:
     topic = make_topic(bootstrap, 2)
     for partition, codec in enumerate(("none", "zstd")):
         write(bootstrap, topic, [b"a", None, b"c" * 5000], partition, **{"compression.type": codec})
@@ -135,7 +135,7 @@ async def reads_arrow(bootstrap: str) -> None:
         assert metrics["records-lag-max"] >= 0 and metrics[f"{topic}-0.records-lag"] == 0
 
 
-async def gives_at_most_max_poll_records(bootstrap: str) -> None:
+async def returns_at_most_max_poll_records(bootstrap: str) -> None:
     topic = make_topic(bootstrap)
     write(bootstrap, topic, [b"%d" % index for index in range(25)])
     async with consumer(bootstrap, max_poll_records=10) as reader:
@@ -216,7 +216,7 @@ async def finds_offsets(bootstrap: str) -> None:
             assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def begins_as_it_is_told(bootstrap: str) -> None:
+async def starts_where_auto_offset_reset_says(bootstrap: str) -> None:
     topic = make_topic(bootstrap)
     here = TopicPartition(topic, 0)
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
@@ -236,7 +236,7 @@ async def begins_as_it_is_told(bootstrap: str) -> None:
         assert await poll_values(reader, 2) == [b"3000", b"10"]
 
 
-async def goes_on_when_its_offset_is_gone(bootstrap: str) -> None:
+async def resets_an_out_of_range_offset(bootstrap: str) -> None:
     topic = make_topic(bootstrap)
     here = TopicPartition(topic, 0)
     write(bootstrap, topic, [b"%d" % index for index in range(10)])
@@ -260,8 +260,8 @@ async def delete_records(bootstrap: str, partition: TopicPartition, offset: int)
         one = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition.partition, offset=offset)
         topic = DeleteRecordsRequest.DeleteRecordsTopic(name=partition.topic, partitions=[one])
         connection = await there.leader(partition)
-        answer = await connection.request(DeleteRecordsRequest(topics=[topic], timeout_ms=10_000))
-        assert answer.topics[0].partitions[0].error_code == 0
+        response = await connection.request(DeleteRecordsRequest(topics=[topic], timeout_ms=10_000))
+        assert response.topics[0].partitions[0].error_code == 0
 
 
 async def reads_committed(bootstrap: str) -> None:
@@ -331,19 +331,19 @@ async def subscribes(bootstrap: str) -> None:
     topic, group = make_topic(bootstrap, 2), uuid.uuid4().hex
     for partition in (0, 1):
         write(bootstrap, topic, [b"%d" % index for index in range(10)], partition)
-    heard: list[tuple[str, frozenset[TopicPartition]]] = []
+    events: list[tuple[str, frozenset[TopicPartition]]] = []
     async with consumer(bootstrap, group_id=group) as reader:
         reader.subscribe(
             [topic],
-            on_assigned=lambda partitions: heard.append(("assigned", partitions)),
-            on_revoked=lambda partitions: heard.append(("revoked", partitions)),
+            on_assigned=lambda partitions: events.append(("assigned", partitions)),
+            on_revoked=lambda partitions: events.append(("revoked", partitions)),
         )
         assert len(await poll_until(reader, 20)) == 20
         assert reader.assignment() == {TopicPartition(topic, 0), TopicPartition(topic, 1)}
         assert reader.group_metadata().member_id != ""
-    told = [one for one in heard if one[1]]
+    non_empty_events = [one for one in events if one[1]]
     both = frozenset({TopicPartition(topic, 0), TopicPartition(topic, 1)})
-    assert told == [("assigned", both), ("revoked", both)]
+    assert non_empty_events == [("assigned", both), ("revoked", both)]
     async with consumer(bootstrap, group_id=group) as reader:  # the first one committed everything when it left
         reader.subscribe([topic])
         deadline = time.monotonic() + WAIT_S_MAX
@@ -387,7 +387,7 @@ async def reads_ranges(bootstrap: str) -> None:
         assert first.schema.names == ["value"]
 
 
-async def tells_what_is_gone(bootstrap: str) -> None:
+async def reports_deleted_offsets_and_recreated_topics(bootstrap: str) -> None:
     topic = make_topic(bootstrap)
     here = TopicPartition(topic, 0)
     write(bootstrap, topic, [b"v"] * 10)
@@ -401,7 +401,7 @@ async def tells_what_is_gone(bootstrap: str) -> None:
         await there.refresh([topic])
         before = there.topic_id(topic)
     delete_topic(bootstrap, topic)
-    await made_again(bootstrap, topic)
+    await recreate_topic(bootstrap, topic)
     write(bootstrap, topic, [b"other"] * 10)
     async with cluster(bootstrap) as there:
         with pytest.raises(TopicChanged, match=f"topic {topic} was made anew: its id was"):
@@ -410,7 +410,7 @@ async def tells_what_is_gone(bootstrap: str) -> None:
         assert listed[here].offset == 0 and (await list_offsets(there, {here: LATEST}))[here].offset == 10
 
 
-async def asks_again_before_it_complains_of_another_topic(bootstrap: str) -> None:
+async def refreshes_metadata_before_raising_topic_changed(bootstrap: str) -> None:
     """Refresh metadata first: a reader's metadata may be older than the topic id that its caller passes."""
     topic = make_topic(bootstrap)
     here = TopicPartition(topic, 0)
@@ -418,7 +418,7 @@ async def asks_again_before_it_complains_of_another_topic(bootstrap: str) -> Non
     async with cluster(bootstrap) as older, cluster(bootstrap) as newer:
         assert (await anext(read_range(older, here, 0, 1)))["value"].to_pylist() == [b"first"]
         delete_topic(bootstrap, topic)
-        await made_again(bootstrap, topic)
+        await recreate_topic(bootstrap, topic)
         write(bootstrap, topic, [b"second"])
         await newer.refresh([topic])
         assert newer.topic_id(topic) != older.topic_id(topic)
@@ -426,31 +426,31 @@ async def asks_again_before_it_complains_of_another_topic(bootstrap: str) -> Non
         assert rows["value"].to_pylist() == [b"second"]
 
 
-async def made_again(bootstrap: str, topic: str) -> None:
+async def recreate_topic(bootstrap: str, topic: str) -> None:
     deadline = time.monotonic() + WAIT_S_MAX
     while True:
         try:
-            return make_named(bootstrap, topic)
+            return create_topic(bootstrap, topic)
         except confluent_kafka.KafkaException:  # the old topic is still being deleted
             assert time.monotonic() < deadline
             await asyncio.sleep(0.1)
 
 
 CHECKS: list[Callable[[str], Any]] = [
-    reads_records_of_all_kinds,
+    reads_plain_and_compressed_records,
     reads_arrow,
-    gives_at_most_max_poll_records,
+    returns_at_most_max_poll_records,
     seeks,
     pauses,
     finds_offsets,
-    begins_as_it_is_told,
-    goes_on_when_its_offset_is_gone,
+    starts_where_auto_offset_reset_says,
+    resets_an_out_of_range_offset,
     reads_committed,
     commits,
     commits_at_intervals,
     subscribes,
     iterates,
     reads_ranges,
-    tells_what_is_gone,
-    asks_again_before_it_complains_of_another_topic,
+    reports_deleted_offsets_and_recreated_topics,
+    refreshes_metadata_before_raising_topic_changed,
 ]

@@ -92,8 +92,8 @@ class FakeCluster:
     async def refresh(self, topics, *, create=False):
         self.refreshed += 1
         self.unknown.clear()
-        answered = [MetadataResponse.MetadataResponseTopic(name=topic) for topic in topics]
-        return MetadataResponse(topics=answered)
+        known_topics = [MetadataResponse.MetadataResponseTopic(name=topic) for topic in topics]
+        return MetadataResponse(topics=known_topics)
 
     async def broker(self, node_id, purpose=""):
         if node_id in self.down:
@@ -114,19 +114,21 @@ class FakeCluster:
         if verdict == CUT:
             sent.connection.cut()
         elif verdict != SILENCE and not sent.future.done():
-            sent.future.set_result(self.answer(sent, verdict))
+            sent.future.set_result(self.produce_response(sent, verdict))
 
-    def answer(self, sent, verdicts):
+    def produce_response(self, sent, verdicts):
         topics = {}
         for batch, (code, offset) in zip(sent.batches, verdicts, strict=True):
-            said = ProduceResponse.PartitionProduceResponse(
+            partition_results = ProduceResponse.PartitionProduceResponse(
                 index=batch.partition, error_code=code, base_offset=offset, log_start_offset=0
             )
-            topics.setdefault("t", []).append(said)
+            topics.setdefault("t", []).append(partition_results)
         return ProduceResponse(
             responses=[
-                ProduceResponse.TopicProduceResponse(topic_id=self.topic_id(name), partition_responses=said)
-                for name, said in topics.items()
+                ProduceResponse.TopicProduceResponse(
+                    topic_id=self.topic_id(name), partition_responses=partition_results
+                )
+                for name, partition_results in topics.items()
             ]
         )
 

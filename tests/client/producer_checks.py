@@ -81,7 +81,7 @@ def read(bootstrap: str, topic: str, partitions: int = 1, isolation: str = "read
     return found
 
 
-async def aread(*arguments, **named):
+async def read_in_thread(*arguments, **named):
     return await asyncio.to_thread(read, *arguments, **named)
 
 
@@ -104,7 +104,7 @@ async def single_records(bootstrap: str) -> None:
         ]
         sent = [await future for future in futures]
         await (await producer.send(topic, None, b"gone", partition=2))
-    found = await aread(bootstrap, topic, 3)
+    found = await read_in_thread(bootstrap, topic, 3)
     for number, one in enumerate(sent):
         assert one.partition == partition_for_key(b"k%d" % number, 3) and one.timestamp_ms == T0 + number
         message = found[one.partition][one.offset]
@@ -121,7 +121,7 @@ async def sticky_records_fill_batches(bootstrap: str) -> None:
             await producer.send(topic, b"%05d" % number * 10)
         await producer.flush()
         metrics = producer.metrics()
-    found = await aread(bootstrap, topic, 4)
+    found = await read_in_thread(bootstrap, topic, 4)
     assert sorted(m.value()[:5] for some in found.values() for m in some) == [b"%05d" % n for n in range(2000)]
     assert all(len(some) > 100 for some in found.values()) and metrics["batch-size-avg"] > 1500
     assert metrics["record-send-total"] == 2000 and metrics["request-latency-max"] > 0
@@ -141,12 +141,12 @@ async def every_codec_and_level(bootstrap: str) -> None:
                 assert sum(one.rows for one in ranges) == 20_000
                 rate = producer.metrics()["compression-rate-avg"]
                 assert rate == 1 if codec == "none" else rate < 0.7
-            found = [message.value() for message in (await aread(bootstrap, topic))[0]]
+            found = [message.value() for message in (await read_in_thread(bootstrap, topic))[0]]
             expected = [b"value %d " % n * 4 for n in range(2000)] + [b"row %d" % n * 9 for n in range(20_000)]
             assert found == expected, (codec, level)
 
 
-async def every_acks(bootstrap: str) -> None:
+async def every_acks_setting(bootstrap: str) -> None:
     for acks in ("0", "1", "all", -1):
         topic = make_topic(bootstrap)
         async with producing(bootstrap, acks=acks) as producer:
@@ -159,7 +159,7 @@ async def every_acks(bootstrap: str) -> None:
         async with producing(bootstrap) as producer:  # acks=0 leaves them in the socket: wait until they are written
             while (await (await producer.send(topic, b"end"))).offset < 50_010:
                 await asyncio.sleep(0.05)
-        values = [message.value() for message in (await aread(bootstrap, topic))[0]]
+        values = [message.value() for message in (await read_in_thread(bootstrap, topic))[0]]
         assert len([value for value in values if value != b"end"]) == 50_010
 
 
@@ -178,7 +178,7 @@ async def rows_by_key(bootstrap: str) -> None:
     )
     async with producing(bootstrap) as producer:
         ranges = await (await producer.send_batch(topic, rows))
-    found = await aread(bootstrap, topic, 5)
+    found = await read_in_thread(bootstrap, topic, 5)
     assert sum(one.rows for one in ranges) == count == sum(map(len, found.values()))
     seen = set()
     for index, messages in found.items():
@@ -194,7 +194,7 @@ async def rows_by_key(bootstrap: str) -> None:
     assert seen == set(range(count))
 
 
-async def rows_that_know_their_partition(bootstrap: str) -> None:
+async def rows_with_a_partition_column(bootstrap: str) -> None:
     topic = make_topic(bootstrap, 3)
     rows = pa.table(
         {
@@ -214,7 +214,7 @@ async def rows_that_know_their_partition(bootstrap: str) -> None:
             await producer.send_batch(topic, pa.record_batch({"val": ["x"]}))
         with pytest.raises(TypeError):
             await producer.send_batch(topic, [b"x"])
-    found = await aread(bootstrap, topic, 3)
+    found = await read_in_thread(bootstrap, topic, 3)
     by_hash = partition_for_key(b"same", 3)
     expected = {0: [b"c"], 1: [b"a", b"b", b"c", b"d"], 2: [b"a", b"d"]}
     expected[by_hash] = sorted([*expected[by_hash], b"b"])
@@ -227,7 +227,7 @@ async def partitioners(bootstrap: str) -> None:
     async with producing(bootstrap, **{"partitioner.class": "RoundRobinPartitioner"}) as producer:
         await asyncio.gather(*[await producer.send(topic, b"%d" % n, b"k") for n in range(6)])
         await (await producer.send_batch(topic, rows))
-    found = await aread(bootstrap, topic, 3)
+    found = await read_in_thread(bootstrap, topic, 3)
     assert {index: [m.value() for m in some] for index, some in found.items()} == {
         0: [b"0", b"3", b"a", b"d"],
         1: [b"1", b"4", b"b", b"e"],
@@ -240,11 +240,11 @@ async def partitioners(bootstrap: str) -> None:
     async with chosen as producer:
         await asyncio.gather(*[await producer.send(topic, b"%c" % n) for n in range(9)])
         await (await producer.send_batch(topic, rows))
-    for index, some in (await aread(bootstrap, topic, 3)).items():
+    for index, some in (await read_in_thread(bootstrap, topic, 3)).items():
         assert len(some) == 5 and all(message.value()[0] % 3 == index for message in some)
 
 
-async def topics_that_take_only_small_batches(bootstrap: str) -> None:
+async def batches_are_split_to_fit_max_message_bytes(bootstrap: str) -> None:
     topic = make_topic(bootstrap, 1, max_message_bytes="20000")
     async with producing(bootstrap) as producer:
         rows = pa.record_batch({"value": pa.array([b"%06d" % n * 10 for n in range(20_000)], pa.binary())})
@@ -254,7 +254,7 @@ async def topics_that_take_only_small_batches(bootstrap: str) -> None:
             await (await producer.send(topic, b"x" * 30_000))
         assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
         assert (await (await producer.send(topic, b"after"))).offset == 20_000
-    values = [message.value() for message in (await aread(bootstrap, topic))[0]]
+    values = [message.value() for message in (await read_in_thread(bootstrap, topic))[0]]
     assert values == [b"%06d" % n * 10 for n in range(20_000)] + [b"after"]
 
 
@@ -290,7 +290,7 @@ async def transactions(bootstrap: str, *, implicit: bool) -> None:
         await transaction.begin()
         await transaction.abort()
         assert transaction.state is TransactionState.READY
-    found = await aread(bootstrap, topic, 2)
+    found = await read_in_thread(bootstrap, topic, 2)
     assert [message.value() for message in found[0]] == [b"1"] * 3 + [b"3"] * 3
     assert [message.value() for message in found[1]] == [b"1"] * 5003 + [b"3"] * 5003
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
@@ -303,13 +303,13 @@ async def transactions_of_version_2(bootstrap: str) -> None:
     await transactions(bootstrap, implicit=True)
 
 
-async def transactions_as_older_clients_have_them(bootstrap: str) -> None:
+async def transactions_before_version_2(bootstrap: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transaction_requests, "is_implicit", lambda connection: False)
         await transactions(bootstrap, implicit=False)
 
 
-async def closing_aborts_what_is_open(bootstrap: str) -> None:
+async def closing_aborts_the_open_transaction(bootstrap: str) -> None:
     topic, name = make_topic(bootstrap), unique("x")
     async with producing(bootstrap, transactional_id=name) as producer:
         await producer.transaction.init()
@@ -320,10 +320,10 @@ async def closing_aborts_what_is_open(bootstrap: str) -> None:
         await producer.transaction.begin()
         await (await producer.send(topic, b"committed"))
         await producer.transaction.commit()
-    assert [message.value() for message in (await aread(bootstrap, topic))[0]] == [b"committed"]
+    assert [message.value() for message in (await read_in_thread(bootstrap, topic))[0]] == [b"committed"]
 
 
-async def somebody_else_ends_a_transaction(bootstrap: str) -> None:
+async def another_client_ends_a_prepared_transaction(bootstrap: str) -> None:
     topic = make_topic(bootstrap)
     host, _, port = bootstrap.rpartition(":")
     identities: list[TransactionIdentity] = []
@@ -342,10 +342,10 @@ async def somebody_else_ends_a_transaction(bootstrap: str) -> None:
             assert after.producer_epoch == identities[-1].producer_epoch + 1
             with pytest.raises((InvalidTransactionState, ProducerFenced)):
                 await end_transaction(cluster, identities[-1], commit=not commit)
-    assert [message.value() for message in (await aread(bootstrap, topic))[0]] == [b"1"]
+    assert [message.value() for message in (await read_in_thread(bootstrap, topic))[0]] == [b"1"]
 
 
-async def whoever_comes_later_fences(bootstrap: str) -> None:
+async def a_newer_producer_fences_the_older_one(bootstrap: str) -> None:
     topic, name = make_topic(bootstrap), unique("x")
     async with (
         producing(bootstrap, transactional_id=name) as first,
@@ -367,10 +367,10 @@ async def whoever_comes_later_fences(bootstrap: str) -> None:
         async with Cluster([(host, int(port))]) as cluster:
             with pytest.raises(ProducerFenced):
                 await end_transaction(cluster, left, commit=True)
-    assert [message.value() for message in (await aread(bootstrap, topic))[0]] == [b"second"]
+    assert [message.value() for message in (await read_in_thread(bootstrap, topic))[0]] == [b"second"]
 
 
-async def a_batch_that_fails_must_be_aborted(bootstrap: str) -> None:
+async def a_failed_batch_requires_an_abort(bootstrap: str) -> None:
     topic, small = make_topic(bootstrap), make_topic(bootstrap, 1, max_message_bytes="1000")
     for implicit in (True, False):
         with pytest.MonkeyPatch.context() as patch:
@@ -390,7 +390,7 @@ async def a_batch_that_fails_must_be_aborted(bootstrap: str) -> None:
                 await producer.transaction.begin()
                 await producer.send(topic, b"kept")
                 await producer.transaction.commit()
-    assert [message.value() for message in (await aread(bootstrap, topic))[0]] == [b"kept"] * 2
+    assert [message.value() for message in (await read_in_thread(bootstrap, topic))[0]] == [b"kept"] * 2
 
 
 async def a_prepared_transaction_outlives_its_producer(bootstrap: str) -> None:
@@ -406,24 +406,24 @@ async def a_prepared_transaction_outlives_its_producer(bootstrap: str) -> None:
     async with Cluster([(host, int(port))]) as cluster:
         assert (await describe_transaction(cluster, prepared.transactional_id)).timeout_ms is None
         await end_transaction(cluster, prepared, commit=True)
-    assert [message.value() for message in (await aread(bootstrap, topic))[0]] == [b"prepared"]
+    assert [message.value() for message in (await read_in_thread(bootstrap, topic))[0]] == [b"prepared"]
 
 
 CHECKS = [
     single_records,
     sticky_records_fill_batches,
     every_codec_and_level,
-    every_acks,
+    every_acks_setting,
     rows_by_key,
-    rows_that_know_their_partition,
+    rows_with_a_partition_column,
     partitioners,
-    topics_that_take_only_small_batches,
+    batches_are_split_to_fit_max_message_bytes,
     transactions_of_version_2,
-    transactions_as_older_clients_have_them,
-    closing_aborts_what_is_open,
-    somebody_else_ends_a_transaction,
-    whoever_comes_later_fences,
-    a_batch_that_fails_must_be_aborted,
+    transactions_before_version_2,
+    closing_aborts_the_open_transaction,
+    another_client_ends_a_prepared_transaction,
+    a_newer_producer_fences_the_older_one,
+    a_failed_batch_requires_an_abort,
 ]
 
 
@@ -435,9 +435,9 @@ async def kill(peer: Any) -> None:
     await asyncio.to_thread(peer.start)
 
 
-async def sends_survive(peer: Any, kills: int, *, rows: bool) -> None:
+async def sends_survive_kills(peer: Any, kills: int, *, rows: bool) -> None:
     topic = make_topic(peer.bootstrap, 2)
-    chance = Random(1)
+    random_source = Random(1)
     futures: list[Any] = []
     async with producing(peer.bootstrap, retry_backoff_ms=10, linger_ms=1, batch_size=2000) as producer:
 
@@ -453,28 +453,28 @@ async def sends_survive(peer: Any, kills: int, *, rows: bool) -> None:
 
         for turn in range(kills):
             sending = asyncio.ensure_future(send(range(1000 * turn, 1000 * turn + 1000)))
-            await asyncio.sleep(0.01 + chance.random() * 0.02)
+            await asyncio.sleep(0.01 + random_source.random() * 0.02)
             await kill(peer)
             await sending
         await producer.flush()
         assert all(future.exception() is None for future in futures)
-    for index, messages in (await aread(peer.bootstrap, topic, 2)).items():
+    for index, messages in (await read_in_thread(peer.bootstrap, topic, 2)).items():
         expected = [b"%d" % n for n in range(1000 * kills) if n % 2 == index for _ in range(3 if rows else 1)]
         assert [message.value() for message in messages] == expected
 
 
-async def records_survive(peer: Any, kills: int) -> None:
-    await sends_survive(peer, kills, rows=False)
+async def records_survive_kills(peer: Any, kills: int) -> None:
+    await sends_survive_kills(peer, kills, rows=False)
 
 
-async def rows_survive(peer: Any, kills: int) -> None:
-    await sends_survive(peer, kills, rows=True)
+async def rows_survive_kills(peer: Any, kills: int) -> None:
+    await sends_survive_kills(peer, kills, rows=True)
 
 
-async def transactions_survive(peer: Any, kills: int) -> None:
+async def transactions_survive_kills(peer: Any, kills: int) -> None:
     """Redo each transaction until it is committed; each must be there once, whole and in order."""
     topic = make_topic(peer.bootstrap, 2)
-    chance = Random(2)
+    random_source = Random(2)
     killing = asyncio.ensure_future(asyncio.sleep(0))
     async with producing(peer.bootstrap, transactional_id=unique("x"), retry_backoff_ms=10) as producer:
         transaction = producer.transaction
@@ -488,7 +488,7 @@ async def transactions_survive(peer: Any, kills: int) -> None:
                 try:
                     for index in range(40):
                         await producer.send(topic, b"%d-%d" % (number, index), partition=index % 2)
-                        if chance.random() < 0.1:
+                        if random_source.random() < 0.1:
                             await asyncio.sleep(0.001)
                     await transaction.commit()
                 except AbortableTransactionError:
@@ -496,10 +496,10 @@ async def transactions_survive(peer: Any, kills: int) -> None:
                 else:
                     break
         await killing
-    found = await aread(peer.bootstrap, topic, 2)
+    found = await read_in_thread(peer.bootstrap, topic, 2)
     for partition, messages in found.items():
         expected = [b"%d-%d" % (n, i) for n in range(10 * kills) for i in range(40) if i % 2 == partition]
         assert [message.value() for message in messages] == expected
 
 
-KILLING = [records_survive, rows_survive, transactions_survive]
+KILL_CHECKS = [records_survive_kills, rows_survive_kills, transactions_survive_kills]

@@ -24,17 +24,17 @@ TOPIC, TOPIC_ID = "t", Uuid(b"0123456789abcdef")
 VERSIONS = {ApiKey.API_VERSIONS: (0, 3), ApiKey.METADATA: (10, 12), ApiKey.FETCH: (4, 16), ApiKey.LIST_OFFSETS: (4, 7)}
 _SIZE = Struct(">i")
 
-Answer = Callable[[FetchRequest], FetchResponse]
+FetchHandler = Callable[[FetchRequest], FetchResponse]
 
 
 class ScriptedBroker:
-    def __init__(self, fetch: Answer, *, partitions: int = 1, end: int = 100) -> None:
+    def __init__(self, fetch: FetchHandler, *, partitions: int = 1, end: int = 100) -> None:
         self.fetch = fetch
         self.partitions = partitions
         self.end = end
         self.topic_id = TOPIC_ID
         self.port = 0
-        self.asked: list[FetchRequest] = []
+        self.fetch_requests: list[FetchRequest] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -42,15 +42,15 @@ class ScriptedBroker:
                 (size,) = _SIZE.unpack(await reader.readexactly(4))
                 frame = await reader.readexactly(size)
                 key, version, correlation, _, position = read_request_header(frame)
-                answer = self.answer(key, codec(REQUESTS[key], version).decode(frame, position))
-                body = response_header(key, version, correlation) + codec(RESPONSES[key], version).encode(answer)
+                response = self.response(key, codec(REQUESTS[key], version).decode(frame, position))
+                body = response_header(key, version, correlation) + codec(RESPONSES[key], version).encode(response)
                 writer.write(_SIZE.pack(len(body)) + body)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             writer.close()
 
-    def answer(self, key: int, request: Any) -> Any:
+    def response(self, key: int, request: Any) -> Any:
         if key == ApiKey.API_VERSIONS:
             kinds = [ApiVersionsResponse.ApiVersion(api, *span) for api, span in VERSIONS.items()]
             return ApiVersionsResponse(api_keys=kinds)
@@ -59,7 +59,7 @@ class ScriptedBroker:
         if key == ApiKey.LIST_OFFSETS:
             return ListOffsetsResponse(topics=[self._offsets(topic) for topic in request.topics])
         assert key == ApiKey.FETCH
-        self.asked.append(request)
+        self.fetch_requests.append(request)
         return self.fetch(request)
 
     def _metadata(self) -> MetadataResponse:

@@ -17,31 +17,31 @@ from headrace.testing.processes import free_port
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_admin(headrace_cluster, check):
+def test_admin_checks_pass_on_headrace(headrace_cluster, check):
     asyncio.run(asyncio.wait_for(check(headrace_cluster.bootstrap), 50))
 
 
-def test_rules_come_and_go(tmp_path):
+def test_acls_are_created_described_and_deleted(tmp_path):
     from headrace.testing.cluster import EmbeddedNode
 
-    rule = Acl(Resource.TOPIC, unique(), Pattern.LITERAL, "User:alice", "*", Operation.READ, Permission.ALLOW)
+    acl = Acl(Resource.TOPIC, unique(), Pattern.LITERAL, "User:alice", "*", Operation.READ, Permission.ALLOW)
 
     async def work(bootstrap):
         from headrace.client.admin.acls import EVERY_ACL
 
         async with admin_of(bootstrap, **login_options("admin")) as admin:
-            await admin.create_acls([rule])
-            assert await admin.describe_acls() == [rule]
+            await admin.create_acls([acl])
+            assert await admin.describe_acls() == [acl]
             with pytest.raises(Refused, match="INVALID_REQUEST"):
-                await admin.create_acls([rule._replace(host="")])
-            assert await admin.delete_acls([EVERY_ACL._replace(resource_type=Resource.TOPIC)]) == [rule]
+                await admin.create_acls([acl._replace(host="")])
+            assert await admin.delete_acls([EVERY_ACL._replace(resource_type=Resource.TOPIC)]) == [acl]
             assert await admin.describe_acls() == []
 
     with EmbeddedNode(server_settings()) as node:
         asyncio.run(work(node.bootstrap))
 
 
-def test_a_wrong_address_is_told_at_once():
+def test_opening_with_an_unreachable_broker_raises_disconnected():
     async def work():
         async with admin_of(f"127.0.0.1:{free_port()}"):
             pass
@@ -50,7 +50,7 @@ def test_a_wrong_address_is_told_at_once():
         asyncio.run(work())
 
 
-def test_a_call_gives_up_in_time():
+def test_a_call_raises_disconnected_after_default_api_timeout_ms():
     async def work():
         admin = admin_of(f"127.0.0.1:{free_port()}", **{"default.api.timeout.ms": 250})
         with pytest.raises(Disconnected):
@@ -60,33 +60,33 @@ def test_a_call_gives_up_in_time():
     asyncio.run(work())
 
 
-def test_bad_options_are_named():
+def test_invalid_options_are_named_in_the_error():
     with pytest.raises(ConfigError, match=r"default\.api\.timeout\.ms"):
         AsyncAdmin({"bootstrap.servers": "a:1", "default.api.timeout.ms": "soon"})
     with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
         AsyncAdmin({})
 
 
-def test_only_what_may_pass_is_asked_for_again():
-    asked = []
+def test_only_items_with_retriable_errors_are_retried():
+    attempts = []
 
-    async def ask(items):
-        asked.append(list(items))
+    async def attempt(items):
+        attempts.append(list(items))
         codes = {"gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "busy": ErrorCode.NOT_CONTROLLER}
-        if len(asked) == 3:
+        if len(attempts) == 3:
             codes = {}
         return {item: KafkaError(codes[item], item) if item in codes else None for item in items}
 
     async def work():
         with pytest.raises(Refused, match=r"^UNKNOWN_TOPIC_OR_PARTITION: gone$") as refused:
-            await Calls(10.0, 0.001).for_each(["good", "gone", "busy"], ask, None)
+            await Calls(10.0, 0.001).for_each(["good", "gone", "busy"], attempt, None)
         assert list(refused.value.failures) == ["gone"]
 
     asyncio.run(work())
-    assert asked == [["good", "gone", "busy"], ["busy"], ["busy"]]
+    assert attempts == [["good", "gone", "busy"], ["busy"], ["busy"]]
 
 
-def test_what_hangs_is_timed_out():
+def test_a_hanging_call_raises_request_timed_out():
     async def work():
         with pytest.raises(KafkaError, match=r"REQUEST_TIMED_OUT: not done within 0.05 s \(default.api.timeout.ms\)"):
             await Calls(10.0, 0.001).until_answered(asyncio.Event().wait, 0.05)

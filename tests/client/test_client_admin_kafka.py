@@ -17,5 +17,5 @@ def kafka():
 
 
 @pytest.mark.parametrize("check", [*CHECKS, *KAFKA_ONLY], ids=lambda check: check.__name__)
-def test_admin_of_kafka(kafka, check):
+def test_admin_checks_pass_on_kafka(kafka, check):
     asyncio.run(asyncio.wait_for(check(kafka.bootstrap), 50))

@@ -27,38 +27,38 @@ PARTITIONS = st.lists(st.builds(TopicPartition, NAMES, st.integers(0, 9)), uniqu
 
 
 @given(st.frozensets(NAMES), PARTITIONS, st.integers(-1, 99), st.none() | NAMES, st.binary(max_size=9))
-def test_a_subscription_comes_back(topics, owned, generation, rack, user_data):
-    told = Subscribed(topics, tuple(sorted(owned)), generation, rack, None, user_data)
-    assert decode_subscription(encode_subscription(told)) == told
+def test_subscriptions_round_trip(topics, owned, generation, rack, user_data):
+    subscription = Subscribed(topics, tuple(sorted(owned)), generation, rack, None, user_data)
+    assert decode_subscription(encode_subscription(subscription)) == subscription
 
 
 @given(PARTITIONS)
-def test_an_assignment_comes_back(partitions):
+def test_assignments_round_trip(partitions):
     assert decode_assignment(encode_assignment(partitions)) == frozenset(partitions)
 
 
 @given(PARTITIONS, st.integers(-1, 99))
-def test_sticky_data_comes_back(partitions, generation):
+def test_sticky_data_round_trips(partitions, generation):
     assert decode_sticky_data(encode_sticky_data(partitions, generation)) == (sorted(partitions), generation)
 
 
-def test_sticky_data_of_before_generations():
+def test_sticky_data_without_a_generation_decodes_to_generation_minus_1():
     assert decode_sticky_data(encode_sticky_data([TopicPartition("a", 1)], 5)[:-4]) == ([TopicPartition("a", 1)], -1)
 
 
-def test_a_version_to_come_begins_like_the_newest():
-    told = Subscribed(frozenset({"a"}), (TopicPartition("a", 1),), 3, "rack")
-    later = b"\x00\x09" + encode_subscription(told)[2:] + b"more"
-    assert decode_subscription(later) == told
+def test_newer_versions_are_decoded_like_the_newest_known_one():
+    subscription = Subscribed(frozenset({"a"}), (TopicPartition("a", 1),), 3, "rack")
+    later = b"\x00\x09" + encode_subscription(subscription)[2:] + b"more"
+    assert decode_subscription(later) == subscription
     assert decode_assignment(b"\x00\x09" + encode_assignment([TopicPartition("a", 1)])[2:]) == {TopicPartition("a", 1)}
 
 
-def test_no_assignment_is_nothing():
+def test_an_empty_assignment_decodes_to_no_partitions():
     assert decode_assignment(b"") == frozenset()
 
 
 @given(st.binary(max_size=40))
-def test_garbage_is_refused_by_name(data):
+def test_garbage_raises_nothing_but_decode_error(data):
     for decode in (decode_subscription, decode_assignment):
         with contextlib.suppress(DecodeError):
             decode(data)
@@ -67,11 +67,11 @@ def test_garbage_is_refused_by_name(data):
 
 
 @pytest.mark.parametrize("data", [b"\x00", b"\xff\xff\x00\x00\x00\x00"])
-def test_a_version_that_there_is_not(data):
+def test_a_truncated_or_negative_version_raises_decode_error(data):
     with pytest.raises(DecodeError, match="ConsumerProtocolSubscription"):
         decode_subscription(data)
 
 
-def test_a_generation_comes_back():
+def test_generations_round_trip():
     assert decode_generation(encode_generation(7)) == 7
     assert decode_generation(b"") == -1

@@ -20,5 +20,5 @@ def node():
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_consumer(node, check):
+def test_consumer_checks_pass_on_headrace(node, check):
     asyncio.run(check(node.bootstrap))

@@ -18,7 +18,7 @@ def heartbeats(**more):
     return Heartbeats(group_settings(client_values(given, CONSUMER_OPTIONS)))
 
 
-def told(request):
+def sent_fields(request):
     """Return the fields of a request other than the member's identity."""
     owned = request.topic_partitions
     return (
@@ -30,46 +30,46 @@ def told(request):
     )
 
 
-def test_a_member_that_joins_tells_everything_and_then_only_that_it_lives():
+def test_the_first_heartbeat_carries_the_full_state_and_the_next_only_the_identity():
     beats = heartbeats()
     first = beats.next("m", 0, TOPICS, {})
     assert (first.group_id, first.member_id, first.member_epoch) == ("g", "m", 0)
-    assert told(first) == (1234, "here", ["a", "b"], None, [])
-    assert told(beats.next("m", 5, TOPICS, {})) == (-1, None, None, None, None)
+    assert sent_fields(first) == (1234, "here", ["a", "b"], None, [])
+    assert sent_fields(beats.next("m", 5, TOPICS, {})) == (-1, None, None, None, None)
 
 
-def test_what_it_owns_is_told_when_it_changes():
+def test_owned_partitions_are_sent_only_when_they_change():
     beats = heartbeats()
     beats.next("m", 0, TOPICS, {})
     owned = {TopicPartition("a", 2): ONE, TopicPartition("a", 0): ONE, TopicPartition("b", 1): TWO}
-    assert told(beats.next("m", 5, TOPICS, owned))[4] == [(ONE, [0, 2]), (TWO, [1])]
-    assert told(beats.next("m", 5, TOPICS, owned))[4] is None
-    assert told(beats.next("m", 5, TOPICS, {}))[4] == []
+    assert sent_fields(beats.next("m", 5, TOPICS, owned))[4] == [(ONE, [0, 2]), (TWO, [1])]
+    assert sent_fields(beats.next("m", 5, TOPICS, owned))[4] is None
+    assert sent_fields(beats.next("m", 5, TOPICS, {}))[4] == []
 
 
-def test_a_topic_made_again_is_another():
+def test_a_recreated_topic_counts_as_a_change_of_owned_partitions():
     beats = heartbeats()
     beats.next("m", 5, TOPICS, {TopicPartition("a", 0): ONE})
-    assert told(beats.next("m", 5, TOPICS, {TopicPartition("a", 0): TWO}))[4] == [(TWO, [0])]
+    assert sent_fields(beats.next("m", 5, TOPICS, {TopicPartition("a", 0): TWO}))[4] == [(TWO, [0])]
 
 
-def test_from_names_to_a_pattern_and_back():
+def test_switching_between_topic_names_and_a_pattern_clears_the_other():
     beats = heartbeats()
     beats.next("m", 0, TOPICS, {})
-    assert told(beats.next("m", 5, Subscription(pattern="a.*"), {}))[2:4] == ([], "a.*")
-    assert told(beats.next("m", 5, TOPICS, {}))[2:4] == (["a", "b"], "")
+    assert sent_fields(beats.next("m", 5, Subscription(pattern="a.*"), {}))[2:4] == ([], "a.*")
+    assert sent_fields(beats.next("m", 5, TOPICS, {}))[2:4] == (["a", "b"], "")
 
 
-def test_one_that_was_not_heard_is_told_again_in_full():
+def test_the_full_state_is_sent_again_after_a_lost_response():
     beats = heartbeats()
     owned = {TopicPartition("a", 0): ONE}
     beats.next("m", 0, TOPICS, {})
     beats.next("m", 5, TOPICS, owned)
     beats.forget()
-    assert told(beats.next("m", 5, TOPICS, owned)) == (1234, "here", ["a", "b"], None, [(ONE, [0])])
+    assert sent_fields(beats.next("m", 5, TOPICS, owned)) == (1234, "here", ["a", "b"], None, [(ONE, [0])])
 
 
-def test_the_last_one():
+def test_the_last_heartbeat_carries_only_the_identity_and_the_leave_epoch():
     request = heartbeats(**{"group.instance.id": "i"}).last("m", LEAVING)
     assert (request.member_id, request.member_epoch, request.instance_id) == ("m", LEAVING, "i")
-    assert told(request) == (-1, None, None, None, None)
+    assert sent_fields(request) == (-1, None, None, None, None)

@@ -20,5 +20,5 @@ def kafka():
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_consumer_of_kafka(kafka, check):
+def test_consumer_checks_pass_on_kafka(kafka, check):
     asyncio.run(check(kafka.bootstrap))

@@ -21,7 +21,7 @@ def settings(**options):
     return consumer_settings(client_values(given, CONSUMER_OPTIONS), given)
 
 
-def test_defaults_are_kafkas():
+def test_defaults_match_kafka():
     made = settings()
     assert made.fetch == (500, 1, 50 << 20, 1 << 20, 0) and made.poll_records_max == 500 and made.check_crcs
     assert made.reset.time == LATEST and made.auto_commit_s is None and made.group_id is None
@@ -39,14 +39,14 @@ def test_defaults_are_kafkas():
         ("by_duration:P9999D", 0),
     ],
 )
-def test_where_reading_begins(text, timestamp):
+def test_auto_offset_reset_resolves_to_a_timestamp(text, timestamp):
     assert reset_policy(text).timestamp(10_000_000_000) == timestamp
 
 
 @pytest.mark.parametrize(
     "text", ["", "smallest", "by_duration:", "by_duration:P", "by_duration:1H", "by_duration:-PT1H"]
 )
-def test_where_reading_cannot_begin(text):
+def test_an_invalid_auto_offset_reset_raises_config_error(text):
     with pytest.raises(
         ConfigError, match=r"auto\.offset\.reset=.* is not allowed: it must be earliest, latest, none or"
     ):
@@ -54,7 +54,7 @@ def test_where_reading_cannot_begin(text):
 
 
 @pytest.mark.parametrize("text", ["P1D", "PT24H", "PT1440M", "PT86400S", "PT86400.000S"])
-def test_durations(text):
+def test_iso_8601_durations_are_parsed_to_milliseconds(text):
     assert duration_ms(text) == 86_400_000
 
 
@@ -72,12 +72,12 @@ def test_durations(text):
         ({"group_remote_assignor": "uniform"}, r"group\.remote\.assignor is not allowed with group\.protocol=classic"),
     ],
 )
-def test_what_is_not_allowed_is_named(options, message):
+def test_invalid_options_and_combinations_are_named_in_the_error(options, message):
     with pytest.raises(ConfigError, match=message):
         settings(**options)
 
 
-def test_a_consumer_of_nowhere():
+def test_a_consumer_without_bootstrap_servers_raises_config_error():
     async def make():
         AsyncConsumer({"group.id": "g"})
 
@@ -85,7 +85,7 @@ def test_a_consumer_of_nowhere():
         asyncio.run(make())
 
 
-def test_calls_that_do_not_go_together():
+def test_subscribe_rejects_invalid_arguments_and_poll_fails_after_close():
     async def work():
         consumer = AsyncConsumer({"bootstrap.servers": "localhost:1", "group.id": "g"})
         with pytest.raises(ValueError, match="either topics or a pattern"):

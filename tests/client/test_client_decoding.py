@@ -36,7 +36,7 @@ def batch(first: int, values: list[bytes], *, codec: Codec = Codec.NONE, epoch: 
     return builder.build(base_offset=first, codec=codec, leader_epoch=epoch, last_offset_delta=len(values) - 1 + gap)
 
 
-class Laid(NamedTuple):
+class DrawnLog(NamedTuple):
     data: bytes
     readable: list[tuple[int, bytes]]
     aborted: list[tuple[int, int]]
@@ -44,7 +44,7 @@ class Laid(NamedTuple):
 
 
 @st.composite
-def logs(draw: st.DrawFn) -> Laid:
+def logs(draw: st.DrawFn) -> DrawnLog:
     """Draw a log of plain, compressed and compacted batches, markers, and transactions of which some are aborted."""
     data, readable, aborted = bytearray(), [], []
     offset = draw(st.integers(0, 5))
@@ -78,15 +78,15 @@ def logs(draw: st.DrawFn) -> Laid:
             builder = BatchBuilder()
             data += builder.build(base_offset=offset, last_offset_delta=count - 1)
             offset += count
-    return Laid(bytes(data), readable, aborted, offset)
+    return DrawnLog(bytes(data), readable, aborted, offset)
 
 
 @given(logs(), st.data(), st.integers(1, 5))
 @settings(deadline=None, max_examples=100)
-def test_what_may_be_read_comes_once_and_in_order(log: Laid, data: st.DataObject, rows_max: int) -> None:
+def test_readable_records_are_returned_once_and_in_order(log: DrawnLog, data: st.DataObject, rows_max: int) -> None:
     start = data.draw(st.integers(0, log.end - 1))
     end = data.draw(st.just(EVERYTHING) | st.integers(start + 1, log.end + 2))
-    way = data.draw(st.sampled_from(["rows", "records", "mixed"]))
+    method = data.draw(st.sampled_from(["rows", "records", "mixed"]))
     batches = FetchedBatches(fetched(log.data, start, log.aborted), end_offset=end)
     assert batches.next_offset == min(log.end, end)
     found: list[tuple[int, bytes]] = []
@@ -94,7 +94,7 @@ def test_what_may_be_read_comes_once_and_in_order(log: Laid, data: st.DataObject
     while not batches.is_spent:
         turn += 1
         before = batches.position
-        if way == "records" or (way == "mixed" and turn % 2):
+        if method == "records" or (method == "mixed" and turn % 2):
             some = [(record.offset, record.value) for record in batches.take_records(rows_max)]
         else:
             rows = batches.take_batch(Shape(("value", "offset")), rows_max)
@@ -107,7 +107,7 @@ def test_what_may_be_read_comes_once_and_in_order(log: Laid, data: st.DataObject
     assert batches.take_batch(Shape()) is None and batches.take_records(1) == []
 
 
-def test_every_column() -> None:
+def test_all_columns_have_their_arrow_types_and_values() -> None:
     rows = FetchedBatches(fetched(batch(5, [b"a", b"b"]), 5)).take_batch(Shape(ALL_COLUMNS, "us"))
     assert rows is not None
     rows.validate(full=True)
@@ -135,27 +135,27 @@ def test_every_column() -> None:
     assert rows["timestamp"].cast(pa.int64()).to_pylist() == [NOW * 1000, (NOW + 1) * 1000]
 
 
-def test_columns_that_there_are_not() -> None:
+def test_unknown_columns_and_timestamp_units_raise_value_error() -> None:
     with pytest.raises(ValueError, match="'vaule' is no column of records; there are topic, partition, offset"):
         Shape(("vaule",)).check()
     with pytest.raises(ValueError, match="timestamp unit 'ns': expected ms or us"):
         Shape(timestamp_unit="ns").check()
 
 
-def test_many_batches_become_one() -> None:
+def test_many_fetched_batches_are_merged_into_one_arrow_batch() -> None:
     data = b"".join(batch(10 * index, [b"v"] * 10) for index in range(20))
     rows = FetchedBatches(fetched(data)).take_batch(Shape())
     assert rows is not None and rows.num_rows == 200
 
 
-def test_the_epoch_is_that_of_what_was_taken() -> None:
+def test_the_epoch_is_that_of_the_last_records_taken() -> None:
     batches = FetchedBatches(fetched(batch(0, [b"a", b"b"], epoch=4) + batch(2, [b"c"], epoch=6)))
     epochs = [(len(batches.take_records(100)), batches.position, batches.epoch) for _ in range(2)]
     assert epochs == [(2, 2, 4), (1, 3, 6)] and batches.last_epoch == 6
 
 
 @pytest.mark.parametrize("check", [True, False])
-def test_a_damaged_batch_is_named_after_all_before_it(check: bool) -> None:
+def test_a_damaged_batch_raises_corrupt_message_after_the_batches_before_it(check: bool) -> None:
     data = batch(0, [b"a"]) + batch(1, [b"bb", b"cc"])
     data[-2 if check else HEADER_BYTES + len(batch(0, [b"a"]))] ^= 0xFF
     batches = FetchedBatches(fetched(data), check_crcs=check)
@@ -166,7 +166,7 @@ def test_a_damaged_batch_is_named_after_all_before_it(check: bool) -> None:
         assert refused.value.code is ErrorCode.CORRUPT_MESSAGE and batches.position == 1
 
 
-def test_a_batch_that_is_cut_off() -> None:
+def test_a_truncated_batch_is_ignored_unless_it_is_the_only_one() -> None:
     first, second = batch(0, [b"a"]), batch(1, [b"b"])
     batches = FetchedBatches(fetched(first + second[:-1]))
     assert [record.offset for record in batches.take_records(10)] == [0] and batches.is_spent
@@ -176,7 +176,7 @@ def test_a_batch_that_is_cut_off() -> None:
         FetchedBatches(fetched(first, 5))
 
 
-def test_messages_of_old_formats() -> None:
+def test_messages_with_magic_0_and_1_are_decoded() -> None:
     magic_1 = message(1, 4, b"x", timestamp=NOW) + message(1, 6, None, timestamp=NOW + 1)
     data = magic_1 + message(0, 7, b"y") + bytes(batch(8, [b"z"], epoch=-1))
     rows = FetchedBatches(fetched(data, 5)).take_batch(RECORD_SHAPE)
@@ -196,7 +196,7 @@ def message(magic: int, offset: int, value: bytes | None, timestamp: int = -1) -
 
 @given(st.binary(max_size=200), st.lists(st.tuples(st.integers(0, 100), st.integers(0, 255)), max_size=4))
 @settings(deadline=None, max_examples=150)
-def test_anything_is_rows_or_corrupt(tail: bytes, changes: list[tuple[int, int]]) -> None:
+def test_arbitrary_bytes_decode_or_raise_corrupt_message(tail: bytes, changes: list[tuple[int, int]]) -> None:
     data = bytearray(batch(0, [b"one", b"two"], codec=Codec.LZ4) + batch(2, [b"three"]) + tail)
     for position, byte in changes:
         data[position] = byte

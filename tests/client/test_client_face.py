@@ -69,7 +69,7 @@ def poll_until(consumer, count):
     ("face", "asynchronous"),
     [(Producer, AsyncProducer), (Consumer, AsyncConsumer), (Admin, AsyncAdmin), (Transaction, TransactionSession)],
 )
-def test_names_and_parameters_are_those_of_the_asyncio_client(face, asynchronous):
+def test_blocking_clients_have_the_signatures_of_the_asyncio_clients(face, asynchronous):
     inner = {"outbox", "is_implicit", "error", "batch_failed", "check_send", "admits", "close", "start", "block_s"}
     for name, method in inspect.getmembers(asynchronous):
         if name.startswith("_") or (name in inner and not hasattr(face, name)):
@@ -81,7 +81,7 @@ def test_names_and_parameters_are_those_of_the_asyncio_client(face, asynchronous
             assert [(one.name, one.kind, one.default) for one in ours] == parameters, name
 
 
-def test_records_and_rows_there_and_back(servers, topic):
+def test_records_and_arrow_rows_are_sent_and_consumed(servers, topic):
     with Producer(servers) as producer:
         futures = [producer.send(topic, b"%d" % n, b"k", headers=[("h", None)]) for n in range(3 * HANDED_MAX)]
         rows = pa.table({"value": pa.array([b"row"] * 1000, pa.binary())})
@@ -108,7 +108,7 @@ def test_records_and_rows_there_and_back(servers, topic):
         assert sum(consumer.end_offsets(both).values()) == 3 * HANDED_MAX + 1000
 
 
-def test_threads_share_a_producer(servers, topic):
+def test_threads_can_share_a_producer(servers, topic):
     with Producer(servers) as producer:
 
         def send():
@@ -127,27 +127,27 @@ def test_threads_share_a_producer(servers, topic):
 def test_callbacks_run_in_the_polling_thread_and_may_use_the_consumer(servers, topic):
     with Producer(servers) as producer:
         producer.send(topic, b"x", partition=0)
-    heard = []
+    events = []
     with reading(servers, group_id=topic, enable_auto_commit=False) as consumer:
 
         def revoked(partitions):
             consumer.commit()
-            heard.append(("revoked", threading.current_thread(), len(partitions)))
+            events.append(("revoked", threading.current_thread(), len(partitions)))
             with pytest.raises(HeadraceError, match="not inside its callbacks"):
                 consumer.poll()
 
         def assigned(partitions):
-            heard.append(("assigned", threading.current_thread(), consumer.position(min(partitions))))
+            events.append(("assigned", threading.current_thread(), consumer.position(min(partitions))))
 
         consumer.subscribe([topic], on_assigned=assigned, on_revoked=revoked)
         poll_until(consumer, 1)
     here = threading.current_thread()
-    assert heard[0] == ("assigned", here, 0) and heard[-1] == ("revoked", here, 2)
+    assert events[0] == ("assigned", here, 0) and events[-1] == ("revoked", here, 2)
     with Admin(servers) as admin:
         assert admin.committed_offsets(topic)[TopicPartition(topic, 0)].offset == 1
 
 
-def test_a_callback_that_fails_is_told_by_poll(servers, topic):
+def test_poll_raises_the_error_of_a_rebalance_callback(servers, topic):
     def failing(partitions):
         raise ValueError("mine")
 
@@ -158,7 +158,7 @@ def test_a_callback_that_fails_is_told_by_poll(servers, topic):
                 consumer.poll(0.2)
 
 
-def test_transactions(servers, topic):
+def test_transactions_commit_abort_and_fail_when_fenced(servers, topic):
     options = {**servers, "transactional.id": topic}
     here = TopicPartition(topic, 0)
     with Producer(options) as producer:
@@ -212,7 +212,7 @@ def test_a_partition_that_does_not_exist_fails_the_future(servers, topic):
     producer.close()
 
 
-def test_nobody_waits_for_each_record_in_turn_when_nothing_is_taken(topic):
+def test_max_block_ms_is_not_waited_for_once_per_record(topic):
     begun = time.monotonic()
     with Producer({"bootstrap.servers": f"127.0.0.1:{free_port()}", "max.block.ms": 500}) as producer:
         futures = [producer.send(topic, b"x") for _ in range(100)]
@@ -220,7 +220,7 @@ def test_nobody_waits_for_each_record_in_turn_when_nothing_is_taken(topic):
     assert all(future.exception(0).code is ErrorCode.REQUEST_TIMED_OUT for future in futures)
 
 
-def test_nobody_waits_for_a_producer_that_is_closed(topic):
+def test_closing_a_producer_fails_blocked_and_buffered_sends(topic):
     producer = Producer({"bootstrap.servers": f"127.0.0.1:{free_port()}"})
     futures, refused = [], []
 
@@ -240,19 +240,19 @@ def test_nobody_waits_for_a_producer_that_is_closed(topic):
     assert all(isinstance(future.exception(WAIT_S_MAX), ProducerClosed) for future in futures)
 
 
-def test_a_wrong_address_is_told_at_once():
-    nobody = {"bootstrap.servers": f"127.0.0.1:{free_port()}"}
+def test_opening_with_an_unreachable_broker_raises_disconnected():
+    unreachable = {"bootstrap.servers": f"127.0.0.1:{free_port()}"}
     for make in (Consumer, Admin):
-        with pytest.raises(Disconnected), make(nobody):
+        with pytest.raises(Disconnected), make(unreachable):
             pass
 
 
-def test_the_loops_own_thread_cannot_wait_for_itself(servers):
+def test_blocking_calls_in_the_background_thread_raise(servers):
     with Admin(servers) as admin, pytest.raises(HeadraceError, match="cannot wait for itself"):
         background().call(admin.list_topics)
 
 
-def test_an_interrupt_ends_the_wait_and_the_consumer_goes_on(servers, topic):
+def test_a_keyboard_interrupt_ends_poll_and_the_consumer_stays_usable(servers, topic):
     def interrupted(*_):
         raise KeyboardInterrupt
 
@@ -270,31 +270,31 @@ def test_an_interrupt_ends_the_wait_and_the_consumer_goes_on(servers, topic):
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_forgotten_client_is_closed(servers, topic):
+def test_a_garbage_collected_producer_warns_and_still_delivers(servers, topic):
     producer = Producer({**servers, "linger.ms": 60_000, "delivery.timeout.ms": 120_000})
     sent = producer.send(topic, b"kept", partition=0)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         del producer
         gc.collect()
-    assert any("a Producer was not closed" in str(one.message) for one in told)
+    assert any("a Producer was not closed" in str(one.message) for one in caught_warnings)
     assert sent.result(WAIT_S_MAX).partition == 0
 
 
-def _in_child(servers, topic, parents):
+def _in_child(servers, topic, parent_producer):
     try:
-        parents.send(topic, b"x")
+        parent_producer.send(topic, b"x")
     except HeadraceError as error:
         assert "made by another process" in str(error)
         with Producer(servers) as producer:
             producer.send(topic, b"from the child", partition=0).result(WAIT_S_MAX)
-        parents.close()
+        parent_producer.close()
         sys.exit(0)
     sys.exit(1)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_child_has_clients_of_its_own(servers, topic):
+def test_a_forked_child_must_create_its_own_clients(servers, topic):
     with Producer(servers) as producer:
         producer.send(topic, b"from the parent", partition=0).result(WAIT_S_MAX)
         child = multiprocessing.get_context("fork").Process(target=_in_child, args=(servers, topic, producer))
@@ -304,7 +304,7 @@ def test_a_child_has_clients_of_its_own(servers, topic):
         producer.send(topic, b"again", partition=0).result(WAIT_S_MAX)
 
 
-def test_what_was_sent_is_there_when_the_program_ends_without_a_close(servers, topic):
+def test_interpreter_exit_delivers_sent_records_and_leaves_the_group(servers, topic):
     program = f"""
 from headrace.client import Consumer, Producer
 producer = Producer({{**{servers!r}, "linger.ms": 60000, "compression.type": "zstd", "delivery.timeout.ms": 120000}})

@@ -25,8 +25,8 @@ async def fill(cluster):
             builder.append(1, None, b"%d" % index)
         data = ProduceRequest.PartitionProduceData(index=0, records=bytes(builder.build()))
         topic_data = ProduceRequest.TopicProduceData(topic_id=cluster.topic_id("t"), partition_data=[data])
-        answer = await connection.request(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[topic_data]))
-        assert answer.responses[0].partition_responses[0].error_code == 0
+        response = await connection.request(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[topic_data]))
+        assert response.responses[0].partition_responses[0].error_code == 0
 
 
 async def start_later(node):
@@ -34,7 +34,7 @@ async def start_later(node):
     await asyncio.to_thread(node.start)
 
 
-def test_a_range_survives_its_broker(headrace_node):
+def test_a_range_reader_survives_kills_of_its_broker(headrace_node):
     async def work():
         async with Cluster([("127.0.0.1", headrace_node.port)]) as cluster:
             await fill(cluster)
@@ -52,7 +52,7 @@ def test_a_range_survives_its_broker(headrace_node):
     asyncio.run(asyncio.wait_for(work(), 40))
 
 
-def test_a_consumer_survives_its_broker(headrace_node):
+def test_a_consumer_survives_kills_of_its_broker(headrace_node):
     async def work():
         async with Cluster([("127.0.0.1", headrace_node.port)]) as cluster:
             await fill(cluster)

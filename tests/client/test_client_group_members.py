@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from member_stage import (
+from member_harness import (
     PROTOCOLS,
-    QUICK,
+    SHORT_TIMEOUTS,
     applications,
     delete_topic,
     grow_topic,
@@ -28,7 +28,7 @@ every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 @pytest.fixture
 def node():
-    with EmbeddedNode(QUICK) as node:
+    with EmbeddedNode(SHORT_TIMEOUTS) as node:
         yield node
 
 
@@ -37,7 +37,7 @@ def run(work):
 
 
 @every_protocol
-def test_members_share_a_topic_and_take_over_from_those_who_leave_or_die(node, protocol):
+def test_members_share_a_topic_and_take_over_when_one_leaves_or_dies(node, protocol):
     async def work():
         await make_topic(node.bootstrap, "t", 6)
         async with applications(node.bootstrap, protocol) as make:
@@ -57,7 +57,7 @@ def test_members_share_a_topic_and_take_over_from_those_who_leave_or_die(node, p
 
 
 @pytest.mark.parametrize("protocol", ["cooperative", "consumer"])
-def test_what_stays_with_a_member_is_never_taken_from_it(node, protocol):
+def test_incremental_rebalances_revoke_only_partitions_that_move(node, protocol):
     async def work():
         await make_topic(node.bootstrap, "t", 6)
         async with applications(node.bootstrap, protocol) as make:
@@ -73,7 +73,7 @@ def test_what_stays_with_a_member_is_never_taken_from_it(node, protocol):
 
 
 @pytest.mark.parametrize("protocol", ["range", "sticky"])
-def test_an_eager_member_gives_everything_up_before_it_joins_again(node, protocol):
+def test_eager_members_revoke_all_partitions_before_they_rejoin(node, protocol):
     async def work():
         await make_topic(node.bootstrap, "t", 6)
         async with applications(node.bootstrap, protocol) as make:
@@ -89,7 +89,7 @@ def test_an_eager_member_gives_everything_up_before_it_joins_again(node, protoco
 
 
 @every_protocol
-def test_a_static_member_comes_back_and_nobody_else_notices(node, protocol):
+def test_a_returning_static_member_causes_no_rebalance(node, protocol):
     async def work():
         await make_topic(node.bootstrap, "t", 6)
         async with applications(node.bootstrap, protocol) as make:
@@ -98,18 +98,18 @@ def test_a_static_member_comes_back_and_nobody_else_notices(node, protocol):
             await until(lambda: share_evenly([one], partitions("t", 6)))
             two = make("t", **{"group.instance.id": "two", **more})
             await until(lambda: share_evenly([one, two], partitions("t", 6)))
-            before, heard = two.assignment, list(one.events)
+            before, events_before = two.assignment, list(one.events)
             await two.close()
             again = make("t", **{"group.instance.id": "two", **more})
             await until(lambda: share_evenly([one, again], partitions("t", 6)))
             assert again.assignment == before
-            assert one.events == heard
+            assert one.events == events_before
 
     run(work())
 
 
 @every_protocol
-def test_a_static_member_that_is_told_to_leaves_for_good(node, protocol):
+def test_a_static_member_leaves_for_good_with_operation_leave_group(node, protocol):
     async def work():
         await make_topic(node.bootstrap, "t", 2)
         async with applications(node.bootstrap, protocol) as make:
@@ -121,7 +121,7 @@ def test_a_static_member_that_is_told_to_leaves_for_good(node, protocol):
     run(work())
 
 
-def test_of_two_static_members_of_one_name_the_newer_stays(node):
+def test_a_newer_static_member_fences_the_older_one_in_a_classic_group(node):
     async def work():
         await make_topic(node.bootstrap, "t", 2)
         async with applications(node.bootstrap, "range") as make:
@@ -136,7 +136,7 @@ def test_of_two_static_members_of_one_name_the_newer_stays(node):
     run(work())
 
 
-def test_the_name_of_a_live_member_is_not_given_to_another(node):
+def test_a_consumer_group_refuses_an_instance_id_that_is_in_use(node):
     async def work():
         await make_topic(node.bootstrap, "t", 2)
         async with applications(node.bootstrap, "consumer") as make:
@@ -151,7 +151,7 @@ def test_the_name_of_a_live_member_is_not_given_to_another(node):
 
 
 @every_protocol
-def test_an_application_that_does_not_poll_loses_its_partitions(node, protocol):
+def test_a_member_that_exceeds_max_poll_interval_ms_loses_its_partitions(node, protocol):
     async def work():
         await make_topic(node.bootstrap, "t", 4)
         async with applications(node.bootstrap, protocol) as make:
@@ -172,7 +172,7 @@ def test_an_application_that_does_not_poll_loses_its_partitions(node, protocol):
 
 
 @every_protocol
-def test_offsets_are_committed_before_partitions_go_to_another(node, protocol):
+def test_offsets_committed_on_revocation_are_visible_to_the_next_owner(node, protocol):
     async def work():
         await make_topic(node.bootstrap, "t", 4)
         async with applications(node.bootstrap, protocol) as make:
@@ -197,7 +197,7 @@ def test_offsets_are_committed_before_partitions_go_to_another(node, protocol):
 
 
 @every_protocol
-def test_who_is_out_cannot_commit(node, protocol):
+def test_a_member_that_was_removed_cannot_commit(node, protocol):
     async def work():
         await make_topic(node.bootstrap, "t", 2)
         async with applications(node.bootstrap, protocol) as make:
@@ -214,7 +214,7 @@ def test_who_is_out_cannot_commit(node, protocol):
     run(work())
 
 
-def test_a_commit_without_a_membership(node):
+def test_offsets_can_be_committed_without_membership(node):
     async def work():
         await make_topic(node.bootstrap, "t", 2)
         async with applications(node.bootstrap, "range") as make:
@@ -231,7 +231,7 @@ def test_a_commit_without_a_membership(node):
 
 
 @every_protocol
-def test_a_topic_that_grows_and_one_that_comes_later(node, protocol):
+def test_new_partitions_and_new_topics_are_assigned(node, protocol):
     async def work():
         await make_topic(node.bootstrap, "t", 1)
         async with applications(node.bootstrap, protocol) as make:
@@ -246,7 +246,7 @@ def test_a_topic_that_grows_and_one_that_comes_later(node, protocol):
 
 
 @every_protocol
-def test_a_pattern_finds_topics_by_the_whole_of_their_names(node, protocol):
+def test_a_pattern_must_match_the_whole_topic_name(node, protocol):
     async def work():
         for name in ("logs-a", "logs-b", "my-logs-a"):
             await make_topic(node.bootstrap, name, 2)
@@ -262,7 +262,7 @@ def test_a_pattern_finds_topics_by_the_whole_of_their_names(node, protocol):
 
 
 @every_protocol
-def test_a_pattern_that_is_none(node, protocol):
+def test_an_invalid_pattern_raises_invalid_regular_expression(node, protocol):
     async def work():
         async with applications(node.bootstrap, protocol) as make:
             with pytest.raises(KafkaError) as refused:
@@ -275,7 +275,7 @@ def test_a_pattern_that_is_none(node, protocol):
 
 
 @every_protocol
-def test_another_subscription(node, protocol):
+def test_changing_the_subscription_changes_the_assignment(node, protocol):
     async def work():
         await make_topic(node.bootstrap, "t", 2)
         await make_topic(node.bootstrap, "u", 2)
@@ -289,7 +289,7 @@ def test_another_subscription(node, protocol):
     run(work())
 
 
-def test_a_topic_made_again_is_another_one_to_a_consumer_group(node):
+def test_a_consumer_group_revokes_and_reassigns_a_recreated_topic(node):
     async def work():
         await make_topic(node.bootstrap, "t", 2)
         async with applications(node.bootstrap, "consumer") as make:
@@ -304,7 +304,7 @@ def test_a_topic_made_again_is_another_one_to_a_consumer_group(node):
 
 
 @every_protocol
-def test_a_group_lives_through_a_restart_of_its_coordinator(node, protocol):
+def test_a_group_survives_a_restart_of_its_coordinator(node, protocol):
     async def work():
         await make_topic(node.bootstrap, "t", 4)
         async with applications(node.bootstrap, protocol) as make:
@@ -317,7 +317,7 @@ def test_a_group_lives_through_a_restart_of_its_coordinator(node, protocol):
     run(work())
 
 
-def test_members_of_several_assignors_agree_on_one(node):
+def test_members_with_several_assignors_agree_on_a_common_one(node):
     async def work():
         await make_topic(node.bootstrap, "t", 4)
         async with applications(node.bootstrap, "range") as make:
@@ -345,7 +345,7 @@ def test_a_group_moves_from_classic_to_consumer_and_back(node):
     run(work())
 
 
-def test_nobody_there(node):
+def test_an_unreachable_coordinator_fails_commits_but_not_the_member(node):
     async def work():
         node.stop()
         async with applications(node.bootstrap, "range") as make:

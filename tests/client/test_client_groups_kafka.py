@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 
 import pytest
-from member_stage import PROTOCOLS, QUICK, applications, make_topic, partitions, share, share_evenly, until
+from member_harness import PROTOCOLS, SHORT_TIMEOUTS, applications, make_topic, partitions, share, share_evenly, until
 from testkit.kafka_peer import KafkaPeer, java, require_kafka
 
 from headrace.base.ids import TopicPartition
@@ -19,7 +19,7 @@ JAVA_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 @pytest.fixture(scope="module")
 def kafka():
     require_kafka()
-    with KafkaPeer({**QUICK, "offsets.topic.num.partitions": "3"}) as kafka:
+    with KafkaPeer({**SHORT_TIMEOUTS, "offsets.topic.num.partitions": "3"}) as kafka:
         yield kafka
 
 
@@ -67,7 +67,7 @@ def test_members_share_commit_leave_and_die(kafka, protocol):
 
 
 @pytest.mark.parametrize(
-    ("protocol", "theirs"),
+    ("protocol", "java_assignor"),
     [
         ("range", "org.apache.kafka.clients.consumer.RangeAssignor"),
         ("sticky", "org.apache.kafka.clients.consumer.StickyAssignor"),
@@ -75,17 +75,17 @@ def test_members_share_commit_leave_and_die(kafka, protocol):
         ("consumer", None),
     ],
 )
-def test_a_group_shared_with_javas_consumer(kafka, protocol, theirs):
+def test_members_share_a_group_with_the_java_consumer(kafka, protocol, java_assignor):
     """Whichever of them leads the group, the other understands it."""
 
     async def work():
         await make_topic(kafka.bootstrap, f"j-{protocol}", 4)
         everything, group = partitions(f"j-{protocol}", 4), {"group.id": f"j-{protocol}"}
-        if theirs is None:
+        if java_assignor is None:
             properties = {"group.protocol": "consumer"}
         else:
             properties = {
-                "partition.assignment.strategy": theirs,
+                "partition.assignment.strategy": java_assignor,
                 "session.timeout.ms": "4000",
                 "heartbeat.interval.ms": "200",
             }
@@ -94,14 +94,14 @@ def test_a_group_shared_with_javas_consumer(kafka, protocol, theirs):
         async with applications(kafka.bootstrap, protocol) as make:
             one = make(f"j-{protocol}", **group)
             await until(lambda: share_evenly([one], everything))
-            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as theirs_too:
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as java_consumer:
                 try:
                     await until(lambda: len(one.assignment) == 2, "half of it goes to Java's consumer")
                     await one.close()
                     two = make(f"j-{protocol}", **group)  # Java's consumer leads now
                     await until(lambda: len(two.assignment) == 2, "Java's consumer gives half of it")
                 finally:
-                    theirs_too.kill()
+                    java_consumer.kill()
             await until(lambda: share([two], everything))
             assert TopicPartition(f"j-{protocol}", 0) in two.assignment
 

@@ -48,7 +48,7 @@ def run(broker, work):
     return asyncio.run(whole())
 
 
-def test_the_script_is_good():
+def test_a_range_from_an_honest_broker_is_read_completely():
     assert run(ScriptedBroker(log), read) == list(range(100))
 
 
@@ -63,7 +63,7 @@ def test_the_script_is_good():
         (b"\xff" * 200, "t-0 at offset 0: "),
     ],
 )
-def test_batches_that_are_none(data, message):
+def test_malformed_batches_raise_corrupt_message_on_every_poll(data, message):
     async def poll(cluster):
         consumer = AsyncConsumer({"auto.offset.reset": "earliest", "retry.backoff.ms": 1}, cluster=cluster)
         consumer.assign([HERE])
@@ -85,8 +85,8 @@ def test_batches_that_are_none(data, message):
     run(broker, read_it)
 
 
-def test_what_is_good_before_the_damage_is_read_and_one_can_go_past_it():
-    def answer(request):
+def test_records_before_a_damaged_batch_are_read_and_a_seek_skips_it():
+    def response(request):
         good = log(request)
         if request.topics[0].partitions[0].fetch_offset < 20:
             return fetched(batch(0) + damaged(batch(10), -3) + batch(20))
@@ -105,48 +105,48 @@ def test_what_is_good_before_the_damage_is_read_and_one_can_go_past_it():
         finally:
             await consumer.close()
 
-    run(ScriptedBroker(answer), work)
+    run(ScriptedBroker(response), work)
 
 
-def strange(**changes):
-    answer = fetched(batch(0))
-    topic = answer.responses[0]
+def mismatched_response(**changes):
+    response = fetched(batch(0))
+    topic = response.responses[0]
     if "topic_id" in changes:
         topic.topic_id = changes["topic_id"]
     if "index" in changes:
         topic.partitions[0].partition_index = changes["index"]
     if changes.get("twice"):
-        answer.responses.append(topic)
-    return answer
+        response.responses.append(topic)
+    return response
 
 
 @pytest.mark.parametrize(
-    ("answer", "message"),
+    ("response", "message"),
     [
         (
-            strange(topic_id=Uuid(b"f" * 16)),
+            mismatched_response(topic_id=Uuid(b"f" * 16)),
             f"broker 1 answered a fetch with topic id {b'f'.hex() * 16}, which was not",
         ),
-        (strange(index=1), "broker 1 answered a fetch with t-1, which was not asked for"),
-        (strange(twice=True), "broker 1 answered a fetch with t-0, which was not asked for"),
+        (mismatched_response(index=1), "broker 1 answered a fetch with t-1, which was not asked for"),
+        (mismatched_response(twice=True), "broker 1 answered a fetch with t-0, which was not asked for"),
         (FetchResponse(), "broker 1 said nothing about t-0"),
     ],
 )
-def test_answers_to_another_question(answer, message):
+def test_fetch_responses_that_do_not_match_the_request_raise_unexpected_answer(response, message):
     async def work(cluster):
         with pytest.raises(UnexpectedAnswer, match=message):
             await read(cluster)
-        if answer.responses:
+        if response.responses:
             consumer = AsyncConsumer({"auto.offset.reset": "earliest"}, cluster=cluster)
             consumer.assign([HERE])
             with pytest.raises(UnexpectedAnswer, match=message):
                 await consumer.poll(5.0)
             await consumer.close()
 
-    run(ScriptedBroker(lambda request: answer), work)
+    run(ScriptedBroker(lambda request: response), work)
 
 
-def test_a_fetch_that_is_refused_as_a_whole():
+def test_a_top_level_fetch_error_is_raised():
     async def work(cluster):
         with pytest.raises(KafkaError, match="INVALID_REQUEST: a fetch from broker 1"):
             await read(cluster)
@@ -154,18 +154,18 @@ def test_a_fetch_that_is_refused_as_a_whole():
     run(ScriptedBroker(lambda request: FetchResponse(error_code=int(ErrorCode.INVALID_REQUEST))), work)
 
 
-def test_errors_that_pass_cost_nothing_but_time():
+def test_retriable_fetch_errors_lose_no_records():
     codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.KAFKA_STORAGE_ERROR]
 
-    def answer(request):
+    def response(request):
         return (
             fetched(b"", code=codes.pop()) if codes and request.topics[0].partitions[0].fetch_offset else log(request)
         )
 
-    assert run(ScriptedBroker(answer), read) == list(range(100)) and codes == []
+    assert run(ScriptedBroker(response), read) == list(range(100)) and codes == []
 
 
-def test_an_error_that_nobody_knows_is_told_when_the_time_is_up():
+def test_an_unknown_error_code_is_raised_after_the_stall_timeout():
     broker = ScriptedBroker(lambda request: fetched(b""))
     broker.fetch = lambda request: _with_code(999)
 
@@ -177,12 +177,12 @@ def test_an_error_that_nobody_knows_is_told_when_the_time_is_up():
 
 
 def _with_code(code):
-    answer = fetched(b"")
-    answer.responses[0].partitions[0].error_code = code
-    return answer
+    response = fetched(b"")
+    response.responses[0].partitions[0].error_code = code
+    return response
 
 
-def test_a_log_that_ends_before_the_range_does():
+def test_a_range_beyond_the_log_end_raises_offset_gone():
     async def work(cluster):
         found = []
         with pytest.raises(OffsetGone, match="t-0: offset 100 is not there; the partition holds 0 to 100"):
@@ -193,14 +193,14 @@ def test_a_log_that_ends_before_the_range_does():
     run(ScriptedBroker(log), work)
 
 
-def test_a_topic_that_is_made_anew_in_the_middle():
-    def answer(request):
+def test_a_topic_recreated_during_a_read_raises_topic_changed():
+    def response(request):
         if request.topics[0].topic_id != TOPIC_ID or request.topics[0].partitions[0].fetch_offset == 50:
             broker.topic_id = Uuid(b"another topic id")
             return fetched(b"", code=ErrorCode.UNKNOWN_TOPIC_ID)
         return log(request)
 
-    broker = ScriptedBroker(answer)
+    broker = ScriptedBroker(response)
 
     async def work(cluster):
         found = []
@@ -212,10 +212,10 @@ def test_a_topic_that_is_made_anew_in_the_middle():
     run(broker, work)
 
 
-def test_a_truncated_log_is_noticed_by_its_epochs():
+def test_log_truncation_is_detected_by_the_diverging_epoch():
     """The new leader has fewer records than were read from the old one (KIP-320)."""
 
-    def answer(request):
+    def response(request):
         asked = request.topics[0].partitions[0]
         if asked.fetch_offset < 20:
             return fetched(batch(0, epoch=1) + batch(10, epoch=1))  # written under leader epoch 1; metadata names 3
@@ -237,14 +237,14 @@ def test_a_truncated_log_is_noticed_by_its_epochs():
             await consumer.close()
 
     for reset in ("none", "earliest"):
-        run(ScriptedBroker(answer), lambda cluster, reset=reset: work(cluster, reset))
+        run(ScriptedBroker(response), lambda cluster, reset=reset: work(cluster, reset))
 
 
-def test_a_truncation_beyond_what_was_read_costs_nothing():
+def test_truncation_beyond_the_consumed_position_loses_no_records():
     """The first fetch is consumed record by record while the log is truncated after the records fetched ahead."""
     state = {"truncated": False}
 
-    def answer(request):
+    def response(request):
         asked = request.topics[0].partitions[0]
         if asked.fetch_offset < 20 and not state["truncated"]:
             return fetched(batch(0, epoch=1) + batch(10, epoch=1))
@@ -266,13 +266,13 @@ def test_a_truncation_beyond_what_was_read_costs_nothing():
         finally:
             await consumer.close()
 
-    run(ScriptedBroker(answer), work)
+    run(ScriptedBroker(response), work)
 
 
-def test_what_waits_of_a_paused_partition_keeps_its_order():
+def test_buffered_records_of_a_paused_partition_keep_their_order():
     """A1, B1 and A2 are buffered when A is paused; after it is resumed A1 comes before A2."""
 
-    def answer(request):
+    def response(request):
         topic = FetchResponse.FetchableTopicResponse(topic=TOPIC, topic_id=TOPIC_ID)
         for one in request.topics[0].partitions:
             data = batch(one.fetch_offset) if one.partition == 0 or one.fetch_offset == 0 else b""
@@ -303,13 +303,13 @@ def test_what_waits_of_a_paused_partition_keeps_its_order():
         finally:
             await consumer.close()
 
-    run(ScriptedBroker(answer, partitions=2), work)
+    run(ScriptedBroker(response, partitions=2), work)
 
 
-def test_an_idle_partition_does_not_keep_a_busy_one_waiting():
+def test_an_idle_partition_does_not_delay_a_busy_one():
     """Two partitions have one leader: while the busy one's buffer is full, the other is fetched without waiting."""
 
-    def answer(request):
+    def response(request):
         waits.append((request.max_wait_ms, sorted(one.partition for one in request.topics[0].partitions)))
         busy = [one for one in request.topics[0].partitions if one.partition == 0]
         found = fetched(batch(busy[0].fetch_offset // 10 * 10) if busy else b"")
@@ -326,5 +326,5 @@ def test_an_idle_partition_does_not_keep_a_busy_one_waiting():
             await asyncio.sleep(0.01)
         await consumer.close()
 
-    run(ScriptedBroker(answer, partitions=2), work)
+    run(ScriptedBroker(response, partitions=2), work)
     assert (0, [1]) in waits and all(wait == 500 for wait, partitions in waits if 0 in partitions)

@@ -19,7 +19,7 @@ def time():
     return Time()
 
 
-def test_kinds(time):
+def test_sensors_report_rate_total_average_and_maximum(time):
     metrics = Metrics(time)
     sensor = metrics.sensor("x", "rate", "total", "avg", "max")
     assert isnan(metrics.read()["x-avg"]) and isnan(metrics.read()["x-max"])
@@ -31,7 +31,7 @@ def test_kinds(time):
     assert metrics.read()["x-avg"] == 109 / 13 and metrics.read()["x-max"] == 10
 
 
-def test_samples_are_forgotten(time):
+def test_samples_expire_after_their_window_but_totals_remain(time):
     metrics = Metrics(time)
     sensor = metrics.sensor("x", "rate", "total", "avg", "max")
     sensor.record(60)
@@ -46,7 +46,7 @@ def test_samples_are_forgotten(time):
     assert read["x-total"] == 90 and read["x-rate"] == 0 and isnan(read["x-avg"])
 
 
-def test_gauges_are_looked_up_when_asked_for(time):
+def test_gauges_are_evaluated_when_metrics_are_read(time):
     metrics = Metrics(time)
     held = [1]
     metrics.gauge("held", lambda: held[0])

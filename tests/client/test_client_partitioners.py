@@ -20,7 +20,7 @@ def sticky(loads=None, adaptive=True, batch_bytes=100):
     return Sticky(Random(1), batch_bytes=batch_bytes, adaptive=adaptive, loads=look)
 
 
-def test_round_robin_goes_round_each_topic():
+def test_round_robin_cycles_through_the_partitions_of_each_topic():
     robin = RoundRobin()
     assert [robin("a", None, None, 3) for _ in range(4)] == [0, 1, 2, 0]
     assert robin("b", b"k", None, 3) == 0
@@ -47,7 +47,7 @@ def test_a_sticky_partition_stays_until_a_batch_is_full():
     assert choice.partition("t", 1) == 0  # the topic was recreated with fewer partitions
 
 
-def test_short_queues_get_more_and_partitions_without_a_leader_nothing():
+def test_sticky_prefers_short_queues_and_skips_partitions_without_a_leader():
     choice = sticky([0, 9, -1, 9])
     counts = Counter()
     for _ in range(1200):
@@ -81,44 +81,48 @@ def places(rows, count, **named):
     count=st.integers(1, 9),
     data=st.data(),
 )
-def test_rows_go_where_their_records_would(keys, count, data):
-    told = data.draw(
+def test_rows_are_partitioned_like_single_records(keys, count, data):
+    explicit_partitions = data.draw(
         st.none() | st.lists(st.none() | st.integers(0, count - 1), min_size=len(keys), max_size=len(keys))
     )
     columns = {"key": pa.array(keys, pa.binary()), "value": pa.array(range(len(keys)), pa.int64()).cast(pa.utf8())}
-    if told is not None:
-        columns["partition"] = pa.array(told, pa.int16())
+    if explicit_partitions is not None:
+        columns["partition"] = pa.array(explicit_partitions, pa.int16())
     rows = pa.table(columns)
     if len(keys) > 3:
         rows = pa.concat_tables([rows.slice(0, 3), rows.slice(3)])
     expected = {}
     for number, key in enumerate(keys):
         place = None if key is None else partition_for_key(key, count)
-        if told is not None and told[number] is not None:
-            place = told[number]
-        expected.setdefault(0 if place is None and count == 1 and told is None else place, []).append(str(number))
+        if explicit_partitions is not None and explicit_partitions[number] is not None:
+            place = explicit_partitions[number]
+        expected.setdefault(0 if place is None and count == 1 and explicit_partitions is None else place, []).append(
+            str(number)
+        )
     found = {}
     for partition, value in places(rows, count):
-        found.setdefault(0 if partition is None and count == 1 and told is None else partition, []).append(value)
+        found.setdefault(
+            0 if partition is None and count == 1 and explicit_partitions is None else partition, []
+        ).append(value)
     assert found == expected  # in order
 
 
-def test_rows_by_turns_and_by_whoever_is_asked():
+def test_rows_are_partitioned_by_round_robin_or_a_custom_function():
     rows = pa.table({"key": [b"a"] * 5, "value": ["0", "1", "2", "3", "4"]})
     robin = RoundRobin()
     assert places(rows, 2, custom=robin) == [(0, "0"), (0, "2"), (0, "4"), (1, "1"), (1, "3")]
     assert places(rows, 2, custom=robin)[0] == (0, "1")  # continues where the last call ended
-    asked = []
+    calls = []
 
     def custom(topic, key, value, count):
-        asked.append((topic, key, value, count))
+        calls.append((topic, key, value, count))
         return None if value == b"2" else int(value) % count
 
     assert places(rows, 3, custom=custom) == [(0, "0"), (0, "3"), (1, "1"), (1, "4"), (None, "2")]
-    assert asked[1] == ("t", b"a", b"1", 3)
+    assert calls[1] == ("t", b"a", b"1", 3)
     assert places(rows, 3, by_key=False) == [(None, str(number)) for number in range(5)]
 
 
 @pytest.mark.parametrize("rows", [pa.table({"value": ["x"]}), pa.table({"value": []})])
-def test_empty_batches_are_left_out(rows):
+def test_empty_record_batches_are_dropped(rows):
     assert len(record_batches(rows)) == rows.num_rows

@@ -15,7 +15,7 @@ def told(partition, high, stable, isolation=0):
     return FetchedPartition(partition, 0, memoryview(b""), high, stable, 0, [], ErrorCode.NONE, None, isolation)
 
 
-def test_a_position_is_looked_up_then_goes_on():
+def test_a_position_is_looked_up_and_advances_with_fetched_and_consumed_records():
     positions = Positions()
     positions.assign([A, B])
     assert positions.unknown(0.0) == [A, B] and positions.resets(0.0) == {} and positions.to_commit() == {}
@@ -27,7 +27,7 @@ def test_a_position_is_looked_up_then_goes_on():
     assert positions.of(A).fetch_offset == 20 and positions.to_commit() == {A: CommittedOffset(8, 3)}
 
 
-def test_what_was_asked_before_a_jump_is_known_by_its_serial():
+def test_a_jump_or_reassignment_changes_the_serial_of_a_position():
     positions = Positions()
     positions.assign([A])
     serials = {positions.of(A).serial}
@@ -39,7 +39,7 @@ def test_what_was_asked_before_a_jump_is_known_by_its_serial():
     assert len(serials) == 3
 
 
-def test_those_that_stay_keep_their_positions():
+def test_partitions_that_stay_assigned_keep_their_positions():
     positions = Positions()
     positions.assign([A])
     positions.of(A).jump(7)
@@ -50,7 +50,7 @@ def test_those_that_stay_keep_their_positions():
         positions.of(A)
 
 
-def test_lag_is_counted_to_what_may_be_read():
+def test_lag_is_measured_to_the_high_watermark_or_last_stable_offset():
     positions = Positions()
     positions.assign([A, B])
     assert positions.of(A).lag is None
@@ -63,14 +63,14 @@ def test_lag_is_counted_to_what_may_be_read():
     assert positions.of(A).lag == 0
 
 
-def test_each_has_its_turn():
+def test_a_partition_that_had_its_turn_moves_to_the_end():
     positions = Positions()
     positions.assign([A, B])
     positions.had_its_turn(A)
     assert list(positions) == [B, A]
 
 
-def test_not_before_its_time():
+def test_a_position_is_not_looked_up_before_its_retry_time():
     positions = Positions()
     positions.assign([A])
     positions.of(A).retry_at = 9.0

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from producer_checks import CHECKS, KILLING, make_topic, producing, unique
+from producer_checks import CHECKS, KILL_CHECKS, make_topic, producing, unique
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.testing.cluster import EmbeddedNode
@@ -15,17 +15,17 @@ pytestmark = pytest.mark.clients
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_producer(headrace_cluster, check):
+def test_producer_checks_pass_on_headrace(headrace_cluster, check):
     asyncio.run(check(headrace_cluster.bootstrap))
 
 
-@pytest.mark.parametrize("check", KILLING, ids=lambda check: check.__name__)
-def test_a_node_that_is_killed_and_comes_back_loses_and_doubles_nothing(check):
+@pytest.mark.parametrize("check", KILL_CHECKS, ids=lambda check: check.__name__)
+def test_killing_the_node_neither_loses_nor_duplicates_records(check):
     with EmbeddedNode({"log.retention.ms": "-1"}) as node:
         asyncio.run(check(node, kills=3))
 
 
-def test_a_transaction_that_times_out_can_be_aborted_and_the_next_one_works():
+def test_committing_a_timed_out_transaction_raises():
     async def work(bootstrap):
         topic = make_topic(bootstrap)
         async with producing(bootstrap, transactional_id=unique("x"), transaction_timeout_ms=200) as producer:
@@ -41,7 +41,7 @@ def test_a_transaction_that_times_out_can_be_aborted_and_the_next_one_works():
         asyncio.run(work(node.bootstrap))
 
 
-def test_two_phase_commit_needs_a_broker_that_offers_it(headrace_cluster):
+def test_two_phase_commit_raises_unsupported_version_on_headrace(headrace_cluster):
     async def work():
         options = {"transactional_id": unique("x"), "transaction_two_phase_commit_enable": True}
         async with producing(headrace_cluster.bootstrap, **options) as producer:

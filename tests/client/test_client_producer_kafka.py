@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from producer_checks import CHECKS, KILLING, a_prepared_transaction_outlives_its_producer
+from producer_checks import CHECKS, KILL_CHECKS, a_prepared_transaction_outlives_its_producer
 from testkit.kafka_peer import KafkaPeer, require_kafka
 
 pytestmark = [pytest.mark.java, pytest.mark.clients, pytest.mark.long]
@@ -24,10 +24,10 @@ def kafka():
 @pytest.mark.parametrize(
     "check", [*CHECKS, a_prepared_transaction_outlives_its_producer], ids=lambda check: check.__name__
 )
-def test_producer_of_kafka(kafka, check):
+def test_producer_checks_pass_on_kafka(kafka, check):
     asyncio.run(check(kafka.bootstrap))
 
 
-@pytest.mark.parametrize("check", KILLING, ids=lambda check: check.__name__)
-def test_a_kafka_that_is_killed_and_comes_back_loses_and_doubles_nothing(kafka, check):
+@pytest.mark.parametrize("check", KILL_CHECKS, ids=lambda check: check.__name__)
+def test_killing_kafka_neither_loses_nor_duplicates_records(kafka, check):
     asyncio.run(check(kafka, kills=1))  # a restart takes many seconds

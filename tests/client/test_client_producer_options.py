@@ -16,7 +16,7 @@ def settings(**given):
     return producer_settings(values, options), warned
 
 
-def test_defaults_are_kafkas():
+def test_defaults_match_kafka():
     found, warned = settings()
     assert (found.acks, found.idempotent, found.in_flight_max, found.retries) == (-1, True, 5, 2**31 - 1)
     assert (found.delivery_s, found.request_s, found.linger_s, found.block_s) == (120, 30, 0.005, 60)
@@ -26,7 +26,7 @@ def test_defaults_are_kafkas():
     assert found.arrow_batch_bytes == 1048576 and not warned
 
 
-def test_values_may_be_text_numbers_or_truths():
+def test_values_may_be_strings_numbers_or_booleans():
     found, _ = settings(linger_ms="20", acks=1, enable_idempotence=False, batch_size=1000.0)
     assert (found.linger_s, found.acks, found.idempotent, found.batch_bytes) == (0.02, 1, False, 1000)
     assert settings(compression_type="zstd", compression_zstd_level=-7)[0].level == -7
@@ -40,12 +40,12 @@ def test_values_may_be_text_numbers_or_truths():
     ("given", "idempotent"),
     [({"acks": "1"}, False), ({"acks": "0"}, False), ({"retries": 0}, False), ({"acks": "-1"}, True)],
 )
-def test_idempotence_is_off_where_it_cannot_be_and_was_not_asked_for(given, idempotent):
+def test_idempotence_is_disabled_by_default_if_acks_or_retries_rule_it_out(given, idempotent):
     assert settings(**given)[0].idempotent is idempotent
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected_text"),
     [
         ({"acks": "2"}, "acks='2'"),
         ({"linger_ms": "soon"}, "linger.ms='soon'"),
@@ -70,25 +70,25 @@ def test_idempotence_is_off_where_it_cannot_be_and_was_not_asked_for(given, idem
         ({"partitioner_class": "my.Own"}, "partitioner.class"),
     ],
 )
-def test_mistakes_are_named(given, said):
+def test_invalid_options_are_named_in_the_error(given, expected_text):
     with pytest.raises(ConfigError) as caught:
         settings(**given)
-    assert said in str(caught.value) and "geheim" not in str(caught.value)
+    assert expected_text in str(caught.value) and "geheim" not in str(caught.value)
 
 
-def test_typos_and_options_without_effect_are_warnings():
+def test_typos_and_options_without_effect_produce_warnings():
     _, warned = settings(linger_mss=5, send_buffer_bytes=1000, send_buffer_byte=None)
     assert any("linger.mss" in line and "did you mean linger.ms?" in line for line in warned)
     assert any("send.buffer.bytes has no effect" in line for line in warned) and len(warned) == 3
 
 
 @pytest.mark.parametrize("wrong", ["localhost", ":9092", "localhost:", "localhost:x", "a:1,b"])
-def test_addresses_are_host_and_port(wrong):
+def test_addresses_without_host_or_port_raise_config_error(wrong):
     with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
         addresses(wrong)
 
 
-def test_a_cluster_needs_an_address():
+def test_bootstrap_servers_are_parsed_and_required():
     assert addresses("a:1, [::1]:2") == [("a", 1), ("::1", 2)]
     with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
         AsyncProducer({})

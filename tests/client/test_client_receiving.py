@@ -25,7 +25,7 @@ def feed(receiver: FrameReceiver, stream: bytes, pieces: list[int]) -> list[byte
 
 @given(st.lists(SIZES, max_size=6), st.lists(st.integers(1, 50) | st.integers(1, 2 * BUFFER_BYTES), max_size=5))
 @settings(deadline=None, max_examples=60)
-def test_the_pieces_do_not_matter(sizes: list[int], pieces: list[int]) -> None:
+def test_frames_are_reassembled_from_pieces_of_any_size(sizes: list[int], pieces: list[int]) -> None:
     if sum(sizes) > BUFFER_BYTES:
         pieces = [piece for piece in pieces if piece > 1000]
     expected = [bytes([index + 1]) * size for index, size in enumerate(sizes)]
@@ -33,7 +33,7 @@ def test_the_pieces_do_not_matter(sizes: list[int], pieces: list[int]) -> None:
     assert feed(FrameReceiver(), stream, pieces) == expected
 
 
-def test_a_large_frame_is_received_where_it_stays() -> None:
+def test_a_large_frame_is_received_without_copying() -> None:
     receiver = FrameReceiver()
     size = 2 * BUFFER_BYTES
     assert feed(receiver, size.to_bytes(4, "big") + b"x" * 10, []) == []
@@ -46,7 +46,7 @@ def test_a_large_frame_is_received_where_it_stays() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 0, 3, RESPONSE_BYTES_MAX + 1])
-def test_sizes_that_cannot_be(size: int) -> None:
+def test_invalid_frame_sizes_raise_unexpected_answer(size: int) -> None:
     with pytest.raises(UnexpectedAnswer, match=f"an answer of {size} bytes; allowed are 4 to"):
         feed(FrameReceiver(), size.to_bytes(4, "big", signed=True), [])
 

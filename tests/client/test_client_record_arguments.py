@@ -27,7 +27,7 @@ def _check(topic: object = "t", value: object = b"v", key: object = None, **more
         ({"headers": {"name": b"x"}}, "headers must be pairs of a name and bytes or None, not 'name'"),
     ],
 )
-def test_a_wrong_type_is_named(given: dict[str, object], message: str) -> None:
+def test_wrong_argument_types_are_named_in_the_error(given: dict[str, object], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         _check(**given)  # type: ignore[arg-type]
 
@@ -35,11 +35,11 @@ def test_a_wrong_type_is_named(given: dict[str, object], message: str) -> None:
 @pytest.mark.parametrize(
     "given", [{"partition": -1}, {"partition": 2**31}, {"timestamp_ms": -1}, {"timestamp_ms": 2**63}]
 )
-def test_a_number_out_of_range_is_named(given: dict[str, object]) -> None:
+def test_partitions_and_timestamps_out_of_range_raise_value_error(given: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="must be between 0 and"):
         _check(**given)
 
 
-def test_headers_come_back_as_a_tuple() -> None:
+def test_headers_are_returned_as_a_tuple() -> None:
     assert _check(headers=iter([["a", b"1"], ("b", None)])) == (("a", b"1"), ("b", None))
     assert _check(value=None, key=b"k", partition=0, timestamp_ms=0) == ()

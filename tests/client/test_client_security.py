@@ -58,7 +58,7 @@ def node(authority):
         yield one
 
 
-def ask(node, listener, how, host=LOOPBACK):
+def count_brokers(node, listener, how, host=LOOPBACK):
     async def work():
         async with Cluster([(host, node.node.ports[listener])], timeout_s=5.0, security=how) as cluster:
             return len((await cluster.refresh([])).brokers)
@@ -66,59 +66,61 @@ def ask(node, listener, how, host=LOOPBACK):
     return asyncio.run(work())
 
 
-def test_tls(node, authority):
+def test_tls_requires_a_trusted_broker_certificate(node, authority):
     trusted = str(authority.certificate)
-    assert ask(node, "SSL", security(security_protocol="SSL", ssl_truststore_location=trusted)) == 1
+    assert count_brokers(node, "SSL", security(security_protocol="SSL", ssl_truststore_location=trusted)) == 1
     inline = security(
         security_protocol="SSL", ssl_truststore_certificates=authority.certificate.read_text().replace("\n", " ")
     )
-    assert ask(node, "SSL", inline, host="localhost") == 1
+    assert count_brokers(node, "SSL", inline, host="localhost") == 1
     with pytest.raises(Disconnected, match="not trusted"):
-        ask(node, "SSL", security(security_protocol="SSL"))
+        count_brokers(node, "SSL", security(security_protocol="SSL"))
 
 
-def test_the_name_of_the_broker_is_checked_unless_it_is_not_wanted(node, authority):
+def test_the_host_name_of_the_broker_is_verified_unless_disabled(node, authority):
     trusted = str(authority.certificate)
     with pytest.raises(Disconnected, match="not trusted"):
-        ask(node, "SSL", security(security_protocol="SSL", ssl_truststore_location=trusted), host="127.1")
+        count_brokers(node, "SSL", security(security_protocol="SSL", ssl_truststore_location=trusted), host="127.1")
     unchecked = security(
         security_protocol="SSL", ssl_truststore_location=trusted, ssl_endpoint_identification_algorithm=""
     )
-    assert ask(node, "SSL", unchecked, host="127.1") == 1  # a name for this host that the certificate lacks
+    assert count_brokers(node, "SSL", unchecked, host="127.1") == 1  # a name for this host that the certificate lacks
 
 
-def test_mutual_tls(node, authority):
+def test_mutual_tls_requires_a_client_certificate(node, authority):
     key, chain, store = authority.issue("client", "/CN=client", password="pass")
     trusted = str(authority.certificate)
     both = {"security_protocol": "SSL", "ssl_truststore_location": trusted}
-    assert ask(node, "MUTUAL", security(**both, ssl_keystore_location=str(store), ssl_key_password="pass")) == 1
+    assert (
+        count_brokers(node, "MUTUAL", security(**both, ssl_keystore_location=str(store), ssl_key_password="pass")) == 1
+    )
     inline = {"ssl_keystore_key": key.read_text(), "ssl_keystore_certificate_chain": chain.read_text()}
-    assert ask(node, "MUTUAL", security(**both, **inline, ssl_key_password="pass")) == 1
+    assert count_brokers(node, "MUTUAL", security(**both, **inline, ssl_key_password="pass")) == 1
     with pytest.raises((Disconnected, OSError)):
-        ask(node, "MUTUAL", security(**both))
+        count_brokers(node, "MUTUAL", security(**both))
     with pytest.raises(ConfigError, match=r"ssl\.key\.password"):
         security(**both, ssl_keystore_location=str(store))
 
 
-def test_plain_and_scram_logins(node, authority):
+def test_sasl_login_needs_valid_credentials_and_an_offered_mechanism(node, authority):
     trusted = str(authority.certificate)
     both = {"security_protocol": "SASL_SSL", "ssl_truststore_location": trusted, "sasl_mechanism": "PLAIN"}
-    assert ask(node, "SASL_SSL", security(**both, sasl_jaas_config=login("alice", "geheim"))) == 1
+    assert count_brokers(node, "SASL_SSL", security(**both, sasl_jaas_config=login("alice", "geheim"))) == 1
     for user, password in (("alice", "falsch"), ("nobody", "geheim")):
         with pytest.raises(KafkaError) as caught:
-            ask(node, "SASL_SSL", security(**both, sasl_jaas_config=login(user, password)))
+            count_brokers(node, "SASL_SSL", security(**both, sasl_jaas_config=login(user, password)))
         assert caught.value.code == ErrorCode.SASL_AUTHENTICATION_FAILED and password not in str(caught.value)
     unknown = security(
         security_protocol="SASL_PLAINTEXT", sasl_mechanism="SCRAM-SHA-256", sasl_jaas_config=login("bob", "x", SCRAM)
     )
     with pytest.raises(KafkaError, match="SASL_AUTHENTICATION_FAILED"):
-        ask(node, "SASL_PLAINTEXT", unknown)
+        count_brokers(node, "SASL_PLAINTEXT", unknown)
     with pytest.raises(KafkaError, match=r"SCRAM-SHA-512 is not offered; the broker has PLAIN, SCRAM-SHA-256"):
         other = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-512"}
-        ask(node, "SASL_PLAINTEXT", security(**other, sasl_jaas_config=login("bob", "x", SCRAM)))
+        count_brokers(node, "SASL_PLAINTEXT", security(**other, sasl_jaas_config=login("bob", "x", SCRAM)))
 
 
-def test_a_login_that_ends_is_renewed_by_a_new_connection(node):
+def test_an_expiring_login_is_renewed_by_a_new_connection(node):
     how = security(
         security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_jaas_config=login("alice", "geheim")
     )
@@ -137,14 +139,14 @@ def test_a_login_that_ends_is_renewed_by_a_new_connection(node):
     asyncio.run(work())
 
 
-def test_the_wrong_protocol_is_named(node):
+def test_connecting_with_the_wrong_security_protocol_fails(node):
     with pytest.raises(Disconnected, match="it may speak TLS"):
-        ask(node, "SSL", security())
+        count_brokers(node, "SSL", security())
     with pytest.raises((Disconnected, NoAnswer)):
-        ask(node, "SASL_PLAINTEXT", security())
+        count_brokers(node, "SASL_PLAINTEXT", security())
 
 
-def test_an_alert_of_tls_is_understood():
+def test_a_tls_alert_raises_unexpected_answer():
     async def alert(reader, writer):
         await reader.read(4)
         writer.write(bytes.fromhex("15030300020246"))
@@ -158,7 +160,7 @@ def test_an_alert_of_tls_is_understood():
     asyncio.run(work())
 
 
-def test_no_answer_is_named():
+def test_a_silent_broker_raises_disconnected_after_the_timeout():
     async def work():
         server = await asyncio.start_server(lambda reader, writer: None, LOOPBACK, 0)
         port = server.sockets[0].getsockname()[1]
@@ -182,7 +184,7 @@ def test_no_answer_is_named():
         ({"security_protocol": "SSL", "ssl_endpoint_identification_algorithm": "x"}, "https"),
     ],
 )  # fmt: skip
-def test_options_that_cannot_be_used_are_named(given, named):
+def test_unusable_security_options_are_named_in_the_error(given, named):
     with pytest.raises(ConfigError, match=named) as caught:
         security(**given)
     assert "geheim" not in str(caught.value)

@@ -49,7 +49,7 @@ async def send(producer, *values, partition=0):
     return [await producer.send("t", value, partition=partition) for value in values]
 
 
-def test_records_that_come_together_are_one_batch_and_have_their_offsets():
+def test_records_sent_together_share_a_batch_and_get_their_offsets():
     async def work(producer, cluster):
         futures = await send(producer, b"a", b"b", b"c")
         sent = [await future for future in futures]
@@ -64,7 +64,7 @@ def test_records_that_come_together_are_one_batch_and_have_their_offsets():
     "fault", [CUT, "written, and cut", ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.CORRUPT_MESSAGE]
 )
 @pytest.mark.parametrize("when", [0, 1, 3])
-def test_a_fault_in_the_middle_loses_doubles_and_overtakes_nothing(fault, when):
+def test_faults_do_not_lose_duplicate_or_reorder_records(fault, when):
     log = FakeLog(*[None] * when, fault, fault)
     values = [b"%d" % number for number in range(60)]
 
@@ -80,7 +80,7 @@ def test_a_fault_in_the_middle_loses_doubles_and_overtakes_nothing(fault, when):
     run(work, log, batch_size=100)
 
 
-def test_requests_are_pipelined_but_only_so_many():
+def test_requests_are_pipelined_up_to_the_in_flight_limit():
     async def work(producer, cluster):
         await (await send(producer, b"first"))[0]
         await send(producer, *[b"x" * 90 for _ in range(20)])
@@ -105,7 +105,7 @@ def test_one_request_has_a_batch_for_each_partition_of_its_leader():
     run(work, cluster=FakeCluster(FakeLog(), leader=lambda partition: partition % 2))
 
 
-def test_what_is_refused_for_good_fails_alone_and_the_rest_goes_on_in_the_next_epoch():
+def test_a_rejected_batch_fails_alone_and_the_rest_continue_in_the_next_epoch():
     log = FakeLog(None, ErrorCode.INVALID_RECORD)
 
     async def work(producer, cluster):
@@ -138,7 +138,7 @@ def test_a_batch_that_is_too_large_for_the_topic_is_split_until_it_fits():
     run(work, script)
 
 
-def test_a_single_record_that_is_too_large_fails():
+def test_a_single_record_that_is_too_large_fails_with_message_too_large():
     async def work(producer, cluster):
         with pytest.raises(KafkaError) as caught:
             await (await send(producer, b"x"))[0]
@@ -147,7 +147,7 @@ def test_a_single_record_that_is_too_large_fails():
     run(work, FakeLog(ErrorCode.MESSAGE_TOO_LARGE))
 
 
-def test_retries_have_an_end():
+def test_a_batch_fails_after_the_configured_retries():
     async def work(producer, cluster):
         with pytest.raises(KafkaError) as caught:
             await (await send(producer, b"x"))[0]
@@ -159,7 +159,7 @@ def test_retries_have_an_end():
     run(work, FakeLog(*[ErrorCode.NOT_ENOUGH_REPLICAS] * 3), retries=2)
 
 
-def test_time_has_an_end_also_for_a_broker_that_never_answers():
+def test_delivery_timeout_fails_records_when_the_broker_never_responds():
     async def work(producer, cluster):
         (future,) = await send(producer, b"x")
         with pytest.raises(KafkaError, match=r"delivery\.timeout\.ms") as caught:
@@ -169,7 +169,7 @@ def test_time_has_an_end_also_for_a_broker_that_never_answers():
     run(work, lambda sent: SILENCE, request_timeout_ms=30, delivery_timeout_ms=80)
 
 
-def test_nobody_there_is_told_when_the_time_is_over():
+def test_delivery_timeout_fails_records_when_the_broker_is_unreachable():
     cluster = FakeCluster(FakeLog())
     cluster.down.add(1)
 
@@ -183,7 +183,7 @@ def test_nobody_there_is_told_when_the_time_is_over():
     run(work, cluster=cluster, request_timeout_ms=20, delivery_timeout_ms=50)
 
 
-def test_a_full_buffer_makes_senders_wait_and_then_says_so():
+def test_send_waits_for_buffer_space_and_raises_buffer_full_after_max_block_ms():
     async def work(producer, cluster):
         futures = []
         with pytest.raises(BufferFull, match=r"max\.block\.ms"):
@@ -200,7 +200,7 @@ def test_a_full_buffer_makes_senders_wait_and_then_says_so():
     run(work, lambda sent: SILENCE, buffer_memory=1000, max_block_ms=30)
 
 
-def test_acks_0_asks_nobody():
+def test_acks_0_completes_without_a_response_and_without_idempotence():
     async def work(producer, cluster):
         sent = await (await send(producer, b"x"))[0]
         assert sent.offset == -1 and cluster.requests[0].message.acks == 0
@@ -209,7 +209,7 @@ def test_acks_0_asks_nobody():
     run(work, lambda sent: SILENCE, acks=0)
 
 
-def test_without_idempotence_a_lost_answer_may_double_but_one_at_a_time_keeps_order():
+def test_without_idempotence_a_lost_response_duplicates_but_one_in_flight_keeps_order():
     log = FakeLog("written, and cut")
 
     async def work(producer, cluster):
@@ -220,7 +220,7 @@ def test_without_idempotence_a_lost_answer_may_double_but_one_at_a_time_keeps_or
     run(work, log, enable_idempotence=False, max_in_flight_requests_per_connection=1, batch_size=100)
 
 
-def test_closing_sends_what_is_there_and_nothing_afterwards():
+def test_close_sends_buffered_records_and_refuses_new_ones():
     log = FakeLog()
 
     async def main():
@@ -235,7 +235,7 @@ def test_closing_sends_what_is_there_and_nothing_afterwards():
     run_virtual(main())
 
 
-def test_closing_in_haste_fails_what_is_not_sent():
+def test_close_fails_undelivered_records_when_its_timeout_expires():
     async def main():
         producer = AsyncProducer(FAST, cluster=FakeCluster(lambda sent: SILENCE))
         await producer.start()
@@ -247,7 +247,7 @@ def test_closing_in_haste_fails_what_is_not_sent():
     run_virtual(main())
 
 
-def test_much_to_compress_is_done_beside_the_loop_and_in_order():
+def test_large_batches_are_compressed_off_the_event_loop_and_in_order():
     log = FakeLog()
     values = [Random(number).randbytes(100) * 300 for number in range(20)]
 
@@ -261,7 +261,7 @@ def test_much_to_compress_is_done_beside_the_loop_and_in_order():
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_any_faults_in_any_order(seed):
+def test_random_faults_do_not_duplicate_or_reorder_acknowledged_records(seed):
     """With random faults and partitions, acknowledged records are in the log once and in the order they were sent."""
     chance = Random(seed)
     kinds = [None, None, None, CUT, "written, and cut", ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.INVALID_RECORD]
@@ -288,12 +288,12 @@ def test_any_faults_in_any_order(seed):
     run(work, log, cluster=FakeCluster(log, leader=lambda partition: partition % 2), batch_size=200)
 
 
-def test_a_topic_that_may_not_be_written_fails_at_once():
+def test_send_fails_at_once_with_topic_authorization_failed():
     class Refusing(FakeCluster):
         async def refresh(self, topics, *, create=False):
-            answer = await super().refresh(topics)
-            answer.topics[0].error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            return answer
+            response = await super().refresh(topics)
+            response.topics[0].error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return response
 
     async def work(producer, cluster):
         with pytest.raises(KafkaError) as caught:
@@ -303,12 +303,12 @@ def test_a_topic_that_may_not_be_written_fails_at_once():
     run(work, cluster=Refusing(FakeLog()))
 
 
-def test_a_topic_that_does_not_come_is_named_when_max_block_ms_is_over():
+def test_send_to_an_unknown_topic_fails_after_max_block_ms():
     class Empty(FakeCluster):
         async def refresh(self, topics, *, create=False):
-            answer = await super().refresh(topics)
-            answer.topics[0].error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return answer
+            response = await super().refresh(topics)
+            response.topics[0].error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return response
 
     async def work(producer, cluster):
         with pytest.raises(KafkaError, match=r"topic t is not known after 0.03 s .*UNKNOWN_TOPIC_OR_PARTITION"):
@@ -318,7 +318,7 @@ def test_a_topic_that_does_not_come_is_named_when_max_block_ms_is_over():
 
 
 @pytest.mark.parametrize("wrong", ["text", 5, bytearray(b"x")])
-def test_only_bytes_are_sent(wrong):
+def test_send_rejects_invalid_values_partitions_and_sizes(wrong):
     async def work(producer, cluster):
         with pytest.raises(TypeError):
             await producer.send("t", wrong)
@@ -331,7 +331,7 @@ def test_only_bytes_are_sent(wrong):
     run(work)
 
 
-def test_a_leader_that_moves_is_found():
+def test_a_batch_is_resent_to_the_new_leader():
     log = FakeLog(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     cluster = FakeCluster(log)
 
@@ -344,7 +344,7 @@ def test_a_leader_that_moves_is_found():
     run(work, cluster=cluster)
 
 
-def test_a_fault_of_the_producer_itself_ends_it_and_nobody_waits_for_ever():
+def test_an_internal_error_closes_the_producer_and_fails_waiting_sends():
     async def work(producer, cluster):
         futures = await send(producer, b"x", b"y")
         with pytest.raises(ProducerClosed, match=r"has failed.*oops"):

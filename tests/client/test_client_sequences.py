@@ -15,7 +15,7 @@ from headrace.client.producer.sequences import EPOCH_MAX, Sequences, Verdict
 from headrace.records.batch import NO_SEQUENCE
 
 HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
-ME = ProducerIdentity(7, 0)
+IDENTITY = ProducerIdentity(7, 0)
 IN_FLIGHT_MAX = 5
 REMEMBERED = 5
 SEEDS = 2000
@@ -30,7 +30,7 @@ def batch_of(count=1, partition=HERE):
 
 def started(transactional=False):
     sequences = Sequences(transactional=transactional)
-    sequences.start(ME)
+    sequences.start(IDENTITY)
     return sequences
 
 
@@ -59,21 +59,21 @@ def refuse(sequences, batch, code, log_start_offset=-1):
     return sequences.judge(batch, code, log_start_offset)
 
 
-def test_nothing_goes_before_there_is_a_producer_id():
+def test_no_batch_is_admitted_before_a_producer_id_is_assigned():
     sequences = Sequences(transactional=False)
     assert not sequences.admits(batch_of())
-    sequences.next_epoch(ME)
+    sequences.next_epoch(IDENTITY)
     assert sequences.admits(batch_of())
 
 
-def test_sequences_run_on_per_partition():
+def test_sequences_increase_per_partition():
     sequences = known()
     batches = [batch_of(3), batch_of(2), batch_of(1, THERE), batch_of()]
     send(sequences, *batches)
     assert [batch.base_sequence for batch in batches] == [1, 4, 0, 6]
 
 
-def test_the_first_batch_goes_alone_until_the_leader_knows_the_producer():
+def test_the_first_batch_must_be_acknowledged_before_others_are_admitted():
     sequences = started()
     send(sequences, first := batch_of())
     assert not sequences.admits(batch_of()) and sequences.admits(batch_of(1, THERE))
@@ -81,7 +81,7 @@ def test_the_first_batch_goes_alone_until_the_leader_knows_the_producer():
     send(sequences, batch_of(), batch_of())
 
 
-def test_what_failed_is_sent_again_one_at_a_time_with_its_own_sequence():
+def test_failed_batches_are_retried_one_at_a_time_with_their_sequences():
     sequences = known()
     first, second, third = batch_of(2), batch_of(), batch_of()
     send(sequences, first, second)
@@ -92,20 +92,20 @@ def test_what_failed_is_sent_again_one_at_a_time_with_its_own_sequence():
     assert not sequences.admits(second) and sequences.admits(third)
     acknowledge(sequences, first, 10)
     send(sequences, second)
-    assert (first.base_sequence, second.base_sequence, sequences.identity) == (1, 3, ME)
+    assert (first.base_sequence, second.base_sequence, sequences.identity) == (1, 3, IDENTITY)
 
 
-def test_after_a_batch_that_was_refused_for_good_the_next_epoch_begins_at_0():
+def test_a_rejected_batch_starts_the_next_epoch_at_sequence_0():
     sequences = known()
     first, second, other = batch_of(2), batch_of(3), batch_of(1, THERE)
     send(sequences, first, second, other)
     sequences.returned(first)
     sequences.failed(first, written=False)
     assert not sequences.admits(batch_of()) and not sequences.settle()  # the outcome of the batch in flight is unknown
-    assert sequences.identity == ME
+    assert sequences.identity == IDENTITY
     assert refuse(sequences, second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.RETRY
     assert not sequences.settle() and sequences.identity == (7, 1)
-    assert (second.identity, second.base_sequence, other.identity) == ((7, 1), 0, ME)
+    assert (second.identity, second.base_sequence, other.identity) == ((7, 1), 0, IDENTITY)
     late = batch_of(1, THERE)
     assert not sequences.admits(late)  # the other partition waits for the responses to its batches
     acknowledge(sequences, other, 5)
@@ -113,7 +113,7 @@ def test_after_a_batch_that_was_refused_for_good_the_next_epoch_begins_at_0():
     assert (late.identity, late.base_sequence) == ((7, 1), 0)
 
 
-def test_a_batch_of_which_nobody_knows_is_resolved_by_the_one_after_it():
+def test_a_batch_with_unknown_outcome_is_resolved_by_the_next_acknowledgement():
     sequences = known()
     first, second, third = batch_of(), batch_of(), batch_of()
     send(sequences, first, second)
@@ -121,12 +121,12 @@ def test_a_batch_of_which_nobody_knows_is_resolved_by_the_one_after_it():
     sequences.failed(first, written=None)
     assert not sequences.admits(third)
     acknowledge(sequences, second, 1)  # thus the first was written
-    assert not sequences.settle() and sequences.identity == ME
+    assert not sequences.settle() and sequences.identity == IDENTITY
     send(sequences, third)
     assert third.base_sequence == 3
 
 
-def test_a_batch_of_which_nobody_knows_ends_the_epoch_if_nothing_tells():
+def test_a_batch_whose_outcome_stays_unknown_starts_the_next_epoch():
     sequences = started()
     first = batch_of()
     send(sequences, first)
@@ -138,7 +138,7 @@ def test_a_batch_of_which_nobody_knows_ends_the_epoch_if_nothing_tells():
     assert second.base_sequence == 0
 
 
-def test_the_last_epoch_needs_another_producer_id():
+def test_exhausted_epochs_require_another_producer_id():
     sequences = Sequences(transactional=False)
     sequences.start(ProducerIdentity(7, EPOCH_MAX))
     batch = batch_of()
@@ -151,7 +151,7 @@ def test_the_last_epoch_needs_another_producer_id():
     assert (again.identity, again.base_sequence) == ((8, 0), 0)
 
 
-def test_a_producer_that_retention_made_brokers_forget_goes_on_with_the_next_epoch():
+def test_unknown_producer_id_is_retried_in_the_next_epoch():
     sequences = started()
     send(sequences, first := batch_of())
     acknowledge(sequences, first, 3)
@@ -162,23 +162,23 @@ def test_a_producer_that_retention_made_brokers_forget_goes_on_with_the_next_epo
 
 
 @pytest.mark.parametrize(("log_start_offset", "verdict"), [(9, Verdict.RETRY), (2, Verdict.FAIL), (-1, Verdict.FAIL)])
-def test_a_transactional_one_begins_at_0_only_if_its_records_are_gone(log_start_offset, verdict):
+def test_a_transactional_producer_restarts_at_sequence_0_only_if_its_records_are_deleted(log_start_offset, verdict):
     sequences = started(transactional=True)
     send(sequences, first := batch_of())
     acknowledge(sequences, first, 3)
     send(sequences, second := batch_of())
     assert refuse(sequences, second, ErrorCode.UNKNOWN_PRODUCER_ID, log_start_offset) is verdict
-    assert second.base_sequence == (0 if verdict is Verdict.RETRY else 1) and sequences.identity == ME
+    assert second.base_sequence == (0 if verdict is Verdict.RETRY else 1) and sequences.identity == IDENTITY
 
 
-def test_a_transactional_producer_keeps_its_epoch_whatever_fails():
+def test_a_transactional_producer_keeps_its_epoch_after_failed_batches():
     sequences = known(True)
     send(sequences, first := batch_of(), second := batch_of())
     assert refuse(sequences, first, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.FAIL
     sequences.failed(first, written=False)
     sequences.returned(second)
     sequences.failed(second, written=None)
-    assert not sequences.settle() and sequences.identity == ME and not sequences.has_in_flight
+    assert not sequences.settle() and sequences.identity == IDENTITY and not sequences.has_in_flight
     sequences.start(ProducerIdentity(7, 1))
     send(sequences, third := batch_of())
     assert (third.identity, third.base_sequence) == ((7, 1), 0)
@@ -212,20 +212,20 @@ class Partition:
 
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, SEEDS // 4))
-def test_whatever_is_lost_refused_or_given_up_each_batch_is_written_once_and_in_order(first_seed):
+def test_random_faults_write_each_batch_at_most_once_and_in_order(first_seed):
     for seed in range(first_seed, first_seed + SEEDS // 4):
-        run_story(seed)
+        run_random_faults(seed)
 
 
-def run_story(seed):
-    chance = Random(seed)
+def run_random_faults(seed):
+    random_source = Random(seed)
     sequences, partition = started(), Partition()
     accumulator = Accumulator(batch_bytes=1, linger_s=0.0, delivery_s=1000.0)
     wire = deque()  # batch, the stamp it was sent with, the response if it has arrived
     names, acknowledged, refused, in_doubt = {}, [], [], []
 
     def step():
-        act = chance.choice(
+        act = random_source.choice(
             ["send", "send", "arrive", "arrive", "answer", "answer", "cut", "refuse", "expire", "error"]
         )
         head = accumulator.head(HERE)
@@ -240,10 +240,10 @@ def run_story(seed):
                 arrive(flight, act)
         elif act == "answer" and wire and wire[0][2] is not None:
             batch, _, code = wire.popleft()
-            came_back(batch, code)
+            handle_response(batch, code)
         elif act == "cut":
             while wire:
-                came_back(wire.popleft()[0], ErrorCode.NETWORK_EXCEPTION)
+                handle_response(wire.popleft()[0], ErrorCode.NETWORK_EXCEPTION)
         elif act == "expire" and head is not None and head.has_sequence:
             accumulator.drain([HERE], bytes_max=1 << 20, admits=lambda batch: True)
             sequences.failed(head, written=None)
@@ -259,7 +259,7 @@ def run_story(seed):
         else:
             flight[2] = partition.append(names[batch], identity, base_sequence, batch.count)
 
-    def came_back(batch, code):
+    def handle_response(batch, code):
         sequences.returned(batch)
         if code is ErrorCode.NONE:
             sequences.acknowledged(batch, 0)
@@ -270,10 +270,10 @@ def run_story(seed):
             sequences.failed(batch, written=False)
             refused.append(names[batch])
 
-    for name in range(chance.randint(1, 12)):
+    for name in range(random_source.randint(1, 12)):
         accumulator.append(HERE, 0, None, b"", (), None, size=40, now=0.0)
         names[list(accumulator.incomplete)[-1]] = name
-        for _ in range(chance.randint(0, 8)):
+        for _ in range(random_source.randint(0, 8)):
             step()
     for _ in range(2000):
         if accumulator.head(HERE) is None and not wire:
@@ -284,7 +284,7 @@ def run_story(seed):
                 arrive(flight, "arrive")
         while wire:
             batch, _, code = wire.popleft()
-            came_back(batch, code)
+            handle_response(batch, code)
         sequences.settle()
         head = accumulator.head(HERE)
         if head is not None:

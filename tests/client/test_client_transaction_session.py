@@ -46,7 +46,7 @@ class Coordinator:
         self.features = {"transaction.version": version}
         self.two_phase = two_phase
         self.script = {}
-        self.asked = []
+        self.requests = []
         self.epoch = 0
         self.ongoing = (-1, -1)
 
@@ -74,14 +74,14 @@ class Coordinator:
             coordinator = FindCoordinatorResponse.Coordinator(key=message.coordinator_keys[0], node_id=1)
             return FindCoordinatorResponse(coordinators=[coordinator])
         name = type(message).__name__.removesuffix("Request")
-        self.asked.append((name, version))
+        self.requests.append((name, version))
         waiting = self.script.get(name, [])
         fault = waiting.pop(0) if waiting else NONE
         if isinstance(fault, Exception):
             raise fault
-        return self.answer(message, version, fault)
+        return self.response(message, version, fault)
 
-    def answer(self, message, version, code):
+    def response(self, message, version, code):
         if isinstance(message, InitProducerIdRequest):
             if code is NONE:
                 self.epoch = self.epoch + 1 if message.producer_id >= 0 or self.epoch else 1
@@ -111,7 +111,7 @@ class Coordinator:
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=[topic])
 
     def names(self):
-        return [name for name, _ in self.asked]
+        return [name for name, _ in self.requests]
 
 
 class Outbox:
@@ -162,27 +162,27 @@ async def admitted(transaction, partition=HERE):
     raise AssertionError("never admitted")
 
 
-def test_of_version_2_only_the_end_is_asked_for():
+def test_version_2_adds_no_partitions_or_groups_explicitly():
     async def work(transaction, coordinator):
         await begun(transaction)
         await admitted(transaction)
         await transaction.send_offsets({HERE: CommittedOffset(3)}, GroupMetadata("g"))
         await transaction.commit()
-        assert coordinator.asked == [("InitProducerId", 5), ("TxnOffsetCommit", 5), ("EndTxn", 5)]
+        assert coordinator.requests == [("InitProducerId", 5), ("TxnOffsetCommit", 5), ("EndTxn", 5)]
         assert transaction.identity == TransactionIdentity("x", 7, 2)
         assert transaction.state is TransactionState.READY
 
     run(work)
 
 
-def test_before_it_partitions_and_groups_are_added_first():
+def test_version_1_adds_partitions_and_groups_first():
     async def work(transaction, coordinator):
         await begun(transaction)
         await admitted(transaction)
         await admitted(transaction)
         await transaction.send_offsets({HERE: CommittedOffset(3)}, GroupMetadata("g"))
         await transaction.commit()
-        assert coordinator.asked == [
+        assert coordinator.requests == [
             ("InitProducerId", 5),
             ("AddPartitionsToTxn", 3),
             ("AddOffsetsToTxn", None),
@@ -197,7 +197,7 @@ def test_before_it_partitions_and_groups_are_added_first():
     run(work, Coordinator(version=1))
 
 
-def test_what_passes_is_asked_again():
+def test_retriable_errors_of_init_producer_id_and_end_txn_are_retried():
     passing = [ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_COORDINATOR, Disconnected("gone"), NoAnswer("silence")]
 
     async def work(transaction, coordinator):
@@ -210,7 +210,7 @@ def test_what_passes_is_asked_again():
     run(work, max_block_ms=5000)
 
 
-def test_a_commit_without_an_answer_can_only_be_asked_again():
+def test_a_commit_with_unknown_outcome_can_only_be_retried():
     async def work(transaction, coordinator):
         await begun(transaction)
         await admitted(transaction)
@@ -236,7 +236,7 @@ def test_a_commit_without_an_answer_can_only_be_asked_again():
         (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, FatalTransactionError),
     ],
 )
-def test_who_is_fenced_can_only_close(code, kind):
+def test_a_fatal_error_of_end_txn_fails_every_later_operation(code, kind):
     async def work(transaction, coordinator):
         await begun(transaction)
         await admitted(transaction)
@@ -251,7 +251,7 @@ def test_who_is_fenced_can_only_close(code, kind):
     run(work)
 
 
-def test_an_abortable_error_is_mended_by_an_abort():
+def test_the_session_recovers_from_an_abortable_error_by_aborting():
     async def work(transaction, coordinator):
         await begun(transaction)
         await admitted(transaction)
@@ -273,7 +273,7 @@ def test_an_abortable_error_is_mended_by_an_abort():
     run(work)
 
 
-def test_a_batch_that_fails_while_the_rest_is_flushed_stops_the_commit():
+def test_a_batch_that_fails_during_the_flush_stops_the_commit():
     async def work(transaction, coordinator):
         await begun(transaction)
         await admitted(transaction)
@@ -288,7 +288,7 @@ def test_a_batch_that_fails_while_the_rest_is_flushed_stops_the_commit():
     run(work)
 
 
-def test_before_version_2_sequences_in_doubt_need_another_epoch():
+def test_version_1_requests_a_new_epoch_after_a_batch_with_unknown_outcome():
     async def work(transaction, coordinator):
         await begun(transaction)
         await admitted(transaction)
@@ -319,7 +319,7 @@ def test_a_partition_that_cannot_be_added_fails_the_transaction():
     run(work, Coordinator(version=1))
 
 
-def test_an_epoch_that_a_partition_refuses_is_for_the_coordinator_to_judge():
+def test_a_batch_refused_for_its_epoch_is_abortable_but_for_its_producer_id_fatal():
     async def work(transaction, coordinator):
         await begun(transaction)
         await admitted(transaction)
@@ -331,7 +331,7 @@ def test_an_epoch_that_a_partition_refuses_is_for_the_coordinator_to_judge():
     run(work)
 
 
-def test_things_have_an_order():
+def test_operations_in_the_wrong_state_raise():
     async def work(transaction, coordinator):
         for act in (transaction.begin, transaction.commit, transaction.abort, transaction.prepare):
             with pytest.raises(KafkaError, match="uninitialized"):
@@ -346,7 +346,7 @@ def test_things_have_an_order():
     run(work)
 
 
-def test_what_was_prepared_waits_for_its_decision():
+def test_a_prepared_transaction_is_kept_until_it_is_completed():
     async def work(transaction, coordinator):
         await begun(transaction)
         await admitted(transaction)
@@ -359,14 +359,14 @@ def test_what_was_prepared_waits_for_its_decision():
             with pytest.raises(KafkaError, match="prepared"):
                 again.check_send()
             await again.complete(decided)
-            assert coordinator.asked[-1] == ("EndTxn", 5) and again.state is TransactionState.READY
+            assert coordinator.requests[-1] == ("EndTxn", 5) and again.state is TransactionState.READY
         coordinator.ongoing = (-1, -1)
         assert await session(coordinator, transaction_two_phase_commit_enable=True).init(keep_prepared=True) is None
 
     run(work, Coordinator(two_phase=True), transaction_two_phase_commit_enable=True)
 
 
-def test_two_phase_commit_is_refused_where_it_is_not_offered():
+def test_two_phase_commit_is_refused_without_broker_support():
     async def work(transaction, coordinator):
         with pytest.raises(FatalTransactionError, match=r"two\.phase\.commit"):
             await transaction.init()
@@ -376,7 +376,7 @@ def test_two_phase_commit_is_refused_where_it_is_not_offered():
     run(work, transaction_two_phase_commit_enable=True)
 
 
-def test_anybody_may_end_a_transaction():
+def test_end_transaction_needs_no_session():
     async def work(transaction, coordinator):
         identity = TransactionIdentity("x", 7, 4)
         assert await end_transaction(coordinator, identity, commit=True) == ("x", 7, 5)

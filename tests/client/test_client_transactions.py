@@ -28,7 +28,7 @@ def known(state, epoch=4, producer_id=7, partitions=(HERE,)):
         known("PrepareEpochFence", epoch=5),
     ],
 )
-def test_its_coordinator_will_end_it(found):
+def test_a_transaction_that_its_coordinator_will_end_is_not_hanging(found):
     assert why_hanging(OPEN, found) is None
 
 
@@ -45,14 +45,14 @@ def test_its_coordinator_will_end_it(found):
         (known("Ongoing", epoch=5), "epoch 5"),
     ],
 )
-def test_nobody_will_end_it(found, reason):
+def test_a_transaction_that_no_coordinator_will_end_is_hanging(found, reason):
     assert reason in why_hanging(OPEN, found)
 
 
 @pytest.mark.parametrize(
     ("wanted", "version"), [(TransactionFilter(duration_ms=0), 1), (TransactionFilter(pattern="a"), 2)]
 )
-def test_an_old_broker_is_not_asked_what_it_cannot_do(wanted, version):
+def test_filters_that_an_old_broker_lacks_raise_unsupported_version(wanted, version):
     assert _list_request(wanted, version, 1).duration_filter == (0 if version == 1 else -1)
     with pytest.raises(KafkaError, match="broker 1 cannot list") as refused:
         _list_request(wanted, version - 1, 1)

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.testing.cluster import EmbeddedNode
 
 pytestmark = pytest.mark.clients
-TURNS_MAX = 1200  # of 50 ms each
+POLLS_MAX = 1200  # of 50 ms each
 SETTINGS = {
     "offsets.topic.num.partitions": "2",
     "offsets.topic.replication.factor": "1",
@@ -25,7 +25,7 @@ SETTINGS = {
     "group.consumer.min.session.timeout.ms": "500",
     "group.consumer.assignment.interval.ms": "0",
 }
-DOOMED = """
+KILLED_MEMBER_PROGRAM = """
 import sys, confluent_kafka
 server, group, topic = sys.argv[1:]
 consumer = confluent_kafka.Consumer({"bootstrap.servers": server, "group.id": group, "group.protocol": "consumer"})
@@ -81,7 +81,7 @@ class Member:
 
 
 def poll_until(members: list[Member], done: Callable[[], bool]) -> None:
-    for _ in range(TURNS_MAX):
+    for _ in range(POLLS_MAX):
         for member in members:
             member.poll()
         if done():
@@ -98,7 +98,7 @@ def shared(members: list[Member], count: int) -> bool:
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_group_changes_its_protocol_and_back(node: EmbeddedNode, strategy: str) -> None:
+def test_a_group_mixes_classic_and_consumer_members_while_it_migrates(node: EmbeddedNode, strategy: str) -> None:
     """The group has members of both protocols while it changes online (KIP-848)."""
     topic, group = make_topic(node, 4), uuid.uuid4().hex
     values = [b"%d" % number for number in range(120)]
@@ -139,7 +139,7 @@ def produce(node: EmbeddedNode, topic: str, values: list[bytes]) -> None:
     assert producer.flush(20) == 0
 
 
-def test_members_share_a_topic_come_and_go(node: EmbeddedNode) -> None:
+def test_partitions_are_rebalanced_when_members_join_and_leave(node: EmbeddedNode) -> None:
     topic, group = make_topic(node, 6), uuid.uuid4().hex
     values = [b"%d" % number for number in range(300)]
     produce(node, topic, values[:150])
@@ -161,18 +161,18 @@ def test_members_share_a_topic_come_and_go(node: EmbeddedNode) -> None:
         member.consumer.close()
 
 
-def test_a_member_that_is_killed_is_replaced_when_its_session_ends(node: EmbeddedNode) -> None:
+def test_partitions_of_a_killed_member_are_reassigned_after_its_session_timeout(node: EmbeddedNode) -> None:
     topic, group = make_topic(node, 4), uuid.uuid4().hex
     other = Member(node, group, topic)
     poll_until([other], lambda: len(other.owned) == 4)
-    with subprocess.Popen([sys.executable, "-c", DOOMED, node.bootstrap, group, topic]) as doomed:
+    with subprocess.Popen([sys.executable, "-c", KILLED_MEMBER_PROGRAM, node.bootstrap, group, topic]) as killed_member:
         poll_until([other], lambda: len(other.owned) == 2)
-        doomed.kill()
+        killed_member.kill()
     poll_until([other], lambda: len(other.owned) == 4)
     other.consumer.close()
 
 
-def test_committed_offsets_go_on_after_a_restart_of_the_node() -> None:
+def test_consumers_resume_at_committed_offsets_after_a_node_restart() -> None:
     with EmbeddedNode(SETTINGS) as node:
         topic, group = make_topic(node, 3), uuid.uuid4().hex
         produce(node, topic, [b"%d" % number for number in range(60)])
@@ -192,7 +192,7 @@ def test_committed_offsets_go_on_after_a_restart_of_the_node() -> None:
         again.consumer.close()
 
 
-def test_a_pattern_finds_topics_that_come_later(node: EmbeddedNode) -> None:
+def test_a_pattern_subscription_is_assigned_the_matching_topic(node: EmbeddedNode) -> None:
     prefix, group = f"pattern-{uuid.uuid4().hex}", uuid.uuid4().hex
     first = make_topic(node, 2, prefix)
     member = Member(node, group, f"^{prefix}.*")
@@ -201,7 +201,7 @@ def test_a_pattern_finds_topics_that_come_later(node: EmbeddedNode) -> None:
     member.consumer.close()
 
 
-def test_admin_sees_the_group(node: EmbeddedNode) -> None:
+def test_the_admin_client_describes_and_lists_a_consumer_group(node: EmbeddedNode) -> None:
     topic, group = make_topic(node, 3), uuid.uuid4().hex
     member = Member(node, group, topic, **{"client.id": "seen", "group.instance.id": "first"})
     poll_until([member], lambda: len(member.owned) == 3)

@@ -23,7 +23,7 @@ JAVA = next(client for client in CLIENTS if client.name == "java")
 _topics = (f"exchange-{number}" for number in itertools.count())
 
 
-def named(client: Client) -> str:
+def client_name(client: Client) -> str:
     return client.name
 
 
@@ -41,8 +41,8 @@ def new_exchange(node: EmbeddedNode) -> Exchange:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("writer", PYTHON_CLIENTS, ids=named)
-def test_each_reads_what_one_wrote(headrace_cluster: EmbeddedNode, writer: Client, codec: str) -> None:
+@pytest.mark.parametrize("writer", PYTHON_CLIENTS, ids=client_name)
+def test_every_client_reads_what_each_client_wrote(headrace_cluster: EmbeddedNode, writer: Client, codec: str) -> None:
     require(writer, codec)
     exchange = new_exchange(headrace_cluster)
     exchange.write(writer, WriteOptions(codec))
@@ -52,8 +52,8 @@ def test_each_reads_what_one_wrote(headrace_cluster: EmbeddedNode, writer: Clien
 
 
 @pytest.mark.parametrize(("acks", "idempotent"), [("0", False), ("1", False), ("all", False), ("all", True)])
-@pytest.mark.parametrize("writer", PYTHON_CLIENTS, ids=named)
-def test_every_kind_of_acknowledgement(
+@pytest.mark.parametrize("writer", PYTHON_CLIENTS, ids=client_name)
+def test_records_are_written_with_every_acks_setting(
     headrace_cluster: EmbeddedNode, writer: Client, acks: str, idempotent: bool
 ) -> None:
     require(writer)
@@ -64,8 +64,8 @@ def test_every_kind_of_acknowledgement(
     exchange.check()
 
 
-@pytest.mark.parametrize("reader", PYTHON_CLIENTS, ids=named)
-def test_reading_begins_in_the_middle_of_a_batch(headrace_cluster: EmbeddedNode, reader: Client) -> None:
+@pytest.mark.parametrize("reader", PYTHON_CLIENTS, ids=client_name)
+def test_reading_can_start_in_the_middle_of_a_batch(headrace_cluster: EmbeddedNode, reader: Client) -> None:
     require(reader)
     exchange = new_exchange(headrace_cluster)
     writer = PYTHON_CLIENTS[0]
@@ -77,8 +77,8 @@ def test_reading_begins_in_the_middle_of_a_batch(headrace_cluster: EmbeddedNode,
     exchange.check()
 
 
-@pytest.mark.parametrize("client", PYTHON_CLIENTS, ids=named)
-def test_offsets_by_time(headrace_cluster: EmbeddedNode, client: Client) -> None:
+@pytest.mark.parametrize("client", PYTHON_CLIENTS, ids=client_name)
+def test_clients_look_up_offsets_by_timestamp(headrace_cluster: EmbeddedNode, client: Client) -> None:
     require(client)
     exchange = new_exchange(headrace_cluster)
     writer = PYTHON_CLIENTS[0]
@@ -87,16 +87,20 @@ def test_offsets_by_time(headrace_cluster: EmbeddedNode, client: Client) -> None
     exchange.write(writer, WriteOptions("gzip"), samples)
     exchange.write(writer, WriteOptions("none"), [Sample(None, b"later", (), FIRST_MS + STEP_MS * 20)])
 
-    def asked(timestamp: int) -> int:
+    def offset_at(timestamp: int) -> int:
         return client.offset_for_time(exchange.bootstrap, exchange.topic, timestamp)
 
-    assert [asked(FIRST_MS - 1), asked(FIRST_MS + 3 * STEP_MS), asked(FIRST_MS + 3 * STEP_MS + 1)] == [0, 3, 4]
-    assert [asked(FIRST_MS + 15 * STEP_MS), asked(FIRST_MS + 21 * STEP_MS)] == [10, -1]
+    assert [offset_at(FIRST_MS - 1), offset_at(FIRST_MS + 3 * STEP_MS), offset_at(FIRST_MS + 3 * STEP_MS + 1)] == [
+        0,
+        3,
+        4,
+    ]
+    assert [offset_at(FIRST_MS + 15 * STEP_MS), offset_at(FIRST_MS + 21 * STEP_MS)] == [10, -1]
 
 
 @pytest.mark.java
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
-def test_java_writes_and_reads(headrace_cluster: EmbeddedNode, codec: str) -> None:
+def test_the_java_client_exchanges_records_with_every_client(headrace_cluster: EmbeddedNode, codec: str) -> None:
     require_kafka()
     exchange = new_exchange(headrace_cluster)
     for writer in able(CLIENTS, codec):
@@ -107,7 +111,7 @@ def test_java_writes_and_reads(headrace_cluster: EmbeddedNode, codec: str) -> No
 
 
 @pytest.mark.java
-def test_java_asks_for_offsets_by_time(headrace_cluster: EmbeddedNode) -> None:
+def test_the_java_client_looks_up_offsets_by_timestamp(headrace_cluster: EmbeddedNode) -> None:
     require_kafka()
     exchange = new_exchange(headrace_cluster)
     exchange.write(PYTHON_CLIENTS[0], WriteOptions("gzip"))

@@ -26,9 +26,9 @@ pytestmark = [
     pytest.mark.filterwarnings(r"ignore:\w+ is deprecated. Use files\(\) instead:DeprecationWarning"),
 ]
 PARTITIONS = 4
-EACH = 25  # records per partition
+RECORDS_PER_PARTITION = 25  # records per partition
 POLL_MS = 50
-TURNS_MAX = 1200
+POLLS_MAX = 1200
 SETTINGS = {"offsets.topic.num.partitions": "2", "group.initial.rebalance.delay.ms": "100"}
 _numbers = itertools.count()
 
@@ -95,7 +95,7 @@ class KafkaPython:
         )
         self._owned: set[int] = set()
         self._found: queue.SimpleQueue[list[tuple[int, int]]] = queue.SimpleQueue()
-        self._orders: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -104,16 +104,16 @@ class KafkaPython:
             found = self._consumer.poll(timeout_ms=POLL_MS)
             self._found.put([(record.partition, record.offset) for records in found.values() for record in records])
             self._owned = {place.partition for place in self._consumer.assignment()}
-            if not self._orders.empty():
-                order, done = self._orders.get()
-                order()
+            if not self._commands.empty():
+                command, done = self._commands.get()
+                command()
                 done.set_result(None)
-                if order == self._close:
+                if command == self._close:
                     return
 
-    def _order(self, order: Callable[[], None]) -> None:
+    def _submit(self, command: Callable[[], None]) -> None:
         done: Future[None] = Future()
-        self._orders.put((order, done))
+        self._commands.put((command, done))
         done.result(30)
 
     def poll(self) -> list[tuple[int, int]]:
@@ -123,13 +123,13 @@ class KafkaPython:
         return self._owned
 
     def commit(self) -> None:
-        self._order(self._consumer.commit)
+        self._submit(self._consumer.commit)
 
     def _close(self) -> None:
         self._consumer.close(autocommit=False)
 
     def close(self) -> None:
-        self._order(self._close)
+        self._submit(self._close)
         self._thread.join(30)
 
 
@@ -204,7 +204,7 @@ def make_topic(node: EmbeddedNode) -> str:
 def produce(node: EmbeddedNode, topic: str) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": node.bootstrap, "linger.ms": 0})
     for partition in range(PARTITIONS):
-        for number in range(EACH):
+        for number in range(RECORDS_PER_PARTITION):
             producer.produce(topic, b"%d" % number, partition=partition)
     assert producer.flush(10) == 0
 
@@ -212,12 +212,12 @@ def produce(node: EmbeddedNode, topic: str) -> None:
 def until(done: Callable[[], bool], *readers: Reader) -> list[list[tuple[int, int]]]:
     """Poll until `done()` and return what each reader has read."""
     read: list[list[tuple[int, int]]] = [[] for _ in readers]
-    for _ in range(TURNS_MAX):
+    for _ in range(POLLS_MAX):
         for reader, found in zip(readers, read, strict=True):
             found += reader.poll()
         if done():
             return read
-    raise AssertionError(f"not done after {TURNS_MAX} turns: {[reader.owned() for reader in readers]}")
+    raise AssertionError(f"not done after {POLLS_MAX} turns: {[reader.owned() for reader in readers]}")
 
 
 def shared(*readers: Reader) -> bool:
@@ -226,7 +226,7 @@ def shared(*readers: Reader) -> bool:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_two_share_and_one_goes_on_where_both_had_been(node: EmbeddedNode, name: str) -> None:
+def test_the_remaining_member_resumes_at_the_offsets_committed_by_both(node: EmbeddedNode, name: str) -> None:
     make, more = CLIENTS[name]
     topic = make_topic(node)
     group = f"group-of-{topic}"
@@ -239,9 +239,9 @@ def test_two_share_and_one_goes_on_where_both_had_been(node: EmbeddedNode, name:
     one, two = reader(1), reader(2)
     until(lambda: shared(one, two), one, two)
     produce(node, topic)
-    everything = {(partition, offset) for partition in range(PARTITIONS) for offset in range(EACH)}
+    everything = {(partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS_PER_PARTITION)}
     seen: set[tuple[int, int]] = set()
-    for _ in range(TURNS_MAX):
+    for _ in range(POLLS_MAX):
         for found in (one.poll(), two.poll()):
             assert not seen.intersection(found), "nobody reads what the other has read"
             seen.update(found)
@@ -252,53 +252,60 @@ def test_two_share_and_one_goes_on_where_both_had_been(node: EmbeddedNode, name:
     two.commit()
     one.close()
     if "group.instance.id" in more:
-        leave_by_hand(node, group, "it-1")
+        remove_static_member(node, group, "it-1")
     [early] = until(lambda: len(two.owned()) == PARTITIONS, two)
     assert early == [], "what both committed is not read again"
     produce(node, topic)
     again: list[tuple[int, int]] = []
-    for _ in range(TURNS_MAX):
+    for _ in range(POLLS_MAX):
         again += two.poll()
-        if len(again) >= PARTITIONS * EACH:
+        if len(again) >= PARTITIONS * RECORDS_PER_PARTITION:
             break
-    assert sorted(again) == [(partition, EACH + offset) for partition in range(PARTITIONS) for offset in range(EACH)]
+    assert sorted(again) == [
+        (partition, RECORDS_PER_PARTITION + offset)
+        for partition in range(PARTITIONS)
+        for offset in range(RECORDS_PER_PARTITION)
+    ]
     two.close()
 
 
-def leave_by_hand(node: EmbeddedNode, group: str, instance: str) -> None:
+def remove_static_member(node: EmbeddedNode, group: str, instance: str) -> None:
     """Remove a static member, as these do not leave by themselves."""
 
-    async def ask() -> None:
+    async def send_leave_group() -> None:
         connection = await Connection.connect("127.0.0.1", node.port)
         identity = LeaveGroupRequest.MemberIdentity(member_id="", group_instance_id=instance)
         answer = await connection.request(LeaveGroupRequest(group_id=group, members=[identity]), version=5)
         await connection.close()
         assert [member.error_code for member in answer.members] == [0]
 
-    asyncio.run(ask())
+    asyncio.run(send_leave_group())
 
 
-def test_a_restarted_node_knows_its_groups() -> None:
+def test_groups_and_committed_offsets_survive_a_node_restart() -> None:
     with EmbeddedNode(SETTINGS) as other:
         topic = make_topic(other)
         group = f"group-of-{topic}"
         produce(other, topic)
         one = Confluent(other.bootstrap, group, topic)
         [read] = until(lambda: len(one.owned()) == PARTITIONS, one)
-        for _ in range(TURNS_MAX):
+        for _ in range(POLLS_MAX):
             read += one.poll()
-            if len(read) == PARTITIONS * EACH:
+            if len(read) == PARTITIONS * RECORDS_PER_PARTITION:
                 break
         one.commit()
         other.kill()
         other.restart()
         produce(other, topic)
         again: list[tuple[int, int]] = []
-        for _ in range(TURNS_MAX):
+        for _ in range(POLLS_MAX):
             again += one.poll()
-            if len(again) >= PARTITIONS * EACH:
+            if len(again) >= PARTITIONS * RECORDS_PER_PARTITION:
                 break
-        assert sorted(again)[0] == (0, EACH) and len(set(again)) == len(again) == PARTITIONS * EACH
+        assert (
+            sorted(again)[0] == (0, RECORDS_PER_PARTITION)
+            and len(set(again)) == len(again) == PARTITIONS * RECORDS_PER_PARTITION
+        )
         one.commit()
         one.close()
         admin = AdminClient({"bootstrap.servers": other.bootstrap})
@@ -306,5 +313,5 @@ def test_a_restarted_node_knows_its_groups() -> None:
         assert described.state == confluent_kafka.ConsumerGroupState.EMPTY
         wanted = [confluent_kafka.ConsumerGroupTopicPartitions(group)]
         offsets = admin.list_consumer_group_offsets(wanted)[group].result(10).topic_partitions
-        assert {place.offset for place in offsets} == {2 * EACH} and len(offsets) == PARTITIONS
+        assert {place.offset for place in offsets} == {2 * RECORDS_PER_PARTITION} and len(offsets) == PARTITIONS
         admin.delete_consumer_groups([group])[group].result(10)

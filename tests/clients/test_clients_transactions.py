@@ -72,7 +72,7 @@ def read(node: EmbeddedNode, topic: str, isolation: str) -> set[bytes]:
     return set(found)
 
 
-def test_committed_is_seen_aborted_is_not_and_open_not_yet(node: EmbeddedNode) -> None:
+def test_readers_see_committed_but_not_aborted_or_open_transactions(node: EmbeddedNode) -> None:
     topic, producer = make_topic(node), make_producer(node, "one")
     producer.begin_transaction()
     write(producer, topic, b"a1", b"a2", b"a3")
@@ -89,20 +89,20 @@ def test_committed_is_seen_aborted_is_not_and_open_not_yet(node: EmbeddedNode) -
     assert read(node, topic, "read_uncommitted") > {b"b1", b"b2", b"b3"}
 
 
-def test_a_second_producer_of_that_id_ends_the_first(node: EmbeddedNode) -> None:
+def test_a_second_producer_with_the_same_transactional_id_fences_the_first(node: EmbeddedNode) -> None:
     topic, zombie = make_topic(node), make_producer(node, "two")
     zombie.begin_transaction()
     write(zombie, topic, b"zombie")
-    heir = make_producer(node, "two")
-    heir.begin_transaction()
-    write(heir, topic, b"heir")
+    successor = make_producer(node, "two")
+    successor.begin_transaction()
+    write(successor, topic, b"heir")
     with pytest.raises(KafkaException):
         zombie.commit_transaction(WAIT_S)
-    heir.commit_transaction(WAIT_S)
+    successor.commit_transaction(WAIT_S)
     assert read(node, topic, "read_committed") == {b"heir"}
 
 
-def test_a_transaction_that_takes_too_long_is_aborted() -> None:
+def test_a_transaction_that_exceeds_its_timeout_is_aborted() -> None:
     settings = {**SETTINGS, "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
     with EmbeddedNode(settings) as node:
         topic = make_topic(node)
@@ -123,7 +123,7 @@ def test_a_transaction_that_takes_too_long_is_aborted() -> None:
         consumer.close()
 
 
-def test_offsets_are_committed_with_what_was_made_of_them(node: EmbeddedNode) -> None:
+def test_consumed_offsets_and_output_are_committed_atomically(node: EmbeddedNode) -> None:
     source, target, group = make_topic(node), make_topic(node), "copiers"
     writer = Producer({"bootstrap.servers": node.bootstrap})
     write(writer, source, *(b"%d" % number for number in range(30)))
@@ -159,7 +159,7 @@ def test_offsets_are_committed_with_what_was_made_of_them(node: EmbeddedNode) ->
     consumer.close()
 
 
-def test_everything_is_as_it_was_after_a_restart() -> None:
+def test_committed_aborted_and_open_transactions_survive_a_restart() -> None:
     with EmbeddedNode(SETTINGS) as node:
         topic, producer = make_topic(node), make_producer(node, "one")
         for value, outcome in ((b"yes", producer.commit_transaction), (b"no", producer.abort_transaction)):
@@ -178,7 +178,7 @@ def test_everything_is_as_it_was_after_a_restart() -> None:
 def test_aiokafka_commits_and_aborts(node: EmbeddedNode) -> None:
     topic = make_topic(node)
 
-    async def story() -> list[bytes]:
+    async def scenario() -> list[bytes]:
         async with AIOKafkaProducer(bootstrap_servers=node.bootstrap, transactional_id="asyncio") as producer:
             for number in range(6):
                 await producer.begin_transaction()
@@ -191,4 +191,4 @@ def test_aiokafka_commits_and_aborts(node: EmbeddedNode) -> None:
         async with consumer:
             return [(await asyncio.wait_for(consumer.getone(), WAIT_S)).value for _ in range(3)]
 
-    assert asyncio.run(story()) == [b"0", b"2", b"4"]
+    assert asyncio.run(scenario()) == [b"0", b"2", b"4"]

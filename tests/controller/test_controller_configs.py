@@ -1,7 +1,7 @@
 """Config changes: atomic per resource, with Kafka's error texts; with ELR, min.insync.replicas belongs to the cluster."""
 
 import pytest
-from controller_stage import Stage
+from controller_harness import ControllerHarness
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,10 +17,10 @@ from headrace.protocol.messages.stored.metadata_topics import ClearElrRecord, Pa
 Config = IncrementalAlterConfigsRequest.AlterableConfig
 
 
-def made(**more):
-    stage = Stage(**more)
-    stage.create(CreateTopicsRequest.CreatableTopic(name="t", num_partitions=2, replication_factor=1))
-    return stage
+def make_harness(**more):
+    harness = ControllerHarness(**more)
+    harness.create(CreateTopicsRequest.CreatableTopic(name="t", num_partitions=2, replication_factor=1))
+    return harness
 
 
 def resource(kind, name, *changes):
@@ -31,56 +31,56 @@ def resource(kind, name, *changes):
     )
 
 
-def alter(stage, *resources, validate_only=False):
+def alter(harness, *resources, validate_only=False):
     request = IncrementalAlterConfigsRequest(resources=list(resources), validate_only=validate_only)
-    return [(ErrorCode(one.error_code), one.error_message) for one in stage.ask(request).responses]
+    return [(ErrorCode(one.error_code), one.error_message) for one in harness.send_request(request).responses]
 
 
-def test_set_delete_append_and_subtract():
-    stage = made()
-    assert alter(stage, resource(TOPIC_CONFIG, "t", ("retention.ms", SET, "5"), ("cleanup.policy", APPEND, "compact")))[
-        0
-    ] == (ErrorCode.NONE, None)
-    assert stage.context.state.config(TOPIC_CONFIG, "t") == {"retention.ms": "5", "cleanup.policy": "delete,compact"}
-    alter(stage, resource(TOPIC_CONFIG, "t", ("retention.ms", DELETE, None), ("cleanup.policy", SUBTRACT, "delete")))
-    assert stage.context.state.config(TOPIC_CONFIG, "t") == {"cleanup.policy": "compact"}
+def test_topic_configs_can_be_set_deleted_appended_and_subtracted():
+    harness = make_harness()
+    assert alter(
+        harness, resource(TOPIC_CONFIG, "t", ("retention.ms", SET, "5"), ("cleanup.policy", APPEND, "compact"))
+    )[0] == (ErrorCode.NONE, None)
+    assert harness.context.state.config(TOPIC_CONFIG, "t") == {"retention.ms": "5", "cleanup.policy": "delete,compact"}
+    alter(harness, resource(TOPIC_CONFIG, "t", ("retention.ms", DELETE, None), ("cleanup.policy", SUBTRACT, "delete")))
+    assert harness.context.state.config(TOPIC_CONFIG, "t") == {"cleanup.policy": "compact"}
 
 
-def test_what_stays_the_same_is_not_written_except_for_brokers_which_then_look_again():
-    stage = made()
-    alter(stage, resource(TOPIC_CONFIG, "t", ("retention.ms", SET, "5")))
-    before = len(stage.journal.records)
-    alter(stage, resource(TOPIC_CONFIG, "t", ("retention.ms", SET, "5"), ("flush.ms", DELETE, None)))
-    assert len(stage.journal.records) == before
-    alter(stage, resource(BROKER_CONFIG, "1", ("log.retention.ms", SET, "5")))
-    alter(stage, resource(BROKER_CONFIG, "1", ("log.retention.ms", SET, "5")))
-    assert len(stage.journal.records) == before + 2
+def test_unchanged_configs_are_not_written_except_for_brokers():
+    harness = make_harness()
+    alter(harness, resource(TOPIC_CONFIG, "t", ("retention.ms", SET, "5")))
+    before = len(harness.journal.records)
+    alter(harness, resource(TOPIC_CONFIG, "t", ("retention.ms", SET, "5"), ("flush.ms", DELETE, None)))
+    assert len(harness.journal.records) == before
+    alter(harness, resource(BROKER_CONFIG, "1", ("log.retention.ms", SET, "5")))
+    alter(harness, resource(BROKER_CONFIG, "1", ("log.retention.ms", SET, "5")))
+    assert len(harness.journal.records) == before + 2
 
 
-def test_a_resource_changes_as_a_whole_or_not_at_all_and_others_are_not_touched_by_it():
-    stage = made()
+def test_each_resource_is_altered_atomically_and_independently():
+    harness = make_harness()
     answers = alter(
-        stage,
+        harness,
         resource(TOPIC_CONFIG, "t", ("retention.ms", SET, "5"), ("segment.bytes", SET, "1")),
         resource(BROKER_CONFIG, "", ("message.max.bytes", SET, "5")),
     )
     assert [code for code, _ in answers] == [ErrorCode.INVALID_CONFIG, ErrorCode.NONE]
-    assert stage.context.state.config(TOPIC_CONFIG, "t") == {}
-    assert stage.context.state.config(BROKER_CONFIG, "")["message.max.bytes"] == "5"
+    assert harness.context.state.config(TOPIC_CONFIG, "t") == {}
+    assert harness.context.state.config(BROKER_CONFIG, "")["message.max.bytes"] == "5"
 
 
-def test_validation_only_says_the_same_and_writes_nothing():
-    stage = made()
-    before = len(stage.journal.records)
+def test_validate_only_returns_the_same_result_and_writes_nothing():
+    harness = make_harness()
+    before = len(harness.journal.records)
     for changes in ([("retention.ms", SET, "5")], [("retention.ms", SET, "x")]):
-        said = alter(stage, resource(TOPIC_CONFIG, "t", *changes), validate_only=True)
-        assert len(stage.journal.records) == before
-        assert said == alter(stage, resource(TOPIC_CONFIG, "t", *changes))
-        before = len(stage.journal.records)
+        results = alter(harness, resource(TOPIC_CONFIG, "t", *changes), validate_only=True)
+        assert len(harness.journal.records) == before
+        assert results == alter(harness, resource(TOPIC_CONFIG, "t", *changes))
+        before = len(harness.journal.records)
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "change", "code", "words"),
+    ("kind", "name", "change", "code", "expected_message"),
     [
         (
             TOPIC_CONFIG,
@@ -140,38 +140,38 @@ def test_validation_only_says_the_same_and_writes_nothing():
         (8, "1", ("root", SET, "DEBUG"), ErrorCode.INVALID_REQUEST, "Unknown resource type 8"),
     ],
 )
-def test_what_cannot_be_is_refused_in_kafkas_words(kind, name, change, code, words):
-    stage = made()
-    before = len(stage.journal.records)
-    [(found, text)] = alter(stage, resource(kind, name, change))
-    assert found is code and words in text
-    assert len(stage.journal.records) == before
+def test_invalid_config_changes_are_refused_with_kafkas_messages(kind, name, change, code, expected_message):
+    harness = make_harness()
+    before = len(harness.journal.records)
+    [(found, text)] = alter(harness, resource(kind, name, change))
+    assert found is code and expected_message in text
+    assert len(harness.journal.records) == before
 
 
-def test_each_resource_and_each_key_only_once():
-    stage = made()
+def test_duplicate_resources_and_config_keys_are_refused():
+    harness = make_harness()
     one = resource(TOPIC_CONFIG, "t", ("retention.ms", SET, "5"))
-    assert [code for code, _ in alter(stage, one, one)] == [ErrorCode.INVALID_REQUEST] * 2
+    assert [code for code, _ in alter(harness, one, one)] == [ErrorCode.INVALID_REQUEST] * 2
     twice = resource(TOPIC_CONFIG, "t", ("retention.ms", SET, "5"), ("retention.ms", SET, "6"))
-    assert alter(stage, twice) == [(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")]
+    assert alter(harness, twice) == [(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")]
 
 
-def test_a_change_of_min_isr_forgets_who_was_eligible():
-    stage = made()
-    topic_id = stage.context.state.topic_ids["t"]
+def test_changing_min_insync_replicas_clears_the_eligible_leader_replicas():
+    harness = make_harness()
+    topic_id = harness.context.state.topic_ids["t"]
     key = (topic_id, 0)
-    stage.runtime._decide(
+    harness.runtime._decide(
         lambda tx: tx.emit(PartitionChangeRecord(partition_id=0, topic_id=topic_id, eligible_leader_replicas=[9])),
-        _Nobody(),
+        _IgnoredReply(),
     )
-    epoch = stage.context.state.partitions[key].partition_epoch
-    alter(stage, resource(TOPIC_CONFIG, "t", ("min.insync.replicas", SET, "1")))
-    assert isinstance(stage.journal.records[-1], ClearElrRecord)
-    cleared = stage.context.state.partitions[key]
+    epoch = harness.context.state.partitions[key].partition_epoch
+    alter(harness, resource(TOPIC_CONFIG, "t", ("min.insync.replicas", SET, "1")))
+    assert isinstance(harness.journal.records[-1], ClearElrRecord)
+    cleared = harness.context.state.partitions[key]
     assert cleared.elr == () and cleared.partition_epoch == epoch + 1
 
 
-class _Nobody:
+class _IgnoredReply:
     settled = True
 
     def answer(self, value):
@@ -181,35 +181,36 @@ class _Nobody:
         raise error
 
 
-def test_without_elr_min_isr_is_like_any_other_option():
-    stage = made(elr=False)
-    assert alter(stage, resource(BROKER_CONFIG, "1", ("min.insync.replicas", SET, "1")))[0][0] is ErrorCode.NONE
-    assert isinstance(stage.journal.records[-1], ConfigRecord)
+def test_min_insync_replicas_of_a_broker_can_be_set_without_elr():
+    harness = make_harness(elr=False)
+    assert alter(harness, resource(BROKER_CONFIG, "1", ("min.insync.replicas", SET, "1")))[0][0] is ErrorCode.NONE
+    assert isinstance(harness.journal.records[-1], ConfigRecord)
 
 
-def test_the_old_request_replaces_everything():
-    stage = made()
-    alter(stage, resource(TOPIC_CONFIG, "t", ("retention.ms", SET, "5"), ("flush.ms", SET, "6")))
+def test_alter_configs_replaces_all_configs_of_a_resource():
+    harness = make_harness()
+    alter(harness, resource(TOPIC_CONFIG, "t", ("retention.ms", SET, "5"), ("flush.ms", SET, "6")))
     config = AlterConfigsRequest.AlterableConfig
     wanted = AlterConfigsRequest.AlterConfigsResource(
         resource_type=TOPIC_CONFIG, resource_name="t", configs=[config(name="flush.ms", value="7")]
     )
-    [answer] = stage.ask(AlterConfigsRequest(resources=[wanted])).responses
-    assert answer.error_code == 0 and stage.context.state.config(TOPIC_CONFIG, "t") == {"flush.ms": "7"}
+    [answer] = harness.send_request(AlterConfigsRequest(resources=[wanted])).responses
+    assert answer.error_code == 0 and harness.context.state.config(TOPIC_CONFIG, "t") == {"flush.ms": "7"}
     broker = AlterConfigsRequest.AlterConfigsResource(resource_type=BROKER_CONFIG, resource_name="", configs=[])
-    stage.context.state.configs[(BROKER_CONFIG, "")] = {"min.insync.replicas": "1"}
-    [answer] = stage.ask(AlterConfigsRequest(resources=[broker])).responses
+    harness.context.state.configs[(BROKER_CONFIG, "")] = {"min.insync.replicas": "1"}
+    [answer] = harness.send_request(AlterConfigsRequest(resources=[broker])).responses
     assert "cannot be removed while ELR" in answer.error_message
 
 
-def test_group_bounds_come_from_the_broker():
+def test_group_config_bounds_come_from_the_broker_settings():
     bounds = {"group.consumer.min.session.timeout.ms": 45_000, "group.consumer.max.session.timeout.ms": 60_000}
-    stage = made(settings=bounds)
-    for value, words in (("10", "group.consumer.min"), ("99999", "group.consumer.max")):
-        [(code, text)] = alter(stage, resource(GROUP_CONFIG, "g", ("consumer.session.timeout.ms", SET, value)))
-        assert code is ErrorCode.INVALID_CONFIG and words in text
+    harness = make_harness(settings=bounds)
+    for value, expected_message in (("10", "group.consumer.min"), ("99999", "group.consumer.max")):
+        [(code, text)] = alter(harness, resource(GROUP_CONFIG, "g", ("consumer.session.timeout.ms", SET, value)))
+        assert code is ErrorCode.INVALID_CONFIG and expected_message in text
     assert (
-        alter(stage, resource(GROUP_CONFIG, "g", ("consumer.session.timeout.ms", SET, "50000")))[0][0] is ErrorCode.NONE
+        alter(harness, resource(GROUP_CONFIG, "g", ("consumer.session.timeout.ms", SET, "50000")))[0][0]
+        is ErrorCode.NONE
     )
 
 
@@ -224,9 +225,9 @@ def test_group_bounds_come_from_the_broker():
         max_size=12,
     )
 )
-def test_whatever_is_asked_the_options_that_are_kept_are_good_ones(changes):
-    stage = made()
+def test_any_sequence_of_changes_leaves_only_valid_configs(changes):
+    harness = make_harness()
     for change in changes:
-        alter(stage, resource(TOPIC_CONFIG, "t", change))
-        for name, value in stage.context.state.config(TOPIC_CONFIG, "t").items():
+        alter(harness, resource(TOPIC_CONFIG, "t", change))
+        for name, value in harness.context.state.config(TOPIC_CONFIG, "t").items():
             assert value.isdigit() if name.endswith(".ms") else set(value.split(",")) <= {"delete", "compact", ""}

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from controller_stage import Stage
+from controller_harness import ControllerHarness
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.controller.context import ControllerContext
@@ -20,42 +20,42 @@ from headrace.statemachine.runtime import Runtime
 Topic = CreateTopicsRequest.CreatableTopic
 
 
-def test_a_broker_epoch_is_the_offset_of_its_registration_and_it_starts_fenced():
-    stage = Stage(brokers=())
-    stage.register(1, active=False)
-    epoch = stage.epochs[1]
-    assert isinstance(stage.journal.records[epoch], RegisterBrokerRecord) and stage.context.state.brokers[1].fenced
-    answer = stage.ask(BrokerHeartbeatRequest(broker_id=1, broker_epoch=epoch, current_metadata_offset=-1))
+def test_a_new_broker_starts_fenced_with_its_registration_offset_as_epoch():
+    harness = ControllerHarness(brokers=())
+    harness.register(1, active=False)
+    epoch = harness.epochs[1]
+    assert isinstance(harness.journal.records[epoch], RegisterBrokerRecord) and harness.context.state.brokers[1].fenced
+    answer = harness.send_request(BrokerHeartbeatRequest(broker_id=1, broker_epoch=epoch, current_metadata_offset=-1))
     assert answer.is_fenced and not answer.is_caught_up
-    assert not stage.beat(1).is_fenced
+    assert not harness.heartbeat(1).is_fenced
 
 
-def test_another_incarnation_is_refused_while_the_first_is_alive_and_taken_when_it_is_silent():
-    stage = Stage()
+def test_a_second_incarnation_is_refused_until_the_session_of_the_first_expires():
+    harness = ControllerHarness()
     with pytest.raises(KafkaError) as caught:
-        stage.register(1, b"b" * 16, now_ms=8_999)
+        harness.register(1, b"b" * 16, now_ms=8_999)
     assert caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
-    stage.register(1, b"b" * 16, now_ms=9_000)
+    harness.register(1, b"b" * 16, now_ms=9_000)
     with pytest.raises(KafkaError) as caught:
-        stage.ask(BrokerHeartbeatRequest(broker_id=1, broker_epoch=0))
+        harness.send_request(BrokerHeartbeatRequest(broker_id=1, broker_epoch=0))
     assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_strangers_are_refused():
-    stage = Stage()
+def test_requests_with_a_wrong_cluster_id_broker_id_or_epoch_are_refused():
+    harness = ControllerHarness()
     for request, code in (
         (BrokerRegistrationRequest(broker_id=2, cluster_id="other"), ErrorCode.INCONSISTENT_CLUSTER_ID),
         (BrokerHeartbeatRequest(broker_id=9), ErrorCode.BROKER_ID_NOT_REGISTERED),
         (AllocateProducerIdsRequest(broker_id=1, broker_epoch=77), ErrorCode.STALE_BROKER_EPOCH),
     ):
         with pytest.raises(KafkaError) as caught:
-            stage.ask(request)
+            harness.send_request(request)
         assert caught.value.code is code
 
 
-def test_creation_by_counts_and_defaults_with_options():
-    stage = Stage()
-    made, default = stage.create(
+def test_topics_are_created_with_explicit_or_default_counts_and_configs():
+    harness = ControllerHarness()
+    made, default = harness.create(
         Topic(
             name="a",
             num_partitions=3,
@@ -66,8 +66,8 @@ def test_creation_by_counts_and_defaults_with_options():
     )
     assert (made.error_code, made.num_partitions, default.num_partitions) == (0, 3, 1)
     assert {option.name: (option.value, option.config_source) for option in made.configs}["retention.ms"] == ("5", 1)
-    assert stage.partition("a", 2).leader == 1 and stage.partition("a", 2).directories == (b"d" * 16,)
-    assert dict(stage.context.state.config(2, "a")) == {"retention.ms": "5"}
+    assert harness.partition("a", 2).leader == 1 and harness.partition("a", 2).directories == (b"d" * 16,)
+    assert dict(harness.context.state.config(2, "a")) == {"retention.ms": "5"}
 
 
 @pytest.mark.parametrize(
@@ -109,54 +109,56 @@ def test_creation_by_counts_and_defaults_with_options():
         ),
     ],
 )
-def test_a_bad_topic_is_refused_alone(topic, code):
-    stage = Stage()
-    stage.create(
+def test_an_invalid_topic_is_refused_without_affecting_the_others(topic, code):
+    harness = ControllerHarness()
+    harness.create(
         Topic(name="there", num_partitions=1, replication_factor=1),
         Topic(name="with_dot", num_partitions=1, replication_factor=1),
     )
-    before = len(stage.journal.records)
-    refused, good = stage.create(topic, Topic(name="good", num_partitions=1, replication_factor=1))
+    before = len(harness.journal.records)
+    refused, good = harness.create(topic, Topic(name="good", num_partitions=1, replication_factor=1))
     assert refused.error_code == code and good.error_code == 0
-    assert len(stage.journal.records) == before + 2  # a topic and its one partition
+    assert len(harness.journal.records) == before + 2  # a topic and its one partition
 
 
-def test_a_name_twice_in_one_request_and_validation_only():
-    stage = Stage()
-    twin = Topic(name="twin", num_partitions=1, replication_factor=1)
-    [answer] = stage.create(twin, twin)
+def test_duplicate_topic_names_are_refused_and_validate_only_creates_nothing():
+    harness = ControllerHarness()
+    duplicate = Topic(name="twin", num_partitions=1, replication_factor=1)
+    [answer] = harness.create(duplicate, duplicate)
     assert answer.error_code == ErrorCode.INVALID_REQUEST
-    [answer] = stage.create(twin, validate_only=True)
-    assert answer.error_code == 0 and "twin" not in stage.context.state.topic_ids
+    [answer] = harness.create(duplicate, validate_only=True)
+    assert answer.error_code == 0 and "twin" not in harness.context.state.topic_ids
 
 
-def test_deletion_by_name_and_by_id():
-    stage = Stage()
-    stage.create(
+def test_topics_are_deleted_by_name_or_id():
+    harness = ControllerHarness()
+    harness.create(
         Topic(name="a", num_partitions=2, replication_factor=1), Topic(name="b", num_partitions=1, replication_factor=1)
     )
     state = DeleteTopicsRequest.DeleteTopicState
     request = DeleteTopicsRequest(
         topics=[
             state(name="a"),
-            state(topic_id=stage.context.state.topic_ids["b"]),
+            state(topic_id=harness.context.state.topic_ids["b"]),
             state(name="c"),
             state(topic_id=b"z" * 16),
         ]
     )
-    answers = stage.ask(request).responses
+    answers = harness.send_request(request).responses
     assert [answer.error_code for answer in answers] == [
         0,
         0,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
     ]
-    assert stage.context.topic_names() == [] and stage.context.partitions() == []
+    assert harness.context.topic_names() == [] and harness.context.partitions() == []
 
 
 def test_producer_ids_never_repeat():
-    stage = Stage()
-    blocks = [stage.ask(AllocateProducerIdsRequest(broker_id=1, broker_epoch=stage.epochs[1])) for _ in range(3)]
+    harness = ControllerHarness()
+    blocks = [
+        harness.send_request(AllocateProducerIdsRequest(broker_id=1, broker_epoch=harness.epochs[1])) for _ in range(3)
+    ]
     assert [(block.producer_id_start, block.producer_id_len) for block in blocks] == [
         (0, 1000),
         (1000, 1000),
@@ -164,39 +166,39 @@ def test_producer_ids_never_repeat():
     ]
 
 
-def test_leadership_goes_with_a_controlled_shutdown_and_comes_back():
-    stage = Stage()
-    stage.create(Topic(name="a", num_partitions=1, replication_factor=1))
-    assert not stage.beat(1, want_shut_down=True).should_shut_down
-    gone = stage.partition("a")
+def test_a_controlled_shutdown_gives_up_leadership_until_the_broker_returns():
+    harness = ControllerHarness()
+    harness.create(Topic(name="a", num_partitions=1, replication_factor=1))
+    assert not harness.heartbeat(1, want_shut_down=True).should_shut_down
+    gone = harness.partition("a")
     assert (gone.leader, gone.isr, gone.elr, gone.last_known_elr, gone.leader_epoch) == (-1, (), (1,), (1,), 1)
-    assert stage.beat(1, want_shut_down=True).should_shut_down
-    stage.register(1, b"c" * 16, now_ms=20_000)
-    back = stage.partition("a")
+    assert harness.heartbeat(1, want_shut_down=True).should_shut_down
+    harness.register(1, b"c" * 16, now_ms=20_000)
+    back = harness.partition("a")
     assert (back.leader, back.isr, back.elr, back.last_known_elr, back.leader_epoch) == (1, (1,), (), (), 2)
 
 
-def test_a_silent_broker_is_fenced_by_its_session_timer_and_another_replica_leads():
-    stage = Stage(brokers=(1, 2))
-    stage.create(Topic(name="a", num_partitions=4, replication_factor=2))
-    stage.beat(2, now_ms=8_000)
-    stage.runtime.tick(9_000)
-    assert stage.context.state.brokers[1].fenced and not stage.context.state.brokers[2].fenced
-    assert all(partition.leader == 2 and partition.isr == (2,) for _, partition in stage.context.partitions())
+def test_a_broker_without_heartbeats_is_fenced_and_another_replica_leads():
+    harness = ControllerHarness(brokers=(1, 2))
+    harness.create(Topic(name="a", num_partitions=4, replication_factor=2))
+    harness.heartbeat(2, now_ms=8_000)
+    harness.runtime.tick(9_000)
+    assert harness.context.state.brokers[1].fenced and not harness.context.state.brokers[2].fenced
+    assert all(partition.leader == 2 and partition.isr == (2,) for _, partition in harness.context.partitions())
 
 
-def test_the_log_alone_gives_the_state_back():
-    stage = Stage()
-    stage.create(Topic(name="a", num_partitions=2, replication_factor=1))
-    stage.ask(AllocateProducerIdsRequest(broker_id=1, broker_epoch=stage.epochs[1]))
+def test_the_controller_state_is_rebuilt_from_the_log():
+    harness = ControllerHarness()
+    harness.create(Topic(name="a", num_partitions=2, replication_factor=1))
+    harness.send_request(AllocateProducerIdsRequest(broker_id=1, broker_epoch=harness.epochs[1]))
     again = ControllerContext("cluster", random.Random(1))
-    runtime = Runtime(Controller(again, []), stage.journal)
-    assert list(runtime.load(stage.journal.read(0))) == [len(stage.journal.records)]
-    assert again.partitions() == stage.context.partitions() and again.brokers() == stage.context.brokers()
+    runtime = Runtime(Controller(again, []), harness.journal)
+    assert list(runtime.load(harness.journal.read(0))) == [len(harness.journal.records)]
+    assert again.partitions() == harness.context.partitions() and again.brokers() == harness.context.brokers()
     assert again.state.next_producer_id() == 1000
 
 
-def test_placement_spreads_leaders_and_never_doubles_a_replica():
+def test_placement_spreads_leaders_and_never_repeats_a_replica():
     for seed in range(20):
         placed = place(12, 3, [1, 2, 3, 4], random.Random(seed))
         assert all(len(set(replicas)) == 3 for replicas in placed)

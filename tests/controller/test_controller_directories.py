@@ -1,7 +1,7 @@
 """Brokers' log directories: where replicas are, and how elections treat a directory that is offline."""
 
 import pytest
-from controller_stage import FEATURES, Stage
+from controller_harness import FEATURES, ControllerHarness
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid
@@ -10,11 +10,11 @@ from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToD
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 
-A, B, GONE = (Uuid(name * 16) for name in (b"a", b"b", b"g"))
+A, B, UNKNOWN_DIRECTORY = (Uuid(name * 16) for name in (b"a", b"b", b"g"))
 Topic = CreateTopicsRequest.CreatableTopic
 
 
-class TwoDirs(Stage):
+class TwoDirectoryHarness(ControllerHarness):
     """Brokers with two directories, which must report where they put each replica."""
 
     log_dirs = (A, B)
@@ -31,9 +31,9 @@ class TwoDirs(Stage):
             log_dirs=list(self.log_dirs),
             features=features,
         )
-        self.epochs[broker] = self.ask(request, now_ms).broker_epoch
+        self.epochs[broker] = self.send_request(request, now_ms).broker_epoch
         if active:
-            self.beat(broker, now_ms)
+            self.heartbeat(broker, now_ms)
 
     def assign(self, directory, topic="t", *indexes, epoch=None, broker=1):
         request = AssignReplicasToDirsRequest(
@@ -53,73 +53,73 @@ class TwoDirs(Stage):
                 )
             ],
         )
-        [told] = self.ask(request).directories
-        assert told.id == directory
-        return [partition.error_code for partition in told.topics[0].partitions]
+        [assigned] = self.send_request(request).directories
+        assert assigned.id == directory
+        return [partition.error_code for partition in assigned.topics[0].partitions]
 
 
-def stage_with_topic():
-    stage = TwoDirs()
-    stage.create(Topic(name="t", num_partitions=3, replication_factor=1))
-    assert stage.partition("t").directories == (UNASSIGNED,)
-    return stage
+def make_harness_with_topic():
+    harness = TwoDirectoryHarness()
+    harness.create(Topic(name="t", num_partitions=3, replication_factor=1))
+    assert harness.partition("t").directories == (UNASSIGNED,)
+    return harness
 
 
-def test_a_broker_says_where_its_replicas_lie():
-    stage = stage_with_topic()
-    assert stage.assign(A, "t", 0, 2) == [0, 0]
-    assert stage.assign(B, "t", 1) == [0]
-    assert [stage.partition("t", index).directories for index in range(3)] == [(A,), (B,), (A,)]
-    before = len(stage.journal.records)
-    assert stage.assign(A, "t", 0) == [0]
-    assert len(stage.journal.records) == before  # the assignment was already known
-    assert stage.partition("t").leader_epoch == 0  # the leader did not change
+def test_replica_directories_reported_by_a_broker_are_recorded():
+    harness = make_harness_with_topic()
+    assert harness.assign(A, "t", 0, 2) == [0, 0]
+    assert harness.assign(B, "t", 1) == [0]
+    assert [harness.partition("t", index).directories for index in range(3)] == [(A,), (B,), (A,)]
+    before = len(harness.journal.records)
+    assert harness.assign(A, "t", 0) == [0]
+    assert len(harness.journal.records) == before  # the assignment was already known
+    assert harness.partition("t").leader_epoch == 0  # the leader did not change
 
 
-def test_what_nobody_knows_is_refused_one_by_one():
-    stage = stage_with_topic()
-    assert stage.assign(A, "t", 0, 9) == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    assert stage.assign(A, "nowhere", 0) == [ErrorCode.UNKNOWN_TOPIC_ID]
-    stage.register(2)
-    assert stage.assign(A, "t", 0, broker=2) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+def test_invalid_directory_assignments_are_refused_individually():
+    harness = make_harness_with_topic()
+    assert harness.assign(A, "t", 0, 9) == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert harness.assign(A, "nowhere", 0) == [ErrorCode.UNKNOWN_TOPIC_ID]
+    harness.register(2)
+    assert harness.assign(A, "t", 0, broker=2) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     for broker, epoch, code in ((1, 7, ErrorCode.STALE_BROKER_EPOCH), (5, 0, ErrorCode.BROKER_ID_NOT_REGISTERED)):
         with pytest.raises(KafkaError) as caught:
-            stage.assign(A, "t", 0, epoch=epoch, broker=broker)
+            harness.assign(A, "t", 0, epoch=epoch, broker=broker)
         assert caught.value.code is code
 
 
-def test_a_failed_directory_costs_the_broker_what_it_led_there_and_no_more():
-    stage = stage_with_topic()
-    stage.assign(A, "t", 0)
-    stage.assign(B, "t", 1)
-    stage.beat(1, offline_log_dirs=[B])
-    assert [stage.partition("t", index).leader for index in range(3)] == [1, -1, 1]
-    assert stage.context.state.brokers[1].log_dirs == (A,)
-    before = len(stage.journal.records)
-    stage.beat(1, offline_log_dirs=[B])  # reported again with every heartbeat
-    assert len(stage.journal.records) == before
-    assert stage.assign(B, "t", 2) == [0]  # the assignment to the failed directory arrives late
-    assert stage.partition("t", 2).leader == -1
+def test_a_broker_loses_leadership_only_of_replicas_in_a_failed_directory():
+    harness = make_harness_with_topic()
+    harness.assign(A, "t", 0)
+    harness.assign(B, "t", 1)
+    harness.heartbeat(1, offline_log_dirs=[B])
+    assert [harness.partition("t", index).leader for index in range(3)] == [1, -1, 1]
+    assert harness.context.state.brokers[1].log_dirs == (A,)
+    before = len(harness.journal.records)
+    harness.heartbeat(1, offline_log_dirs=[B])  # reported again with every heartbeat
+    assert len(harness.journal.records) == before
+    assert harness.assign(B, "t", 2) == [0]  # the assignment to the failed directory arrives late
+    assert harness.partition("t", 2).leader == -1
 
 
-def test_a_broker_that_comes_back_without_a_directory_leads_only_the_rest():
-    stage = stage_with_topic()
-    stage.assign(A, "t", 0)
-    stage.assign(B, "t", 1)
-    stage.log_dirs = (A,)
-    stage.register(1, b"j" * 16, now_ms=9_000)
-    assert [stage.partition("t", index).leader for index in range(3)] == [1, -1, 1]
-    stage.log_dirs = (A, B)
-    stage.register(1, b"k" * 16, now_ms=18_000)
-    assert [stage.partition("t", index).leader for index in range(3)] == [1, 1, 1]
+def test_a_broker_that_returns_without_a_directory_leads_only_its_other_replicas():
+    harness = make_harness_with_topic()
+    harness.assign(A, "t", 0)
+    harness.assign(B, "t", 1)
+    harness.log_dirs = (A,)
+    harness.register(1, b"j" * 16, now_ms=9_000)
+    assert [harness.partition("t", index).leader for index in range(3)] == [1, -1, 1]
+    harness.log_dirs = (A, B)
+    harness.register(1, b"k" * 16, now_ms=18_000)
+    assert [harness.partition("t", index).leader for index in range(3)] == [1, 1, 1]
 
 
-def test_a_replica_that_was_moved_gets_its_leader_back():
-    stage = stage_with_topic()
-    stage.assign(B, "t", 1)
-    stage.beat(1, offline_log_dirs=[B])
-    assert stage.partition("t", 1).leader == -1
-    assert stage.assign(A, "t", 1) == [0]
-    assert stage.partition("t", 1).leader == 1 and stage.partition("t", 1).directories == (A,)
-    assert stage.assign(GONE, "t", 1) == [0]
-    assert stage.partition("t", 1).leader == -1
+def test_a_replica_reassigned_to_an_online_directory_regains_its_leader():
+    harness = make_harness_with_topic()
+    harness.assign(B, "t", 1)
+    harness.heartbeat(1, offline_log_dirs=[B])
+    assert harness.partition("t", 1).leader == -1
+    assert harness.assign(A, "t", 1) == [0]
+    assert harness.partition("t", 1).leader == 1 and harness.partition("t", 1).directories == (A,)
+    assert harness.assign(UNKNOWN_DIRECTORY, "t", 1) == [0]
+    assert harness.partition("t", 1).leader == -1

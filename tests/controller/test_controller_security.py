@@ -37,15 +37,15 @@ SALT = b"0123456789abcdef"
 class Journal:
     """A journal that commits at once, or when `commit` is called."""
 
-    def __init__(self, *, at_once=True):
-        self.records, self.told, self.at_once, self.committed = [], [], at_once, -1
+    def __init__(self, *, commits_immediately=True):
+        self.records, self.told, self.commits_immediately, self.committed = [], [], commits_immediately, -1
 
     def next_offset(self):
         return len(self.records)
 
     def append(self, records):
         self.records += records
-        if self.at_once:
+        if self.commits_immediately:
             self.commit()
         return len(self.records) - 1
 
@@ -67,9 +67,9 @@ class Journal:
         pass
 
 
-class Stage:
-    def __init__(self, *, at_once=True):
-        self.journal = Journal(at_once=at_once)
+class SecurityHarness:
+    def __init__(self, *, commits_immediately=True):
+        self.journal = Journal(commits_immediately=commits_immediately)
         self.context = ControllerContext("cluster", random.Random(5))
         machine = Controller(self.context, [])
         self.runtime = Runtime(machine, self.journal)
@@ -79,7 +79,7 @@ class Stage:
         self.journal.on_committed(follower.committed)
         self.runtime.lead(0)
 
-    def ask(self, request):
+    def send_request(self, request):
         told = []
         self.runtime.submit(request, 0, lambda answer, error: told.append((answer, error)))
         if not told:
@@ -90,16 +90,16 @@ class Stage:
         return answer
 
     def create(self, *creations):
-        return self.ask(CreateAclsRequest(creations=list(creations)))
+        return self.send_request(CreateAclsRequest(creations=list(creations)))
 
     def delete(self, *filters):
-        return self.ask(DeleteAclsRequest(filters=list(filters)))
+        return self.send_request(DeleteAclsRequest(filters=list(filters)))
 
     def alter(self, upsertions=(), deletions=()):
         request = AlterUserScramCredentialsRequest(upsertions=list(upsertions), deletions=list(deletions))
-        return {result.user: result.error_code for result in self.ask(request).results}
+        return {result.user: result.error_code for result in self.send_request(request).results}
 
-    def reads(self, topic):
+    def can_read(self, topic):
         return self.authorizer.decide(ALICE, "::1", Operation.READ, Resource.TOPIC, topic).allowed
 
 
@@ -111,70 +111,72 @@ def creation(name="orders", operation=Operation.READ, **changes):
     return Creation(**fields)
 
 
-def wanted(**wishes):
+def acl_filter(**overrides):
     fields = {
         "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1, "principal_filter": None,
-        "host_filter": None, "operation": 1, "permission_type": 1, **wishes,
+        "host_filter": None, "operation": 1, "permission_type": 1, **overrides,
     }  # fmt: skip
     return Filter(**fields)
 
 
-def test_each_acl_is_created_once_and_answered_for_itself():
-    stage = Stage()
-    answer = stage.create(creation(), creation(), creation(""), creation("other"))
+def test_duplicate_acls_are_created_once_and_each_gets_its_own_result():
+    harness = SecurityHarness()
+    answer = harness.create(creation(), creation(), creation(""), creation("other"))
     assert [result.error_code for result in answer.results] == [0, 0, ErrorCode.INVALID_REQUEST, 0]
-    assert [type(record) for record in stage.journal.records] == [AccessControlEntryRecord] * 2
-    assert acl_of(stage.journal.records[0]) == Acl(2, "orders", 3, "User:alice", "*", 3, 3)
-    assert stage.journal.records[0].id != stage.journal.records[1].id
-    stage.create(creation())
-    assert len(stage.journal.records) == 2
-    assert {record.resource_name for record in committed_acls(stage.context).values()} == {"orders", "other"}
+    assert [type(record) for record in harness.journal.records] == [AccessControlEntryRecord] * 2
+    assert acl_of(harness.journal.records[0]) == Acl(2, "orders", 3, "User:alice", "*", 3, 3)
+    assert harness.journal.records[0].id != harness.journal.records[1].id
+    harness.create(creation())
+    assert len(harness.journal.records) == 2
+    assert {record.resource_name for record in committed_acls(harness.context).values()} == {"orders", "other"}
 
 
-def test_filters_say_what_they_matched_and_see_the_same_acls():
-    stage = Stage()
-    stage.create(creation("a"), creation("b"), creation("b", Operation.WRITE))
-    answer = stage.delete(wanted(resource_name_filter="b"), wanted(operation=Operation.READ), wanted(operation=99))
+def test_delete_filters_apply_to_the_same_acls_and_return_their_matches():
+    harness = SecurityHarness()
+    harness.create(creation("a"), creation("b"), creation("b", Operation.WRITE))
+    answer = harness.delete(
+        acl_filter(resource_name_filter="b"), acl_filter(operation=Operation.READ), acl_filter(operation=99)
+    )
     assert [len(result.matching_acls) for result in answer.filter_results] == [2, 2, 0]
     assert [result.error_code for result in answer.filter_results] == [0, 0, ErrorCode.INVALID_REQUEST]
-    removed = [record for record in stage.journal.records if isinstance(record, RemoveAccessControlEntryRecord)]
-    assert len(removed) == 3 and not committed_acls(stage.context)
-    assert stage.create(creation("a")).results[0].error_code == 0
-    assert len(committed_acls(stage.context)) == 1, "what was removed can be created again"
+    removed = [record for record in harness.journal.records if isinstance(record, RemoveAccessControlEntryRecord)]
+    assert len(removed) == 3 and not committed_acls(harness.context)
+    assert harness.create(creation("a")).results[0].error_code == 0
+    assert len(committed_acls(harness.context)) == 1, "what was removed can be created again"
 
 
-def test_limits_of_one_request(monkeypatch):
+def test_acl_requests_are_limited_in_changes_and_characters(monkeypatch):
     monkeypatch.setattr(acls, "CHANGES_PER_REQUEST_MAX", 2)
-    stage = Stage()
+    harness = SecurityHarness()
     with pytest.raises(Exception, match="more than 2 ACLs"):
-        stage.create(*(creation(str(number)) for number in range(3)))
-    stage.create(creation("a"), creation("b"))
-    stage.create(creation("c"))
+        harness.create(*(creation(str(number)) for number in range(3)))
+    harness.create(creation("a"), creation("b"))
+    harness.create(creation("c"))
     with pytest.raises(Exception, match="at most 2"):
-        stage.delete(wanted())
-    assert len(committed_acls(stage.context)) == 3
+        harness.delete(acl_filter())
+    assert len(committed_acls(harness.context)) == 3
     monkeypatch.setattr(acls, "CHARACTERS_PER_REQUEST_MAX", 20)
-    answer = stage.create(creation("d"), creation("e" * 50))
+    answer = harness.create(creation("d"), creation("e" * 50))
     assert [result.error_code for result in answer.results] == [0, ErrorCode.INVALID_REQUEST]
 
 
-def test_the_authorizer_hears_of_an_acl_when_it_is_committed_and_not_before():
-    stage = Stage(at_once=False)
-    assert stage.create(creation()) is None
-    assert stage.context.state.acls.items() and not stage.reads("orders")
-    stage.journal.commit()
-    assert stage.reads("orders")
-    stage.delete(wanted())
-    assert stage.reads("orders")
-    stage.journal.commit()
-    assert not stage.reads("orders")
+def test_the_authorizer_sees_acl_changes_only_after_they_are_committed():
+    harness = SecurityHarness(commits_immediately=False)
+    assert harness.create(creation()) is None
+    assert harness.context.state.acls.items() and not harness.can_read("orders")
+    harness.journal.commit()
+    assert harness.can_read("orders")
+    harness.delete(acl_filter())
+    assert harness.can_read("orders")
+    harness.journal.commit()
+    assert not harness.can_read("orders")
 
 
-def test_a_controller_that_starts_tells_its_authorizer_what_was_committed():
-    stage = Stage()
-    stage.create(creation())
+def test_a_starting_controller_loads_committed_acls_into_its_authorizer():
+    harness = SecurityHarness()
+    harness.create(creation())
     authorizer = StandardAuthorizer(frozenset(), allow_if_no_acl=False)
-    AclFollower(stage.context, authorizer).load()
+    AclFollower(harness.context, authorizer).load()
     assert authorizer.decide(ALICE, "::1", Operation.READ, Resource.TOPIC, "orders").allowed
 
 
@@ -186,21 +188,21 @@ def upsertion(name, mechanism=ScramMechanism.SHA_256, iterations=4096, password=
     return Upsertion(name=name, mechanism=mechanism, iterations=iterations, salt=SALT, salted_password=salted)
 
 
-def test_a_credential_is_written_as_keys_and_never_as_what_the_client_sent():
-    stage = Stage()
+def test_scram_credentials_are_stored_as_keys_without_the_salted_password():
+    harness = SecurityHarness()
     change = upsertion("alice")
-    assert stage.alter([change]) == {"alice": 0}
-    (record,) = stage.journal.records
+    assert harness.alter([change]) == {"alice": 0}
+    (record,) = harness.journal.records
     assert isinstance(record, UserScramCredentialRecord)
     expected = credential_from_salted(ScramMechanism.SHA_256, change.salted_password, SALT, 4096)
-    assert stage.context.find_credential(ScramMechanism.SHA_256, "alice") == expected
+    assert harness.context.find_credential(ScramMechanism.SHA_256, "alice") == expected
     assert change.salted_password not in (record.stored_key, record.server_key)
-    assert stage.context.find_credential(ScramMechanism.SHA_512, "alice") is None
+    assert harness.context.find_credential(ScramMechanism.SHA_512, "alice") is None
 
 
-def test_every_user_is_answered_for_itself():
-    stage = Stage()
-    codes = stage.alter(
+def test_each_user_in_a_scram_request_gets_its_own_error_code():
+    harness = SecurityHarness()
+    codes = harness.alter(
         [
             upsertion("good"), upsertion("few", iterations=4095), upsertion("many", iterations=16385), upsertion(""),
             upsertion("odd", mechanism=0), upsertion("twice"), upsertion("twice", mechanism=ScramMechanism.SHA_512),
@@ -217,20 +219,20 @@ def test_every_user_is_answered_for_itself():
         "nobody": ErrorCode.RESOURCE_NOT_FOUND,
         "worse": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
     }
-    assert len(stage.journal.records) == 1
+    assert len(harness.journal.records) == 1
 
 
-def test_a_credential_goes_and_comes_again():
-    stage = Stage()
-    stage.alter([upsertion("alice")])
-    assert stage.alter([], [Deletion(name="alice", mechanism=1)]) == {"alice": 0}
-    assert isinstance(stage.journal.records[-1], RemoveUserScramCredentialRecord)
-    assert stage.context.find_credential(ScramMechanism.SHA_256, "alice") is None
-    assert stage.alter([upsertion("alice", password="new")]) == {"alice": 0}
+def test_a_deleted_scram_credential_can_be_created_again():
+    harness = SecurityHarness()
+    harness.alter([upsertion("alice")])
+    assert harness.alter([], [Deletion(name="alice", mechanism=1)]) == {"alice": 0}
+    assert isinstance(harness.journal.records[-1], RemoveUserScramCredentialRecord)
+    assert harness.context.find_credential(ScramMechanism.SHA_256, "alice") is None
+    assert harness.alter([upsertion("alice", password="new")]) == {"alice": 0}
 
 
-def test_the_size_of_a_request_is_bounded(monkeypatch):
+def test_scram_requests_over_the_size_limit_are_refused(monkeypatch):
     monkeypatch.setattr(credentials, "BYTES_PER_REQUEST_MAX", 30)
-    stage = Stage()
+    harness = SecurityHarness()
     with pytest.raises(Exception, match="more than 30 bytes"):
-        stage.alter([upsertion("a" * 20)])
+        harness.alter([upsertion("a" * 20)])

@@ -18,19 +18,19 @@ def partitions(owned):
 class Client:
     """A member that owns its last assignment, and still works on revoked partitions until its next heartbeat."""
 
-    def __init__(self, stage, name, *topics, group="g", **more):
-        self.stage, self.group, self.name, self.topics = stage, group, name, list(topics)
+    def __init__(self, harness, name, *topics, group="g", **more):
+        self.harness, self.group, self.name, self.topics = harness, group, name, list(topics)
         self.more = more  # instance_id, rack_id, server_assignor, subscribed_topic_regex
         self.epoch = 0
         self.owned = set()
         self.working = set()  # owned partitions and those it revokes before its next heartbeat
-        self.told = None  # partitions reported by the last heartbeat that got a response
-        self.says_all = True  # whether the next heartbeat is a full one, as after a failure
-        self.heard_ms = stage.now_ms
+        self.reported = None  # partitions reported by the last heartbeat that got a response
+        self.sends_full_next = True  # whether the next heartbeat is a full one, as after a failure
+        self.last_response_ms = harness.now_ms
         self.interval_ms = None
 
     def request(self, full=False):
-        full = full or self.epoch == 0 or self.says_all
+        full = full or self.epoch == 0 or self.sends_full_next
         self.working = set(self.owned)
         names = self.topics if full and "subscribed_topic_regex" not in self.more else None
         return Request(
@@ -39,67 +39,70 @@ class Client:
             member_epoch=self.epoch,
             rebalance_timeout_ms=REBALANCE_MS if full else -1,
             subscribed_topic_names=names,
-            topic_partitions=partitions(self.owned) if full or self.owned != self.told else None,
+            topic_partitions=partitions(self.owned) if full or self.owned != self.reported else None,
             **(self.more if full else {key: self.more[key] for key in ("instance_id",) if key in self.more}),
         )
 
-    def beat(self, full=False, **asked):
+    def beat(self, full=False, **caller):
         """Send one heartbeat and apply its response; return whether that changed what the member owns or fenced it."""
         request = self.request(full)
         try:
-            answer = self.stage.ask(request, client_id=self.name, client_host="/10.0.0.1", **asked)
+            response = self.harness.execute(request, client_id=self.name, client_host="/10.0.0.1", **caller)
         except KafkaError as error:
             if error.code not in REJOIN:
                 raise
             self.fenced()
             return True
-        return self.take(request, answer)
+        return self.take(request, response)
 
     def lose(self):
         """Send a heartbeat whose response is lost. The member has not heard from the coordinator then, whatever that did."""
         self._submit(self.request())
-        self.says_all = True
+        self.sends_full_next = True
 
     def _submit(self, request):
         heard = []
-        self.stage.submit(
-            request, lambda answer, error: heard.append(error or answer), client_id=self.name, client_host="/10.0.0.1"
+        self.harness.submit(
+            request,
+            lambda response, error: heard.append(error or response),
+            client_id=self.name,
+            client_host="/10.0.0.1",
         )
         return heard
 
     def beat_late(self, is_committed):
         """Send a heartbeat whose response waits for the commit; without the commit, move the coordinator."""
-        self.stage.journal.late = True
+        self.harness.journal.late = True
         request = self.request()
-        answers = self._submit(request)
-        if answers and isinstance(answers[0], KafkaError):
-            self.stage.journal.late = False
+        responses = self._submit(request)
+        if responses and isinstance(responses[0], KafkaError):
+            self.harness.journal.late = False
             self.fenced()
         elif is_committed:
-            self.stage.journal.late = False
-            self.stage.journal.commit()
-            self.take(request, answers[0])
+            self.harness.journal.late = False
+            self.harness.journal.commit()
+            self.take(request, responses[0])
         else:
             # A response must not depend on records that can still be lost.
-            assert not answers or self.stage.journal.committed == len(self.stage.journal.written)
-            self.stage.move()
-            self.says_all = True
+            assert not responses or self.harness.journal.committed == len(self.harness.journal.written)
+            self.harness.move()
+            self.sends_full_next = True
 
     def fenced(self):
-        self.epoch, self.owned, self.working, self.told, self.says_all = 0, set(), set(), None, True
+        self.epoch, self.owned, self.working, self.reported, self.sends_full_next = 0, set(), set(), None, True
 
-    def take(self, request, answer):
-        assert answer.error_code == 0
-        self.says_all, self.heard_ms = False, self.stage.now_ms
+    def take(self, request, response):
+        assert response.error_code == 0
+        self.sends_full_next, self.last_response_ms = False, self.harness.now_ms
         if request.topic_partitions is not None:
-            self.told = set(self.owned)
-        self.epoch, self.interval_ms = answer.member_epoch, answer.heartbeat_interval_ms
-        if answer.assignment is None:
+            self.reported = set(self.owned)
+        self.epoch, self.interval_ms = response.member_epoch, response.heartbeat_interval_ms
+        if response.assignment is None:
             return False
         before = set(self.owned)
         self.owned = {
             (Uuid(topic.topic_id), partition)
-            for topic in answer.assignment.topic_partitions
+            for topic in response.assignment.topic_partitions
             for partition in topic.partitions
         }
         self.working |= self.owned
@@ -114,20 +117,20 @@ class Client:
             subscribed_topic_names=self.topics,
             topic_partitions=partitions(self.owned),
         )
-        return self.take(request, self.stage.ask(request, client_id=self.name, client_host="/10.0.0.1"))
+        return self.take(request, self.harness.execute(request, client_id=self.name, client_host="/10.0.0.1"))
 
     def leave(self, epoch=-1):
         request = Request(
             group_id=self.group, member_id=self.name, member_epoch=epoch, instance_id=self.more.get("instance_id")
         )
-        self.stage.ask(request)
+        self.harness.execute(request)
         self.fenced()
 
 
-def settle(stage, clients, rounds=12):
+def settle(harness, clients, rounds=12):
     """Run rounds of heartbeats, enough for partitions to stop moving, and return what each client owns."""
     for _ in range(rounds):
-        stage.pass_time(1000)
+        harness.pass_time(1000)
         for client in clients:
             client.beat()
     return [client.owned for client in clients]

@@ -44,11 +44,11 @@ def groups(draw, same_topics=None):
     ], partitions
 
 
-def check_complete(members, partitions, answer):
+def check_complete(members, partitions, assignment):
     """Check that each partition that any member wants has exactly one owner, which wants it; return the owners."""
     owners = {}
     for one in members:
-        for topic_id, indexes in answer[one.member_id].items():
+        for topic_id, indexes in assignment[one.member_id].items():
             assert indexes == tuple(sorted(indexes)) and indexes
             assert topic_id in one.topics
             for index in indexes:
@@ -59,39 +59,43 @@ def check_complete(members, partitions, answer):
     return owners
 
 
-def with_targets(members, answer):
-    return [MemberSpec(one.member_id, one.topics, answer[one.member_id], one.instance_id) for one in members]
+def with_targets(members, assignment):
+    return [MemberSpec(one.member_id, one.topics, assignment[one.member_id], one.instance_id) for one in members]
 
 
 @settings(deadline=None, max_examples=150)
 @given(groups(), st.sampled_from(sorted(ASSIGNORS)), st.randoms(use_true_random=False))
-def test_complete_deterministic_and_at_rest(group, name, chance):
+def test_assignments_are_complete_deterministic_and_stable(group, name, random_source):
     members, partitions = group
-    answer = ASSIGNORS[name](members, partitions)
-    check_complete(members, partitions, answer)
-    shuffled = chance.sample(members, len(members))
-    assert ASSIGNORS[name](shuffled, dict(chance.sample(sorted(partitions.items()), len(partitions)))) == answer
-    assert ASSIGNORS[name](with_targets(members, answer), partitions) == answer, "it moved though nothing changed"
+    assignment = ASSIGNORS[name](members, partitions)
+    check_complete(members, partitions, assignment)
+    shuffled = random_source.sample(members, len(members))
+    assert (
+        ASSIGNORS[name](shuffled, dict(random_source.sample(sorted(partitions.items()), len(partitions)))) == assignment
+    )
+    assert ASSIGNORS[name](with_targets(members, assignment), partitions) == assignment, (
+        "it moved though nothing changed"
+    )
 
 
 @settings(deadline=None, max_examples=150)
 @given(groups())
 def test_uniform_is_balanced(group):
     members, partitions = group
-    answer = assign_uniform(members, partitions)
-    sizes = {one.member_id: sum(map(len, answer[one.member_id].values())) for one in members}
+    assignment = assign_uniform(members, partitions)
+    sizes = {one.member_id: sum(map(len, assignment[one.member_id].values())) for one in members}
     for giver in members:
         for taker in members:
-            could_take = any(topic_id in taker.topics for topic_id in answer[giver.member_id])
+            could_take = any(topic_id in taker.topics for topic_id in assignment[giver.member_id])
             assert not could_take or sizes[giver.member_id] - sizes[taker.member_id] < 2
 
 
 @settings(deadline=None, max_examples=150)
 @given(groups(same_topics=True))
-def test_uniform_moves_no_more_than_it_must(group):
+def test_uniform_moves_as_few_partitions_as_possible(group):
     """As many of the partitions that members had and still want stay as their shares allow."""
     members, partitions = group
-    answer = assign_uniform(members, partitions)
+    assignment = assign_uniform(members, partitions)
     total = sum(partitions[one] for one in members[0].topics)
     share, extra = divmod(total, len(members))
     had = {}
@@ -105,18 +109,18 @@ def test_uniform_moves_no_more_than_it_must(group):
     stayed = sum(
         (topic_id, index) in had[one.member_id]
         for one in members
-        for topic_id, indexes in answer[one.member_id].items()
+        for topic_id, indexes in assignment[one.member_id].items()
         for index in indexes
     )
     assert stayed == could_stay
 
 
-def test_range_cuts_topics_alike():
-    answer = assign_range([member("m0", T1, T2), member("m1", T1, T2)], {T1: 3, T2: 3})
-    assert answer == {"m0": {T1: (0, 1), T2: (0, 1)}, "m1": {T1: (2,), T2: (2,)}}
+def test_range_assigns_the_same_ranges_in_every_topic():
+    assignment = assign_range([member("m0", T1, T2), member("m1", T1, T2)], {T1: 3, T2: 3})
+    assert assignment == {"m0": {T1: (0, 1), T2: (0, 1)}, "m1": {T1: (2,), T2: (2,)}}
 
 
-def test_range_gives_each_topic_to_its_subscribers():
+def test_range_assigns_each_topic_to_its_subscribers():
     members = [member("a", T1, T2), member("b", T3), member("c", T2, T3)]
     assert assign_range(members, {T1: 3, T2: 3, T3: 2}) == {
         "a": {T1: (0, 1, 2), T2: (0, 1)},
@@ -125,7 +129,7 @@ def test_range_gives_each_topic_to_its_subscribers():
     }
 
 
-def test_range_leaves_latecomers_with_nothing_if_there_are_too_few():
+def test_range_leaves_extra_members_without_partitions():
     assert assign_range([member("a", T1), member("b", T1), member("c", T1)], {T1: 2}) == {
         "a": {T1: (0,)},
         "b": {T1: (1,)},
@@ -133,22 +137,22 @@ def test_range_leaves_latecomers_with_nothing_if_there_are_too_few():
     }
 
 
-def test_static_members_have_their_ranges_whatever_their_ids():
+def test_range_orders_static_members_by_instance_id():
     before = assign_range([member("x", T1, instance="i0"), member("a", T1, instance="i1"), member("b", T1)], {T1: 3})
     after = assign_range([member("a", T1, instance="i0"), member("x", T1, instance="i1"), member("b", T1)], {T1: 3})
     assert before["x"] == after["a"] == {T1: (0,)}
     assert before["b"] == {T1: (2,)}
 
 
-def test_uniform_gives_a_newcomer_its_share_and_moves_nothing_else():
+def test_uniform_moves_only_the_share_of_a_new_member():
     before = {"a": {T1: (0, 1, 2)}, "b": {T1: (3, 4, 5)}}
     members = [member("a", T1, target=before["a"]), member("b", T1, target=before["b"]), member("c", T1)]
-    answer = assign_uniform(members, {T1: 6})
-    assert [len(answer[name][T1]) for name in "abc"] == [2, 2, 2]
-    assert set(answer["a"][T1]) < {0, 1, 2} and set(answer["b"][T1]) < {3, 4, 5}
+    assignment = assign_uniform(members, {T1: 6})
+    assert [len(assignment[name][T1]) for name in "abc"] == [2, 2, 2]
+    assert set(assignment["a"][T1]) < {0, 1, 2} and set(assignment["b"][T1]) < {3, 4, 5}
 
 
 @pytest.mark.parametrize("name", sorted(ASSIGNORS))
-def test_nobody_and_nothing(name):
+def test_assignors_accept_groups_without_members_or_topics(name):
     assert ASSIGNORS[name]([], {}) == {}
     assert ASSIGNORS[name]([member("a")], {}) == {"a": {}}

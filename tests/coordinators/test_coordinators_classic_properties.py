@@ -3,7 +3,7 @@
 An assignment always belongs to one generation, and every request gets one response.
 """
 
-from classic_stage import GROUP, REBALANCE_MS, Cast
+from classic_harness import GROUP, REBALANCE_MS, Scenario
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,8 +19,8 @@ STEPS = st.one_of(
 )
 
 
-def check_group(cast):
-    group = cast.stage.shard.classic.groups.get(GROUP)
+def check_group(scenario):
+    group = scenario.harness.shard.classic.groups.get(GROUP)
     if group is None:
         return
     waiting = [member for member in group.members.values() if member.joining is not None]
@@ -35,57 +35,57 @@ def check_group(cast):
     }
     for name, count in group.support.items():
         assert count == sum(name in dict(member.protocols) for member in group.members.values()) > 0
-    assert cast.stage.runtime.next_timer() is not None or not group.members
+    assert scenario.harness.runtime.next_timer() is not None or not group.members
 
 
-def take(cast, step, subject):
-    stage = cast.stage
+def take(scenario, step, subject):
+    harness = scenario.harness
     if step in ("join", "sync"):
-        getattr(cast.by_name(subject), step)()
+        getattr(scenario.by_name(subject), step)()
     elif step in ("beat", "leave"):
-        if not stage.journal.late and stage.journal.refusal is None:
-            getattr(cast.by_name(subject), step)()
+        if not harness.journal.late and harness.journal.refusal is None:
+            getattr(scenario.by_name(subject), step)()
     elif step == "gather":
         for name in subject:
-            cast.by_name(name).join()
-            stage.pass_time(1)
+            scenario.by_name(name).join()
+            harness.pass_time(1)
     elif step == "forget":
-        cast.by_name(subject).id = ""
+        scenario.by_name(subject).id = ""
     elif step == "advance":
-        stage.pass_time(subject)
+        harness.pass_time(subject)
     elif step == "hold":
-        stage.journal.late = True
+        harness.journal.late = True
     elif step == "flush":
-        stage.journal.late = False
-        stage.journal.commit()
+        harness.journal.late = False
+        harness.journal.commit()
     elif step == "refuse":
-        stage.journal.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        harness.journal.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
     elif step == "allow":
-        stage.journal.refusal = None
+        harness.journal.refusal = None
     else:
-        stage.move()
+        harness.move()
 
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(STEPS, max_size=60), st.sampled_from((0, 3000)))
-def test_assignments_are_of_one_generation_and_everybody_is_answered_once(steps, delay):
-    cast = Cast(group_initial_rebalance_delay_ms=delay)
+def test_assignments_match_their_generation_and_every_request_gets_one_response(steps, delay):
+    scenario = Scenario(group_initial_rebalance_delay_ms=delay)
     for name in NAMES:
-        cast.member(name, instance=name if name in "st" else None)
+        scenario.member(name, instance=name if name in "st" else None)
     for step, subject in steps:
-        take(cast, step, subject)
-        check_group(cast)
+        take(scenario, step, subject)
+        check_group(scenario)
     for step in ("allow", "flush"):
-        take(cast, step, None)
+        take(scenario, step, None)
     # Members that still wait do so for silent ones, which time out.
     for _ in range(12):
-        cast.stage.pass_time(REBALANCE_MS)
-        check_group(cast)
-    assert set(cast.stage.answers) <= {1}, "every request has one answer"
-    for generation, name, piece in cast.assigned:
+        scenario.harness.pass_time(REBALANCE_MS)
+        check_group(scenario)
+    assert set(scenario.harness.response_counts) <= {1}, "every request has one answer"
+    for generation, name, piece in scenario.assigned:
         if piece:  # members that the leader did not know of get nothing
-            told_generation, told_name = piece.decode().split(":")
-            assert int(told_generation) == generation
-            assert told_name in (name, "?")
-    group = cast.stage.shard.classic.groups.get(GROUP)
+            assigned_generation, assigned_name = piece.decode().split(":")
+            assert int(assigned_generation) == generation
+            assert assigned_name in (name, "?")
+    group = scenario.harness.shard.classic.groups.get(GROUP)
     assert group is None or group.state is State.EMPTY

@@ -1,7 +1,7 @@
 """No partition ever has two owners, and at rest each has one, whatever members, topics, network and coordinator do."""
 
 from consumer_clients import REBALANCE_MS, Client, settle
-from group_stage import GroupStage
+from group_harness import GroupHarness
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -18,7 +18,7 @@ class ConsumerGroups(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.topics = {"red": 5, "green": 2}
-        self.stage = GroupStage(self.topics, group_consumer_assignment_interval_ms=500)
+        self.harness = GroupHarness(self.topics, group_consumer_assignment_interval_ms=500)
         self.clients = []
         self.joined = 0
 
@@ -30,7 +30,7 @@ class ConsumerGroups(RuleBasedStateMachine):
     def join(self, topics, is_static, assignor):
         self.joined += 1
         more = {"instance_id": f"i{self.joined}"} if is_static else {}
-        client = Client(self.stage, f"m{self.joined}", *topics, **more, server_assignor=assignor)
+        client = Client(self.harness, f"m{self.joined}", *topics, **more, server_assignor=assignor)
         self.clients.append(client)
         client.beat()
 
@@ -41,7 +41,7 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     @precondition(lambda self: self.clients)
     @rule(number=st.integers(0, 9))
-    def lose_the_answer(self, number):
+    def lose_the_response(self, number):
         self.pick(number).lose()
 
     @precondition(lambda self: self.clients)
@@ -52,17 +52,17 @@ class ConsumerGroups(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(number=st.integers(0, 9))
     def refuse(self, number):
-        client, before = self.pick(number), len(self.stage.journal.written)
-        self.stage.journal.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        client, before = self.pick(number), len(self.harness.journal.written)
+        self.harness.journal.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
         client.lose()
-        self.stage.journal.refusal = None
-        assert len(self.stage.journal.written) == before
+        self.harness.journal.refusal = None
+        assert len(self.harness.journal.written) == before
 
     @precondition(lambda self: self.clients)
     @rule(number=st.integers(0, 9), topics=SUBSCRIPTIONS)
     def subscribe(self, number, topics):
         client = self.pick(number)
-        client.topics, client.says_all = topics, True
+        client.topics, client.sends_full_next = topics, True
         client.beat()
 
     @precondition(lambda self: self.clients)
@@ -97,28 +97,28 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     @rule()
     def move_the_coordinator(self):
-        self.stage.move()
+        self.harness.move()
 
     @rule(name=st.sampled_from(NAMES), count=st.integers(0, 6))
     def change_topics(self, name, count):
         had = self.topics.get(name, (0, 0))
         had_count, made = had if isinstance(had, tuple) else (had, 0)
         if count > had_count or (count and not had_count):
-            self.topics[name] = (count, made or self.stage.image.offset * 10 + NAMES.index(name) + 1)
+            self.topics[name] = (count, made or self.harness.image.offset * 10 + NAMES.index(name) + 1)
         elif count == 0:
             self.topics.pop(name, None)
-        self.stage.set_topics(self.topics)
+        self.harness.set_topics(self.topics)
 
     @rule(duration_ms=st.sampled_from([100, 700, 5000, 20_000]))
     def pass_time(self, duration_ms):
-        self.stage.pass_time(duration_ms)
+        self.harness.pass_time(duration_ms)
         for client in self.clients:
             # After so long without a response, a client must assume that it is fenced.
-            if self.stage.now_ms - client.heard_ms >= REBALANCE_MS:
+            if self.harness.now_ms - client.last_response_ms >= REBALANCE_MS:
                 client.fenced()
 
     @invariant()
-    def nothing_has_two_owners(self):
+    def no_partition_has_two_owners(self):
         owners = {}
         for client in self.clients:
             for place in client.working:
@@ -128,21 +128,21 @@ class ConsumerGroups(RuleBasedStateMachine):
     def teardown(self):
         """Check that everything is assigned and stable after a quiet time."""
         for client in self.clients:
-            if self.stage.now_ms + 50_000 - client.heard_ms >= REBALANCE_MS:
+            if self.harness.now_ms + 50_000 - client.last_response_ms >= REBALANCE_MS:
                 client.fenced()
-        self.stage.pass_time(50_000)  # sessions of dead members expire
-        settle(self.stage, self.clients)
+        self.harness.pass_time(50_000)  # sessions of dead members expire
+        settle(self.harness, self.clients)
         wanted = {name for client in self.clients for name in client.topics}
-        topics = [topic for name, topic in self.stage.image.topics.items() if name in wanted]
+        topics = [topic for name, topic in self.harness.image.topics.items() if name in wanted]
         assert sum(len(client.owned) for client in self.clients) == sum(len(topic.partitions) for topic in topics)
-        self.nothing_has_two_owners()
+        self.no_partition_has_two_owners()
         if self.clients:
-            group = self.stage.shard.consumers.groups["g"]
-            assert describe(self.stage.shard, "g").group_state == "Stable"
+            group = self.harness.shard.consumers.groups["g"]
+            assert describe(self.harness.shard, "g").group_state == "Stable"
             assert {member.state for member in group.members.values()} == {MemberState.STABLE}
-            written = len(self.stage.journal.written)
-            settle(self.stage, self.clients, 2)
-            assert len(self.stage.journal.written) == written, "at rest nothing is written"
+            written = len(self.harness.journal.written)
+            settle(self.harness, self.clients, 2)
+            assert len(self.harness.journal.written) == written, "at rest nothing is written"
 
 
 TestConsumerGroups = ConsumerGroups.TestCase

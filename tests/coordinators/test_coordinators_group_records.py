@@ -39,7 +39,7 @@ COMMITTED = st.builds(
 )
 
 
-def told(decode: object, key: bytes, value: bytes | None) -> GroupRecord | str | None:
+def decoded_or_error(decode: object, key: bytes, value: bytes | None) -> GroupRecord | str | None:
     try:
         return decode(key, value)  # type: ignore[operator, no-any-return]
     except CorruptData as error:
@@ -48,7 +48,7 @@ def told(decode: object, key: bytes, value: bytes | None) -> GroupRecord | str |
 
 @settings(deadline=None, max_examples=200)
 @given(COMMITTED)
-def test_a_committed_offset_is_read_as_by_the_general_way(record: GroupRecord) -> None:
+def test_committed_offsets_decode_like_the_general_decoder(record: GroupRecord) -> None:
     key, value = encode_group_record(record)
     assert (key, value) == encode_any(record)
     found = decode_group_record(key, value)
@@ -60,7 +60,7 @@ def test_a_committed_offset_is_read_as_by_the_general_way(record: GroupRecord) -
 
 @pytest.mark.parametrize("version", [3, 4])
 @pytest.mark.parametrize("topic_id", [bytes(16), bytes(range(16))])
-def test_the_common_ones_do_not_need_the_general_way(version: int, topic_id: bytes) -> None:
+def test_common_committed_offsets_use_the_special_decoder(version: int, topic_id: bytes) -> None:
     value = OffsetCommitValue(offset=7, leader_epoch=2, commit_timestamp=1_700_000_000_000, topic_id=topic_id)
     encoded_key, encoded = encode_group_record(GroupRecord(OffsetCommitKey("group", "topic", 3), value, version))
     assert encoded is not None
@@ -72,7 +72,7 @@ def test_the_common_ones_do_not_need_the_general_way(version: int, topic_id: byt
 
 @settings(deadline=None, max_examples=300)
 @given(COMMITTED, st.data())
-def test_broken_ones_are_refused_as_by_the_general_way(record: GroupRecord, data: st.DataObject) -> None:
+def test_damaged_committed_offsets_decode_like_the_general_decoder(record: GroupRecord, data: st.DataObject) -> None:
     key, value = encode_group_record(record)
     assert value is not None
     parts = [bytearray(key), bytearray(value)]
@@ -83,7 +83,7 @@ def test_broken_ones_are_refused_as_by_the_general_way(record: GroupRecord, data
     else:
         broken[at] = data.draw(st.integers(0, 255), "byte")
     key, value = bytes(parts[0]), bytes(parts[1])
-    assert told(decode_group_record, key, value) == told(decode_any, key, value)
+    assert decoded_or_error(decode_group_record, key, value) == decoded_or_error(decode_any, key, value)
 
 
 @settings(deadline=None, max_examples=200)
@@ -92,5 +92,5 @@ def test_broken_ones_are_refused_as_by_the_general_way(record: GroupRecord, data
 @example(b"\x00\x01", b"\x00\x04" + bytes(22))
 @example(b"\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00", b"\x00\x04" + bytes(12) + b"\x01" + bytes(9))
 @example(b"\x00\x01\xff\xff\x00\x00\x00\x00\x00\x00", b"\x00\x03" + bytes(22))
-def test_garbage_is_refused_as_by_the_general_way(key: bytes, value: bytes | None) -> None:
-    assert told(decode_group_record, key, value) == told(decode_any, key, value)
+def test_garbage_decodes_like_the_general_decoder(key: bytes, value: bytes | None) -> None:
+    assert decoded_or_error(decode_group_record, key, value) == decoded_or_error(decode_any, key, value)

@@ -1,7 +1,7 @@
 """Committed offsets: who may commit, what is written and read, expiry, and deletion with a topic."""
 
 import pytest
-from classic_stage import GROUP, TOPIC, TOPIC_ID, Cast, Stage, commit_request
+from classic_harness import GROUP, TOPIC, TOPIC_ID, ClassicHarness, Scenario, commit_request
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, Uuid
@@ -24,288 +24,288 @@ MINUTE_MS = 60_000
 RETENTION = {"offsets_retention_minutes": 10, "offsets_retention_check_interval_ms": MINUTE_MS}
 
 
-def commit(stage, offsets, version=9, group=GROUP, **more):
-    answer = stage.ask(commit_request(group, offsets, **more), version)
-    return [ErrorCode(partition.error_code) for partition in answer.topics[0].partitions]
+def commit(harness, offsets, version=9, group=GROUP, **more):
+    response = harness.execute(commit_request(group, offsets, **more), version)
+    return [ErrorCode(partition.error_code) for partition in response.topics[0].partitions]
 
 
-def committed(stage, group=GROUP, *, newest=False):
+def committed(harness, group=GROUP, *, newest=False):
     """Return all committed offsets by topic and partition."""
-    answer = fetch(stage.shard, FetchGroup(group, topics=None), newest=newest)
+    response = fetch(harness.shard, FetchGroup(group, topics=None), newest=newest)
     return {
-        (topic.name, one.partition_index): one.committed_offset for topic in answer.topics for one in topic.partitions
+        (topic.name, one.partition_index): one.committed_offset for topic in response.topics for one in topic.partitions
     }
 
 
-def delete_offsets(stage, *topics, group=GROUP):
+def delete_offsets(harness, *topics, group=GROUP):
     wanted = [
         OffsetDeleteRequest.OffsetDeleteRequestTopic(name, [OffsetDeleteRequest.OffsetDeleteRequestPartition(0)])
         for name in topics
     ]
-    answer = stage.ask(OffsetDeleteRequest(group, wanted), 0)
-    return [ErrorCode(topic.partitions[0].error_code) for topic in answer.topics]
+    response = harness.execute(OffsetDeleteRequest(group, wanted), 0)
+    return [ErrorCode(topic.partitions[0].error_code) for topic in response.topics]
 
 
 def codes(expected):
     return pytest.raises(KafkaError, match=expected.name)
 
 
-def test_what_is_committed_is_read_and_loaded_again():
-    stage = Stage()
-    assert commit(stage, {0: 5, 1: 6}) == [ErrorCode.NONE] * 2
-    assert commit(stage, {1: 7}) == [ErrorCode.NONE]
-    stage.move()
+def test_committed_offsets_are_fetched_after_a_coordinator_move():
+    harness = ClassicHarness()
+    assert commit(harness, {0: 5, 1: 6}) == [ErrorCode.NONE] * 2
+    assert commit(harness, {1: 7}) == [ErrorCode.NONE]
+    harness.move()
     topics = [OffsetFetchRequest.OffsetFetchRequestTopics(TOPIC, TOPIC_ID, [0, 1, 3])]
-    [topic] = fetch(stage.shard, FetchGroup(GROUP, topics=topics)).topics
+    [topic] = fetch(harness.shard, FetchGroup(GROUP, topics=topics)).topics
     assert [(one.committed_offset, one.committed_leader_epoch, one.metadata) for one in topic.partitions] == [
         (5, 3, "m"),
         (7, 3, "m"),
         (-1, -1, ""),
     ]
-    assert committed(stage) == {(TOPIC, 0): 5, (TOPIC, 1): 7} and committed(stage, "nobody") == {}
+    assert committed(harness) == {(TOPIC, 0): 5, (TOPIC, 1): 7} and committed(harness, "nobody") == {}
 
 
-def test_records_are_those_of_kafka():
-    stage = Stage()
-    commit(stage, {0: 5})
+def test_offset_commit_records_match_kafka():
+    harness = ClassicHarness()
+    commit(harness, {0: 5})
     request = commit_request(GROUP, {1: 6}, metadata=None)
     request.retention_time_ms = 1000
-    stage.ask(request, 2)
-    one, other = stage.stored()
+    harness.execute(request, 2)
+    one, other = harness.stored()
     assert (one.key, one.version) == (OffsetCommitKey(GROUP, TOPIC, 0), 4)
-    assert (one.value.commit_timestamp, one.value.topic_id) == (stage.now_ms, TOPIC_ID)
-    assert (other.version, other.value.expire_timestamp, other.value.metadata) == (1, stage.now_ms + 1000, "")
+    assert (one.value.commit_timestamp, one.value.topic_id) == (harness.now_ms, TOPIC_ID)
+    assert (other.version, other.value.expire_timestamp, other.value.metadata) == (1, harness.now_ms + 1000, "")
 
 
-def test_what_kafka_wrote_once_is_read():
-    stage = Stage()
+def test_legacy_offset_records_are_loaded():
+    harness = ClassicHarness()
     legacy = GroupRecord(LegacyOffsetCommitKey(GROUP, TOPIC, 2), LegacyOffsetCommitValue(9, "old", 1))
-    stage.journal.written.append(encode_group_record(legacy))
-    stage.journal.commit()
-    stage.move()
-    assert committed(stage) == {(TOPIC, 2): 9}
+    harness.journal.written.append(encode_group_record(legacy))
+    harness.journal.commit()
+    harness.move()
+    assert committed(harness) == {(TOPIC, 2): 9}
 
 
-def test_readers_see_what_is_committed_unless_they_wait_for_it():
-    stage = Stage()
-    commit(stage, {0: 5})
-    stage.journal.late = True
-    heard = []
-    stage.hear(commit_request(GROUP, {0: 6, 1: 1}), 9, heard.append)
-    assert committed(stage) == {(TOPIC, 0): 5}
-    stage.hear(FetchGroup(GROUP, topics=None), 9, heard.append)
-    assert heard == []
-    stage.journal.commit()
-    assert heard[1].topics[0].partitions[0].committed_offset == 6
-    assert committed(stage) == {(TOPIC, 0): 6, (TOPIC, 1): 1}
+def test_fetches_see_committed_offsets_or_wait_for_pending_writes():
+    harness = ClassicHarness()
+    commit(harness, {0: 5})
+    harness.journal.late = True
+    responses = []
+    harness.send(commit_request(GROUP, {0: 6, 1: 1}), 9, responses.append)
+    assert committed(harness) == {(TOPIC, 0): 5}
+    harness.send(FetchGroup(GROUP, topics=None), 9, responses.append)
+    assert responses == []
+    harness.journal.commit()
+    assert responses[1].topics[0].partitions[0].committed_offset == 6
+    assert committed(harness) == {(TOPIC, 0): 6, (TOPIC, 1): 1}
 
 
-def test_offsets_never_go_back_when_a_commit_is_lost_or_refused():
-    stage = Stage()
-    commit(stage, {0: 5})
-    stage.journal.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+def test_a_lost_or_refused_commit_keeps_the_previous_offset():
+    harness = ClassicHarness()
+    commit(harness, {0: 5})
+    harness.journal.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
     with codes(ErrorCode.NOT_ENOUGH_REPLICAS):
-        commit(stage, {0: 6, 1: 6})
-    stage.journal.refusal = None
-    assert committed(stage) == committed(stage, newest=True) == {(TOPIC, 0): 5}
-    stage.journal.late = True
-    heard = []
-    stage.hear(commit_request(GROUP, {0: 7}), 9, heard.append)
-    stage.move()
-    assert [type(answer).__name__ for answer in heard] == ["NotLeader"]
-    assert committed(stage) == {(TOPIC, 0): 5}
+        commit(harness, {0: 6, 1: 6})
+    harness.journal.refusal = None
+    assert committed(harness) == committed(harness, newest=True) == {(TOPIC, 0): 5}
+    harness.journal.late = True
+    responses = []
+    harness.send(commit_request(GROUP, {0: 7}), 9, responses.append)
+    harness.move()
+    assert [type(response).__name__ for response in responses] == ["NotLeader"]
+    assert committed(harness) == {(TOPIC, 0): 5}
 
 
-def test_long_metadata_is_refused_for_its_partition_alone():
-    stage = Stage(offset_metadata_max_bytes=3)
+def test_oversized_metadata_fails_only_its_partition():
+    harness = ClassicHarness(offset_metadata_max_bytes=3)
     request = commit_request(GROUP, {0: 1, 1: 2}, metadata="four")
     request.topics[0].partitions[1].committed_metadata = "abc"
-    answer = stage.ask(request, 9).topics[0].partitions
-    assert [one.error_code for one in answer] == [ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.NONE]
-    assert committed(stage) == {(TOPIC, 1): 2}
+    response = harness.execute(request, 9).topics[0].partitions
+    assert [one.error_code for one in response] == [ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.NONE]
+    assert committed(harness) == {(TOPIC, 1): 2}
 
 
-def test_who_may_commit():
-    cast = Cast()
-    stage = cast.stage
+def test_commits_are_checked_against_members_and_generations():
+    scenario = Scenario()
+    harness = scenario.harness
     with codes(ErrorCode.GROUP_ID_NOT_FOUND):
-        commit(stage, {0: 1}, generation=3, member="who")
+        commit(harness, {0: 1}, generation=3, member="who")
     with codes(ErrorCode.ILLEGAL_GENERATION):
-        commit(stage, {0: 1}, version=8, generation=3, member="who")
-    assert commit(stage, {0: 1}) == [ErrorCode.NONE]  # a commit without a member creates the group
+        commit(harness, {0: 1}, version=8, generation=3, member="who")
+    assert commit(harness, {0: 1}) == [ErrorCode.NONE]  # a commit without a member creates the group
     with codes(ErrorCode.UNKNOWN_MEMBER_ID):
-        commit(stage, {0: 1}, generation=3, member="who")
-    [a] = cast.stable("a")
+        commit(harness, {0: 1}, generation=3, member="who")
+    [a] = scenario.stable("a")
     with codes(ErrorCode.UNKNOWN_MEMBER_ID):
-        commit(stage, {0: 2})
+        commit(harness, {0: 2})
     with codes(ErrorCode.ILLEGAL_GENERATION):
-        commit(stage, {0: 2}, generation=0, member=a.id)
+        commit(harness, {0: 2}, generation=0, member=a.id)
     with codes(ErrorCode.UNKNOWN_MEMBER_ID):
-        commit(stage, {0: 2}, generation=1, member=a.id, instance="i")
-    assert commit(stage, {0: 2}, generation=1, member=a.id) == [ErrorCode.NONE]
+        commit(harness, {0: 2}, generation=1, member=a.id, instance="i")
+    assert commit(harness, {0: 2}, generation=1, member=a.id) == [ErrorCode.NONE]
     a.leave()
-    assert commit(stage, {0: 3}) == [ErrorCode.NONE]
+    assert commit(harness, {0: 3}) == [ErrorCode.NONE]
 
 
-def test_a_commit_keeps_the_session():
-    cast = Cast()
-    [a] = cast.stable("a")
+def test_a_commit_keeps_the_session_alive():
+    scenario = Scenario()
+    [a] = scenario.stable("a")
     for _ in range(3):
-        cast.stage.pass_time(9000)
+        scenario.harness.pass_time(9000)
         a.commit(1)
-    assert cast.heard() == ["a commit: NONE"] * 3
+    assert scenario.responses() == ["a commit: NONE"] * 3
 
 
-def test_offsets_of_subscribed_topics_stay():
-    cast = Cast()
-    stage = cast.stage
-    stage.set_topics({TOPIC: 4, "clicks": 4})
-    commit(stage, {0: 1})
-    commit(stage, {0: 1}, topic="clicks")
-    [a] = cast.stable("a")
-    assert delete_offsets(stage, TOPIC, "clicks") == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE]
-    assert committed(stage) == {(TOPIC, 0): 1}
+def test_offsets_of_subscribed_topics_cannot_be_deleted():
+    scenario = Scenario()
+    harness = scenario.harness
+    harness.set_topics({TOPIC: 4, "clicks": 4})
+    commit(harness, {0: 1})
+    commit(harness, {0: 1}, topic="clicks")
+    [a] = scenario.stable("a")
+    assert delete_offsets(harness, TOPIC, "clicks") == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE]
+    assert committed(harness) == {(TOPIC, 0): 1}
     a.leave()
-    assert delete_offsets(stage, TOPIC) == [ErrorCode.NONE] and committed(stage) == {}
+    assert delete_offsets(harness, TOPIC) == [ErrorCode.NONE] and committed(harness) == {}
     with codes(ErrorCode.GROUP_ID_NOT_FOUND):
-        delete_offsets(stage, TOPIC, group="nobody")
+        delete_offsets(harness, TOPIC, group="nobody")
 
 
-def test_other_types_of_groups_have_to_be_empty_for_that():
-    cast = Cast()
-    commit(cast.stage, {0: 1})
-    cast.member("a").join(kind="connect")
-    cast.stage.pass_time(0)
+def test_deleting_offsets_of_a_non_consumer_group_requires_it_to_be_empty():
+    scenario = Scenario()
+    commit(scenario.harness, {0: 1})
+    scenario.member("a").join(kind="connect")
+    scenario.harness.pass_time(0)
     with codes(ErrorCode.NON_EMPTY_GROUP):
-        delete_offsets(cast.stage, TOPIC)
+        delete_offsets(scenario.harness, TOPIC)
 
 
-def test_a_group_of_offsets_is_an_empty_classic_group():
-    stage = Stage()
-    commit(stage, {0: 1})
-    [listed] = list_groups(stage.shard, [], [])
+def test_a_group_with_only_offsets_is_an_empty_classic_group():
+    harness = ClassicHarness()
+    commit(harness, {0: 1})
+    [listed] = list_groups(harness.shard, [], [])
     assert (listed.group_id, listed.protocol_type, listed.group_state, listed.group_type) == (
         GROUP,
         "",
         "Empty",
         "classic",
     )
-    assert list_groups(stage.shard, ["STABLE"], []) == list_groups(stage.shard, [], ["consumer"]) == []
-    assert list_groups(stage.shard, ["empty"], ["Classic"]) == [listed]
-    assert describe_group(stage.shard, GROUP, 6).group_state == "Empty"
+    assert list_groups(harness.shard, ["STABLE"], []) == list_groups(harness.shard, [], ["consumer"]) == []
+    assert list_groups(harness.shard, ["empty"], ["Classic"]) == [listed]
+    assert describe_group(harness.shard, GROUP, 6).group_state == "Empty"
 
 
-def test_deleting_a_group_takes_its_offsets():
-    cast = Cast()
-    stage = cast.stage
-    [a] = cast.stable("a")
+def test_deleting_a_group_deletes_its_offsets():
+    scenario = Scenario()
+    harness = scenario.harness
+    [a] = scenario.stable("a")
     a.commit(1)
     with codes(ErrorCode.NON_EMPTY_GROUP):
-        stage.ask(DeleteGroupsRequest([GROUP]), 2)
+        harness.execute(DeleteGroupsRequest([GROUP]), 2)
     a.leave()
-    stage.ask(DeleteGroupsRequest([GROUP]), 2)
-    assert stage.stored() == [] and committed(stage) == {}
-    assert describe_group(stage.shard, GROUP, 5).group_state == "Dead"
+    harness.execute(DeleteGroupsRequest([GROUP]), 2)
+    assert harness.stored() == [] and committed(harness) == {}
+    assert describe_group(harness.shard, GROUP, 5).group_state == "Dead"
     with codes(ErrorCode.GROUP_ID_NOT_FOUND):
-        stage.ask(DeleteGroupsRequest([GROUP]), 2)
+        harness.execute(DeleteGroupsRequest([GROUP]), 2)
 
 
-def test_offsets_of_a_simple_group_expire_by_their_commit():
-    stage = Stage(**RETENTION)
-    commit(stage, {0: 1})
-    stage.pass_time(8 * MINUTE_MS)
-    commit(stage, {1: 1})
-    stage.pass_time(2 * MINUTE_MS)
-    assert committed(stage) == {(TOPIC, 1): 1}
-    stage.pass_time(8 * MINUTE_MS)
-    assert committed(stage) == {} and stage.stored() == []
+def test_offsets_of_a_simple_group_expire_by_commit_time():
+    harness = ClassicHarness(**RETENTION)
+    commit(harness, {0: 1})
+    harness.pass_time(8 * MINUTE_MS)
+    commit(harness, {1: 1})
+    harness.pass_time(2 * MINUTE_MS)
+    assert committed(harness) == {(TOPIC, 1): 1}
+    harness.pass_time(8 * MINUTE_MS)
+    assert committed(harness) == {} and harness.stored() == []
 
 
-def test_offsets_of_a_group_expire_when_it_was_empty_for_long_enough():
-    cast = Cast(**RETENTION)
-    [a] = cast.stable("a")
+def test_offsets_expire_after_the_group_was_empty_for_the_retention_time():
+    scenario = Scenario(**RETENTION)
+    [a] = scenario.stable("a")
     a.commit(1)
     for _ in range(100):
-        cast.stage.pass_time(9000)
+        scenario.harness.pass_time(9000)
         a.beat()
-    assert committed(cast.stage) == {(TOPIC, 0): 1}  # offsets of a subscribed topic never expire
+    assert committed(scenario.harness) == {(TOPIC, 0): 1}  # offsets of a subscribed topic never expire
     a.leave()
-    cast.stage.pass_time(9 * MINUTE_MS)
-    assert committed(cast.stage) == {(TOPIC, 0): 1}
-    cast.stage.pass_time(2 * MINUTE_MS)
-    assert committed(cast.stage) == {} and cast.stage.stored() == []
-    assert len(cast.stage.shard.classic.groups) == 0
+    scenario.harness.pass_time(9 * MINUTE_MS)
+    assert committed(scenario.harness) == {(TOPIC, 0): 1}
+    scenario.harness.pass_time(2 * MINUTE_MS)
+    assert committed(scenario.harness) == {} and scenario.harness.stored() == []
+    assert len(scenario.harness.shard.classic.groups) == 0
 
 
-def test_a_live_group_loses_the_offsets_of_topics_that_it_reads_no_more():
-    cast = Cast(**RETENTION)
-    commit(cast.stage, {0: 1}, topic="clicks", topic_id=ZERO_UUID)
-    [a] = cast.stable("a")
+def test_offsets_of_unsubscribed_topics_expire_in_a_live_group():
+    scenario = Scenario(**RETENTION)
+    commit(scenario.harness, {0: 1}, topic="clicks", topic_id=ZERO_UUID)
+    [a] = scenario.stable("a")
     for _ in range(80):
-        cast.stage.pass_time(9000)
+        scenario.harness.pass_time(9000)
         a.commit(2)
-    assert committed(cast.stage) == {(TOPIC, 0): 2}
+    assert committed(scenario.harness) == {(TOPIC, 0): 2}
 
 
-def test_a_retention_that_the_client_chose_counts_alone():
-    stage = Stage(**RETENTION)
+def test_the_retention_time_of_a_commit_overrides_the_broker_setting():
+    harness = ClassicHarness(**RETENTION)
     request = commit_request(GROUP, {0: 1})
     request.retention_time_ms = 3 * MINUTE_MS
-    stage.ask(request, 4)
-    stage.pass_time(2 * MINUTE_MS)
-    assert committed(stage)
-    stage.pass_time(2 * MINUTE_MS)
-    assert committed(stage) == {}
+    harness.execute(request, 4)
+    harness.pass_time(2 * MINUTE_MS)
+    assert committed(harness)
+    harness.pass_time(2 * MINUTE_MS)
+    assert committed(harness) == {}
 
 
-def test_groups_that_were_joined_and_left_without_offsets_go_too():
-    cast = Cast(**RETENTION)
-    [a] = cast.stable("a")
+def test_empty_groups_without_offsets_are_removed():
+    scenario = Scenario(**RETENTION)
+    [a] = scenario.stable("a")
     a.leave()
-    [record] = cast.stage.stored()
+    [record] = scenario.harness.stored()
     assert record.key == GroupMetadataKey(GROUP)
-    cast.stage.pass_time(2 * MINUTE_MS)
-    assert cast.stage.stored() == []
+    scenario.harness.pass_time(2 * MINUTE_MS)
+    assert scenario.harness.stored() == []
 
 
-def test_a_long_sweep_takes_turns():
-    stage = Stage(**RETENTION)
+def test_an_expiry_sweep_writes_a_limited_number_of_records_per_turn():
+    harness = ClassicHarness(**RETENTION)
     for group in range(3):
-        commit(stage, dict.fromkeys(range(LOOKED_AT_ONCE), 1), group=f"g{group}")
-    before = len(stage.journal.written)
-    stage.now_ms += 10 * MINUTE_MS
-    stage.runtime.tick(stage.now_ms)
-    stage.settle()
-    assert before < len(stage.journal.written) <= before + LOOKED_AT_ONCE
-    stage.pass_time(1000)
-    assert stage.stored() == []
+        commit(harness, dict.fromkeys(range(LOOKED_AT_ONCE), 1), group=f"g{group}")
+    before = len(harness.journal.written)
+    harness.now_ms += 10 * MINUTE_MS
+    harness.runtime.tick(harness.now_ms)
+    harness.settle()
+    assert before < len(harness.journal.written) <= before + LOOKED_AT_ONCE
+    harness.pass_time(1000)
+    assert harness.stored() == []
 
 
-def test_a_sweep_goes_on_after_a_refusal():
-    stage = Stage(**RETENTION)
-    commit(stage, {0: 1})
-    stage.journal.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
-    stage.pass_time(11 * MINUTE_MS)
-    stage.journal.refusal = None
-    assert committed(stage)
-    stage.pass_time(2 * MINUTE_MS)
-    assert committed(stage) == {}
+def test_an_expiry_sweep_is_retried_after_a_refused_write():
+    harness = ClassicHarness(**RETENTION)
+    commit(harness, {0: 1})
+    harness.journal.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.pass_time(11 * MINUTE_MS)
+    harness.journal.refusal = None
+    assert committed(harness)
+    harness.pass_time(2 * MINUTE_MS)
+    assert committed(harness) == {}
 
 
-def test_a_deleted_topic_takes_its_offsets_and_leaves_those_of_its_successor():
-    stage = Stage()
+def test_deleting_a_topic_deletes_its_offsets_but_not_those_of_its_successor():
+    harness = ClassicHarness()
     old, new = TOPIC_ID, Uuid(b"n" * 16)
-    commit(stage, {0: 1, 1: 1}, topic_id=old)
-    commit(stage, {2: 1}, topic_id=ZERO_UUID)
-    commit(stage, {3: 1}, topic_id=new)
-    commit(stage, {0: 1}, topic="clicks")
-    stage.ask(TopicsDeleted([TopicsDeleted.Topic(TOPIC, old)]), 0)
-    stage.pass_time(1)
-    assert committed(stage) == {(TOPIC, 3): 1, ("clicks", 0): 1}
+    commit(harness, {0: 1, 1: 1}, topic_id=old)
+    commit(harness, {2: 1}, topic_id=ZERO_UUID)
+    commit(harness, {3: 1}, topic_id=new)
+    commit(harness, {0: 1}, topic="clicks")
+    harness.execute(TopicsDeleted([TopicsDeleted.Topic(TOPIC, old)]), 0)
+    harness.pass_time(1)
+    assert committed(harness) == {(TOPIC, 3): 1, ("clicks", 0): 1}
 
 
-def test_an_offset_of_another_topic_of_the_name_is_not_read():
-    stage = Stage()
-    commit(stage, {0: 1})
+def test_offsets_of_another_topic_id_are_not_returned():
+    harness = ClassicHarness()
+    commit(harness, {0: 1})
     topics = [OffsetFetchRequest.OffsetFetchRequestTopics(TOPIC, Uuid(b"n" * 16), [0])]
-    assert fetch(stage.shard, FetchGroup(GROUP, topics=topics)).topics[0].partitions[0].committed_offset == -1
+    assert fetch(harness.shard, FetchGroup(GROUP, topics=topics)).topics[0].partitions[0].committed_offset == -1

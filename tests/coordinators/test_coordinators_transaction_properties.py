@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transaction_stage import NAME, PRODUCER, TIMEOUT_MS, Stage, add, end, init
+from transaction_harness import NAME, PRODUCER, TIMEOUT_MS, TransactionHarness, add, end, init
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
@@ -17,20 +17,20 @@ from headrace.coordinators.transaction.states import BEFORE, PREPARED, State
 from headrace.statemachine.undo import UndoLog
 
 CLIENTS = st.sampled_from((0, 0, 0, 1, 1, 2))
-DONE = st.one_of(  # steps of a producer; the commonest are repeated
+CLIENT_STEPS = st.one_of(  # steps of a producer; the commonest are repeated
     st.tuples(st.just("transaction"), CLIENTS, st.booleans()),
     st.tuples(st.just("transaction"), CLIENTS, st.booleans()),
     st.tuples(st.just("add"), CLIENTS, st.integers(0, 3)),
     st.tuples(st.just("end"), CLIENTS, st.booleans()),
     st.tuples(st.sampled_from(("init", "go on", "keep", "again", "again")), CLIENTS, st.none()),
 )
-HAPPENS = st.one_of(
+EVENTS = st.one_of(
     st.tuples(st.sampled_from(("markers", "markers again")), st.none(), st.none()),
     st.tuples(st.sampled_from(("flush", "flush", "hold", "refuse", "move")), st.none(), st.none()),
     st.tuples(st.just("advance"), st.none(), st.sampled_from((1, 11_000, TIMEOUT_MS + 11_000))),
 )
-STEPS = st.one_of(DONE, DONE, HAPPENS)
-GONE = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+STEPS = st.one_of(CLIENT_STEPS, CLIENT_STEPS, EVENTS)
+FENCING_CODES = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 COMPLETED = {State.PREPARE_COMMIT: State.COMPLETE_COMMIT, State.PREPARE_ABORT: State.COMPLETE_ABORT}
 
 
@@ -40,40 +40,40 @@ class Client:
         self.last = None  # last request, if it may be repeated
 
 
-class World:
+class Scenario:
     def __init__(self, version, epoch, two_phase):
         self.version = version
         self.two_phase = two_phase
-        self.stage = Stage(version, transaction_two_phase_commit_enable=True)
+        self.harness = TransactionHarness(version, transaction_two_phase_commit_enable=True)
         if epoch is not None:
-            self.stage.put(producer_epoch=epoch)
+            self.harness.put(producer_epoch=epoch)
         self.clients = [Client() for _ in range(3)]
         self.fresh = 1000
-        self.asked = []  # (request, responses)
+        self.requests = []  # (request, responses)
         self.markers = []
 
-    def ask(self, client, request, repeats=True):
-        told = []
-        self.asked.append((request, told))
+    def submit_request(self, client, request, repeats=True):
+        responses = []
+        self.requests.append((request, responses))
 
-        def tell(answer, error):
-            told.append(error or answer)
-            if error is None and getattr(answer, "producer_id", -1) != -1:
-                client.producer = answer.producer_id, answer.producer_epoch
-            elif isinstance(error, KafkaError) and error.code in GONE:
+        def on_response(response, error):
+            responses.append(error or response)
+            if error is None and getattr(response, "producer_id", -1) != -1:
+                client.producer = response.producer_id, response.producer_epoch
+            elif isinstance(error, KafkaError) and error.code in FENCING_CODES:
                 client.producer = None
-            self.look_at_markers()
+            self.check_markers()
 
         if repeats:
             client.last = request
-        self.stage.runtime.submit(request, self.stage.now_ms, tell)
-        self.stage.settle()
-        self.look_at_markers()
+        self.harness.runtime.submit(request, self.harness.now_ms, on_response)
+        self.harness.settle()
+        self.check_markers()
 
-    def look_at_markers(self):
+    def check_markers(self):
         """Check that markers are only sent after their decision is committed."""
-        journal = self.stage.journal
-        for markers in self.stage.sent[len(self.markers) :]:
+        journal = self.harness.journal
+        for markers in self.harness.sent[len(self.markers) :]:
             self.markers.append(markers)
             assert markers.prepared_offset < journal.committed
             found = transaction_of(decode_transaction_record(*journal.written[markers.prepared_offset]).value)
@@ -86,62 +86,62 @@ class World:
         self.fresh += 1
         fresh, anew = {"fresh": self.fresh}, {"fresh": self.fresh, "enable_two_phase_commit": self.two_phase}
         if step == "keep":
-            self.ask(client, init(keep_prepared=self.two_phase, **anew), repeats=False)
+            self.submit_request(client, init(keep_prepared=self.two_phase, **anew), repeats=False)
         elif step == "init" or (client is not None and client.producer is None):
-            self.ask(client, init(**anew), repeats=False)
+            self.submit_request(client, init(**anew), repeats=False)
         elif step == "go on":
-            self.ask(client, init(client.producer, **anew))
+            self.submit_request(client, init(client.producer, **anew))
         elif step == "again":
             if client.last is not None:
-                self.ask(client, client.last)
+                self.submit_request(client, client.last)
         elif step == "add":
-            self.ask(client, add(client.producer, TopicPartition("t", detail), client_version=self.version))
+            self.submit_request(client, add(client.producer, TopicPartition("t", detail), client_version=self.version))
         elif step == "end":
-            self.ask(client, end(client.producer, detail, self.version, **fresh))
+            self.submit_request(client, end(client.producer, detail, self.version, **fresh))
         elif step == "transaction":
-            self.ask(client, add(client.producer, client_version=self.version))
+            self.submit_request(client, add(client.producer, client_version=self.version))
             if client.producer is not None:
-                self.ask(client, end(client.producer, detail, self.version, **fresh))
+                self.submit_request(client, end(client.producer, detail, self.version, **fresh))
                 self.write_markers()
         else:
-            self.happen(step, detail)
+            self.apply_event(step, detail)
 
-    def happen(self, step, detail):
-        stage = self.stage
+    def apply_event(self, step, detail):
+        harness = self.harness
         if step == "markers":
             self.write_markers()
         elif step == "markers again":
             for markers in self.markers[:3]:
-                self.ask(None, markers.written(), repeats=False)
+                self.submit_request(None, markers.written(), repeats=False)
         elif step == "advance":
-            stage.pass_time(detail)
+            harness.pass_time(detail)
         elif step == "hold":
-            stage.journal.late = True
+            harness.journal.late = True
         elif step == "refuse":
-            stage.journal.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+            harness.journal.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
         elif step == "flush":
-            stage.journal.late, stage.journal.refusal = False, None
-            stage.journal.commit()
+            harness.journal.late, harness.journal.refusal = False, None
+            harness.journal.commit()
         elif step == "move":
-            stage.move()
-        self.look_at_markers()
+            harness.move()
+        self.check_markers()
 
     def write_markers(self):
         for markers in self.markers[-2:]:
-            self.ask(None, markers.written(), repeats=False)
+            self.submit_request(None, markers.written(), repeats=False)
 
     def drain(self):
-        self.happen("flush", None)
+        self.apply_event("flush", None)
         self.write_markers()
-        self.happen("move", None)
+        self.apply_event("move", None)
         self.write_markers()
 
     # --- invariants
 
     def check_state(self):
         """Check that replaying the log gives the live state."""
-        tables, live = TransactionTables(UndoLog()), self.stage.shard.tables
-        for offset, record in enumerate(self.stage.journal.written):
+        tables, live = TransactionTables(UndoLog()), self.harness.shard.tables
+        for offset, record in enumerate(self.harness.journal.written):
             tables.apply(decode_transaction_record(*record), offset)
         for name in ("all", "ongoing", "prepared"):
             assert sorted(getattr(tables, name).items()) == sorted(getattr(live, name).items())
@@ -150,7 +150,7 @@ class World:
             assert (name in live.prepared) == (found.state in PREPARED)
 
     def history(self):
-        values = [decode_transaction_record(*record).value for record in self.stage.journal.written]
+        values = [decode_transaction_record(*record).value for record in self.harness.journal.written]
         return [transaction_of(value) for value in values]
 
     def check_log(self):
@@ -174,10 +174,10 @@ class World:
             assert new.client[1] <= EPOCH_MAX
         return history
 
-    def check_told(self, history):
-        for request, told in self.asked:
-            assert len(told) == 1
-            if isinstance(told[0], Exception):
+    def check_responses(self, history):
+        for request, responses in self.requests:
+            assert len(responses) == 1
+            if isinstance(responses[0], Exception):
                 continue
             if type(request) is type(add((0, 0))):
                 assert any(
@@ -187,9 +187,9 @@ class World:
                     for found in history
                 )
             elif type(request) is type(end((0, 0))):
-                self.check_end(request, told[0], history)
+                self.check_end(request, responses[0], history)
 
-    def check_end(self, request, answer, history):
+    def check_end(self, request, response, history):
         """Check that the end was decided and completed as its response said; with version 2, never otherwise."""
         kind = State.PREPARE_COMMIT if request.commit else State.PREPARE_ABORT
         if self.version < 2:
@@ -197,7 +197,7 @@ class World:
             ends = [found.state for found in history if (found.producer_id, found.producer_epoch) == mine]
             assert kind in ends and COMPLETED[kind] in ends
             return
-        after = (answer.producer_id, answer.producer_epoch)
+        after = (response.producer_id, response.producer_epoch)
         ends = {
             found.state
             for old, found in pairwise(history)
@@ -212,17 +212,17 @@ class World:
     st.sampled_from((None, None, 3, EPOCH_LAST - 2, EPOCH_LAST)),
     st.lists(STEPS, min_size=10, max_size=40),
 )
-def test_the_log_tells_one_story(kind, epoch, steps):
-    world = World(kind[0], epoch, two_phase=kind[1])
+def test_the_log_has_one_consistent_history_that_agrees_with_all_responses(kind, epoch, steps):
+    scenario = Scenario(kind[0], epoch, two_phase=kind[1])
     for step in steps:
-        refused = world.stage.journal.refusal
-        world.take(*step)
+        refused = scenario.harness.journal.refusal
+        scenario.take(*step)
         if refused:
-            world.stage.journal.refusal = None
-        world.check_state()
-    world.drain()
-    world.check_state()
-    assert world.stage.shard.tables.prepared.keys() == []
-    world.check_told(world.check_log())
-    assert {PRODUCER, *range(1000, world.fresh + 1)} >= {found.producer_id for found in world.history()}
-    assert all(markers.transactional_id == NAME for markers in world.markers)
+            scenario.harness.journal.refusal = None
+        scenario.check_state()
+    scenario.drain()
+    scenario.check_state()
+    assert scenario.harness.shard.tables.prepared.keys() == []
+    scenario.check_responses(scenario.check_log())
+    assert {PRODUCER, *range(1000, scenario.fresh + 1)} >= {found.producer_id for found in scenario.history()}
+    assert all(markers.transactional_id == NAME for markers in scenario.markers)

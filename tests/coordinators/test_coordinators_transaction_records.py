@@ -17,7 +17,9 @@ from headrace.coordinators.transaction.states import STORED, State
 
 INT64 = st.integers(-1, 2**63 - 1)
 EPOCHS = st.integers(-1, 32_767)
-PLACES = st.frozensets(st.builds(TopicPartition, st.sampled_from(["a", "b", "längst"]), st.integers(0, 9)), max_size=6)
+PARTITIONS = st.frozensets(
+    st.builds(TopicPartition, st.sampled_from(["a", "b", "längst"]), st.integers(0, 9)), max_size=6
+)
 
 
 @st.composite
@@ -28,7 +30,7 @@ def transactions(draw):
         draw(EPOCHS),
         draw(st.integers(1, 2**31 - 1)),
         state,
-        frozenset() if state is State.EMPTY else draw(PLACES),
+        frozenset() if state is State.EMPTY else draw(PARTITIONS),
         draw(INT64),
         draw(INT64),
         draw(INT64),
@@ -40,7 +42,7 @@ def transactions(draw):
 
 @settings(deadline=None, max_examples=100)
 @given(transactions(), st.integers(0, 2), st.text(max_size=20))
-def test_a_transaction_is_read_as_it_was_written(transaction, version, name):
+def test_transactions_round_trip(transaction, version, name):
     record = record_of(name, transaction, version)
     found = decode_transaction_record(*encode_transaction_record(record))
     assert found == record
@@ -62,7 +64,7 @@ def test_the_version_of_a_value_follows_the_transaction_version(version, written
     assert record.version == written and value[:2] == bytes((0, written))
 
 
-def test_the_bytes_are_those_of_kafka():
+def test_encoded_transactions_match_kafka():
     """Values are encoded by hand from the schemas: version 0 without partitions, version 1 with them and two tags."""
     key, value = encode_transaction_record(record_of("id", Transaction(1, 2, 3, updated_ms=4), 0))
     assert key == b"\x00\x00" + b"\x00\x02id"
@@ -86,7 +88,7 @@ def test_the_bytes_are_those_of_kafka():
     assert value == b"\x00\x01" + head + b"\x01" + partitions + times + tags
 
 
-def test_what_is_not_known_is_skipped_and_what_is_broken_is_refused():
+def test_unknown_records_are_skipped_and_damaged_ones_raise_corrupt_data():
     assert decode_transaction_record(b"\x00\x01whatever", b"") is None
     key, value = encode_transaction_record(record_of("id", Transaction(1, 2, 3), 2))
     assert decode_transaction_record(key, None) == TransactionRecord("id", None)
@@ -103,7 +105,7 @@ def test_what_is_not_known_is_skipped_and_what_is_broken_is_refused():
 
 @settings(deadline=None, max_examples=200)
 @given(transactions(), st.integers(1, 2), st.data())
-def test_any_other_bytes_are_a_record_or_corrupt(transaction, version, data):
+def test_damaged_values_decode_or_raise_corrupt_data(transaction, version, data):
     key, value = encode_transaction_record(record_of("id", transaction, version))
     broken = bytearray(value)
     at = data.draw(st.integers(0, len(broken) - 1))
@@ -118,7 +120,7 @@ def test_any_other_bytes_are_a_record_or_corrupt(transaction, version, data):
     assert transaction_of(found.value).state in STORED
 
 
-def test_settings_come_from_the_options_of_a_node():
+def test_settings_are_read_from_node_options():
     values = {field.replace("_", "."): 7 for field in TransactionSettings.__struct_fields__}
     values["transaction.two.phase.commit.enable"] = True
     assert transaction_settings(values) == TransactionSettings(7, 7, 7, 7, True)

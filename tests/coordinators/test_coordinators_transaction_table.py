@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from transaction_stage import FRESH, NAME, P0, P1, PRODUCER, Stage, add, end, init
+from transaction_harness import FRESH, NAME, P0, P1, PRODUCER, TransactionHarness, add, end, init
 
 from headrace.base.errors import ErrorCode
 from headrace.coordinators.transaction.request import MarkersWritten, TransactionEnded
@@ -140,70 +140,70 @@ CASES = [
 ]
 
 
-def stage_in(state, version=2, **fields):
-    stage = Stage(version)
+def harness_in(state, version=2, **fields):
+    harness = TransactionHarness(version)
     holds = state in (ONGOING, PREPARE_COMMIT, PREPARE_ABORT)
     fields.setdefault("client_version", 2 if version == 2 else 0)
-    stage.put(
+    harness.put(
         state=state,
         partitions=frozenset({P0} if holds else ()),
-        started_ms=-1 if state is EMPTY else stage.now_ms,
-        updated_ms=stage.now_ms,
+        started_ms=-1 if state is EMPTY else harness.now_ms,
+        updated_ms=harness.now_ms,
         previous_producer_id=PRODUCER,
         **fields,
     )
-    return stage
+    return harness
 
 
 @pytest.mark.parametrize(
     "version, state, request_, code, epoch, after", [case.values for case in CASES], ids=[case.id for case in CASES]
 )
-def test_every_state_answers_every_request(version, state, request_, code, epoch, after):
-    stage = stage_in(state, version)
-    before, written, sent = stage.found, len(stage.journal.written), len(stage.sent)
-    assert stage.code(request_) is code
-    assert stage.producer == (PRODUCER, epoch)
-    assert stage.state is (after if after is not SAME else state)
+def test_every_request_in_every_state_has_the_expected_outcome(version, state, request_, code, epoch, after):
+    harness = harness_in(state, version)
+    before, written, sent = harness.found, len(harness.journal.written), len(harness.sent)
+    assert harness.code(request_) is code
+    assert harness.producer == (PRODUCER, epoch)
+    assert harness.state is (after if after is not SAME else state)
     if after is SAME:
-        assert stage.found == before and len(stage.journal.written) == written and len(stage.sent) == sent
-    path = [state, *stage.states_written()[written:]]
+        assert harness.found == before and len(harness.journal.written) == written and len(harness.sent) == sent
+    path = [state, *harness.states_written()[written:]]
     assert all(earlier in BEFORE[later] for earlier, later in pairwise(path))
-    if stage.state in (PREPARE_COMMIT, PREPARE_ABORT) and after is not SAME:
-        [markers] = stage.sent
+    if harness.state in (PREPARE_COMMIT, PREPARE_ABORT) and after is not SAME:
+        [markers] = harness.sent
         assert markers.partitions == (P0,) and markers.commit == (after is PREPARE_COMMIT)
-        assert (markers.producer_id, markers.producer_epoch) == stage.producer
+        assert (markers.producer_id, markers.producer_epoch) == harness.producer
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("state", sorted(STORED))
-def test_markers_that_are_written_complete_what_was_decided(version, state):
-    stage = stage_in(state, version)
+def test_written_markers_complete_a_prepared_transaction(version, state):
+    harness = harness_in(state, version)
     ends = {PREPARE_COMMIT: COMPLETE_COMMIT, PREPARE_ABORT: COMPLETE_ABORT}
-    assert stage.write_markers() == (state in ends)
-    assert stage.state is ends.get(state, state) and stage.producer == NOW
+    assert harness.write_markers() == (state in ends)
+    assert harness.state is ends.get(state, state) and harness.producer == NOW
     if state in ends:
-        assert not stage.found.partitions
+        assert not harness.found.partitions
 
 
 @pytest.mark.parametrize("request_", [add(NOW), end(NOW), end(NOW, client_version=0)])
-def test_an_id_that_is_not_known_has_no_producer(request_):
-    assert Stage().code(request_) is MAPPING
+def test_an_unknown_transactional_id_fails_with_invalid_producer_id_mapping(request_):
+    assert TransactionHarness().code(request_) is MAPPING
 
 
 @pytest.mark.parametrize("expected", [(-1, -1), NOW])
-def test_an_id_that_is_not_known_is_given_a_fresh_producer(expected):
-    stage = Stage()
-    answer = stage.ask(init(expected))
-    assert (answer.producer_id, answer.producer_epoch) == (FRESH, 0) == stage.producer
-    assert stage.state is EMPTY and stage.found.previous_producer_id == FRESH
+def test_init_of_an_unknown_transactional_id_assigns_a_fresh_producer_id(expected):
+    harness = TransactionHarness()
+    response = harness.execute(init(expected))
+    assert (response.producer_id, response.producer_epoch) == (FRESH, 0) == harness.producer
+    assert harness.state is EMPTY and harness.found.previous_producer_id == FRESH
 
 
 @pytest.mark.parametrize(
     "request_", [init(), add(NOW), end(NOW), MarkersWritten(NAME, *NOW, 0)], ids=lambda request: type(request).__name__
 )
-def test_an_id_without_a_name_is_no_id(request_):
+def test_an_empty_transactional_id_fails_with_invalid_request(request_):
     fields = {name: getattr(request_, name) for name in request_.__struct_fields__}
-    assert Stage().code(type(request_)(**fields | {"transactional_id": ""})) is ErrorCode.INVALID_REQUEST
+    assert TransactionHarness().code(type(request_)(**fields | {"transactional_id": ""})) is ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize(
@@ -217,11 +217,11 @@ def test_an_id_without_a_name_is_no_id(request_):
         (end(PAST, client_version=0, version=2), 2, FENCED),
     ],
 )
-def test_old_clients_are_fenced_with_the_code_they_know(request_, version, code):
-    assert stage_in(ONGOING).code(request_) is code
+def test_older_request_versions_are_fenced_with_invalid_producer_epoch(request_, version, code):
+    assert harness_in(ONGOING).code(request_) is code
 
 
-def test_a_cluster_before_version_2_bumps_no_epoch_whatever_the_client_says():
-    stage = stage_in(ONGOING, 1)
-    assert stage.ask(end(NOW, client_version=2)) == TransactionEnded()
-    assert stage.producer == NOW and stage.sent[0].transaction_version == 0
+def test_before_version_2_the_end_of_a_transaction_bumps_no_epoch():
+    harness = harness_in(ONGOING, 1)
+    assert harness.execute(end(NOW, client_version=2)) == TransactionEnded()
+    assert harness.producer == NOW and harness.sent[0].transaction_version == 0

@@ -23,7 +23,7 @@ def test_each_event_is_a_click_or_an_order() -> None:
     assert sorted(clicks + orders) == list(range(many))
 
 
-def test_events_never_change() -> None:
+def test_events_are_identical_in_every_version() -> None:
     """A topic that was begun by another version must be continued by this one."""
     assert events.click(12_345, ()) == (2453, "search", 1767258137160)
     assert events.order(12_345, ()) == (12345, 1047, "scarf", 12554, 1767259234590)
@@ -32,26 +32,26 @@ def test_events_never_change() -> None:
 
 @given(NUMBERS)
 @settings(deadline=None, max_examples=50)
-def test_values_are_json_of_the_fields(number: int) -> None:
+def test_event_values_are_json_of_the_fields(number: int) -> None:
     order = events.order(number, ())
-    told = json.loads(order.value)
-    at = datetime.fromisoformat(told.pop("at")).timestamp()
-    assert tuple(told.values()) == order[:-1] and round(at * 1000) == order.at_ms
+    decoded = json.loads(order.value)
+    at = datetime.fromisoformat(decoded.pop("at")).timestamp()
+    assert tuple(decoded.values()) == order[:-1] and round(at * 1000) == order.at_ms
     click = events.click(number, ())
-    told = json.loads(click.value)
-    assert (told["visitor"], told["page"]) == (click.visitor, click.page)
+    decoded = json.loads(click.value)
+    assert (decoded["visitor"], decoded["page"]) == (click.visitor, click.page)
     assert click.key == str(click.visitor).encode()
 
 
-def test_customers_are_told_apart_and_their_values_are_json() -> None:
-    everybody = [events.customer(number) for number in range(CUSTOMERS)]
-    assert [json.loads(one.value) for one in everybody] == [one._asdict() for one in everybody]
-    assert len({one.key for one in everybody}) == CUSTOMERS
+def test_customers_have_unique_keys_and_json_values() -> None:
+    customers = [events.customer(number) for number in range(CUSTOMERS)]
+    assert [json.loads(one.value) for one in customers] == [one._asdict() for one in customers]
+    assert len({one.key for one in customers}) == CUSTOMERS
 
 
 @given(NUMBERS)
 @settings(deadline=None, max_examples=50)
-def test_visitors_and_customers_keep_to_their_partition(number: int) -> None:
+def test_visitors_and_customers_stay_in_their_partition(number: int) -> None:
     visitor = events.click(number, ()).visitor
     assert visitor is not None and visitor % PARTITIONS == number % PARTITIONS
     order = events.order(number, ())
@@ -60,14 +60,14 @@ def test_visitors_and_customers_keep_to_their_partition(number: int) -> None:
 
 @given(st.integers(0, 10_000))
 @settings(deadline=None, max_examples=50)
-def test_the_clock_moves_with_the_events_and_few_are_late(number: int) -> None:
+def test_event_times_follow_the_event_number_within_the_lateness_limit(number: int) -> None:
     on_time = OPENS_MS + events.event_of_click(number) * STEP_MS
     assert on_time - LATE_MS_MAX < events.click(number, ()).at_ms <= on_time
 
 
 @given(st.lists(st.integers(0, 500), max_size=4, unique=True).map(sorted))
 @settings(deadline=None, max_examples=50)
-def test_a_bell_is_between_the_days(closings: list[int]) -> None:
+def test_the_time_of_a_bell_is_between_two_days(closings: list[int]) -> None:
     times = [events.time_of(event, closings) for event in range(501)]
     for number, closing in enumerate(closings):
         bell = events.bell(number, closings).at_ms
@@ -80,7 +80,7 @@ def test_a_bell_has_no_visitor() -> None:
     assert bell.key == b"bell" and json.loads(bell.value)["visitor"] is None
 
 
-def test_visits_are_visits() -> None:
+def test_clicks_form_sessions_of_five_to_ten_clicks() -> None:
     """Clicks come in short bursts, separated by more than the sessions' gap (30 s)."""
     times = defaultdict(list)
     for number in range(40_000):
@@ -95,7 +95,7 @@ def test_visits_are_visits() -> None:
     assert 5 < clicks_a_session < 10
 
 
-def test_all_pages_are_looked_at() -> None:
+def test_every_page_gets_clicks_and_home_more_than_help() -> None:
     pages = Counter(events.click(number, ()).page for number in range(10_000))
     assert set(pages) == set(events.PAGES)
     assert pages["home"] > 3 * pages["help"]

@@ -22,7 +22,7 @@ def folders(tmp_path):
     return folders
 
 
-def test_pipelines_are_there_and_good(folders) -> None:
+def test_pipeline_files_are_created_and_valid(folders) -> None:
     shop, tables = load(folders.pipelines)
     assert {f"{one.name}.yaml" for one in (shop, tables)} == set(PIPELINES)
     assert shop.checkpoint == str(folders.checkpoints / "shop")
@@ -30,7 +30,7 @@ def test_pipelines_are_there_and_good(folders) -> None:
     assert set(shop.sinks) == set(tables.sinks)
 
 
-def test_a_second_run_is_refused_with_the_first_ones_number(folders) -> None:
+def test_a_second_run_is_refused_with_the_process_id_of_the_first(folders) -> None:
     with (
         folders.locked(),
         pytest.raises(ConfigError, match=f"running already, as process {os.getpid()}"),
@@ -48,7 +48,7 @@ def shop(headrace_node):
         yield shop
 
 
-def test_a_broker_of_somebody_else_is_left_alone(folders, shop) -> None:
+def test_a_broker_of_another_cluster_is_refused(folders, shop) -> None:
     with pytest.raises(NotOurs):
         check_node(folders, shop)
     folders.data.mkdir()
@@ -59,7 +59,7 @@ def test_a_broker_of_somebody_else_is_left_alone(folders, shop) -> None:
     check_node(folders, shop)
 
 
-def test_checkpoints_stay_with_their_cluster(folders, shop) -> None:
+def test_checkpoints_of_another_cluster_are_refused(folders, shop) -> None:
     check_cluster(folders, shop)
     check_cluster(folders, shop)
     (folders.shop / "cluster-id").write_text("another")
@@ -67,7 +67,7 @@ def test_checkpoints_stay_with_their_cluster(folders, shop) -> None:
         check_cluster(folders, shop)
 
 
-def test_results_without_checkpoints_are_not_doubled(folders, shop, headrace_node) -> None:
+def test_existing_results_without_checkpoints_are_refused(folders, shop, headrace_node) -> None:
     with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:
         producer.send(SESSIONS, b"{}", partition=0).result()
     assert shop.ends([TopicPartition(SESSIONS, 0)]) == {TopicPartition(SESSIONS, 0): 1}

@@ -37,7 +37,7 @@ def written(count: int, closings: list[int]) -> dict[TopicPartition, list[Click 
 
 @given(st.integers(0, EVENTS_MAX), CLOSINGS)
 @settings(deadline=None, max_examples=60)
-def test_offsets_are_those_of_a_log(count: int, closings: list[int]) -> None:
+def test_layout_offsets_match_a_log_written_event_by_event(count: int, closings: list[int]) -> None:
     layout = Layout(closings)
     logs = written(count, closings)
     assert layout.ends(count) == {place: len(log) for place, log in logs.items()}
@@ -48,14 +48,16 @@ def test_offsets_are_those_of_a_log(count: int, closings: list[int]) -> None:
 
 @given(st.integers(0, EVENTS_MAX), CLOSINGS, st.randoms(use_true_random=False))
 @settings(deadline=None, max_examples=60)
-def test_whoever_was_killed_goes_on_where_the_logs_end(count: int, closings: list[int], chance: random.Random) -> None:
+def test_a_killed_generator_resumes_where_the_logs_end(
+    count: int, closings: list[int], random_source: random.Random
+) -> None:
     """Each partition may end anywhere, as its batches are written independently of the others."""
     closings = [one for one in closings if one < count]
     layout, logs = Layout(closings), written(count, closings)
     # No partition enters a new day before all have finished the old one.
     since = closings[-1] if closings else 0
     first = layout.ends(since)
-    ends = {place: chance.randint(first[place], len(log)) for place, log in logs.items()}
+    ends = {place: random_source.randint(first[place], len(log)) for place, log in logs.items()}
     low, high = layout.frontier(ends)
     assert since <= low <= count and high <= count
     found = {place: log[: ends[place]] for place, log in logs.items()}
@@ -68,7 +70,7 @@ def test_whoever_was_killed_goes_on_where_the_logs_end(count: int, closings: lis
 
 @given(st.integers(1, EVENTS_MAX))
 @settings(deadline=None, max_examples=30)
-def test_bells_are_rung_once_in_every_partition(count: int) -> None:
+def test_each_closing_adds_one_bell_to_every_click_partition(count: int) -> None:
     before = Layout([]).ends(count)
     layout = Layout([count])
     assert layout.ends(count) == {place: end + (place in CLICK_PLACES) for place, end in before.items()}
@@ -78,5 +80,5 @@ def test_bells_are_rung_once_in_every_partition(count: int) -> None:
     assert layout.missing_bells(layout.ends(count)) == []
 
 
-def test_closings_that_came_twice_count_once() -> None:
+def test_repeated_closings_count_once() -> None:
     assert closings_of([100, 100, 250, 100, 300]) == [100, 250, 300]

@@ -56,7 +56,7 @@ def supervisor(make, tmp_path):
     return supervisor
 
 
-def test_whoever_is_killed_is_started_again(supervisor) -> None:
+def test_a_killed_process_is_restarted_after_a_delay(supervisor) -> None:
     supervisor.start(NODE)
     first = supervisor[NODE].pid
     os.kill(first, signal.SIGKILL)
@@ -69,7 +69,7 @@ def test_whoever_is_killed_is_started_again(supervisor) -> None:
     assert supervisor.news == [f"the node (process {first}) was killed, and is started again"]
 
 
-def test_whoever_ended_without_fault_was_meant_to(supervisor) -> None:
+def test_a_process_that_exits_cleanly_is_not_restarted(supervisor) -> None:
     for name in (GENERATOR, PIPELINES):
         supervisor.start(name)
         until(lambda name=name: supervisor[name].last_words() == ["here"])
@@ -83,7 +83,7 @@ def test_whoever_ended_without_fault_was_meant_to(supervisor) -> None:
     assert len(supervisor.news) == 1
 
 
-def test_whoever_always_fails_is_given_up_with_its_last_words(make, tmp_path) -> None:
+def test_a_process_that_keeps_failing_is_given_up_with_its_last_output(make, tmp_path) -> None:
     children = [make(NODE, "import sys; print('no room', flush=True); sys.exit(3)"), make(GENERATOR), make(PIPELINES)]
     now = 0.0
     supervisor = Supervisor(children, Register(tmp_path / "processes"), lambda: now)
@@ -97,7 +97,7 @@ def test_whoever_always_fails_is_given_up_with_its_last_words(make, tmp_path) ->
     assert given_up.value.last_words == ["no room"] * EARLY_DEATHS_MAX
 
 
-def test_lives() -> None:
+def test_only_repeated_early_failures_stop_the_restarts() -> None:
     lives = Lives()
     for turn in range(20):  # kills do not count
         lives.started(float(turn))
@@ -108,7 +108,7 @@ def test_lives() -> None:
     assert [lives.ended(1, 101.0) is None for _ in range(EARLY_DEATHS_MAX)] == [False] * (EARLY_DEATHS_MAX - 1) + [True]
 
 
-def test_all_end_in_order(supervisor) -> None:
+def test_processes_are_stopped_in_dependency_order(supervisor) -> None:
     for name in (NODE, GENERATOR, PIPELINES):
         supervisor.start(name)
         until(lambda name=name: supervisor[name].last_words() == ["here"])
@@ -122,7 +122,7 @@ def test_all_end_in_order(supervisor) -> None:
     assert sorted(seen, reverse=True) == seen, "nobody ends before those who need him"
 
 
-def test_a_child_that_is_closed_is_gone_with_what_it_started(make) -> None:
+def test_closing_a_child_kills_its_process_group(make) -> None:
     child = make(
         NODE, "import subprocess, sys; subprocess.Popen(['sleep', '1000']); print('here', flush=True); input()"
     )
@@ -134,19 +134,19 @@ def test_a_child_that_is_closed_is_gone_with_what_it_started(make) -> None:
         until(lambda: os.killpg(child.pid, 0) is not None)
 
 
-def test_what_is_left_of_a_killed_run_is_waited_for(make, tmp_path) -> None:
+def test_processes_left_by_a_killed_run_are_awaited(make, tmp_path) -> None:
     register = Register(tmp_path / "processes")
     assert register.left() == {}
     child = make()
     child.start(0.0)
     register.write([child, make(GENERATOR)])
     assert {name: one.pid for name, one in register.left().items()} == {NODE: child.pid}
-    told = []
-    register.clear(told.append, lambda _: child.close())
-    assert register.left() == {} and told == ["processes of a run that was killed are ending"]
+    messages = []
+    register.clear(messages.append, lambda _: child.close())
+    assert register.left() == {} and messages == ["processes of a run that was killed are ending"]
 
 
-def test_what_does_not_end_is_killed(make, tmp_path) -> None:
+def test_leftover_processes_that_do_not_exit_are_killed(make, tmp_path) -> None:
     register = Register(tmp_path / "processes")
     child = make()
     child.start(0.0)
@@ -156,12 +156,12 @@ def test_what_does_not_end_is_killed(make, tmp_path) -> None:
     assert child.code == -signal.SIGKILL
 
 
-def test_a_register_that_cannot_be_read_is_nobodys(tmp_path) -> None:
+def test_an_unreadable_register_counts_as_empty(tmp_path) -> None:
     (tmp_path / "processes").write_text("[[")
     assert Register(tmp_path / "processes").left() == {}
 
 
-def test_a_process_ends_with_its_parent() -> None:
+def test_a_process_exits_when_its_parent_dies() -> None:
     """However the parent dies, its end of the pipe is closed."""
     code = f"from headrace.demo.parent_process import end_with_parent; end_with_parent(); {WAITS}"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -172,14 +172,14 @@ def test_a_process_ends_with_its_parent() -> None:
 
 
 LARGE = "import os, sys; os.setpgid(0, 0); large = bytearray(80_000_000); print('large', flush=True); sys.stdin.read()"
-STARTS_A_LARGE_ONE = f"""
+PARENT_OF_LARGE_PROGRAM = f"""
 import subprocess, sys
 subprocess.Popen([sys.executable, "-c", {LARGE!r}], stdin=subprocess.PIPE).wait()
 """
 
 
-def test_memory_counts_what_a_process_has_started(make, tmp_path) -> None:
-    child = make(PIPELINES, STARTS_A_LARGE_ONE)
+def test_memory_includes_that_of_child_processes(make, tmp_path) -> None:
+    child = make(PIPELINES, PARENT_OF_LARGE_PROGRAM)
     assert child.memory_bytes() is None
     child.start(0.0)
     until(lambda: child.last_words() == ["large"])
@@ -187,7 +187,7 @@ def test_memory_counts_what_a_process_has_started(make, tmp_path) -> None:
     assert child.memory_bytes() > 80_000_000
 
 
-def test_memory_is_looked_up_now_and_then(tmp_path) -> None:
+def test_session_memory_is_summed_from_proc_and_cached(tmp_path) -> None:
     now = [0.0]
     memory = SessionMemory(lambda: now[0])
     first = memory.of(os.getsid(0))

@@ -33,7 +33,7 @@ def test_every_click_is_in_one_window_and_one_session(closings) -> None:
     assert all(row.minute_ms % results.WINDOW_MS == 0 for row in views)
 
 
-def test_sessions_end_with_a_gap() -> None:
+def test_a_session_ends_after_a_gap_between_clicks() -> None:
     times = [0, 1_000, GAP_MS + 1_000, 2 * GAP_MS + 1_001]
     assert sessions_of(7, times) == [Session(7, 0, GAP_MS + 1_000, 3), Session(7, times[-1], times[-1], 1)]
 
@@ -54,7 +54,7 @@ def test_rows_are_read_from_json_and_from_parquet() -> None:
 A, B, C = (PageViews(0, page, 1) for page in "abc")
 
 
-def test_what_is_lost_wrong_or_doubled_is_told_apart() -> None:
+def test_lost_wrong_and_duplicate_rows_are_distinguished() -> None:
     right = compare("here", Counter([A, B]), Counter([B, A]))
     assert right.is_right and right.found == right.wanted == 2
     wrong = compare("here", Counter([A, B]), Counter([A, A, A, C]))
@@ -62,7 +62,7 @@ def test_what_is_lost_wrong_or_doubled_is_told_apart() -> None:
     assert (wrong.lost, wrong.wrong, wrong.doubled, wrong.doubled_rows) == ([B], [C], [A], 2)
 
 
-def test_a_summary_says_what_it_found() -> None:
+def test_the_summary_reports_correct_lost_and_duplicate_rows() -> None:
     right = compare("topic shop-sessions", Counter([A, B]), Counter([A, B]))
     wrong = compare("Parquet sessions", Counter([A, B]), Counter([A, A]))
     text = "\n".join(lines(Summary(1_000_000, [], [right], 0)))
@@ -80,11 +80,13 @@ def test_a_summary_says_what_it_found() -> None:
 
 def log(table, name, *entries):
     (table / tables.LOG).mkdir(exist_ok=True)
-    told = [json.dumps({"path": f"file:///some/where/else/{file}", "action": action}) for file, action in entries]
-    (table / tables.LOG / name).write_text("\n".join([tables.FORMAT, *told]))
+    entry_lines = [
+        json.dumps({"path": f"file:///some/where/else/{file}", "action": action}) for file, action in entries
+    ]
+    (table / tables.LOG / name).write_text("\n".join([tables.FORMAT, *entry_lines]))
 
 
-def test_a_table_is_what_its_log_says(tmp_path) -> None:
+def test_a_table_consists_of_the_files_in_its_log(tmp_path) -> None:
     for name in ("a", "b", "c", "killed"):
         parquet.write_table(pa.table({"name": [name]}), tmp_path / f"{name}.parquet")
     assert tables.files_of(tmp_path) == [] and list(tables.rows_of(tmp_path)) == []
@@ -95,7 +97,7 @@ def test_a_table_is_what_its_log_says(tmp_path) -> None:
     assert tables.left_over(tmp_path) == 2
 
 
-def test_a_compacted_log_stands_for_all_before_it(tmp_path) -> None:
+def test_a_compacted_log_replaces_all_earlier_entries(tmp_path) -> None:
     log(tmp_path, "8", ("x.parquet", "add"))
     log(tmp_path, "9.compact", ("a.parquet", "add"), ("b.parquet", "add"), ("a.parquet", "delete"))
     log(tmp_path, "10", ("c%20d.parquet", "add"))
@@ -103,12 +105,12 @@ def test_a_compacted_log_stands_for_all_before_it(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("text", ["v2\n{}", "v1\n{", "v1\n{}", "v1\n[]", ""])
-def test_a_log_that_nobody_can_read_is_named(tmp_path, text) -> None:
+def test_an_unreadable_table_log_is_reported_with_its_path(tmp_path, text) -> None:
     (tmp_path / tables.LOG).mkdir()
     (tmp_path / tables.LOG / "0").write_text(text)
     with pytest.raises(CorruptData, match="_spark_metadata/0"):
         tables.files_of(tmp_path)
 
 
-def test_results_have_names_of_their_own() -> None:
+def test_result_names_and_topics_are_unique() -> None:
     assert len({one.name for one in RESULTS} | {one.topic for one in RESULTS}) == 6

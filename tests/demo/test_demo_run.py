@@ -21,7 +21,7 @@ from headrace.demo.shop.layout import Layout
 from headrace.demo.supervisor import GENERATOR, NODE, PIPELINES
 from headrace.testing.processes import free_port
 
-PRETENDED = Path(__file__).with_name("pretended_pipelines.py")
+FAKE_PIPELINES = Path(__file__).with_name("fake_pipelines.py")
 
 
 @pytest.fixture
@@ -36,18 +36,18 @@ def play(folders, monkeypatch):
     """Return a function that runs the job once and calls `turned` repeatedly meanwhile."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
-    def play(events=None, rate=0.0, fault="", turned=lambda run: None):
+    def play(events=None, rate=0.0, fault="", on_turn=lambda run: None):
         out = io.StringIO()
 
         class Run(job.Run):
             def _children(self):
                 children = super()._children()
-                command = [sys.executable, str(PRETENDED), str(folders.work), self._bootstrap, fault]
+                command = [sys.executable, str(FAKE_PIPELINES), str(folders.work), self._bootstrap, fault]
                 return [*children[:-1], Child(PIPELINES, command, folders.log(PIPELINES), {})]
 
             def _turn(self):
                 super()._turn()
-                turned(self)
+                on_turn(self)
 
         with folders.locked():
             code = Run(job.Options(folders, events, rate, free_port(), True), Lines(out)).play()
@@ -58,40 +58,40 @@ def play(folders, monkeypatch):
         signal.signal(number, handler)
 
 
-def test_a_bounded_run_ends_by_itself_and_checks_itself(play, folders) -> None:
-    code, said = play(events=3_000)
-    assert code == 0, said
-    assert said.count("the node serves on localhost:") == 1 and "metrics on http://localhost:" in said
-    assert "3 000 events: 2 700 clicks and 300 orders, each in its topic once" in said
-    assert said.count("right, each once") == 6 and "events in = events out" in said
+def test_a_bounded_run_ends_and_verifies_its_results(play, folders) -> None:
+    code, printed = play(events=3_000)
+    assert code == 0, printed
+    assert printed.count("the node serves on localhost:") == 1 and "metrics on http://localhost:" in printed
+    assert "3 000 events: 2 700 clicks and 300 orders, each in its topic once" in printed
+    assert printed.count("right, each once") == 6 and "events in = events out" in printed
     assert "stopped cleanly" in folders.log(NODE).read_text()
-    code, said = play(events=2_000)
-    assert code == 0 and "all of 3 000 events were worked on before" in said and "events in = events out" in said
+    code, printed = play(events=2_000)
+    assert code == 0 and "all of 3 000 events were worked on before" in printed and "events in = events out" in printed
 
 
-@pytest.mark.parametrize(("fault", "told"), [("lost", "1 lost"), ("doubled", "1 twice")])
-def test_what_is_lost_or_doubled_is_found(play, fault, told) -> None:
-    code, said = play(events=500, fault=fault)
+@pytest.mark.parametrize(("fault", "expected"), [("lost", "1 lost"), ("doubled", "1 twice")])
+def test_lost_and_duplicate_results_fail_the_run(play, fault, expected) -> None:
+    code, printed = play(events=500, fault=fault)
     assert code == 1
-    assert said.count(told) == 2 and "NOT what the events say" in said
+    assert printed.count(expected) == 2 and "NOT what the events say" in printed
 
 
-def test_a_run_without_end_stops_cleanly_and_is_gone_on_with(play, folders) -> None:
+def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(play, folders) -> None:
     def stop(run):
         seen = run._director.seen
         if seen is not None and seen.facts.layout.frontier(seen.facts.ends).low > 100:
             run._signalled(signal.SIGINT, None)
 
-    code, said = play(rate=2_000.0, turned=stop)
-    assert code == 0 and "goes on from here" in said
+    code, printed = play(rate=2_000.0, on_turn=stop)
+    assert code == 0 and "goes on from here" in printed
     for name, last in ((NODE, "stopped cleanly"), (GENERATOR, "events are there")):
         assert last in folders.log(name).read_text()
     assert not (folders.shop / "processes.json").read_text().strip("{}")
-    code, said = play(events=1)
-    assert code == 0 and "events in = events out" in said
+    code, printed = play(events=1)
+    assert code == 0 and "events in = events out" in printed
 
 
-def test_whoever_is_killed_meanwhile_is_started_again(play) -> None:
+def test_processes_killed_during_a_run_are_restarted(play) -> None:
     killed = []
 
     def kill(run):
@@ -102,21 +102,21 @@ def test_whoever_is_killed_meanwhile_is_started_again(play) -> None:
                 killed.append(name)
                 return
 
-    code, said = play(events=20_000, rate=8_000.0, turned=kill)
-    assert code == 0, said
-    assert said.count("was killed, and is started again") == 3 and "events in = events out" in said
+    code, printed = play(events=20_000, rate=8_000.0, on_turn=kill)
+    assert code == 0, printed
+    assert printed.count("was killed, and is started again") == 3 and "events in = events out" in printed
 
 
-def test_a_node_that_cannot_start_is_told_with_its_last_words(play, folders, monkeypatch) -> None:
+def test_a_node_that_cannot_start_is_reported_with_its_last_output(play, folders, monkeypatch) -> None:
     monkeypatch.setattr(
         "headrace.demo.shop.requests.CALL_S_MAX", 1.0
     )  # limits how long the director's thread waits for a node that never starts
     folders.data.write_text("not a folder")
-    code, said = play(events=10)
-    assert code == 1 and "the node has ended with code 1 again and again" in said and "work/data" in said
+    code, printed = play(events=10)
+    assert code == 1 and "the node has ended with code 1 again and again" in printed and "work/data" in printed
 
 
-def test_ports_that_are_taken_are_passed_over() -> None:
+def test_ports_in_use_are_skipped() -> None:
     import socket
 
     with socket.socket() as other:
@@ -144,11 +144,11 @@ def test_a_bounded_run_has_no_rate_limit_unless_one_is_given(
     assert given[0].rate == rate
 
 
-def test_the_demo_without_spark_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_without_spark_explains_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.cli.commands.demo.find_spec", lambda name: None)
     result = CliRunner().invoke(app, [])
     assert isinstance(result.exception, ConfigError) and "headrace[spark]" in str(result.exception)
 
 
-def test_the_layout_of_nothing() -> None:
+def test_an_empty_layout_has_its_frontier_at_zero() -> None:
     assert Layout([]).frontier(Layout([]).ends(0)) == (0, 0)

@@ -44,7 +44,7 @@ def wanted(layout, count):
     }
 
 
-def test_preparing_twice_changes_nothing(headrace_node, shop) -> None:
+def test_preparing_the_shop_twice_changes_nothing(headrace_node, shop) -> None:
     shop.prepare()
     assert shop.ends([CUSTOMERS_PLACE]) == {CUSTOMERS_PLACE: events.CUSTOMERS}
     (found,) = values(headrace_node, [CUSTOMERS_PLACE]).values()
@@ -52,7 +52,7 @@ def test_preparing_twice_changes_nothing(headrace_node, shop) -> None:
     assert shop.layout().closings == ()
 
 
-def test_a_generator_goes_on_where_the_topics_end(headrace_node, shop) -> None:
+def test_a_generator_resumes_where_the_topics_end(headrace_node, shop) -> None:
     assert run(headrace_node, 1_003) == 1_003
     assert run(headrace_node, 1_003) == 1_003
     assert run(headrace_node, 4_000) == 4_000
@@ -60,7 +60,7 @@ def test_a_generator_goes_on_where_the_topics_end(headrace_node, shop) -> None:
     assert values(headrace_node, PLACES) == wanted(Layout([]), 4_000)
 
 
-def test_what_a_kill_left_uneven_is_made_up_for(headrace_node, shop) -> None:
+def test_a_generator_completes_partitions_that_a_kill_left_uneven(headrace_node, shop) -> None:
     layout = Layout([])
     some = dict(zip(PLACES, (30, 7, 2, 4), strict=True))
     with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:
@@ -71,7 +71,7 @@ def test_what_a_kill_left_uneven_is_made_up_for(headrace_node, shop) -> None:
     assert values(headrace_node, PLACES) == wanted(layout, 500)
 
 
-def test_the_shop_closes_once_and_opens_again(headrace_node, shop) -> None:
+def test_a_day_is_closed_once_and_another_can_follow(headrace_node, shop) -> None:
     run(headrace_node, 200)
     assert shop.close_day(200).closings == (200,)
     assert shop.close_day(200).closings == (200,)
@@ -82,7 +82,7 @@ def test_the_shop_closes_once_and_opens_again(headrace_node, shop) -> None:
     assert values(headrace_node, PLACES) == wanted(layout, 300)
 
 
-def test_bells_that_were_decided_and_not_rung_are_rung_by_the_next(headrace_node, shop) -> None:
+def test_missing_bells_of_a_decided_closing_are_written_by_the_next_generator(headrace_node, shop) -> None:
     run(headrace_node, 50)
     with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:
         producer.send("shop-closings", b'{"events":50}', partition=0).result()
@@ -91,7 +91,7 @@ def test_bells_that_were_decided_and_not_rung_are_rung_by_the_next(headrace_node
     assert values(headrace_node, PLACES) == wanted(Layout([50]), 80)
 
 
-def test_somebody_else_who_writes_is_noticed(headrace_node, shop) -> None:
+def test_records_of_another_writer_are_detected(headrace_node, shop) -> None:
     with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:
         generator = Generator(producer, Layout([]), shop.ends())
         generator.send(20)
@@ -100,13 +100,13 @@ def test_somebody_else_who_writes_is_noticed(headrace_node, shop) -> None:
             generator.send(20)
 
 
-def test_a_generator_that_is_told_to_stop_does(headrace_node, shop) -> None:
+def test_a_generator_stops_when_its_stop_event_is_set(headrace_node, shop) -> None:
     stop = threading.Event()
     stop.set()
     assert generate(headrace_node.bootstrap, rate=1, events=None, stop=stop) == 0
 
 
-def test_a_pace_is_kept() -> None:
+def test_the_pace_limits_the_events_per_second() -> None:
     pace = Pace(100.0, now=0.0)
     assert pace.due(0.0) == 0 and pace.due(0.1) == 10
     pace.sent(10)
@@ -114,16 +114,16 @@ def test_a_pace_is_kept() -> None:
     assert pace.wait_s(0.1) == pytest.approx(0.1)
 
 
-def test_a_pace_does_not_make_up_for_everything() -> None:
+def test_the_pace_catches_up_on_at_most_five_seconds() -> None:
     pace = Pace(100.0, now=0.0)
     assert pace.due(60.0) == 500
 
 
-def test_as_fast_as_can_be_is_so_many_at_once() -> None:
+def test_an_unlimited_pace_sends_the_maximum_at_once_without_waiting() -> None:
     pace = Pace(0, now=0.0)
     assert pace.due(0.0) == EVENTS_AT_ONCE_MAX and pace.wait_s(0.0) == 0.0
 
 
-def test_a_slow_pace_is_one_event_at_a_time() -> None:
+def test_a_slow_pace_sends_one_event_at_a_time() -> None:
     pace = Pace(0.5, now=0.0)
     assert pace.wait_s(0.0) == 2.0 and pace.due(2.0) == 1

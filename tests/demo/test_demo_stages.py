@@ -32,12 +32,12 @@ def facts(layout, ends, *, watermark_ms=0, behind=(), results=50, open=()):
     return Facts(layout, all_ends, positions, open)
 
 
-def closed(**given):
+def closed_facts(**given):
     layout = Layout([EVENTS])
     return facts(layout, layout.ends(EVENTS), watermark_ms=bell(0, [EVENTS]).at_ms - PATIENCE_MS, **given)
 
 
-def test_events_come_first() -> None:
+def test_the_stage_is_events_until_every_partition_is_complete() -> None:
     layout = Layout([])
     assert stage(EVENTS, facts(layout, layout.ends(EVENTS - 1))) is Stage.EVENTS
     uneven = {**layout.ends(EVENTS), CLICK_PLACES[1]: 17}
@@ -45,7 +45,7 @@ def test_events_come_first() -> None:
 
 
 @pytest.mark.parametrize("query", [one for one in QUERIES if one.pipeline == SHOP], ids=lambda one: one.name)
-def test_no_bell_before_all_is_read(query) -> None:
+def test_the_stage_is_reading_until_every_query_has_read_all_events(query) -> None:
     layout = Layout([])
     assert stage(EVENTS, facts(layout, layout.ends(EVENTS), behind=[query.name])) is Stage.READING
     assert stage(EVENTS, facts(layout, layout.ends(EVENTS))) is Stage.CLOSING
@@ -58,7 +58,7 @@ def test_a_query_that_never_ran_has_read_nothing() -> None:
     assert lag(QUERIES[0], nothing) == EVENTS * 9 // 10
 
 
-def test_what_is_done_is_not_said_before_it_is() -> None:
+def test_the_activity_text_matches_the_progress_of_the_queries() -> None:
     layout = Layout([])
     half = facts(layout, layout.ends(EVENTS), behind=[QUERIES[0].name])
     nothing = half._replace(positions={})
@@ -67,29 +67,29 @@ def test_what_is_done_is_not_said_before_it_is() -> None:
     assert doing(None) == doing(Seen(nothing)) == ""
 
 
-def test_closing_is_done_when_all_bells_are_rung() -> None:
+def test_the_stage_is_closing_until_all_bells_are_written() -> None:
     layout = Layout([EVENTS])
     ends = layout.ends(EVENTS)
     assert stage(EVENTS, facts(layout, {**ends, CLICK_PLACES[0]: ends[CLICK_PLACES[0]] - 1})) is Stage.CLOSING
 
 
-def test_windows_are_closed_when_the_watermark_has_passed_them() -> None:
-    done = closed()
+def test_the_stage_is_windows_until_watermarks_queries_and_transactions_are_done() -> None:
+    done = closed_facts()
     assert stage(EVENTS, done) is Stage.DONE
     early = Position(3, bell(0, [EVENTS]).at_ms - PATIENCE_MS - 1, done.positions["shop.sessions"].offsets)
     assert stage(EVENTS, done._replace(positions={**done.positions, "shop.sessions": early})) is Stage.WINDOWS
-    assert stage(EVENTS, closed(behind=["shop.enriched_orders"])) is Stage.WINDOWS
-    assert stage(EVENTS, closed(open=RESULT_PLACES[:1])) is Stage.WINDOWS
+    assert stage(EVENTS, closed_facts(behind=["shop.enriched_orders"])) is Stage.WINDOWS
+    assert stage(EVENTS, closed_facts(open=RESULT_PLACES[:1])) is Stage.WINDOWS
 
 
 @pytest.mark.parametrize("query", [one for one in QUERIES if one.pipeline == TABLES], ids=lambda one: one.name)
-def test_results_are_stored_last(query) -> None:
-    assert stage(EVENTS, closed(behind=[query.name])) is Stage.STORING
+def test_the_stage_is_storing_until_the_tables_have_all_results(query) -> None:
+    assert stage(EVENTS, closed_facts(behind=[query.name])) is Stage.STORING
 
 
-def test_what_is_there_already_counts() -> None:
-    assert goal(10, closed()) == EVENTS and stage(10, closed()) is Stage.DONE
-    assert stage(EVENTS + 1, closed()) is Stage.EVENTS
+def test_existing_events_count_toward_the_goal() -> None:
+    assert goal(10, closed_facts()) == EVENTS and stage(10, closed_facts()) is Stage.DONE
+    assert stage(EVENTS + 1, closed_facts()) is Stage.EVENTS
     another_day = Layout([EVENTS])
     assert stage(EVENTS, facts(another_day, another_day.ends(EVENTS + 10))) is Stage.CLOSING
 
@@ -102,7 +102,7 @@ OFFSETS = """v1
 -"""
 
 
-def test_a_batch_that_is_done_says_where_its_query_is(tmp_path) -> None:
+def test_the_position_of_a_query_is_its_last_committed_batch(tmp_path) -> None:
     (tmp_path / "commits").mkdir()
     (tmp_path / "offsets").mkdir()
     assert position(tmp_path) == NOWHERE
@@ -114,12 +114,12 @@ def test_a_batch_that_is_done_says_where_its_query_is(tmp_path) -> None:
     assert position(tmp_path) == Position(9, 1767258060000, offsets)
 
 
-def test_no_checkpoint_is_no_position(tmp_path) -> None:
+def test_a_missing_checkpoint_has_no_position(tmp_path) -> None:
     assert position(tmp_path / "none") == NOWHERE
 
 
 @pytest.mark.parametrize("text", ["", "v9\n{}\n", "v1\n{}\n-", "v1\nnot json\n-", OFFSETS.replace("119", '"x"')])
-def test_a_checkpoint_that_nobody_can_read_is_named(tmp_path, text) -> None:
+def test_an_unreadable_checkpoint_is_reported_with_its_path(tmp_path, text) -> None:
     (tmp_path / "commits").mkdir()
     (tmp_path / "offsets").mkdir()
     (tmp_path / "commits" / "0").write_text("v1\n{}")
@@ -128,9 +128,9 @@ def test_a_checkpoint_that_nobody_can_read_is_named(tmp_path, text) -> None:
         position(tmp_path)
 
 
-def test_an_offset_may_be_missing() -> None:
+def test_a_batch_without_offsets_is_parsed_as_empty() -> None:
     assert parse_offsets(0, 'v1\n{"batchWatermarkMs":0}\n-').offsets == {}
 
 
-def test_places_are_those_of_orders_too() -> None:
+def test_shop_queries_read_the_click_and_order_topics() -> None:
     assert {topic_of(one) for one in QUERIES if one.pipeline == SHOP} == {CLICK_PLACES[0].topic, ORDER_PLACES[0].topic}

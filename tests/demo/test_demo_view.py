@@ -41,20 +41,20 @@ FULL = State(
 )
 
 
-def drawn(state: State, width: int = 80) -> list[str]:
+def rendered(state: State, width: int = 80) -> list[str]:
     console = Console(width=width, file=io.StringIO(), highlight=False)
     with console.capture() as captured:
         console.print(draw(state))
     return captured.get().splitlines()
 
 
-def test_all_of_it_fits_on_a_small_terminal() -> None:
-    lines = drawn(FULL)
+def test_the_full_view_fits_on_a_terminal_of_80_by_24() -> None:
+    lines = rendered(FULL)
     assert len(lines) <= 24 and max(map(len, lines)) <= 80
 
 
 def test_rates_lag_windows_and_hints_are_shown() -> None:
-    text = "\n".join(drawn(FULL))
+    text = "\n".join(rendered(FULL))
     for wanted in (
         "1:02:05",
         "events happen",
@@ -65,32 +65,32 @@ def test_rates_lag_windows_and_hints_are_shown() -> None:
         "enriched orders",
     ):
         assert wanted in text
-    (page_views,) = (one for one in drawn(FULL) if "page views" in one)
+    (page_views,) = (one for one in rendered(FULL) if "page views" in one)
     assert page_views.split() == ["clicks", "90", "000", "900", "page", "views", "912", "300", "41", "170", "20"]
-    (sessions,) = (one for one in drawn(FULL) if "sessions" in one and "waiting" in one)
+    (sessions,) = (one for one in rendered(FULL) if "sessions" in one and "waiting" in one)
     assert "641" in sessions
     assert "09:00  09:01" in text and "the broker is gone" in text
-    (home,) = (one for one in drawn(FULL) if one.startswith(" home"))
+    (home,) = (one for one in rendered(FULL) if one.startswith(" home"))
     assert home.split() == ["home", "1", "700", "1", "650"]
-    assert "started again" in text and " two" in drawn(FULL) and " one" not in drawn(FULL)
+    assert "started again" in text and " two" in rendered(FULL) and " one" not in rendered(FULL)
     assert "look: headrace consume" in text
 
 
-def test_there_is_something_to_see_from_the_start() -> None:
-    text = "\n".join(drawn(STARTING))
+def test_the_first_view_shows_activity_news_and_hints() -> None:
+    text = "\n".join(rendered(STARTING))
     assert "the node starts · 0:00:03" in text and "the node was killed" in text and "look: there" in text
 
 
-def test_a_run_without_end_has_no_bars() -> None:
-    endless = "\n".join(drawn(State(1.0, "events happen", flows=FULL.flows, works=FULL.works)))
+def test_an_unbounded_run_has_no_progress_bars() -> None:
+    endless = "\n".join(rendered(State(1.0, "events happen", flows=FULL.flows, works=FULL.works)))
     assert "worked on" not in endless and "come when the first minute is complete" in endless
 
 
-def test_a_name_that_looks_like_markup_is_shown_as_it_is() -> None:
-    assert "[red]" in "\n".join(drawn(State(0.0, "x", news=["[red] is no colour"])))
+def test_text_that_looks_like_markup_is_shown_verbatim() -> None:
+    assert "[red]" in "\n".join(rendered(State(0.0, "x", news=["[red] is no colour"])))
 
 
-def test_a_line_says_the_same() -> None:
+def test_the_line_view_summarizes_the_state() -> None:
     assert line(FULL) == (
         "1:02:05 events happen: 100 000 of 200 000 events (1 000/s), 99 000 worked on; pipelines: Spark is starting; "
         "170 page views, 11 000 sessions, 10 000 enriched orders; clicks at 09:01: home 1 650, search 800"
@@ -100,7 +100,7 @@ def test_a_line_says_the_same() -> None:
     assert line(STARTING) == "0:00:03 the node starts: 0 events (0/s), 0 worked on; no results"
 
 
-def test_lines_come_now_and_then_and_news_at_once() -> None:
+def test_lines_are_printed_every_five_seconds_and_news_immediately() -> None:
     out = io.StringIO()
     lines = Lines(out)
     for second in range(12):
@@ -108,12 +108,12 @@ def test_lines_come_now_and_then_and_news_at_once() -> None:
         lines.show(State(float(second), "events happen", news=news))
     lines.show(State(12.0, "the shop closes", news=["something happened"]))
     lines.say("done")
-    told = out.getvalue().splitlines()
-    assert [one.split()[0] for one in told] == ["0:00:00", "0:00:05", "0:00:07", "0:00:10", "0:00:12", "done"]
-    assert told[2] == "0:00:07 something happened"
+    printed = out.getvalue().splitlines()
+    assert [one.split()[0] for one in printed] == ["0:00:00", "0:00:05", "0:00:07", "0:00:10", "0:00:12", "done"]
+    assert printed[2] == "0:00:07 something happened"
 
 
-def test_a_terminal_is_drawn_on() -> None:
+def test_the_terminal_shows_the_view_and_messages() -> None:
     out = io.StringIO()
     terminal = Terminal(Console(file=out, force_terminal=True, width=80, highlight=False))
     terminal.show(FULL)
@@ -122,7 +122,7 @@ def test_a_terminal_is_drawn_on() -> None:
     assert "a web shop" in out.getvalue() and "[done]" in out.getvalue()
 
 
-def test_a_terminal_that_is_resized_is_cleared_and_drawn_anew() -> None:
+def test_a_resized_terminal_is_cleared_and_redrawn() -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=80, height=30, highlight=False)
     terminal = Terminal(console)
@@ -138,20 +138,20 @@ def test_a_terminal_that_is_resized_is_cleared_and_drawn_anew() -> None:
     assert out.getvalue().count(ERASED) == 1
 
 
-def test_where_metrics_are_is_whole_on_80_columns(tmp_path) -> None:
+def test_the_metrics_address_is_not_truncated_on_80_columns(tmp_path) -> None:
     log = tmp_path / "log"
     supervisor = Supervisor([Child(name, [], log, {}) for name in (NODE, PIPELINES)], Register(tmp_path / "processes"))
     folders = Folders(tmp_path / "a-rather-long-name-of-a-folder", tmp_path / "runtime")
-    shown = "\n".join(drawn(State(0.0, "x", hints=hints_of(supervisor, Ports(19692, 19404), folders))))
+    shown = "\n".join(rendered(State(0.0, "x", hints=hints_of(supervisor, Ports(19692, 19404), folders))))
     assert "http://localhost:19404/metrics" in shown and "-b localhost:19692" in shown
 
 
-def test_the_line_that_says_where_the_node_serves() -> None:
+def test_the_startup_line_shows_addresses_and_ports_in_use() -> None:
     assert serves(Ports(9092, 9404), Ports(9092, 9404)) == (
         "the node serves on localhost:9092, metrics on http://localhost:9404/metrics"
     )
     assert serves(Ports(9095, 9404), Ports(9092, 9404)).endswith("(port 9092: in use)")
 
 
-def test_times() -> None:
+def test_durations_and_clock_times_are_formatted() -> None:
     assert duration(59.9) == "0:00:59" and duration(36_000) == "10:00:00" and clock(MINUTE) == "09:00"

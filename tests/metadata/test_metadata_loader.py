@@ -16,7 +16,7 @@ from headrace.protocol.messages.stored.metadata_topics import (
 A, B = Uuid(b"a" * 16), Uuid(b"b" * 16)
 
 
-class Seen(list):
+class RecordingPublisher(list):
     def publish(self, old, new, changes):
         self.append((old, new, changes))
 
@@ -34,23 +34,23 @@ def partition(topic_id, index, leader=1):
     )
 
 
-def loaded():
-    seen = Seen()
+def load_topic():
+    seen = RecordingPublisher()
     loader = MetadataLoader([seen])
     loader.apply([TopicRecord(name="t", topic_id=A), partition(A, 0), partition(A, 1)], 2, 1)
     return loader, seen
 
 
-def test_an_image_shows_topics_by_name_and_id():
-    loader, seen = loaded()
+def test_an_image_finds_topics_by_name_and_id():
+    loader, seen = load_topic()
     image = loader.image
     assert image.offset == 2 and image.topic_by_id(A) is image.topics["t"] and len(image.topics["t"].partitions) == 2
     assert image.partition("t", 1).leader == 1 and image.partition("t", 2) is None and image.partition("x", 0) is None
     assert seen[0][2].topics == ("t",)
 
 
-def test_a_change_replaces_and_the_old_image_stays():
-    loader, seen = loaded()
+def test_a_partition_change_leaves_earlier_images_unchanged():
+    loader, seen = load_topic()
     before = loader.image
     loader.apply([PartitionChangeRecord(partition_id=1, topic_id=A, leader=-1, isr=[])], 3, 1)
     assert before.partition("t", 1).leader == 1
@@ -61,8 +61,8 @@ def test_a_change_replaces_and_the_old_image_stays():
     assert seen[-1][2].topics == ("t",) and loader.image.brokers is before.brokers
 
 
-def test_deletion_and_a_new_topic_of_the_name_in_one_batch():
-    loader, seen = loaded()
+def test_a_topic_can_be_deleted_and_recreated_in_one_batch():
+    loader, seen = load_topic()
     loader.apply([RemoveTopicRecord(topic_id=A), TopicRecord(name="t", topic_id=B), partition(B, 0)], 5, 1)
     assert loader.image.topics["t"].id == B and len(loader.image.topics["t"].partitions) == 1
     assert seen[-1][2].deleted_topics == (("t", A),) and seen[-1][2].topics == ("t",)
@@ -70,8 +70,8 @@ def test_deletion_and_a_new_topic_of_the_name_in_one_batch():
     assert not loader.image.topics and not loader.image.topic_names
 
 
-def test_options_brokers_and_features():
-    loader, seen = loaded()
+def test_images_include_configs_features_and_unfenced_brokers():
+    loader, seen = load_topic()
     config = ConfigRecord(resource_type=TOPIC_CONFIG, resource_name="t", name="retention.ms", value="1")
     loader.apply([config, FeatureLevelRecord(name="metadata.version", feature_level=30)], 3, 1)
     assert loader.image.config(TOPIC_CONFIG, "t") == {"retention.ms": "1"} and loader.image.features == {
@@ -87,7 +87,7 @@ def test_options_brokers_and_features():
     assert [broker.id for broker in loader.image.live_brokers()] == [7]
 
 
-def test_records_survive_the_framing_of_the_log():
+def test_metadata_records_round_trip_through_encoding():
     for record in (
         partition(A, 3),
         NoOpRecord(),

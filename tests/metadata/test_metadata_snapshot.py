@@ -55,7 +55,7 @@ def topic(number, partitions):
         )
 
 
-OF_ALL_KINDS = [
+ALL_RECORD_TYPES = [
     FeatureLevelRecord(name="metadata.version", feature_level=30),
     FeatureLevelRecord(name="group.version", feature_level=1),
     RegisterBrokerRecord(
@@ -91,18 +91,18 @@ def state_of(records):
     return state
 
 
-def test_everything_is_written_again_also_what_nobody_here_reads():
-    state = state_of(OF_ALL_KINDS)
+def test_a_snapshot_preserves_all_records_including_unknown_ones():
+    state = state_of(ALL_RECORD_TYPES)
     written = [decode_record(encode_record(record)) for record in snapshot_records(state)]
     assert vars(state_of(written)) == vars(state)
     assert written[0] == FeatureLevelRecord(name="metadata.version", feature_level=30)
     assert written[-1] == UnknownRecord(b"\x01\x7e\x00rest")
 
 
-def test_older_levels_write_older_records():
+def test_snapshots_are_encoded_for_older_metadata_versions():
     for level in (7, 8, 17, 23, 30):
         level_record = FeatureLevelRecord(name="metadata.version", feature_level=level)
-        old = [record for record in OF_ALL_KINDS[1:] if not isinstance(record, TopicRecord | PartitionRecord)]
+        old = [record for record in ALL_RECORD_TYPES[1:] if not isinstance(record, TopicRecord | PartitionRecord)]
         state = state_of([level_record, *old])
         written = [decode_record(encode_record(record, level)) for record in snapshot_records(state)]
         again = state_of(written)
@@ -142,16 +142,16 @@ def histories(draw):
     return records
 
 
-class Seen(list):
+class RecordingPublisher(list):
     def publish(self, old, new, changes):
         self.append((old, new, changes))
 
 
 @settings(deadline=None, max_examples=80)
 @given(histories(), st.data())
-def test_a_snapshot_shows_the_same_image_as_the_log_and_says_what_differs(records, data):
+def test_adopting_a_snapshot_gives_the_image_of_the_log_and_exact_changes(records, data):
     cut = data.draw(st.integers(0, len(records)))
-    slow, fast, seen = MetadataLoader([]), MetadataLoader([]), Seen()
+    slow, fast, seen = MetadataLoader([]), MetadataLoader([]), RecordingPublisher()
     slow.apply(records, len(records), 1)
     fast = MetadataLoader([seen])
     fast.apply(records[:cut], cut, 1)
@@ -167,8 +167,8 @@ def test_a_snapshot_shows_the_same_image_as_the_log_and_says_what_differs(record
     assert set(changes.acls) == {key for key in {**old.acls, **new.acls} if old.acls.get(key) != new.acls.get(key)}
 
 
-def test_with_more_to_come_a_snapshot_is_not_shown_yet():
-    seen = Seen()
+def test_a_snapshot_is_not_published_while_more_records_follow():
+    seen = RecordingPublisher()
     loader = MetadataLoader([seen])
     state = loader.empty_state()
     for record in topic(1, 1):
@@ -179,8 +179,8 @@ def test_with_more_to_come_a_snapshot_is_not_shown_yet():
     assert loader.image.topics == {} and seen[0][2].topics == ()
 
 
-def test_a_transaction_counts_as_a_whole_or_not_at_all():
-    seen = Seen()
+def test_a_metadata_transaction_is_applied_atomically():
+    seen = RecordingPublisher()
     loader = MetadataLoader([seen])
     made = list(topic(1, 1))
     loader.apply([BeginTransactionRecord(name="x"), made[0]], 1, 1)
@@ -201,14 +201,14 @@ def test_a_transaction_counts_as_a_whole_or_not_at_all():
         [BeginTransactionRecord(), BeginTransactionRecord()],
     ],
 )
-def test_brackets_that_do_not_match_are_corrupt(records):
+def test_unbalanced_transaction_records_are_corrupt(records):
     buffer = TransactionBuffer()
     with pytest.raises(CorruptData):
         for record in records:
             buffer.admit(record)
 
 
-def test_a_level_of_kraft_version_in_the_log_is_passed_over_and_zero_takes_a_feature_away():
+def test_kraft_version_levels_are_ignored_and_level_zero_removes_a_feature():
     state = state_of(
         [
             FeatureLevelRecord(name="kraft.version", feature_level=1),

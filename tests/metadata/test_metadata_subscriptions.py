@@ -6,7 +6,7 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.metadata.subscriptions import read_subscription
 
 
-def test_a_client_must_match_all_patterns_as_a_whole():
+def test_a_client_must_fully_match_every_pattern():
     subscription = read_subscription({"match": "client_id=app-[0-9]+, client_software_name=(?i)APACHE.*"})
     assert subscription.includes({"client_id": ("app-17",), "client_software_name": ("apache-kafka-java",)})
     assert not subscription.includes({"client_id": ("app-17x",), "client_software_name": ("apache-kafka-java",)})
@@ -16,7 +16,7 @@ def test_a_client_must_match_all_patterns_as_a_whole():
 @pytest.mark.parametrize(
     "pattern", ["client_id=[", "client_id=(a", "client_id=a)", "client_id=*", "client_id=\\", "nobody=a"]
 )
-def test_what_no_engine_takes_is_refused_in_kafkas_words(pattern):
+def test_invalid_match_patterns_are_refused_with_kafkas_message(pattern):
     with pytest.raises(KafkaError) as refused:
         read_subscription({"match": pattern})
     assert refused.value.code is ErrorCode.INVALID_CONFIG
@@ -24,7 +24,7 @@ def test_what_no_engine_takes_is_refused_in_kafkas_words(pattern):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "why"),
+    ("pattern", "reason"),
     [
         (r"client_id=(a)\1", r"invalid escape sequence: \1"),
         ("client_id=(?!a).*", "invalid perl operator: (?!"),
@@ -33,8 +33,8 @@ def test_what_no_engine_takes_is_refused_in_kafkas_words(pattern):
         (r"client_id=\pL{1000}", "pattern too large - compile failed"),
     ],
 )
-def test_what_java_would_take_is_refused_with_the_reason(pattern, why):
+def test_patterns_valid_only_in_java_are_refused_with_the_reason(pattern, reason):
     with pytest.raises(KafkaError) as refused:
         read_subscription({"match": pattern})
     assert refused.value.code is ErrorCode.INVALID_CONFIG
-    assert refused.value.message == f"Illegal client matching pattern: {pattern} ({why})"
+    assert refused.value.message == f"Illegal client matching pattern: {pattern} ({reason})"

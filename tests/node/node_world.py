@@ -35,7 +35,7 @@ PRODUCER: dict[str, object] = {
 }
 
 
-class World:
+class NodeHarness:
     def __init__(self, options: dict[str, str] | None = None, *, two_dirs: bool = False, seed: int = 1) -> None:
         self.loop = SimulatedLoop(Random(seed), steps_max=2_000_000)
         network = Network(self.loop, Random(seed + 1))
@@ -72,8 +72,8 @@ class World:
         topic = CreateTopicsRequest.CreatableTopic(
             name="t", num_partitions=partitions, replication_factor=1, configs=configs
         )
-        answer: CreateTopicsResponse = await self.cluster.request(CreateTopicsRequest(topics=[topic]))
-        assert answer.topics[0].error_code == ErrorCode.NONE
+        response: CreateTopicsResponse = await self.cluster.request(CreateTopicsRequest(topics=[topic]))
+        assert response.topics[0].error_code == ErrorCode.NONE
 
     async def send(self, partition: TopicPartition = T0, count: int = 1, size: int = 100) -> int:
         return await self.send_records(partition, [(b"k", b"v" * size)] * count)
@@ -113,8 +113,8 @@ class World:
     async def offline_replicas(self) -> dict[int, list[int]]:
         """Return the offline replicas by partition, as Metadata reports them."""
         topic = MetadataRequest.MetadataRequestTopic(name="t")
-        answer: MetadataResponse = await self.cluster.request(MetadataRequest(topics=[topic]))
-        return {one.partition_index: one.offline_replicas for one in answer.topics[0].partitions}
+        response: MetadataResponse = await self.cluster.request(MetadataRequest(topics=[topic]))
+        return {one.partition_index: one.offline_replicas for one in response.topics[0].partitions}
 
     async def until(self, wanted: Callable[[], bool], seconds: float = 120.0) -> None:
         deadline = self.loop.now + seconds
@@ -127,7 +127,7 @@ class World:
             OSError(number, os.strerror(number), path) if operation in operations and path.startswith(below) else None
         )
 
-    def place(self, partition: TopicPartition) -> str:
+    def log_dir(self, partition: TopicPartition) -> str:
         return self.node.broker.replicas.get(*partition).log.directory.rpartition("/")[0]
 
     def names(self, directory: str) -> list[str]:

@@ -34,14 +34,14 @@ def _creation(topic: str) -> CreateAclsRequest:
     )
 
 
-def test_the_controllers_authorizer_learns_of_every_acl() -> None:
+def test_the_controllers_authorizer_applies_every_committed_acl() -> None:
     """Report each commit while the next record is already applied but not yet committed."""
 
     async def create_all(runtime: Any) -> None:
         created = [asyncio.get_running_loop().create_future() for _ in range(COUNT)]
         for number, future in enumerate(created):
             runtime.submit(
-                _creation(f"topic-{number}"), 0, lambda answer, error, future=future: future.set_result(error)
+                _creation(f"topic-{number}"), 0, lambda response, error, future=future: future.set_result(error)
             )
             await asyncio.sleep(0)
         assert await asyncio.gather(*created) == [None] * COUNT
@@ -54,5 +54,5 @@ def test_the_controllers_authorizer_learns_of_every_acl() -> None:
         assert authorizer is not None
         alice = Principal(USER, "alice")
         for number in range(COUNT):
-            rule = authorizer.decide(alice, "127.0.0.1", Operation.READ, Resource.TOPIC, f"topic-{number}")
-            assert rule.allowed, f"topic-{number}"
+            decision = authorizer.decide(alice, "127.0.0.1", Operation.READ, Resource.TOPIC, f"topic-{number}")
+            assert decision.allowed, f"topic-{number}"

@@ -56,7 +56,7 @@ TLS = """
 ssl.keystore.type=PEM
 ssl.keystore.location={store}
 """
-ANSWERED = {
+REPORTED = {
     "inter.broker.listener.name", "controller.listener.names", "num.network.threads", "num.io.threads",
     "num.replica.fetchers", "replica.fetch.max.bytes", "replica.socket.timeout.ms", "replica.lag.time.max.ms",
     "quota.producer.default", "quota.consumer.default", "queued.max.requests", "request.timeout.ms",
@@ -98,7 +98,7 @@ def directories(tmp_path):
 
 
 @needs_openssl
-def test_the_file_starts_a_node(tmp_path, directories, caplog):
+def test_a_kafka_properties_file_starts_a_node_and_reports_unused_options(tmp_path, directories, caplog):
     authority = Authority(tmp_path)
     store = authority.issue("server", "/CN=localhost")[2]
     plain, tls = free_port(), free_port()
@@ -106,8 +106,8 @@ def test_the_file_starts_a_node(tmp_path, directories, caplog):
     file.write_text((FILE + TLS).format(plain=plain, tls=tls, store=store, **directories))
     with caplog.at_level(logging.WARNING, logger="headrace.node"):
         settings = read_settings(file, [])
-    assert {line.split(" ")[0].rstrip(":") for line in caplog.messages} == ANSWERED
-    assert len(caplog.messages) == len(ANSWERED)
+    assert {line.split(" ")[0].rstrip(":") for line in caplog.messages} == REPORTED
+    assert len(caplog.messages) == len(REPORTED)
 
     async def work(node):
         async with Cluster([("127.0.0.1", plain)]) as cluster:
@@ -135,7 +135,7 @@ def test_the_file_starts_a_node(tmp_path, directories, caplog):
     assert asyncio.run(with_node(settings, work)) == [6, 6]
 
 
-def test_a_tls_listener_without_a_certificate_says_what_to_write(tmp_path, directories):
+def test_a_tls_listener_without_a_certificate_names_the_options_to_set(tmp_path, directories):
     file = tmp_path / "server.properties"
     file.write_text(FILE.format(plain=free_port(), tls=free_port(), **directories))
     with pytest.raises(ConfigError, match=r"ssl\.keystore\.type=PEM"):
@@ -165,7 +165,7 @@ def sizes_of(send, receive, tmp_path):
     return asyncio.run(with_node(settings, work))
 
 
-def test_socket_buffers_are_set_on_the_sockets_of_clients(tmp_path):
+def test_socket_buffer_sizes_are_set_on_client_connections(tmp_path):
     assert sizes_of(51_200, 65_536, tmp_path / "set") == [2 * 51_200, 2 * 65_536]  # Linux doubles them
     with socket.socket() as one:
         system = one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
@@ -183,7 +183,7 @@ def has_ipv6():
 
 @pytest.mark.clients
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
-def test_real_clients_on_two_listeners_each_with_its_own_address(tmp_path):
+def test_each_listener_advertises_its_own_address_to_clients(tmp_path):
     from confluent_kafka.admin import AdminClient
 
     six, four = free_port(), free_port()
@@ -199,11 +199,11 @@ def test_real_clients_on_two_listeners_each_with_its_own_address(tmp_path):
         ],
     )
 
-    def ask(bootstrap):
+    def advertised_address(bootstrap):
         (broker,) = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).brokers.values()
         return broker.host, broker.port
 
     async def work(node):
-        return [await asyncio.to_thread(ask, text) for text in (f"[::1]:{six}", f"127.0.0.1:{four}")]
+        return [await asyncio.to_thread(advertised_address, text) for text in (f"[::1]:{six}", f"127.0.0.1:{four}")]
 
     assert asyncio.run(with_node(settings, work)) == [("::1", six), ("localhost", four)]

@@ -74,7 +74,7 @@ def securities(given):
         ({"delegation.token.secret.key": "geheim"}, r"delegation\.token\.secret\.key"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_had_is_refused_by_name(given, named):
+def test_unsupported_security_options_are_named_in_the_error(given, named):
     with pytest.raises(ConfigError, match=named) as error:
         securities(given)
     assert "geheim" not in str(error.value)
@@ -90,14 +90,14 @@ def test_what_cannot_be_had_is_refused_by_name(given, named):
         ({**TLS, "listener.name.ssl.ssl.client.auth": "maybe"}, r"ssl\.client\.auth"),
     ],
 )
-def test_values_that_mean_nothing(given, named):
+def test_invalid_security_values_are_named_in_the_error(given, named):
     with pytest.raises(ConfigError, match=named):
         settings(given)
 
 
 @pytest.mark.parametrize("secured", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
 @pytest.mark.parametrize("also", ["", "PLAINTEXT://:9092,"])
-def test_a_controllers_listener_beside_a_secured_one_needs_a_protocol_of_its_own(secured, also):
+def test_a_controller_listener_needs_a_mapped_protocol_if_any_listener_is_secured(secured, also):
     """Check Kafka's rule: the default is PLAINTEXT only if no listener is secured."""
     given = {"listeners": f"{also}{secured}://:9094,CONTROLLER://:9093", "controller.listener.names": "CONTROLLER"}
     with pytest.raises(ConfigError, match=r"CONTROLLER .*listener\.security\.protocol\.map"):
@@ -116,14 +116,14 @@ def test_a_controllers_listener_beside_a_secured_one_needs_a_protocol_of_its_own
         ("SASL_SSL://:9092,SSL://:9093", "SSL", {"SASL_SSL": "SASL_SSL", "SSL": "SSL"}),
     ],
 )
-def test_default_protocols_of_listeners(listeners, names, protocols):
+def test_listeners_have_kafkas_default_security_protocols(listeners, names, protocols):
     assert settings({"listeners": listeners, "controller.listener.names": names}).protocols == protocols
 
 
 @pytest.mark.parametrize(
     ("more", "is_open"), [({}, True), ({"authorizer.class.name": STANDARD, "super.users": "User:a"}, False)]
 )
-def test_a_controller_that_asks_nobody_beside_clients_that_log_in_is_said(more, is_open, caplog):
+def test_an_open_controller_listener_logs_a_warning_if_clients_must_log_in(more, is_open, caplog):
     given = {
         "listeners": "EXTERNAL://:9092,CONTROLLER://:9093",
         "controller.listener.names": "CONTROLLER",
@@ -133,7 +133,7 @@ def test_a_controller_that_asks_nobody_beside_clients_that_log_in_is_said(more, 
     assert ("CONTROLLER is PLAINTEXT" in caplog.text) is is_open
 
 
-def test_authorizers():
+def test_make_authorizer_checks_its_class_name_and_super_users():
     assert make_authorizer(settings({})) is None
     with pytest.raises(ConfigError, match=r"x\.Y is not supported; write org\.apache"):
         make_authorizer(settings({"authorizer.class.name": "x.Y"}))
@@ -156,14 +156,14 @@ def test_authorizers():
         ({"listener.name.plaintext.num.partitions": "3"}, "listener.name.plaintext.num.partitions is no known option"),
     ],
 )
-def test_what_changes_nothing_is_said(given, named, caplog):
+def test_security_options_without_effect_log_a_warning(given, named, caplog):
     made = settings(given)
     check_security(made)
     make_authorizer(made)
     assert named in caplog.text and "geheim" not in caplog.text
 
 
-def test_a_listener_has_its_own_options():
+def test_listener_options_override_general_ones():
     made = settings(
         {
             "listeners": "A://:1,B://:2",
@@ -183,7 +183,7 @@ def test_a_listener_has_its_own_options():
     assert [endpoint.security_protocol for endpoint in made.endpoints({})] == [1, 3]
 
 
-def test_sessions_by_mechanism():
+def test_connections_max_reauth_ms_can_differ_by_mechanism():
     given = {
         **SASL,
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
@@ -199,20 +199,20 @@ def test_sessions_by_mechanism():
 
 
 @pytest.fixture(scope="module")
-def guarded():
+def secured_node():
     given = {**server_settings("alice"), "sasl.server.max.receive.size": "1000", "ssl.key.password": "geheim"}
     with EmbeddedNode(given) as node:
         yield node
 
 
-class Door:
+class RawClient:
     def __init__(self, node):
         self.socket = socket.create_connection((LOOPBACK, node.node.ports["SASL_PLAINTEXT"]), 10)
 
     def send(self, data):
         self.socket.sendall(data)
 
-    def ask(self, message, version):
+    def exchange(self, message, version):
         self.send(b"".join(encode_request(message, version, 1, "test")))
         size = int.from_bytes(self.receive(4), "big")
         return decode_response(message.facts.api_key, version, 1, memoryview(self.receive(size)))
@@ -232,35 +232,35 @@ class Door:
             return True
 
 
-def test_an_oversized_token_ends_the_connection_before_it_is_read(guarded):
-    door = Door(guarded)
-    door.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
-    door.send(pack(">i", 1001))
-    assert door.is_closed()
-    door = Door(guarded)
-    door.send(pack(">i", 100_000_000))
-    assert door.is_closed()
+def test_an_oversized_sasl_frame_closes_the_connection_before_it_is_read(secured_node):
+    raw_client = RawClient(secured_node)
+    raw_client.exchange(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+    raw_client.send(pack(">i", 1001))
+    assert raw_client.is_closed()
+    raw_client = RawClient(secured_node)
+    raw_client.send(pack(">i", 100_000_000))
+    assert raw_client.is_closed()
 
 
-def test_a_failure_is_answered_and_then_the_door_is_shut(guarded, caplog):
-    door = Door(guarded)
-    door.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+def test_a_failed_login_gets_an_error_response_and_closes_the_connection(secured_node, caplog):
+    raw_client = RawClient(secured_node)
+    raw_client.exchange(SaslHandshakeRequest(mechanism="PLAIN"), 1)
     with caplog.at_level(logging.WARNING):
-        answer = door.ask(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong"), 2)
-        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED and door.is_closed()
+        response = raw_client.exchange(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong"), 2)
+        assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED and raw_client.is_closed()
     lines = [record.getMessage() for record in caplog.records if record.name.startswith("headrace")]
     assert len(lines) == 1 and "alice" in lines[0] and "wrong user" in lines[0]
 
 
-def test_who_is_known_may_send_more_but_only_what_its_rights_allow(guarded, caplog):
-    door = Door(guarded)
-    door.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
-    assert door.ask(SaslAuthenticateRequest(auth_bytes=b"\0alice\0geheim"), 2).error_code == ErrorCode.NONE
+def test_an_authenticated_user_may_send_larger_requests_but_needs_permissions(secured_node, caplog):
+    raw_client = RawClient(secured_node)
+    raw_client.exchange(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+    assert raw_client.exchange(SaslAuthenticateRequest(auth_bytes=b"\0alice\0geheim"), 2).error_code == ErrorCode.NONE
     topic = CreateTopicsRequest.CreatableTopic
     names = [f"{'x' * 100}-{number}" for number in range(20)]
     with caplog.at_level(logging.INFO, "kafka.authorizer.logger"):
-        answer = door.ask(CreateTopicsRequest(topics=[topic(name=n, num_partitions=1) for n in names]), 7)
-    assert {result.error_code for result in answer.topics} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+        response = raw_client.exchange(CreateTopicsRequest(topics=[topic(name=n, num_partitions=1) for n in names]), 7)
+    assert {result.error_code for result in response.topics} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
     audit = [record.getMessage() for record in caplog.records if record.name == "kafka.authorizer.logger"]
     assert (
         f"Principal = User:alice is Denied operation = CREATE from host = 127.0.0.1 on resource = Topic:LITERAL:{names[0]}"
@@ -268,25 +268,25 @@ def test_who_is_known_may_send_more_but_only_what_its_rights_allow(guarded, capl
     ) in audit
 
 
-def test_secrets_are_not_described(guarded):
+def test_describe_configs_does_not_reveal_secrets(secured_node):
     async def run():
-        connection = await Connection.connect(LOOPBACK, guarded.port, security=login("admin"))
+        connection = await Connection.connect(LOOPBACK, secured_node.port, security=login("admin"))
         resource = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=4, resource_name="1", configuration_keys=None
         )
-        answer = await connection.request(
+        response = await connection.request(
             DescribeConfigsRequest(resources=[resource], include_synonyms=True, include_documentation=True), version=4
         )
         await connection.close()
-        return answer
+        return response
 
-    answer = asyncio.run(run())
-    assert answer.results[0].configs and "geheim" not in str(answer)
+    response = asyncio.run(run())
+    assert response.results[0].configs and "geheim" not in str(response)
 
 
-def test_what_was_allowed_can_be_audited_too(guarded, caplog):
+def test_allowed_operations_are_audited_at_debug_level(secured_node, caplog):
     async def run():
-        connection = await Connection.connect(LOOPBACK, guarded.port, security=login("admin"))
+        connection = await Connection.connect(LOOPBACK, secured_node.port, security=login("admin"))
         topic = CreateTopicsRequest.CreatableTopic(name="audited", num_partitions=1, replication_factor=1)
         await connection.request(CreateTopicsRequest(topics=[topic], validate_only=True), version=7)
         await connection.close()

@@ -39,7 +39,7 @@ def warnings_of(caplog, *flags, environment=None, strict=False):
     return caplog.messages
 
 
-def test_kafkas_own_file_for_a_combined_node(tmp_path, caplog):
+def test_kafkas_combined_server_properties_are_accepted_without_warnings(tmp_path, caplog):
     file = tmp_path / "server.properties"
     file.write_text(KAFKAS_OWN)
     with caplog.at_level(logging.WARNING):
@@ -52,7 +52,7 @@ def test_kafkas_own_file_for_a_combined_node(tmp_path, caplog):
     assert settings.topic_defaults()["retention.ms"] == 168 * 3_600_000
 
 
-def test_without_a_file_there_is_a_single_node_on_localhost():
+def test_the_defaults_are_a_single_node_on_localhost():
     settings = read_settings(None, [])
     assert [(one.host, one.port) for one in settings.broker_listeners] == [("localhost", 9092)]
     own = make_settings({"listeners": "PLAINTEXT://127.0.0.1:0"}, single_node=True)
@@ -60,7 +60,7 @@ def test_without_a_file_there_is_a_single_node_on_localhost():
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "reported"),
     [
         ("process.roles=broker", "process.roles"),
         ("node.id=one", "node.id"),
@@ -88,18 +88,18 @@ def test_without_a_file_there_is_a_single_node_on_localhost():
         ("nonsense", "name=value"),
     ],
 )
-def test_a_setting_that_cannot_be_is_named(setting, said):
+def test_invalid_settings_are_named_in_the_error(setting, reported):
     flags = [setting, "node.id=1"] if setting.startswith("broker.id") else [setting]
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=reported):
         read_settings(None, flags)
 
 
-def test_a_bad_value_is_told_with_where_it_stands():
+def test_an_invalid_value_is_reported_with_its_origin():
     with pytest.raises(ConfigError, match=r"num\.partitions='x' is not allowed.*\(HEADRACE_NUM_PARTITIONS\)"):
         read_settings(None, [], {"HEADRACE_NUM_PARTITIONS": "x"})
 
 
-def test_all_bad_settings_are_listed_at_once_each_with_where_it_was_set(tmp_path):
+def test_all_invalid_settings_are_listed_at_once_with_their_origins(tmp_path):
     file = tmp_path / "server.properties"
     file.write_text(
         KAFKAS_OWN + "node.id=one\nnum.partitions=many\nconnections.max.idle.ms=50\nmetadata.log.dir=elsewhere\n"
@@ -123,9 +123,11 @@ def test_all_bad_settings_are_listed_at_once_each_with_where_it_was_set(tmp_path
         assert [line for line in lines if name in line and origin in line], (name, lines)
 
 
-def test_an_unknown_name_is_one_warning_with_the_nearest_known_one(caplog):
-    said = warnings_of(caplog, "log.retention.hour=1")
-    assert said == ["log.retention.hour (-c) is no known option (did you mean log.retention.hours?); it is not used"]
+def test_an_unknown_option_logs_one_warning_with_the_nearest_known_name(caplog):
+    reported = warnings_of(caplog, "log.retention.hour=1")
+    assert reported == [
+        "log.retention.hour (-c) is no known option (did you mean log.retention.hours?); it is not used"
+    ]
     with pytest.raises(ConfigError, match=r"log\.retention\.hour .*did you mean log\.retention\.hours"):
         warnings_of(caplog, "log.retention.hour=1", strict=True)
     with pytest.raises(
@@ -149,29 +151,29 @@ def test_an_unknown_name_is_one_warning_with_the_nearest_known_one(caplog):
         ("ssl.provider=x", "ssl.provider has no effect"),
     ],
 )
-def test_what_changes_nothing_is_said_once(caplog, flag, named):
-    said = warnings_of(caplog, flag)
-    assert len(said) == 1 and named in said[0]
+def test_an_option_without_effect_logs_one_warning(caplog, flag, named):
+    reported = warnings_of(caplog, flag)
+    assert len(reported) == 1 and named in reported[0]
 
 
 @pytest.mark.parametrize("flags", [{"threads": 128}, {"threads": 2, "dedupe.buffer.size": 2_097_152}])
-def test_every_thread_of_the_cleaner_needs_more_than_a_megabyte(caplog, flags):
+def test_each_cleaner_thread_needs_more_than_one_mebibyte_of_dedupe_buffer(caplog, flags):
     texts = [f"log.cleaner.{name}={value}" for name, value in flags.items()]
     with pytest.raises(ConfigError, match=r"log\.cleaner\.dedupe\.buffer\.size=\d+ must be more than 1048576 bytes"):
         read_settings(None, texts, {})
     assert read_settings(None, ["log.cleaner.threads=127"], {}).number("log.cleaner.threads") == 127
 
 
-def test_the_classic_protocol_of_groups_cannot_be_switched_off(caplog):
+def test_the_classic_group_protocol_cannot_be_disabled(caplog):
     with pytest.raises(ConfigError, match=r"group\.coordinator\.rebalance\.protocols must have classic"):
         warnings_of(caplog, "group.coordinator.rebalance.protocols=consumer")
 
 
-def test_compaction_by_default_is_no_surprise(caplog):
+def test_log_cleanup_policy_compact_logs_no_warning(caplog):
     assert warnings_of(caplog, "log.cleanup.policy=compact") == []
 
 
-def test_every_option_that_nothing_depends_on_says_so_when_it_is_changed(caplog):
+def test_every_unused_option_logs_a_warning_when_it_is_changed(caplog):
     """Walk the whole table: an option without effect logs one warning if it is set to anything but what holds anyway."""
     others = {
         Kind.BOOLEAN: lambda o: str(not o.default).lower(),
@@ -190,11 +192,11 @@ def test_every_option_that_nothing_depends_on_says_so_when_it_is_changed(caplog)
         if option.parse(text) in option.anyway:
             continue
         try:
-            said = warnings_of(caplog, f"{option.name}={text}")
+            reported = warnings_of(caplog, f"{option.name}={text}")
         except ConfigError as error:  # it contradicts another option, and the error names it
             assert option.name in str(error)
             continue
-        assert [line for line in said if line.startswith(f"{option.name} has no effect")] != [], option.name
+        assert [line for line in reported if line.startswith(f"{option.name} has no effect")] != [], option.name
         if option.default is not None:
             assert warnings_of(caplog, f"{option.name}={option.text(option.default)}") == []
 
@@ -206,7 +208,7 @@ def test_every_option_is_documented_and_bounded():
             assert option.parse(option.text(option.default)) == option.default
 
 
-def test_flags_are_stronger_than_the_environment_and_that_than_the_file(tmp_path, caplog):
+def test_flags_override_the_environment_which_overrides_the_file(tmp_path, caplog):
     file = tmp_path / "server.properties"
     file.write_text(KAFKAS_OWN + "num.partitions=2\nlog.segment.bytes=2000000\nqueued.max.requests=500\n")
     environment = {
@@ -238,18 +240,18 @@ def test_flags_are_stronger_than_the_environment_and_that_than_the_file(tmp_path
         ("HEADRACE_", None),
     ],
 )  # fmt: skip
-def test_names_in_the_environment(variable, name):
+def test_environment_variables_map_to_option_names_and_back(variable, name):
     assert option_name(variable) == name
     if name is not None:
         assert variable_name(name) == variable
 
 
-def test_every_option_has_its_own_name_in_the_environment():
+def test_every_option_has_its_own_environment_variable():
     for name in ALL_OPTIONS:
         assert option_name(variable_name(name)) in (name, name.removeprefix("headrace."))
 
 
-def test_synonyms_by_kafkas_precedence(caplog):
+def test_synonyms_follow_kafkas_precedence(caplog):
     settings = read_settings(None, ["log.retention.hours=1", "log.retention.minutes=2", "log.roll.hours=3"])
     assert settings.topic_defaults()["retention.ms"] == 120_000
     assert settings.topic_defaults()["segment.ms"] == 3 * 3_600_000
@@ -260,7 +262,7 @@ def test_synonyms_by_kafkas_precedence(caplog):
     assert read_settings(None, ["broker.id=7"]).node_id == 7
 
 
-def test_ipv6_addresses_stand_in_brackets():
+def test_ipv6_addresses_are_written_in_brackets():
     settings = read_settings(
         None,
         [
@@ -280,6 +282,6 @@ def test_ipv6_addresses_stand_in_brackets():
     assert host_and_port("::1", 9092) == "[::1]:9092" and host_and_port("a", 1) == "a:1"
 
 
-def test_a_file_that_is_none(tmp_path):
+def test_a_missing_properties_file_raises_config_error(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         read_settings(tmp_path / "missing", [])

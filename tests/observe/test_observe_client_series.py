@@ -7,7 +7,7 @@ from headrace.observe import client_series
 from headrace.observe.client_series import ClientSeries
 from headrace.observe.otlp import Buckets, Kind, Point
 
-WHO = {"client_id": "c", "client_software_name": "s"}
+CLIENT_LABELS = {"client_id": "c", "client_software_name": "s"}
 
 
 def gauge(name, value=1.0, **attributes):
@@ -28,7 +28,7 @@ def series():
 
 
 def take(series, point, owner="i", now_ms=0.0):
-    return series.take(owner, WHO, point, now_ms)
+    return series.take(owner, CLIENT_LABELS, point, now_ms)
 
 
 def shown(series):
@@ -39,21 +39,21 @@ def shown(series):
 
 def samples(series):
     return {
-        (sample.name, *(value for key, value in sample.labels.items() if key not in WHO)): sample.value
+        (sample.name, *(value for key, value in sample.labels.items() if key not in CLIENT_LABELS)): sample.value
         for family in shown(series)
         for sample in family.samples
     }
 
 
-def test_who_pushed_stands_in_the_labels(series):
+def test_labels_identify_the_client_that_pushed(series):
     assert take(series, gauge("org.apache.kafka.producer.io-wait", 2.5, node_id="1")) is None
     [family] = shown(series)
     [sample] = family.samples
     assert (sample.name, sample.value, family.type) == ("client_org_apache_kafka_producer_io_wait", 2.5, "gauge")
-    assert sample.labels == {"client_instance_id": "i", **WHO, "node_id": "1"}
+    assert sample.labels == {"client_instance_id": "i", **CLIENT_LABELS, "node_id": "1"}
 
 
-def test_deltas_add_up_and_totals_take_over(series):
+def test_deltas_are_summed_and_cumulative_values_replace_older_ones(series):
     for value in (5, 0, 7):
         take(series, total("a.total", value))
     for value in (5.0, 3.0):
@@ -68,7 +68,7 @@ def test_deltas_add_up_and_totals_take_over(series):
     }
 
 
-def test_histograms(series):
+def test_histogram_deltas_are_summed_and_cumulative_ones_replace_older_ones(series):
     for counts in ((1, 2, 3), (0, 1, 0)):
         assert take(series, histogram(counts)) is None
     assert take(series, histogram((1,), ())) == "conflict"
@@ -84,17 +84,17 @@ def test_histograms(series):
     assert len(series) == 5
 
 
-def test_nobody_takes_the_name_of_another_kind(series):
+def test_a_name_already_used_by_another_kind_is_a_conflict(series):
     take(series, histogram((1, 2, 3)))
     assert take(series, gauge("h")) == take(series, gauge("h.sum")) == "conflict"
     take(series, gauge("x_count"))
-    assert series.take("i", WHO, histogram((1, 2, 3))._replace(name="x"), 0.0) == "conflict"
+    assert series.take("i", CLIENT_LABELS, histogram((1, 2, 3))._replace(name="x"), 0.0) == "conflict"
     take(series, gauge("mixed"), "one")
     assert take(series, total("mixed", 1.0), "two") is None
     assert {family.name: family.type for family in shown(series)}["client_mixed"] == "unknown"
 
 
-def test_names_that_are_none_and_labels_that_lie(series):
+def test_invalid_names_are_sanitized_and_reserved_labels_are_dropped(series):
     ugly = {
         "a\nb": 'x"\\\ny',
         "le": "0.5",
@@ -111,14 +111,14 @@ def test_names_that_are_none_and_labels_that_lie(series):
     assert sample.name == "client_m___1_forged" and sample.value == float("-inf")
     assert sample.labels == {
         "client_instance_id": "i",
-        **WHO,
+        **CLIENT_LABELS,
         "a_b": "later",
         "name__": "stolen",
         "x": "\ufffd[31m\ufffd",
     }
 
 
-def test_values_are_escaped_and_cut(series):
+def test_label_values_are_escaped_and_truncated(series):
     take(series, gauge("m", a='x"\\\ny', b="z" * 1000))
     [sample] = shown(series)[0].samples
     assert sample.labels["a"] == 'x"\\\ny' and sample.labels["b"] == "z" * client_series.LABEL_CHARS_MAX
@@ -126,7 +126,7 @@ def test_values_are_escaped_and_cut(series):
     assert take(series, gauge("m", **{f"l{index}": "z" * 300 for index in range(6)})) == "too_long"
 
 
-def test_there_is_a_limit_per_client_and_for_all(series, monkeypatch):
+def test_series_are_limited_per_client_and_in_total(series, monkeypatch):
     monkeypatch.setattr(client_series, "CLIENT_SERIES_MAX", 6)
     monkeypatch.setattr(client_series, "SERIES_MAX", 8)
     for index in range(6):
@@ -143,7 +143,7 @@ def test_there_is_a_limit_per_client_and_for_all(series, monkeypatch):
     assert not series._families and not series._owned and not series._lines
 
 
-def test_what_is_not_pushed_again_goes(series):
+def test_series_that_are_not_pushed_again_are_removed(series):
     take(series, gauge("old"), now_ms=0.0)
     take(series, gauge("new"), now_ms=0.0)
     take(series, gauge("new"), now_ms=100.0)
@@ -151,7 +151,7 @@ def test_what_is_not_pushed_again_goes(series):
     assert [family.name for family in shown(series)] == ["client_new"] and len(series) == 1
 
 
-def test_thousands_come_in_pieces_and_may_change_between_them(series):
+def test_exposition_is_chunked_and_tolerates_changes_between_chunks(series):
     for index in range(1500):
         take(series, gauge("g", index=str(index)))
         take(series, gauge(f"x{index:04}"), "j")

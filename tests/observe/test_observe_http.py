@@ -21,15 +21,15 @@ def get(node, path):
     return urllib.request.urlopen(f"http://127.0.0.1:{node.node.http_port}{path}", timeout=10)
 
 
-def test_health_says_who_and_how(node):
-    with get(node, "/health") as answer:
-        health = json.load(answer)
+def test_health_reports_the_node_id_and_its_state(node):
+    with get(node, "/health") as response:
+        health = json.load(response)
     assert health["ok"] is True and health["node"] == 1 and health["offline_partitions"] == []
 
 
-def test_metrics_are_what_prometheus_reads(node):
-    with get(node, "/metrics") as answer:
-        families = {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
+def test_metrics_are_in_the_prometheus_text_format(node):
+    with get(node, "/metrics") as response:
+        families = {family.name: family for family in text_string_to_metric_families(response.read().decode())}
     assert families["kafka_server_replicamanager_partitioncount"].samples[0].value == 0
     lag = families["headrace_loop_lag_seconds"]
     assert lag.type == "histogram" and any(sample.labels.get("le") == "+Inf" for sample in lag.samples)
@@ -38,7 +38,7 @@ def test_metrics_are_what_prometheus_reads(node):
     }
 
 
-def test_other_paths_and_methods(node):
+def test_unknown_paths_get_404_and_other_methods_405(node):
     for path, method, code in (("/", "GET", 404), ("/metrics", "POST", 405)):
         request = urllib.request.Request(f"http://127.0.0.1:{node.node.http_port}{path}", method=method)
         with pytest.raises(urllib.error.HTTPError) as caught:
@@ -47,7 +47,7 @@ def test_other_paths_and_methods(node):
         caught.value.close()
 
 
-def test_garbage_and_endless_heads_are_dropped(node):
+def test_garbage_and_oversized_request_heads_are_rejected(node):
     for garbage in (b"\x00\xff" * 10 + b"\r\n\r\n", b"GET /" + b"x" * 100_000):
         with socket.create_connection(("127.0.0.1", node.node.http_port), timeout=10) as client:
             try:
@@ -55,5 +55,5 @@ def test_garbage_and_endless_heads_are_dropped(node):
                 assert b"200 OK" not in client.recv(1000)
             except ConnectionError:
                 pass
-    with get(node, "/health") as answer:
-        assert answer.status == 200
+    with get(node, "/health") as response:
+        assert response.status == 200

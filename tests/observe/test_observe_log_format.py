@@ -26,11 +26,11 @@ def test_any_text_becomes_one_encodable_line(text: str) -> None:
     assert line.endswith("did it (headrace.server)")
 
 
-def test_ordinary_text_is_left_alone() -> None:
+def test_ordinary_text_is_not_escaped() -> None:
     assert escape("orders-7 of Zoë, 日本, c:\\data") == "orders-7 of Zoë, 日本, c:\\data"
 
 
-def test_line_breaks_and_terminal_escapes_are_spelled_out() -> None:
+def test_line_breaks_and_terminal_sequences_are_escaped() -> None:
     assert escape("a\r\nb\tc\x1b[2J\x85\u2028\u202e") == "a\\r\\nb\\tc\\x1b[2J\\x85\\u2028\\u202e"
 
 
@@ -45,13 +45,13 @@ def test_a_traceback_cannot_forge_a_line() -> None:
     assert all(line.startswith(CONTINUATION) for line in rest)
 
 
-def test_the_check_finds_a_forged_line() -> None:
+def test_judge_lines_rejects_a_forged_line() -> None:
     record = logging.LogRecord("headrace", logging.INFO, __file__, 1, "client %s", (POISON,), None)
     with pytest.raises(AssertionError, match=r"forged|not a line of the log"):
         judge_lines(logging.Formatter(LINE_FORMAT).format(record).split("\n"))
 
 
-def test_a_stack_is_indented_too() -> None:
+def test_stack_info_is_indented() -> None:
     record = logging.LogRecord("headrace", logging.INFO, __file__, 1, "here", (), None, sinfo="Stack\n  File")
     assert LineFormatter().format(record).split("\n")[1:] == [f"{CONTINUATION}Stack", f"{CONTINUATION}  File"]
     assert sys.exc_info() == (None, None, None)

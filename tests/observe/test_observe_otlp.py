@@ -16,7 +16,7 @@ def points(data):
     return [point for point in read_points(data) if point is not None]
 
 
-def test_what_opentelemetry_wrote_is_read_to_the_last_point():
+def test_every_point_of_an_opentelemetry_payload_is_read():
     rack, topic = ("client_rack", "r1"), ("topic", "orders")
     many = (rack, topic, ("partition", "-7"), ("leader", "true"), ("share", "0.25"))
     found = points(WRITTEN_BY_JAVA)
@@ -34,7 +34,7 @@ def test_what_opentelemetry_wrote_is_read_to_the_last_point():
     assert points(memoryview(WRITTEN_BY_JAVA))[2:] == found[2:]
 
 
-def test_the_resource_may_stand_last_and_unpacked_numbers_are_numbers():
+def test_a_trailing_resource_and_unpacked_bucket_counts_are_accepted():
     scope = field(2, field(2, metric("m", number(1))))
     resource = field(1, field(1, attribute("group_id", "g")))
     assert points(field(1, scope + resource))[0].attributes == (("group_id", "g"),)
@@ -74,12 +74,12 @@ def histogram(bounds, counts):
         payload(metric("h", field(6, b"123"), kind=HISTOGRAM)),
     ],
 )
-def test_what_is_not_metrics_or_too_much_is_refused(data):
+def test_malformed_or_oversized_payloads_raise_bad_metrics(data):
     with pytest.raises(BadMetrics):
         points(data)
 
 
-def test_what_has_no_value_is_no_point():
+def test_metrics_without_a_name_or_value_yield_no_point():
     for empty in (
         b"",
         payload(metric("", number(1))),
@@ -93,7 +93,7 @@ def test_what_has_no_value_is_no_point():
         assert points(empty) == []
 
 
-def test_a_flood_of_fields_leaves_room_to_breathe():
+def test_the_reader_yields_between_the_fields_of_a_large_payload():
     """Check that the reader never reads many fields between two steps."""
     reader = read_points(field(20, 1) * 1000 + payload(*[metric("m", number(1))] * 100))
     assert sum(1 for _ in reader) > 1000
@@ -101,7 +101,7 @@ def test_a_flood_of_fields_leaves_room_to_breathe():
 
 @settings(deadline=None, max_examples=300)
 @given(st.data())
-def test_any_bytes_are_metrics_or_refused(data):
+def test_arbitrary_bytes_decode_or_raise_bad_metrics(data):
     good = payload(
         metric("m", number(1, a="b"), kind=SUM, delta=True), metric("h", field(6, b"12345678"), kind=HISTOGRAM)
     )

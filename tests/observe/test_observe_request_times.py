@@ -23,7 +23,7 @@ def _page(times: RequestTimes) -> dict[str, float]:
     }
 
 
-def test_a_request_that_waits_has_a_local_and_a_remote_time() -> None:
+def test_a_parked_request_has_a_local_and_a_remote_time() -> None:
     metrics, clock = Metrics(), Clock()
     counted = RequestMetrics(metrics, "JoinGroup", 9)
     counted.deferred.observe(0.9)
@@ -38,7 +38,7 @@ def test_a_request_that_waits_has_a_local_and_a_remote_time() -> None:
     assert page[f'{prefix}requestqueuetimems{{request="JoinGroup",quantile="0.99"}}'] == 0
 
 
-def test_a_request_that_is_answered_at_once_has_no_remote_time() -> None:
+def test_a_request_with_an_immediate_response_has_no_remote_time() -> None:
     metrics, clock = Metrics(), Clock()
     RequestMetrics(metrics, "Produce", 9).times.observe(0.004)
     page = _page(RequestTimes(metrics, clock))
@@ -49,7 +49,7 @@ def test_a_request_that_is_answered_at_once_has_no_remote_time() -> None:
     assert page[f'{prefix}remotetimems_count{{request="Produce"}}'] == 1
 
 
-def test_percentiles_forget_what_is_long_ago() -> None:
+def test_percentiles_cover_only_recent_windows() -> None:
     metrics, clock = Metrics(), Clock()
     times = RequestTimes(metrics, clock)
     counted = RequestMetrics(metrics, "Produce", 9)
@@ -63,7 +63,7 @@ def test_percentiles_forget_what_is_long_ago() -> None:
     assert 0 < _page(times)[name] <= 0.1
 
 
-def test_fetches_are_told_of_consumers_of_replicas_and_together() -> None:
+def test_fetch_times_are_reported_for_consumers_followers_and_in_total() -> None:
     metrics, clock = Metrics(), Clock()
     RequestMetrics(metrics, "Fetch", 12).times.observe(0.001)
     RequestMetrics(metrics, "FetchFollower", 17).deferred.observe(0.5)
@@ -72,7 +72,7 @@ def test_fetches_are_told_of_consumers_of_replicas_and_together() -> None:
         assert page[f'kafka_network_requestmetrics_totaltimems_count{{request="{request}"}}'] == count
 
 
-def test_a_rate_is_that_of_the_last_minute() -> None:
+def test_a_recent_rate_covers_only_the_last_window() -> None:
     clock, metrics = Clock(), Metrics()
     counter = metrics.counter("connections_total", "")
     rate = RecentRate(counter, clock)

@@ -23,7 +23,7 @@ def spark():
 
 
 @pytest.fixture(autouse=True)
-def _clusters_closed():
+def _close_clusters():
     """Close the connections that a Spark process would keep for its next task."""
     yield
     background().do(background().close_clusters())

@@ -20,13 +20,13 @@ from headrace.pipelines.definitions.definition import (
 )
 from headrace.pipelines.runner.failures import Cause
 
-HERE = Place(Path("shop.yaml"), 1)
+LOCATION = Place(Path("shop.yaml"), 1)
 
 
 def make_pipeline(name="shop", sinks=("counts",), *, folder, once=False, stream=True, bad=None, **spark):
     source = Source(
         name="orders",
-        where=HERE,
+        where=LOCATION,
         kind=SourceKind.TOPIC,
         target="orders",
         is_stream=stream,
@@ -34,14 +34,16 @@ def make_pipeline(name="shop", sinks=("counts",), *, folder, once=False, stream=
     )
     return Pipeline(
         name=name,
-        where=HERE,
-        origin=HERE.file,
+        where=LOCATION,
+        origin=LOCATION.file,
         settings={},
         spark=SparkSettings(spark.pop("master", "local[1]"), spark),
         checkpoint=str(folder / "checkpoints" / name),
         sources={"orders": source},
         steps={},
-        sinks={sink: Sink(name=sink, where=HERE, kind=SinkKind.TOPIC, source="orders", target=sink) for sink in sinks},
+        sinks={
+            sink: Sink(name=sink, where=LOCATION, kind=SinkKind.TOPIC, source="orders", target=sink) for sink in sinks
+        },
         trigger=Trigger(TriggerKind.AVAILABLE_NOW if once else TriggerKind.INTERVAL),
     )
 
@@ -50,14 +52,14 @@ class FakeHandle:
     def __init__(self, run_id):
         self.run_id = run_id
         self.active = True
-        self.why = []
+        self.failure_causes = []
         self.stops = 0
 
     def is_active(self):
         return self.active
 
     def causes(self):
-        return self.why
+        return self.failure_causes
 
     def stop(self):
         self.stops += 1
@@ -66,7 +68,7 @@ class FakeHandle:
     # --- controls for tests
 
     def fail(self, kind, text):
-        self.why = [Cause(kind, text)]
+        self.failure_causes = [Cause(kind, text)]
         self.active = False
 
     def end(self):
@@ -82,17 +84,17 @@ class FakeEngine:
     def __init__(self, on_start=lambda title, handle: handle):
         self.on_start = on_start
         self.process = None
-        self.tell = None
+        self.report = None
         self.handles = {}  # handle of the latest start, by query title
         self.starts = []
         self.cancelled = []
         self.is_closed = False
-        self.letters = 0  # number of records in every query's dead-letter topic
+        self.dead_letter_count = 0  # number of records in every query's dead-letter topic
         self._ids = itertools.count()
         self._changed = threading.Condition()
 
-    def open(self, tell, began):
-        self.tell = tell
+    def open(self, report, began):
+        self.report = report
         if self.process is not None:
             began(self.process)
 
@@ -109,7 +111,7 @@ class FakeEngine:
         self.cancelled.append(title)
 
     def dead_letters(self, pipeline, sink):
-        return self.letters
+        return self.dead_letter_count
 
     def flush(self):
         pass
@@ -126,7 +128,7 @@ class FakeEngine:
             return self.handles[self.starts[-1]]
 
     def progress(self, handle, rows=10, batch=0, end=10, latest=10, title=""):
-        told = {
+        event = {
             "batchId": batch,
             "timestamp": "2026-01-01T00:00:00.000Z",
             "numInputRows": rows,
@@ -135,4 +137,4 @@ class FakeEngine:
             "sink": {"numOutputRows": rows},
             "stateOperators": [],
         }
-        self.tell(handle.run_id, title, told)
+        self.report(handle.run_id, title, event)

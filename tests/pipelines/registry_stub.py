@@ -13,16 +13,16 @@ from urllib.parse import unquote, urlsplit
 
 class RegistryStub:
     def __init__(self):
-        self.answers = {}  # by path: an object to send as JSON, or raw bytes
-        self.asked = []
-        self.failing = []  # statuses of the next responses
+        self.responses = {}  # by path: an object to send as JSON, or raw bytes
+        self.requested_paths = []
+        self.failing_statuses = []  # statuses of the next responses
         self.user_info = None
         self.slow_s = 0.0
         stub = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
-                stub.answer(self)
+                stub.respond(self)
 
             def log_message(self, *args):
                 pass
@@ -43,20 +43,20 @@ class RegistryStub:
         if subject is not None:
             paths += [f"/subjects/{subject}/versions/latest", f"/subjects/{subject}/versions/{version}"]
         for path in paths:
-            self.answers[path] = found
+            self.responses[path] = found
             if serialized is not None:
                 encoded = base64.b64encode(serialized).decode()
-                self.answers[path + "?format=serialized"] = {**found, "schema": encoded}
+                self.responses[path + "?format=serialized"] = {**found, "schema": encoded}
 
-    def answer(self, handler):
+    def respond(self, handler):
         parts = urlsplit(handler.path)
         path = unquote(parts.path)
         with_query = f"{path}?{parts.query}" if parts.query else path
-        self.asked.append(with_query)
+        self.requested_paths.append(with_query)
         time.sleep(self.slow_s)
-        status, found = 200, self.answers.get(with_query, self.answers.get(path))
-        if self.failing:
-            status, found = self.failing.pop(0), {"error_code": 1, "message": "as wished"}
+        status, found = 200, self.responses.get(with_query, self.responses.get(path))
+        if self.failing_statuses:
+            status, found = self.failing_statuses.pop(0), {"error_code": 1, "message": "as wished"}
         elif self.user_info is not None and handler.headers.get("Authorization") != "Basic " + base64.b64encode(
             self.user_info.encode()
         ).decode("ascii"):

@@ -25,11 +25,11 @@ class Fenced(Exception):
     pass
 
 
-class NoAnswer(Exception):
+class NoResponse(Exception):
     pass
 
 
-class Wrong(AssertionError):
+class ModelViolation(AssertionError):
     pass
 
 
@@ -146,16 +146,16 @@ class World(NamedTuple):
     tearing: tuple[str, ...] = ("timeout", "zombie task", "late")  # faults that may tear a batch
 
 
-def run_of_spark(world: World, run: str):
+def run_query(world: World, run: str):
     """Run the query once, from the checkpoint to the last batch."""
     batch = yield ("start",)
     while batch < world.batches:
-        yield from one_batch(world, run, batch)
+        yield from run_batch(world, run, batch)
         yield ("checkpoint", batch)
         batch += 1
 
 
-def one_batch(world: World, run: str, number: int):
+def run_batch(world: World, run: str, number: int):
     written: list[sink.TaskTransaction | None] = []
     for partition in range(world.partitions):
         written += [(yield from task(world, run, number, partition))]
@@ -164,20 +164,20 @@ def one_batch(world: World, run: str, number: int):
     if world.single and done:
         batch = batch._replace(driver=Driver(0, done[0].producer_epoch))
     if None in written:
-        yield from in_steps(sink.abort(batch, may_be_decided=False))
-        raise NoAnswer
+        yield from run_commands(sink.abort(batch, may_be_decided=False))
+        raise NoResponse
     try:
         for left in reversed(range(world.tries)):
             try:
-                yield from in_steps(sink.commit(batch, world.choices, 0))
+                yield from run_commands(sink.commit(batch, world.choices, 0))
             except Fenced:
                 if not left or world.single:
                     raise
             else:
                 return
-    except (sink.SinkError, Fenced, NoAnswer) as error:
+    except (sink.SinkError, Fenced, NoResponse) as error:
         failed = type(error)  # a local variable, so that `knowledge` includes it
-    yield from in_steps(sink.abort(batch, may_be_decided=True))
+    yield from run_commands(sink.abort(batch, may_be_decided=True))
     raise failed
 
 
@@ -189,35 +189,35 @@ def task(world: World, run: str, batch: int, partition: int):
             yield ("begin", name)
             epoch = yield ("init", name)
             yield ("add", name, epoch, (batch, partition))
-        except (Fenced, NoAnswer):
+        except (Fenced, NoResponse):
             continue
         return sink.TaskTransaction(name, 0, epoch, partition, 1)
     return None
 
 
-def rest_of_task(world: World, name: str):
+def run_late_task(world: World, name: str):
     """Run an attempt that Spark gave up before it had begun, and that begins nevertheless."""
     epoch = yield ("init", name)
     yield ("add", name, epoch, (ZOMBIE, name))
 
 
-def in_steps(conversation):
-    answer = None
+def run_commands(conversation):
+    response = None
     try:
-        ask = next(conversation)
+        command = next(conversation)
         while True:
             try:
-                answer = yield from one_ask(ask)
+                response = yield from execute_command(command)
             except Exception as error:
-                ask = conversation.throw(error)
+                command = conversation.throw(error)
             else:
-                ask = conversation.send(answer)
+                command = conversation.send(response)
     except StopIteration as done:
         return done.value
 
 
-def one_ask(ask):
-    match ask:
+def execute_command(command):
+    match command:
         case sink.TakeOver():
             return Driver(0, (yield ("init", DRIVER)))
         case sink.ReadProgress():
@@ -250,7 +250,7 @@ def one_ask(ask):
 # --- faults
 
 
-class Place:
+class SuspendedProgram:
     """A program suspended at a point, with `op` as its next operation.
 
     Points that are reached in different ways but have the same knowledge are one object.
@@ -258,44 +258,46 @@ class Place:
 
     __slots__ = ("failure", "name", "nexts", "op", "program", "told")
 
-    def __init__(self, name: str, program: tuple[Any, ...], told: tuple[Any, ...]) -> None:
-        self.name, self.program, self.told = name, program, told
+    def __init__(self, name: str, program: tuple[Any, ...], responses: tuple[Any, ...]) -> None:
+        self.name, self.program, self.responses = name, program, responses
         self.op: tuple[Any, ...] | None = None
         self.failure: str | None = None
-        self.nexts: dict[Any, Place] = {}
+        self.nexts: dict[Any, SuspendedProgram] = {}
 
 
 class Programs:
     def __init__(self, world: World) -> None:
         self._world = world
-        self._places: dict[Any, Place] = {}
-        self._begun: dict[Any, Place] = {}
+        self._by_knowledge: dict[Any, SuspendedProgram] = {}
+        self._begun: dict[Any, SuspendedProgram] = {}
 
-    def begin(self, name: str, *program: Any) -> Place:
+    def begin(self, name: str, *program: Any) -> SuspendedProgram:
         if (name, program) not in self._begun:
-            self._begun[name, program] = self._reach(Place(name, program, ()))
+            self._begun[name, program] = self._reach(SuspendedProgram(name, program, ()))
         return self._begun[name, program]
 
-    def tell(self, place: Place, answer: Any) -> Place:
-        found = place.nexts.get(answer)
+    def resume(self, suspended: SuspendedProgram, response: Any) -> SuspendedProgram:
+        found = suspended.nexts.get(response)
         if found is None:
-            found = place.nexts[answer] = self._reach(Place(place.name, place.program, (*place.told, answer)))
+            found = suspended.nexts[response] = self._reach(
+                SuspendedProgram(suspended.name, suspended.program, (*suspended.responses, response))
+            )
         return found
 
-    def _reach(self, place: Place) -> Place:
-        make, *arguments = place.program
+    def _reach(self, suspended: SuspendedProgram) -> SuspendedProgram:
+        make, *arguments = suspended.program
         running = make(self._world, *arguments)
         try:
-            place.op = next(running)
-            for answer in place.told:
-                place.op = running.throw(answer) if isinstance(answer, type) else running.send(answer)
+            suspended.op = next(running)
+            for response in suspended.responses:
+                suspended.op = running.throw(response) if isinstance(response, type) else running.send(response)
         except StopIteration:
-            place.op = None
-            return place
-        except (sink.SinkError, Fenced, NoAnswer) as error:
-            place.op, place.failure = None, type(error).__name__
-            return place
-        return self._places.setdefault((place.name, knowledge(running)), place)
+            suspended.op = None
+            return suspended
+        except (sink.SinkError, Fenced, NoResponse) as error:
+            suspended.op, suspended.failure = None, type(error).__name__
+            return suspended
+        return self._by_knowledge.setdefault((suspended.name, knowledge(running)), suspended)
 
 
 def knowledge(running: Any) -> tuple[Any, ...]:
@@ -330,7 +332,7 @@ class State(NamedTuple):
     """A state of the model, identified by the ids of its objects: equal brokers and equal places are one object."""
 
     broker: Broker
-    actors: tuple[Place, ...]
+    actors: tuple[SuspendedProgram, ...]
     late: tuple[Any, ...] = ()  # requests on their way whose response no actor waits for
     runs: int = 1
     faults: tuple[str, ...] = ()
@@ -349,7 +351,7 @@ class Explorer:
 
     def explore(self, states_max: int) -> Explored:
         """Explore all states; raise Wrong with the steps that led there if a check fails."""
-        begin = State(self._same(Broker(self._world.version)), (self._programs.begin("r1", run_of_spark, "r1"),))
+        begin = State(self._same(Broker(self._world.version)), (self._programs.begin("r1", run_query, "r1"),))
         seen = {begin.key()}
         paths: list[tuple[State, Any]] = [(begin, None)]
         ends: Counter[str] = Counter()
@@ -366,10 +368,10 @@ class Explorer:
                         check(self._world, after.broker)
                         seen.add(key)
                         paths.append((after, (what, path)))
-            except Wrong as wrong:
-                raise Wrong(f"{wrong}\n" + "\n".join(_steps((what, path)))) from wrong
+            except ModelViolation as wrong:
+                raise ModelViolation(f"{wrong}\n" + "\n".join(_steps((what, path)))) from wrong
             if len(seen) > states_max:
-                raise Wrong(f"more than {states_max} states")
+                raise ModelViolation(f"more than {states_max} states")
         return Explored(len(seen), ends)
 
     def _same(self, broker: Broker) -> Broker:
@@ -378,15 +380,15 @@ class Explorer:
     def _apply(self, broker: Broker, op: tuple[Any, ...]) -> tuple[Broker, Any]:
         found = self._applied.get((id(broker), op))
         if found is None:
-            after, answer = broker.apply(op)
-            found = self._applied[id(broker), op] = self._same(after), answer
+            after, response = broker.apply(op)
+            found = self._applied[id(broker), op] = self._same(after), response
         return found
 
     def _successors(self, state: State) -> Iterator[tuple[Any, State]]:
         """Yield each successor with the step or fault that leads to it."""
         for index, actor in enumerate(state.actors):
-            broker, answer = self._apply(state.broker, actor.op)
-            yield (actor.name, actor.op), self._told(state._replace(broker=broker), index, answer)
+            broker, response = self._apply(state.broker, actor.op)
+            yield (actor.name, actor.op), self._resumed(state._replace(broker=broker), index, response)
         for index, op in enumerate(state.late):
             broker, _ = self._apply(state.broker, op)
             yield ("late", op), state._replace(broker=broker, late=state.late[:index] + state.late[index + 1 :])
@@ -394,13 +396,13 @@ class Explorer:
             for kind in self._world.kinds:
                 yield from self._faults(state._replace(faults=(*state.faults, kind)), kind)
 
-    def _told(self, state: State, index: int, answer: Any) -> State:
-        actor = self._programs.tell(state.actors[index], answer)
+    def _resumed(self, state: State, index: int, response: Any) -> State:
+        actor = self._programs.resume(state.actors[index], response)
         if actor.op is not None:
             return state._replace(actors=(*state.actors[:index], actor, *state.actors[index + 1 :]))
         newest = actor.name == f"r{state.runs}"
         if newest and actor.failure == "TornBatch" and not set(self._world.tearing) & set(state.faults):
-            raise Wrong("torn without a reason")
+            raise ModelViolation("torn without a reason")
         return self._ended(state, index, actor.failure)
 
     def _ended(self, state: State, index: int, failure: str | None) -> State:
@@ -414,9 +416,9 @@ class Explorer:
 
     def _restarted(self, state: State) -> State:
         if state.runs > self._world.restarts:
-            raise Wrong(f"it never ends, with {state.failure} at last")
+            raise ModelViolation(f"it never ends, with {state.failure} at last")
         name = f"r{state.runs + 1}"
-        actor = self._programs.begin(name, run_of_spark, name)
+        actor = self._programs.begin(name, run_query, name)
         return state._replace(actors=(*state.actors, actor), runs=state.runs + 1)
 
     def _faults(self, state: State, kind: str) -> Iterator[tuple[Any, State]]:
@@ -439,27 +441,27 @@ class Explorer:
         elif kind == "stall" and actor.name == f"r{state.runs}":
             yield self._restarted(state)
         elif kind == "lost" and changes:
-            yield self._told(state._replace(broker=self._apply(state.broker, op)[0]), index, NoAnswer)
+            yield self._resumed(state._replace(broker=self._apply(state.broker, op)[0]), index, NoResponse)
         elif kind == "undone" and op[0] not in ("start", "begin", "checkpoint"):
-            yield self._told(state, index, NoAnswer)
+            yield self._resumed(state, index, NoResponse)
         elif kind == "late" and changes:
-            yield self._told(state._replace(late=(*state.late, op)), index, NoAnswer)
+            yield self._resumed(state._replace(late=(*state.late, op)), index, NoResponse)
         elif kind == "zombie task" and op[0] == "begin":
-            zombie = self._programs.begin("task", rest_of_task, op[1])
-            after = self._told(state, index, NoAnswer)
+            zombie = self._programs.begin("task", run_late_task, op[1])
+            after = self._resumed(state, index, NoResponse)
             yield after._replace(actors=(*after.actors, zombie))
 
 
 def check(world: World, broker: Broker) -> None:
     counts = Counter(broker.visible)
     if counts and max(counts.values()) > 1:
-        raise Wrong(f"doubled: {broker.visible}")
+        raise ModelViolation(f"doubled: {broker.visible}")
     if any(row[0] == ZOMBIE for row in counts):
-        raise Wrong("what a zombie wrote is visible")
+        raise ModelViolation("what a zombie wrote is visible")
     for batch in range(broker.checkpoint + 1):
         for partition in range(world.partitions):
             if (batch, partition) not in counts:
-                raise Wrong(f"lost: batch {batch} is in the checkpoint, {broker.visible} is visible")
+                raise ModelViolation(f"lost: batch {batch} is in the checkpoint, {broker.visible} is visible")
 
 
 class Explored(NamedTuple):

@@ -63,12 +63,12 @@ class Spark:
 
     def commit(self, batch):
         """Commit as a new process would: without state from before, on connections that are closed afterwards."""
-        return self._carry_out(sink.commit(batch, self.options.choices, now_ms=0))
+        return self._execute(sink.commit(batch, self.options.choices, now_ms=0))
 
     def abort(self, batch, may_be_decided=True):
-        return self._carry_out(sink.abort(batch, may_be_decided=may_be_decided))
+        return self._execute(sink.abort(batch, may_be_decided=may_be_decided))
 
-    def _carry_out(self, conversation):
+    def _execute(self, conversation):
         async def work():
             cluster = await process.cluster(self.options.client)
             return await Hands(cluster, self.options, self.name).carry_out(conversation)
@@ -115,25 +115,25 @@ def set_transaction_version(bootstrap, version):
             feature="transaction.version", max_version_level=version, upgrade_type=SAFE_DOWNGRADE
         )
         async with Cluster([(host, int(port))]) as cluster:
-            answer = await cluster.request(UpdateFeaturesRequest(feature_updates=[update]))
-        assert answer.error_code == ErrorCode.NONE, answer
+            response = await cluster.request(UpdateFeaturesRequest(feature_updates=[update]))
+        assert response.error_code == ErrorCode.NONE, response
 
     asyncio.run(work())
 
 
-class Requests:
+class RequestFaults:
     """Counts the requests made with `Connection.request` and applies fault `what` to number `at`."""
 
     def __init__(self, at, what):
         self.at, self.what, self.count = at, what, 0
-        self.reached, self.may_go_on = threading.Event(), threading.Event()
+        self.reached, self.may_continue = threading.Event(), threading.Event()
         self._loop = None
 
     @property
     def happened(self):
         return self.count >= self.at
 
-    async def go_through(self, connection, original, message, **more):
+    async def intercept(self, connection, original, message, **more):
         loop = asyncio.get_running_loop()
         self._loop = self._loop or loop
         if self._loop is not loop:
@@ -145,25 +145,25 @@ class Requests:
             return await original(connection, message, **more)
         if self.what == "stall":
             self.reached.set()
-            await asyncio.to_thread(self.may_go_on.wait, 30)
+            await asyncio.to_thread(self.may_continue.wait, 30)
         if self.what == "unsent":
             raise Disconnected("it was lost on its way")
-        answer = await original(connection, message, **more)
+        response = await original(connection, message, **more)
         if self.what == "crash":
             raise Crash
         if self.what == "unheard":
             raise Disconnected("the answer was lost on its way")
-        return answer
+        return response
 
 
 @contextmanager
 def requests(monkeypatch, at, what):
     """Apply a fault to request number `at` of the first event loop, which stands for a process, that makes any."""
-    found = Requests(at, what)
+    found = RequestFaults(at, what)
     original = Connection.request
 
     async def request(self, message, **more):
-        return await found.go_through(self, original, message, **more)
+        return await found.intercept(self, original, message, **more)
 
     with monkeypatch.context() as patch:
         patch.setattr(Connection, "request", request)

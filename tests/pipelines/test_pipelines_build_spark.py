@@ -16,12 +16,12 @@ from headrace.testing.pipelines import PipelineFailed, Record, run_pipeline
 pytestmark = pytest.mark.filterwarnings("ignore")  # PySpark's own code emits warnings
 
 END_S_MAX = 90
-NOBODY = {"kafka.bootstrap.servers": "127.0.0.1:1"}
+UNREACHABLE = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 
 @pytest.fixture
-def written(tmp_path):
+def write_file(tmp_path):
     def write(text, name="shop.yaml"):
         path = tmp_path / name
         path.write_text(dedent(text))
@@ -34,8 +34,8 @@ def order(id, at, customer=1):
     return {"id": id, "customer": customer, "at": f"2030-01-01T00:{at}Z"}
 
 
-def test_windows_joins_and_deduplication_reach_topics_and_files(spark, written):
-    path = written("""
+def test_windows_joins_and_deduplication_are_written_to_topics_and_files(spark, write_file):
+    path = write_file("""
         name: shop
         sources:
           orders:
@@ -58,7 +58,7 @@ def test_windows_joins_and_deduplication_reach_topics_and_files(spark, written):
     (path.parent / "customers.csv").write_text("1,Ada\n2,Grace\n")
     provider = spark.conf.get(PROVIDER)
     orders = [order(1, "00:01"), order(2, "00:30", 2), order(2, "00:30", 2), order(3, "01:00"), order(4, "09:00", 7)]
-    rows = run_pipeline(path, {"orders": orders}, spark=spark, overrides=NOBODY)
+    rows = run_pipeline(path, {"orders": orders}, spark=spark, overrides=UNREACHABLE)
     assert [row["n"] for row in rows["counts"]] == [3, 1]
     first = rows.topics["counts"][0]
     assert (first.key, first.headers) == (b"2030-01-01 00:00:00", {"source": b"shop"})
@@ -69,15 +69,15 @@ def test_windows_joins_and_deduplication_reach_topics_and_files(spark, written):
     ]
     assert sorted(row["id"] for row in rows["screen"]) == [1, 2, 3]
     assert not (path.parent / "out").exists() and not (path.parent / ".headrace").exists()
-    text = plan(load(path, NOBODY)[0], spark)
+    text = plan(load(path, UNREACHABLE)[0], spark)
     assert "keeps state: aggregation" in text and "keeps state: deduplication" in text
     assert "columns: id bigint, name string, day date" in text
     assert spark.conf.get(PROVIDER) == provider and not spark.catalog.tableExists("orders")
 
 
-def test_streams_join_streams_and_windows_hop(spark, written):
+def test_stream_to_stream_joins_and_hopping_windows_give_the_expected_rows(spark, write_file):
     """The sources are files, whose rows the test supplies instead."""
-    path = written("""
+    path = write_file("""
         name: joined
         sources:
           orders: {files: o, format: parquet, schema: "id bigint, at timestamp", watermark: {column: at, delay: 1 minute}}
@@ -141,11 +141,11 @@ STEPS = """
 """
 
 
-def test_functions_and_state_of_ones_own_reach_the_workers_with_what_lies_beside_them(spark, written):
+def test_user_functions_and_stateful_processors_run_with_modules_from_their_folder(spark, write_file):
     """The sink's topic receives the updates of each batch."""
-    written("def letters(text):\n    return sum(one.isalpha() for one in text)\n", "words.py")
-    written(STEPS, "steps.py")
-    path = written("""
+    write_file("def letters(text):\n    return sum(one.isalpha() for one in text)\n", "words.py")
+    write_file(STEPS, "steps.py")
+    path = write_file("""
         name: other
         sources: {s: {format: rate}}
         sinks: {o: {from: s, console: true}}
@@ -161,13 +161,13 @@ def test_functions_and_state_of_ones_own_reach_the_workers_with_what_lies_beside
           letters: {from: counted, topic: letters, key: name, value: letters, mode: update}
     """)
     texts = [{"name": name, "text": text} for name, text in [("a", "x-y"), ("b", "!"), ("a", "1z"), ("a", "zz")]]
-    rows = run_pipeline(path, {"texts": texts}, spark=spark, overrides=NOBODY, name="letters")
+    rows = run_pipeline(path, {"texts": texts}, spark=spark, overrides=UNREACHABLE, name="letters")
     assert sorted(rows["letters"]) == ["0", "2", "5"] and rows["letters"][-1] == "5"
     assert [record.key for record in rows.topics["letters"] if record.value != b"0"] == [b"a", b"a"]
 
 
-def test_bad_records_metadata_and_routes(spark, written):
-    path = written("""
+def test_bad_records_metadata_and_topic_expressions_follow_the_definition(spark, write_file):
+    path = write_file("""
         name: routes
         sources:
           strict: {topic: events, value: json, schema: "kind string, timestamp bigint", bad_records: {dead_letter: bad}}
@@ -185,7 +185,7 @@ def test_bad_records_metadata_and_routes(spark, written):
           copied: {from: plain, topic: copy, value: raw}
     """)
     events = [Record({"kind": "a", "timestamp": 5}, key="k"), "junk", Record({"kind": "b", "timestamp": 6})]
-    rows = run_pipeline(path, {"events": events}, spark=spark, overrides=NOBODY)
+    rows = run_pipeline(path, {"events": events}, spark=spark, overrides=UNREACHABLE)
     assert sorted(row["kind"] for row in rows["routed"]) == ["a", "b"]
     assert [record.timestamp_ms for record in rows.topics["of-b"]] == [6]
     assert [record.value for record in rows.topics["bad"]] == [b"junk"]
@@ -198,7 +198,7 @@ def test_bad_records_metadata_and_routes(spark, written):
     assert (copied.key, copied.value) == (b"k", b'{"kind": "a", "timestamp": 5}')
     assert len(rows["copied"]) == 3
     with pytest.raises(PipelineFailed, match="events-0, offset 1: value: "):
-        draft = pipeline("strict", settings=NOBODY)
+        draft = pipeline("strict", settings=UNREACHABLE)
         draft.source("events", topic="events", value="json", schema="kind string")
         draft.sink("out", "events", topic="out")
         run_pipeline(draft, {"events": events}, spark=spark)
@@ -213,15 +213,15 @@ def topics(headrace_cluster, request):
     return names, headrace_cluster.bootstrap
 
 
-def started(built):
+def start_in_new_thread(built):
     """Start the query in a thread that has not used Spark before, as the driver's threads do."""
     with ThreadPoolExecutor(1) as threads:
         return threads.submit(built.start).result()
 
 
-def test_updates_are_there_once_and_a_start_again_goes_on(spark, written, topics, tmp_path):
+def test_updates_are_written_once_across_restarts_and_replays(spark, write_file, topics, tmp_path):
     (read, wrote), bootstrap = topics
-    path = written(f"""
+    path = write_file(f"""
         name: updates
         settings: {{kafka.bootstrap.servers: "{bootstrap}"}}
         trigger: available-now
@@ -234,7 +234,7 @@ def test_updates_are_there_once_and_a_start_again_goes_on(spark, written, topics
     for number in range(3):
         with Producer({"bootstrap.servers": bootstrap}) as producer:
             producer.send(read, b"a").result()
-        started(built).awaitTermination(END_S_MAX)
+        start_in_new_thread(built).awaitTermination(END_S_MAX)
         if number == 1:  # as after a crash between the sink's commit and Spark's: the batch is replayed
             commits = sorted((tmp_path / ".headrace/checkpoints/updates/out/commits").glob("*1*"))
             assert commits
@@ -245,9 +245,9 @@ def test_updates_are_there_once_and_a_start_again_goes_on(spark, written, topics
     assert [row.value for row in found.collect()] == ["1", "2", "3"]
 
 
-def test_what_is_no_stream_is_written_at_each_start(spark, written, topics):
+def test_a_batch_pipeline_writes_its_result_at_each_start(spark, write_file, topics):
     (read, wrote), bootstrap = topics
-    path = written(f"""
+    path = write_file(f"""
         name: totals
         settings: {{kafka.bootstrap.servers: "{bootstrap}"}}
         sources:
@@ -266,7 +266,7 @@ def test_what_is_no_stream_is_written_at_each_start(spark, written, topics):
     for count in (1, 2):
         with Producer({"bootstrap.servers": bootstrap}) as producer:
             producer.send(read, b"a").result()
-        assert started(built) is None and started(copy) is None
+        assert start_in_new_thread(built) is None and start_in_new_thread(copy) is None
         assert [tuple(row) for row in spark.read.json(str(folder / "totals")).collect()] == [(count, "Ada")]
     written_there = spark.read.format("headrace").options(**{"kafka.bootstrap.servers": bootstrap, "subscribe": wrote})
     assert written_there.load().count() == 1 + 2
@@ -287,8 +287,8 @@ def test_what_is_no_stream_is_written_at_each_start(spark, written, topics):
         ("SELECT * FROM orders", {"value": "raw"}, 7, "value: raw needs a column value in large, which has id, name"),
     ],
 )
-def test_what_spark_refuses_has_its_place(spark, written, sql, sink, line, words):
-    path = written(f"""\
+def test_spark_analysis_errors_name_file_and_line(spark, write_file, sql, sink, line, words):
+    path = write_file(f"""\
         name: wrong
         sources: {{orders: {{topic: orders, value: json, schema: "id bigint, name string"}}}}
         steps:
@@ -297,7 +297,7 @@ def test_what_spark_refuses_has_its_place(spark, written, sql, sink, line, words
                 {sql}
         sinks: {{out: {{from: large, topic: out, {", ".join(f"{key}: {value}" for key, value in sink.items())}}}}}
     """)
-    (found,) = load(path, NOBODY)
+    (found,) = load(path, UNREACHABLE)
     with pytest.raises(DefinitionError) as refused:
         for built in build(found, spark):
             built.start()
@@ -305,9 +305,11 @@ def test_what_spark_refuses_has_its_place(spark, written, sql, sink, line, words
     assert "\n" not in str(refused.value)
 
 
-def test_what_functions_raise_has_its_place(spark, written):
-    written("def first(orders):\n    return orders.select('nme')\n\n\ndef second(orders):\n    return 5\n", "steps.py")
-    path = written("""\
+def test_errors_in_python_steps_name_file_and_line(spark, write_file):
+    write_file(
+        "def first(orders):\n    return orders.select('nme')\n\n\ndef second(orders):\n    return 5\n", "steps.py"
+    )
+    path = write_file("""\
         name: wrong
         sources: {orders: {format: rate}}
         steps:

@@ -13,7 +13,7 @@ from headrace.pipelines.source.options import Mode, parse_options
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 JSON = {"value": "json", "schema": "id bigint, at timestamp"}
-AT = {"column": "at", "delay": "10 seconds"}
+WATERMARK = {"column": "at", "delay": "10 seconds"}
 
 
 def draft(name="shop", **keys):
@@ -26,7 +26,7 @@ def problems(made):
     return [problem.text for problem in refused.value.problems]
 
 
-def test_groups_of_a_stream_need_a_watermark_if_they_are_to_be_complete():
+def test_grouping_or_deduplicating_a_stream_requires_a_watermark():
     made = draft()
     made.source("orders", topic="orders", **JSON)
     made.sql("recent", "SELECT * FROM orders WHERE id > 5")
@@ -42,10 +42,12 @@ def test_groups_of_a_stream_need_a_watermark_if_they_are_to_be_complete():
 
 
 @pytest.mark.parametrize("how", ["source", "step", "sql", "function", "table", "update"])
-def test_where_it_cannot_be_told_nothing_is_said(how):
+def test_no_watermark_is_required_if_present_unneeded_or_undetectable(how):
     made = draft()
-    made.source("orders", topic="orders", batch=how == "table", watermark=AT if how == "source" else None, **JSON)
-    made.sql("recent", "SELECT * FROM orders", watermark=AT if how == "step" else None)
+    made.source(
+        "orders", topic="orders", batch=how == "table", watermark=WATERMARK if how == "source" else None, **JSON
+    )
+    made.sql("recent", "SELECT * FROM orders", watermark=WATERMARK if how == "step" else None)
     made.sql("marked", f"SELECT * FROM recent {'WATERMARK at DELAY OF INTERVAL 1 SECOND' if how == 'sql' else ''}")
     if how == "function":
         made.step(name="given", inputs=["marked"])(lambda frame: frame)
@@ -54,7 +56,7 @@ def test_where_it_cannot_be_told_nothing_is_said(how):
     assert check([made.definition()]) == []
 
 
-def test_tables_may_be_grouped_beside_a_stream():
+def test_a_table_joined_with_a_stream_may_be_grouped_without_a_watermark():
     made = draft()
     made.source("orders", topic="orders", **JSON)
     made.source("customers", table="customers")
@@ -63,9 +65,9 @@ def test_tables_may_be_grouped_beside_a_stream():
     assert check([made.definition()]) == []
 
 
-def test_warnings():
+def test_unused_steps_unbounded_joins_and_topic_loops_give_warnings():
     made = draft()
-    made.source("orders", topic="orders", watermark=AT, **JSON)
+    made.source("orders", topic="orders", watermark=WATERMARK, **JSON)
     made.source("returns", topic=["returns", "refunds"], **JSON)
     made.sql("joined", "SELECT o.id FROM orders o JOIN returns r ON o.id = r.id")
     made.sql("unused", "SELECT * FROM orders UNION ALL SELECT * FROM returns")
@@ -92,7 +94,7 @@ def test_warnings():
         (False, {"topic": "x", "options": {"kafka.acks": "7"}}, "kafka.acks"),
     ],
 )
-def test_sinks_that_cannot_be(batch, keys, words):
+def test_invalid_sink_modes_and_options_are_reported(batch, keys, words):
     made = draft()
     made.source("orders", topic="orders", batch=batch, **JSON)
     made.sink("out", "orders", **keys)
@@ -100,7 +102,7 @@ def test_sinks_that_cannot_be(batch, keys, words):
     assert words in found
 
 
-def test_pipelines_get_in_each_others_way(tmp_path):
+def test_duplicate_names_checkpoints_and_outputs_are_reported(tmp_path):
     text = dedent("""\
         name: {name}
         checkpoint: {checkpoint}
@@ -126,7 +128,7 @@ def options_of(settings=None, **keys):
     return found, source_options(found, found.sources["orders"])
 
 
-def test_options_of_a_source():
+def test_a_json_topic_source_gets_the_default_read_options():
     found, options = options_of(topic="orders", **JSON)
     assert options == {
         **SERVERS,
@@ -166,12 +168,12 @@ def test_options_of_a_source():
         ),
     ],
 )
-def test_options_of_other_sources(keys, expected):
+def test_source_keys_determine_the_read_options(keys, expected):
     _, options = options_of(**keys)
     assert {name: options.get(name) for name in expected} == expected
 
 
-def test_bad_records_are_put_aside_by_the_first_query_that_reads_them():
+def test_dead_letters_are_sent_by_the_first_query_that_reads_the_source():
     made = pipeline("shop", settings=SERVERS)
     made.source("orders", topic="orders", bad_records={"dead_letter": "bad"}, **JSON)
     made.source("returns", topic="returns", bad_records={"dead_letter": "bad"}, **JSON)
@@ -187,7 +189,7 @@ def test_bad_records_are_put_aside_by_the_first_query_that_reads_them():
     assert options["onBadRecord"] == "skip" and "deadletter.topic" not in options
 
 
-def test_settings_go_where_they_are_known():
+def test_pipeline_settings_reach_only_the_sources_and_sinks_that_know_them():
     settings = {
         "schema.registry.url": "http://x:1",
         "KAFKA.ACKS": "all",

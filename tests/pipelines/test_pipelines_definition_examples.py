@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "pipelines"
 
 
-def test_the_examples_are_right():
+def test_the_examples_load_without_warnings():
     found = load(EXAMPLES)
     names = ["clean-and-route", "deduplicate", "join-with-a-table", "sessionise", "topic-to-parquet"]
     assert [one.name for one in found] == names and check(found) == []
@@ -21,7 +21,7 @@ def test_the_examples_are_right():
     assert all(list(one.origin.parent.glob("test_*.py")) for one in found)
 
 
-def test_what_the_guide_shows_is_right(tmp_path):
+def test_the_pipelines_in_the_guide_load_without_warnings(tmp_path):
     shown = re.findall(
         r"```(yaml|python)\n# (\w+\.\w+)\n(.*?)```", (ROOT / "docs" / "pipelines.md").read_text(), re.DOTALL
     )

@@ -77,13 +77,13 @@ def written(tmp_path):
     return write
 
 
-def refused(path, overrides=None):
+def load_problems(path, overrides=None):
     with pytest.raises(DefinitionError) as error:
         load(path, overrides or {})
     return [str(problem).removeprefix(f"{path.parent}/") for problem in error.value.problems]
 
 
-def test_everything_that_can_be_written(written, tmp_path):
+def test_every_key_of_a_pipeline_file_is_loaded(written, tmp_path):
     path = written(SHOP)
     (found,) = load(path)
     assert (found.name, found.origin, found.where.line) == ("shop", path, 1)
@@ -127,7 +127,7 @@ def test_everything_that_can_be_written(written, tmp_path):
         (16, "prices"), (17, "landing"), (19, "regions")]]  # fmt: skip
 
 
-def test_the_plan_says_what_goes_where(written):
+def test_the_plan_describes_sources_steps_and_sinks(written):
     text = plan(load(written(SHOP))[0])
     for line in (
         "  trigger     every 1 second",
@@ -141,13 +141,13 @@ def test_the_plan_says_what_goes_where(written):
         assert line in text.splitlines(), text
 
 
-def test_defaults(written, tmp_path):
+def test_a_minimal_pipeline_has_default_checkpoint_trigger_and_master(written, tmp_path):
     (found,) = load(written("{name: a, sources: {s: {format: rate}}, sinks: {t: {from: s, console: true}}}"))
     assert found.checkpoint == f"{tmp_path}/.headrace/checkpoints/a"
     assert (found.trigger, found.spark.master, found.settings) == (Trigger(), "local[*]", {})
 
 
-def test_all_problems_are_told_at_once_each_with_its_line(written):
+def test_all_problems_are_reported_at_once_with_their_lines(written):
     path = written("""\
         name: bad shop
         setings: {a: b}
@@ -179,7 +179,7 @@ def test_all_problems_are_told_at_once_each_with_its_line(written):
           screen: {from: third, console: maybe}
           nothing: {topic:}
     """)
-    assert refused(path) == [
+    assert load_problems(path) == [
         "shop.yaml:1: name: 'bad shop' is not made of at most 100 letters, digits, - _ and dots",
         "shop.yaml:2: a pipeline has no key setings (did you mean settings?)",
         "shop.yaml:3: kafka.ackz is no option of topics, of sources or of sinks (did you mean kafka.acks?)",
@@ -230,13 +230,13 @@ def test_all_problems_are_told_at_once_each_with_its_line(written):
         ("{name: x, trigger: continuous}", ["real-time and continuous modes need a source in the JVM"]),
     ],
 )
-def test_what_is_of_another_shape(written, text, expected):
-    found = refused(written(text))
+def test_missing_and_mistyped_values_are_reported(written, text, expected):
+    found = load_problems(written(text))
     for words in expected:
         assert any(words in one for one in found), found
 
 
-def test_overrides_go_before_what_is_written(written, monkeypatch, tmp_path):
+def test_overrides_take_precedence_over_the_file(written, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     overrides = {
         "kafka.bootstrap.servers": "other:1",
@@ -250,11 +250,11 @@ def test_overrides_go_before_what_is_written(written, monkeypatch, tmp_path):
     assert found.spark.master == "spark://host:7077" and found.spark.conf["spark.executor.memory"] == "2g"
     assert all(found.is_bounded(sink) for sink in found.sinks.values())
     assert found.checkpoint == f"{tmp_path}/elsewhere"
-    wrong = refused(found.origin, {"trigger": "hourly", "kafka.bootstrap.server": "x"})
+    wrong = load_problems(found.origin, {"trigger": "hourly", "kafka.bootstrap.server": "x"})
     assert "kafka.bootstrap.server is no option" in wrong[0] and "trigger: 'hourly' is neither" in wrong[1]
 
 
-def test_the_environment_fills_in(written, monkeypatch):
+def test_environment_variables_are_substituted_in_settings(written, monkeypatch):
     text = """\
         name: a
         settings: {kafka.bootstrap.servers: "${SERVERS}", kafka.client.id: "${CLIENT:-me}"}
@@ -268,7 +268,7 @@ def test_the_environment_fills_in(written, monkeypatch):
     assert found.settings == {"kafka.bootstrap.servers": "a:1", "kafka.client.id": "me"}
     assert "${SERVERS}" in found.steps["x"].sql
     monkeypatch.delenv("SERVERS")
-    assert refused(path)[0] == "shop.yaml:2: the environment has no SERVERS; set it, or write ${SERVERS:-default}"
+    assert load_problems(path)[0] == "shop.yaml:2: the environment has no SERVERS; set it, or write ${SERVERS:-default}"
 
 
 PYTHON = """\
@@ -293,7 +293,7 @@ PYTHON = """\
 """
 
 
-def test_a_pipeline_in_python(written):
+def test_a_pipeline_defined_in_python_is_loaded(written):
     path = written(PYTHON, "shop.py")
     (found,) = load(path)
     assert (found.origin, found.where.line, found.trigger.interval) == (path, 3, "5 seconds")
@@ -309,23 +309,23 @@ def test_a_pipeline_in_python(written):
     assert f"{path}:large" in plan(found)
 
 
-def test_what_is_wrong_in_python_has_its_line(written):
+def test_problems_in_python_definitions_have_their_line(written):
     path = written(
         PYTHON.replace("shop.sink(name, name,", "shop.sink(name, name + 's',").replace(
             "def large(once)", "def large(onse)"
         ),
         "shop.py",
     )
-    found = refused(path)
+    found = load_problems(path)
     assert found[0] == "shop.py:9: step large reads onse, which is no source and no step (did you mean once?)"
     assert found[1].startswith(
         "shop.py:18: sink large is from larges, which is no source and no step (did you mean large?)"
     )
-    assert refused(written("import nonsense_of_mine\n", "shop.py")) == [
+    assert load_problems(written("import nonsense_of_mine\n", "shop.py")) == [
         "shop.py:1: ModuleNotFoundError: No module named 'nonsense_of_mine'"
     ]
-    assert refused(written("def f(:\n", "shop.py")) == ["shop.py:1: is no Python: invalid syntax"]
-    assert "makes no pipeline" in refused(written("x = 1\n", "shop.py"))[0]
+    assert load_problems(written("def f(:\n", "shop.py")) == ["shop.py:1: is no Python: invalid syntax"]
+    assert "makes no pipeline" in load_problems(written("x = 1\n", "shop.py"))[0]
     draft = pipeline("twice")
     for _ in range(2):
         draft.source("a", format="rate")
@@ -334,7 +334,7 @@ def test_what_is_wrong_in_python_has_its_line(written):
         draft.definition()
 
 
-def test_neighbours_of_a_file_are_its_own(written):
+def test_a_python_definition_imports_modules_from_its_own_folder(written):
     """Both folders have modules of the same names, and none remain in sys.modules."""
     import sys
 
@@ -345,7 +345,7 @@ def test_neighbours_of_a_file_are_its_own(written):
     assert "names_of_mine" not in sys.modules and "shop" not in sys.modules
 
 
-def test_a_folder_has_all_its_pipelines(written, tmp_path):
+def test_loading_a_folder_finds_pipelines_down_to_its_subfolders(written, tmp_path):
     minimal = "{{name: {}, sources: {{s: {{format: rate}}}}, sinks: {{t: {{from: s, console: true}}}}}}"
     for file, name in [("a.yaml", "a"), ("b/b.yml", "b"), ("b/c/d.yaml", "too-deep"), (".hidden/e.yaml", "hidden")]:
         written(minimal.format(name), file)
@@ -353,14 +353,17 @@ def test_a_folder_has_all_its_pipelines(written, tmp_path):
     written(PYTHON, "p/test_shop.py")
     assert [found.name for found in load(tmp_path)] == ["a", "b", "shop"]
     written(minimal.format("b"), "z.yaml")
-    assert f"there is a pipeline b already: {tmp_path}/b/b.yml:1" in "\n".join(refused(tmp_path))
+    assert f"there is a pipeline b already: {tmp_path}/b/b.yml:1" in "\n".join(load_problems(tmp_path))
 
 
-def test_what_is_no_pipeline(tmp_path, written):
-    assert "is not there" in refused(tmp_path / "none.yaml")[0]
-    assert "has no pipelines" in refused(tmp_path)[0]
-    assert "*.yaml, *.py or a folder is expected" in refused(written("", "a.txt"))[0]
-    assert "is a definition for spark-pipelines" in refused(written("name: x\nstorage: y\n", "spark-pipeline.yml"))[0]
+def test_paths_without_a_pipeline_are_reported(tmp_path, written):
+    assert "is not there" in load_problems(tmp_path / "none.yaml")[0]
+    assert "has no pipelines" in load_problems(tmp_path)[0]
+    assert "*.yaml, *.py or a folder is expected" in load_problems(written("", "a.txt"))[0]
+    assert (
+        "is a definition for spark-pipelines"
+        in load_problems(written("name: x\nstorage: y\n", "spark-pipeline.yml"))[0]
+    )
 
 
 LEAVES = st.one_of(
@@ -382,7 +385,7 @@ PARTS = st.dictionaries(st.sampled_from(["a", "b", "orders"]), st.dictionaries(N
 @given(
     st.fixed_dictionaries({}, optional={key: PARTS if key in ("sources", "steps", "sinks") else TREES for key in KEYS})
 )
-def test_any_tree_is_a_pipeline_or_has_problems(tree):
+def test_any_yaml_tree_is_a_pipeline_or_raises_definition_error(tree):
     path = Path("/nowhere/shop.yaml")
     problems = Problems({})
     (node,) = parse_yaml(yaml.safe_dump(tree), path)

@@ -39,11 +39,11 @@ from headrace.pipelines.definitions.sql_names import scan
         (") FROM (((", ""),
     ],
 )
-def test_the_tables_of_a_query(sql, names):
+def test_scan_finds_the_tables_of_a_query(sql, names):
     assert " ".join(scan(sql).names) == names
 
 
-def test_lines_and_words():
+def test_scan_finds_lines_grouping_and_the_first_word():
     found = scan("SELECT *\nFROM a\n\nJOIN b GROUP BY x")
     assert [(one.name, one.line) for one in found.references] == [("a", 1), ("b", 3)]
     assert found.groups and found.first_word == "select"
@@ -57,7 +57,7 @@ WORDS = [*TEXT.split(), "\n"]
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.sampled_from(WORDS), max_size=25))
-def test_any_words_in_any_order_are_scanned(words):
+def test_scan_accepts_any_sequence_of_tokens(words):
     found = scan(" ".join(words))
     assert all(one.name for one in found.references if one.name)
 
@@ -84,7 +84,7 @@ def test_functions_of_a_file_are_found_without_running_it(tmp_path):
     ("data", "words"),
     [(b"def f(:\n", ":1: invalid syntax"), (b"\0", "null bytes"), (None, "cannot be read: No such file")],
 )
-def test_files_that_are_no_python(tmp_path, data, words):
+def test_an_invalid_or_missing_python_file_raises_unreadable(tmp_path, data, words):
     path = tmp_path / "steps.py"
     if data is not None:
         path.write_bytes(data)

@@ -22,7 +22,7 @@ def problems(text):
     return str(refused.value).splitlines()
 
 
-def test_every_key_and_text_knows_its_line():
+def test_keys_and_block_texts_have_their_line_numbers():
     (tree,) = parse_yaml("name: shop\nsteps:\n  a:\n    sql: |\n      SELECT 1\n  b: {sql: x, keys: [1, two]}\n", PATH)
     steps = tree.entries["steps"]
     assert steps.where.line == 2
@@ -33,11 +33,11 @@ def test_every_key_and_text_knows_its_line():
     assert [one.value for one in b["keys"].node.items] == ["1", "two"]
 
 
-def test_several_documents_are_several_pipelines():
+def test_each_yaml_document_becomes_a_separate_tree():
     assert [tree.entries["name"].node.value for tree in parse_yaml("name: a\n---\nname: b\n", PATH)] == ["a", "b"]
 
 
-def test_merges_go_behind_what_is_written_out():
+def test_explicit_keys_override_merged_keys():
     text = "common: &c {value: json, topic: x}\nmore: &m {topic: y, key: k}\na:\n  <<: [*c, *m]\n  value: raw\n"
     (tree,) = parse_yaml(text, PATH)
     found = tree.entries["a"].node.entries
@@ -61,12 +61,12 @@ def test_merges_go_behind_what_is_written_out():
         (b"a: \xff\n", "shop.yaml: is no YAML: "),
     ],
 )
-def test_what_is_wrong_has_its_line(text, expected):
+def test_yaml_errors_have_their_line(text, expected):
     (found,) = problems(text)
     assert found.startswith(expected)
 
 
-def test_aliases_do_not_make_a_small_file_large():
+def test_exponential_alias_expansion_is_refused():
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
     (found,) = problems("\n".join(lines))
@@ -75,7 +75,7 @@ def test_aliases_do_not_make_a_small_file_large():
     assert "has more than" in problems("\n".join(lines))[0]
 
 
-def test_files_that_cannot_be_read(tmp_path):
+def test_missing_and_oversized_files_are_reported(tmp_path):
     with pytest.raises(DefinitionError, match="cannot be read: No such file"):
         read_yaml(tmp_path / "none.yaml")
     large = tmp_path / "large.yaml"
@@ -86,7 +86,7 @@ def test_files_that_cannot_be_read(tmp_path):
 
 @settings(deadline=None, max_examples=300)
 @given(st.one_of(st.binary(max_size=60), st.text(alphabet="ab:-[]{}&*!|>'\"#%@`,? \n\t<0", max_size=60)))
-def test_anything_is_a_tree_or_an_error(text):
+def test_any_text_parses_or_raises_definition_error(text):
     try:
         for tree in parse_yaml(text, PATH):
             assert isinstance(tree, Entries | Items | Text)
@@ -111,5 +111,5 @@ def test_anything_is_a_tree_or_an_error(text):
         ("", None),
     ],
 )
-def test_spans_of_time(text, expected):
+def test_durations_are_parsed_or_refused(text, expected):
     assert duration(text) == expected

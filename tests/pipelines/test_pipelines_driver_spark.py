@@ -78,9 +78,9 @@ def running(pipelines, spark, runtime):
         assert not thread.is_alive()
 
 
-def until(look, is_so):
+def until(observe, condition):
     deadline = time.monotonic() + SEEN_S_MAX
-    while not is_so(seen := look()):
+    while not condition(seen := observe()):
         assert time.monotonic() < deadline, seen
         time.sleep(0.05)
     return seen
@@ -94,7 +94,7 @@ def values(numbers):
     return [(b"k", f"v{number}".encode(), 1000) for number in numbers]
 
 
-def test_a_topic_that_is_missing_a_broker_that_goes_and_a_run_that_goes_on(spark, headrace_node, tmp_path):
+def test_a_driver_survives_missing_topics_and_broker_restarts_and_resumes(spark, headrace_node, tmp_path):
     topics = TopicWriter(headrace_node.bootstrap)
     topics.create("loud", 2)
     (tmp_path / "shop.yaml").write_text(ORDERS.format(bootstrap=headrace_node.bootstrap, folder=tmp_path))
@@ -124,8 +124,8 @@ def test_a_topic_that_is_missing_a_broker_that_goes_and_a_run_that_goes_on(spark
         # Other processes can query its status and stop it.
         (run,) = Runs(tmp_path).all()
         assert {one.name for one in ask_status(run)} == {"loud", "archive"} and run.spark is not None
-        with urllib.request.urlopen(f"http://127.0.0.1:{run.port}/metrics") as answer:
-            assert b'headrace_pipeline_rows_total{pipeline="shop",query="loud"}' in answer.read()
+        with urllib.request.urlopen(f"http://127.0.0.1:{run.port}/metrics") as response:
+            assert b'headrace_pipeline_rows_total{pipeline="shop",query="loud"}' in response.read()
         ask_to_stop(run)
         until(lambda: ended, bool)
     assert [one.state for one in ended[0]] == ["stopped", "stopped"] and Runs(tmp_path).all() == []
@@ -144,7 +144,7 @@ def test_a_topic_that_is_missing_a_broker_that_goes_and_a_run_that_goes_on(spark
     assert Counter(row.value for row in rows) == wanted
 
 
-def test_what_can_be_mended_goes_on_and_what_cannot_is_given_up(spark, headrace_node, tmp_path):
+def test_recoverable_queries_are_restarted_and_unrecoverable_ones_fail(spark, headrace_node, tmp_path):
     topics = TopicWriter(headrace_node.bootstrap)
     topics.create("orders", 1)
     topics.create("poison", 1)

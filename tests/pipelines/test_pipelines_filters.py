@@ -17,7 +17,7 @@ def pushed(*conditions):
     return found, met
 
 
-def test_topics_and_partitions():
+def test_topic_and_partition_filters_are_pushed_down():
     found, met = pushed(("In", "topic", ("a", "b")), ("EqualTo", "topic", "b"), ("EqualNullSafe", "partition", 1))
     assert met == [True, True, True]
     assert found.wants(TopicPartition("b", 1))
@@ -36,12 +36,12 @@ def test_topics_and_partitions():
         ("In", (5,), 5, 6),
     ],
 )
-def test_offsets(kind, value, low, high):
+def test_offset_comparisons_become_offset_ranges(kind, value, low, high):
     found, met = pushed((kind, "offset", value))
     assert (found.low, found.high, met) == (low, high, [True])
 
 
-def test_conditions_join():
+def test_several_offset_conditions_are_intersected():
     found, _ = pushed(("GreaterThan", "offset", 5), ("LessThanOrEqual", "offset", 9), ("GreaterThan", "offset", 2))
     here = TopicPartition("a", 0)
     assert found.cut(Range(here, 0, 100)) == Range(here, 6, 10)
@@ -49,7 +49,7 @@ def test_conditions_join():
     assert found.cut(Range(here, 50, 60)).size < 0
 
 
-def test_times_say_where_to_begin_and_are_looked_at_again():
+def test_timestamp_filters_set_the_start_and_are_rechecked_by_spark():
     at = datetime(2026, 1, 1, 12, 0, 0, 1500, tzinfo=UTC)
     ms = 1767268800001
     assert pushed(("GreaterThan", "timestamp", at)) == (Pushed(since_ms=ms), [False])
@@ -59,7 +59,7 @@ def test_times_say_where_to_begin_and_are_looked_at_again():
     assert pushed(("GreaterThan", "timestamp", elsewhere))[0].since_ms == ms
 
 
-def test_a_time_without_a_zone_is_taken_for_a_day_earlier():
+def test_a_timestamp_without_a_zone_starts_a_day_earlier():
     assert pushed(("GreaterThan", "timestamp", datetime(1970, 1, 3)))[0].since_ms == 86_400_000
 
 
@@ -75,9 +75,9 @@ def test_a_time_without_a_zone_is_taken_for_a_day_earlier():
         ("Not", "offset", None),
     ],
 )
-def test_the_rest_is_sparks_business(condition):
+def test_unsupported_conditions_are_left_to_spark(condition):
     assert pushed(condition) == (Pushed(), [False])
 
 
-def test_what_is_never_null_needs_no_look():
+def test_is_not_null_on_a_column_without_nulls_is_always_met():
     assert pushed(("IsNotNull", "offset", None)) == (Pushed(), [True])

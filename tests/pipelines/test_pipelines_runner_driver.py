@@ -23,19 +23,19 @@ from headrace.pipelines.runner.status import metrics_of
 SEEN_S_MAX = 10.0
 
 
-def hurrying():
+def fast_ticks_ms():
     """Return the milliseconds of a clock that runs a thousand times too fast, so that back-offs take no time."""
     return time.monotonic_ns() // 1000
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
+def short_poll_interval(monkeypatch):
     monkeypatch.setattr(driver_module, "LOOK_S", 0.005)
 
 
-def until(is_so):
+def until(condition):
     deadline = time.monotonic() + SEEN_S_MAX
-    while not is_so():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)
 
@@ -43,7 +43,7 @@ def until(is_so):
 @contextmanager
 def running(pipelines, engine, runtime, **more):
     """Run a driver in another thread; `driver.ended` receives the statuses, or the error."""
-    driver = Driver(pipelines, engine=engine, runtime=runtime, ticks_ms=hurrying, **more)
+    driver = Driver(pipelines, engine=engine, runtime=runtime, ticks_ms=fast_ticks_ms, **more)
     driver.ended = []
 
     def run():
@@ -66,7 +66,7 @@ def states(driver):
     return {one.title: one.state for one in driver.status()}
 
 
-def test_bounded_pipelines_end_by_themselves(tmp_path):
+def test_a_bounded_pipeline_ends_when_its_queries_end(tmp_path):
     engine = FakeEngine()
     seen = []
     pipeline = make_pipeline(sinks=("a", "b"), folder=tmp_path, once=True)
@@ -84,13 +84,13 @@ def test_bounded_pipelines_end_by_themselves(tmp_path):
     assert engine.is_closed and Runs(tmp_path).all() == [] and seen
 
 
-def test_what_is_no_stream_is_done_when_it_is_started(tmp_path):
+def test_a_batch_pipeline_is_done_after_its_start(tmp_path):
     engine = FakeEngine(lambda title, handle: None)
     driver = Driver([make_pipeline(folder=tmp_path, stream=False)], engine=engine, runtime=tmp_path)
     assert [one.state for one in driver.run()] == ["done"]
 
 
-def test_a_query_that_fails_is_started_again_and_goes_on(tmp_path, caplog):
+def test_a_failed_query_is_restarted_and_recovers(tmp_path, caplog):
     caplog.set_level(logging.INFO, "headrace.pipelines")
     engine = FakeEngine()
     with running([make_pipeline(sinks=("a", "b"), folder=tmp_path)], engine, tmp_path) as driver:
@@ -104,11 +104,11 @@ def test_a_query_that_fails_is_started_again_and_goes_on(tmp_path, caplog):
         engine.progress(engine.handles["shop.a"], rows=5, end=5, latest=9)
         until(lambda: driver.status()[0].error == "")
         assert (driver.status()[0].rows, driver.status()[0].lag_records) == (5, 4)
-    said = [record.message for record in caplog.records]
-    assert "shop.a: there is no topic orders; next try in 1 s" in said and "shop.a: goes on" in said
+    messages = [record.message for record in caplog.records]
+    assert "shop.a: there is no topic orders; next try in 1 s" in messages and "shop.a: goes on" in messages
 
 
-def test_progress_of_an_earlier_start_counts_but_heals_nothing(tmp_path):
+def test_progress_of_an_earlier_start_is_counted_but_does_not_clear_the_error(tmp_path):
     engine = FakeEngine()
     with running([make_pipeline(folder=tmp_path)], engine, tmp_path) as driver:
         first = engine.started(1)
@@ -120,11 +120,11 @@ def test_progress_of_an_earlier_start_counts_but_heals_nothing(tmp_path):
         engine.progress(first, rows=1000, title="somebody.else")
         until(lambda: driver.status()[0].rows == 3)
         assert driver.status()[0].error
-        engine.tell(engine.handles["shop.counts"].run_id, "", None)  # the query is idle and healthy
+        engine.report(engine.handles["shop.counts"].run_id, "", None)  # the query is idle and healthy
         until(lambda: not driver.status()[0].error)
 
 
-def test_what_cannot_be_mended_is_given_up_and_others_go_on(tmp_path, caplog):
+def test_an_unrecoverable_query_fails_while_the_others_keep_running(tmp_path, caplog):
     def on_start(title, handle):
         if title == "shop.bad":
             raise ConfigError("value.format=jsno is none")
@@ -140,7 +140,7 @@ def test_what_cannot_be_mended_is_given_up_and_others_go_on(tmp_path, caplog):
     assert "shop.bad: given up: value.format=jsno is none" in caplog.text
 
 
-def test_a_start_that_fails_is_tried_again(tmp_path):
+def test_a_failed_start_is_retried(tmp_path):
     def on_start(title, handle):
         if len(engine.starts) < 3:
             raise SourceError("kafka.bootstrap.servers: cannot connect to localhost:9092")
@@ -170,7 +170,7 @@ def test_stop_over_http_ends_one_pipeline_and_then_the_driver(tmp_path):
     assert Runs(tmp_path).all() == [] and engine.is_closed
 
 
-def test_a_stop_during_a_start_stops_what_was_started(tmp_path):
+def test_a_stop_during_a_start_stops_the_started_query(tmp_path):
     may_start = threading.Event()
 
     def on_start(title, handle):
@@ -188,7 +188,7 @@ def test_a_stop_during_a_start_stops_what_was_started(tmp_path):
     assert handle.stops == 1 and driver.ended[0][0].state == "stopped"
 
 
-def test_a_query_that_does_not_stop_is_left_after_a_while(tmp_path, monkeypatch, caplog):
+def test_a_query_that_does_not_stop_is_abandoned_after_a_timeout(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(driver_module, "STOP_S_MAX", 0.05)
     monkeypatch.setattr("fake_engine.FakeHandle.stop", lambda self: None)
     with running([make_pipeline(folder=tmp_path)], FakeEngine(), tmp_path) as driver:
@@ -196,7 +196,7 @@ def test_a_query_that_does_not_stop_is_left_after_a_while(tmp_path, monkeypatch,
     assert driver.ended[0][0].state == "stopped" and "did not stop within" in caplog.text
 
 
-def test_two_drivers_of_one_pipeline_and_of_one_checkpoint(tmp_path):
+def test_a_second_driver_of_a_pipeline_or_checkpoint_is_refused(tmp_path):
     one = make_pipeline(folder=tmp_path)
     with running([one], FakeEngine(), tmp_path / "here") as driver:
         until(lambda: states(driver) == {"shop.counts": "running"})
@@ -210,7 +210,7 @@ def test_two_drivers_of_one_pipeline_and_of_one_checkpoint(tmp_path):
     Driver([make_pipeline(folder=tmp_path, stream=False)], engine=FakeEngine(lambda *_: None), runtime=tmp_path).run()
 
 
-def test_the_end_of_spark_is_the_end_of_the_driver(tmp_path):
+def test_the_driver_raises_spark_lost_when_the_spark_process_is_gone(tmp_path):
     engine = FakeEngine()
     with running([make_pipeline(folder=tmp_path)], engine, tmp_path) as driver:
         until(lambda: states(driver) == {"shop.counts": "running"})
@@ -220,7 +220,7 @@ def test_the_end_of_spark_is_the_end_of_the_driver(tmp_path):
     assert Runs(tmp_path).all() == []
 
 
-def test_a_spark_that_cannot_be_asked_is_a_failure_of_the_query(tmp_path):
+def test_an_unreachable_spark_counts_as_a_failure_of_the_query(tmp_path):
     def is_active():
         raise ConnectionError("no answer")
 
@@ -235,7 +235,7 @@ def test_a_spark_that_cannot_be_asked_is_a_failure_of_the_query(tmp_path):
         until(lambda: states(driver) == {"shop.counts": "running"})
 
 
-def test_pipelines_of_one_driver_share_one_spark(tmp_path):
+def test_pipelines_of_one_driver_must_agree_on_spark_settings(tmp_path):
     one = make_pipeline("one", folder=tmp_path, **{"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"})
     two = make_pipeline("two", folder=tmp_path, **{"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "3"})
     master, conf = settings_of([one, two])
@@ -251,20 +251,20 @@ def test_pipelines_of_one_driver_share_one_spark(tmp_path):
 def test_dead_letters_are_counted_from_the_start_of_the_driver(tmp_path, monkeypatch):
     monkeypatch.setattr(dead_letters, "COUNT_EVERY_S", 0.005)
     engine = FakeEngine()
-    engine.letters = 5  # from an earlier run
+    engine.dead_letter_count = 5  # from an earlier run
     made = make_pipeline(folder=tmp_path, sinks=("a", "b"), bad=BadRecords("deadletter", "orders-bad"))
     with running([made], engine, tmp_path) as driver:
         until(lambda: set(states(driver).values()) == {"running"})
         assert [one.dead_letters for one in driver.status()] == [0, None]  # the first query counts them for both
-        engine.letters = 8
+        engine.dead_letter_count = 8
         until(lambda: driver.status()[0].dead_letters == 3)
         assert "headrace_pipeline_dead_letters_total" in {family.name for family in metrics_of(driver.status())}
-        engine.letters = 9
+        engine.dead_letter_count = 9
     (statuses,) = driver.ended
     assert statuses[0].dead_letters == 4, "the last ones count, too"
 
 
-def test_dead_letters_are_counted_by_the_end_of_their_topic(tmp_path, headrace_node):
+def test_dead_letters_are_counted_from_the_log_ends_of_their_topic(tmp_path, headrace_node):
     made = make_pipeline(folder=tmp_path, bad=BadRecords("deadletter", "orders-bad"))
     made.settings["kafka.bootstrap.servers"] = headrace_node.bootstrap
     sink = made.sinks["counts"]

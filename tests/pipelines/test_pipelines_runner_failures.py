@@ -32,16 +32,17 @@ def failed(kind, text, java=""):
 
 
 def source(text, what="latestOffset"):
-    told = f"[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform {what}: {text}\n SQLSTATE: 38000"
-    return failed("UnknownException", told, "org.apache.spark.SparkException: ")
+    error = "[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform"
+    message = f"{error} {what}: {text}\n SQLSTATE: 38000"
+    return failed("UnknownException", message, "org.apache.spark.SparkException: ")
 
 
 def worker(text):
-    told = f"[PYTHON_EXCEPTION] An exception was thrown from the Python worker: {text}\n SQLSTATE: 38000"
-    return failed("PythonException", told)
+    message = f"[PYTHON_EXCEPTION] An exception was thrown from the Python worker: {text}\n SQLSTATE: 38000"
+    return failed("PythonException", message)
 
 
-def ours(error):
+def formatted_by_worker(error):
     """Return the error as a Spark worker formats it."""
     return f"{type(error).__module__}.{type(error).__name__}: {error}"
 
@@ -73,22 +74,22 @@ def ours(error):
     ],
     ids=lambda value: value.name if isinstance(value, Mending) else f"{type(value).__name__}-{str(value)[:20]}",
 )
-def test_our_own_errors_are_told_as_they_are(error, mending):
-    for causes in (source(ours(error)), worker(ours(error)), causes_of(error)):
+def test_headrace_errors_are_reported_verbatim(error, mending):
+    for causes in (source(formatted_by_worker(error)), worker(formatted_by_worker(error)), causes_of(error)):
         found = explain(causes)
         assert (found.text, found.mending) == (str(error), mending)
 
 
-def test_options_that_cannot_be_used_stay_so():
+def test_an_unknown_option_is_a_final_failure():
     text = "startingoffset is no option of format headrace (did you mean startingOffsets?)"
     wrapped = f"headrace.pipelines.failures.SourceError: {text}\n SQLSTATE: 38000"
-    told = f"[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: {wrapped}"
-    found = explain([Cause("AnalysisException", told)])
+    message = f"[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: {wrapped}"
+    found = explain([Cause("AnalysisException", message)])
     assert (found.text, found.mending) == (text, Mending.FINAL)
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "told", "mending"),
+    ("kind", "text", "message", "mending"),
     [
         (
             "AnalysisException",
@@ -154,13 +155,13 @@ def test_options_that_cannot_be_used_stay_so():
     ],
     ids=["column", "syntax", "data", "sources", "mode", "concurrent", "memory", "task", "folder"],
 )
-def test_sparks_own_errors_lose_their_stacks_and_plans(kind, text, told, mending):
+def test_spark_errors_are_shown_without_stack_traces_and_plans(kind, text, message, mending):
     found = explain([Cause(kind, text)])
-    assert (found.text, found.mending) == (told, mending)
+    assert (found.text, found.mending) == (message, mending)
     assert explain(failed(kind, text)) == found, "also when a query ended with it"
 
 
-def test_errors_in_python_code_say_where():
+def test_errors_in_user_python_code_name_file_and_line():
     trace = (
         "Traceback (most recent call last):\n"
         '  File "/home/ann/.venv/lib/python3.12/site-packages/pyspark/worker.py", line 2041, in process\n'
@@ -176,7 +177,7 @@ def test_errors_in_python_code_say_where():
     assert found.mending is Mending.UNCLEAR, "whoever reads a file or asks a service may have more luck next time"
 
 
-def test_a_full_disk_is_waited_for():
+def test_a_full_disk_is_a_passing_failure():
     causes = [
         *failed("UnknownException", "org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device"),
         Cause("UnknownException", "java.io.IOException: No space left on device"),
@@ -186,7 +187,7 @@ def test_a_full_disk_is_waited_for():
     assert "disk is full" in found.text and "/data/checkpoints/shop/counts" in found.text and "\n" not in found.text
 
 
-def test_a_definition_that_is_wrong_is_told_as_a_whole_and_one_that_only_waits_is_not_wrong():
+def test_definition_errors_are_final_unless_only_a_topic_or_registry_is_missing():
     wrong = "shop.yaml:3: source orders: there is no topic orders\nshop.yaml:9: step x: no column y"
     found = explain([Cause("DefinitionError", wrong)])
     assert (found.text, found.mending) == (wrong, Mending.FINAL)
@@ -194,7 +195,7 @@ def test_a_definition_that_is_wrong_is_told_as_a_whole_and_one_that_only_waits_i
         assert explain([Cause("DefinitionError", f"shop.yaml:3: source orders: {text}")]).mending is Mending.PASSING
 
 
-def test_the_chain_of_an_error_is_followed_but_not_for_ever():
+def test_a_chain_of_causes_is_followed_up_to_a_limit():
     error = RuntimeError("outer")
     error.__cause__ = SourceError("there is no topic t")
     assert [cause.kind for cause in causes_of(error)] == ["RuntimeError", "SourceError"]
@@ -205,6 +206,6 @@ def test_the_chain_of_an_error_is_followed_but_not_for_ever():
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.builds(Cause, st.text(max_size=20), st.text(max_size=2000)), max_size=4))
-def test_whatever_it_is_it_fits_on_two_lines(causes):
+def test_any_explanation_has_at_most_three_lines(causes):
     found = explain(causes)
     assert found.text and found.text.count("\n") <= 2 and len(found.text) <= TEXT_CHARACTERS_MAX + 200

@@ -42,7 +42,7 @@ RECORDED = {
 }
 
 
-def test_what_spark_told_is_read():
+def test_a_recorded_progress_event_is_parsed():
     assert read_progress(RECORDED) == Batch(
         number=1,
         began_ms=1_794_852_751_337,
@@ -56,14 +56,14 @@ def test_what_spark_told_is_read():
     )
 
 
-def test_offsets_may_be_text_and_topics_may_grow_and_vanish():
-    told = {"sources": [{"endOffset": '{"t":{"0":5},"gone":{"0":7}}', "latestOffset": '{"t":{"0":9,"1":3}}'}]}
-    (source,) = read_progress(told).sources
+def test_text_offsets_new_partitions_and_deleted_topics_are_parsed():
+    event = {"sources": [{"endOffset": '{"t":{"0":5},"gone":{"0":7}}', "latestOffset": '{"t":{"0":9,"1":3}}'}]}
+    (source,) = read_progress(event).sources
     assert (source.topics, source.lag) == (("gone", "t"), 7)
-    unsaid = read_progress(
+    without_latest = read_progress(
         {"sources": [{"endOffset": {"t": {"0": 5}}, "latestOffset": None}], "sink": {"numOutputRows": -1}}
     )
-    assert unsaid.sources[0].lag == 0 and unsaid.rows_out is None
+    assert without_latest.sources[0].lag == 0 and without_latest.rows_out is None
 
 
 json_values = st.recursive(
@@ -75,10 +75,10 @@ json_values = st.recursive(
 
 @settings(deadline=None, max_examples=200)
 @given(st.data())
-def test_nothing_that_spark_may_tell_is_too_odd(data):
-    told = {name: data.draw(json_values, label=name) for name in RECORDED}
+def test_any_progress_event_is_accepted(data):
+    event = {name: data.draw(json_values, label=name) for name in RECORDED}
     meter = Meter()
-    meter.add(read_progress(told), 10**12)
+    meter.add(read_progress(event), 10**12)
     meter.rows_per_s(10**12), meter.lag_ms(10**12), meter.lag_records
 
 
@@ -87,7 +87,7 @@ def batch(at_ms, rows=100, *, read=None, head=None, took_ms=100):
     return Batch(0, at_ms, took_ms, rows, rows // 2, sources, 0, 0, None)
 
 
-def test_the_rate_is_that_of_the_last_ten_seconds_and_falls_when_nothing_comes():
+def test_rates_cover_the_last_ten_seconds_and_fall_without_input():
     meter = Meter()
     assert meter.rows_per_s(0) == 0 and meter.rows_out_per_s(0) is None
     for second in range(1, 31):
@@ -100,7 +100,7 @@ def test_the_rate_is_that_of_the_last_ten_seconds_and_falls_when_nothing_comes()
     assert meter.rows_per_s(140_000) < 40
 
 
-def test_how_far_behind_in_records_and_in_time():
+def test_lag_is_measured_in_records_and_in_time():
     meter = Meter()
     assert (meter.lag_records, meter.lag_ms(0)) == (None, None)
     # A hundred records per second are written, forty are read.
@@ -114,7 +114,7 @@ def test_how_far_behind_in_records_and_in_time():
     assert (meter.lag_records, meter.lag_ms(60_000)) == (0, 0)
 
 
-def test_of_what_was_there_before_only_the_least_age_is_known():
+def test_the_age_of_records_is_counted_from_their_first_observation():
     heads = Heads()
     heads.add(1000, 500)
     assert heads.behind_ms(0, 5000) == 4000
@@ -123,7 +123,7 @@ def test_of_what_was_there_before_only_the_least_age_is_known():
     assert heads.behind_ms(100, 9500) == 0
 
 
-def test_quiet_times_do_not_make_it_older():
+def test_idle_periods_do_not_increase_the_age_of_new_records():
     heads = Heads()
     for second in range(100):
         heads.add(second * 1000, 10)
@@ -133,10 +133,10 @@ def test_quiet_times_do_not_make_it_older():
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 50)), min_size=1, max_size=3 * HEADS_MAX), st.data())
-def test_the_age_is_never_more_than_there_was_time_and_less_the_more_is_read(steps, data):
+def test_age_is_bounded_by_elapsed_time_and_falls_as_more_is_read(steps, data):
     heads, now_ms, head = Heads(), 0, 0
-    for passed_ms, came in steps:
-        now_ms, head = now_ms + passed_ms, head + came
+    for passed_ms, arrived in steps:
+        now_ms, head = now_ms + passed_ms, head + arrived
         heads.add(now_ms, head)
     assert len(heads._seen) <= HEADS_MAX
     reads = sorted(data.draw(st.lists(st.integers(0, head), min_size=2, max_size=6)))

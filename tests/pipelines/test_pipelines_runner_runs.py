@@ -35,7 +35,7 @@ def run_of(driver, pipeline="shop", **more):
     return Run(pipeline=pipeline, driver=driver, port=1234, token="secret", started_ms=7, origin="shop.yaml", **more)
 
 
-def test_a_process_is_known_by_more_than_its_number(other):
+def test_a_process_is_identified_by_its_pid_and_start_time(other):
     found = process_of(other.pid)
     assert is_alive(found) and is_alive(this_process())
     assert not is_alive(Process(other.pid, "another start")), "the number was given to another"
@@ -45,7 +45,7 @@ def test_a_process_is_known_by_more_than_its_number(other):
     assert process_of(0) is None and process_of(DEAD.pid) is None
 
 
-def test_a_run_can_be_found_and_only_its_owner_can_read_the_token(runs, tmp_path):
+def test_a_claimed_run_is_found_and_only_its_owner_can_read_the_file(runs, tmp_path):
     assert runs.all() == []
     mine = run_of(this_process(), spark=this_process(), checkpoint="c")
     runs.claim(mine)
@@ -56,14 +56,14 @@ def test_a_run_can_be_found_and_only_its_owner_can_read_the_token(runs, tmp_path
     assert runs.all() == []
 
 
-def test_names_of_any_kind_are_files_of_one_folder(runs, tmp_path):
+def test_any_pipeline_name_maps_to_a_file_in_the_runs_folder(runs, tmp_path):
     for name in ("a/b", "..", "ä ö", "a.b", "%2e"):
         runs.claim(run_of(this_process(), name))
     assert {run.pipeline for run in runs.all()} == {"a/b", "..", "ä ö", "a.b", "%2e"}
     assert {path.parent for path in tmp_path.rglob("*.json")} == {tmp_path / "runs"}
 
 
-def test_a_pipeline_that_runs_is_refused_with_the_process_that_has_it(runs, other):
+def test_claiming_a_running_pipeline_is_refused_with_its_process(runs, other):
     runs.claim(run_of(process_of(other.pid)))
     with pytest.raises(AlreadyRunning, match=rf"shop is running already, as process {other.pid}.*pipelines stop shop"):
         runs.claim(run_of(this_process()))
@@ -71,7 +71,7 @@ def test_a_pipeline_that_runs_is_refused_with_the_process_that_has_it(runs, othe
     assert runs.find("shop").driver.pid == other.pid, "it is not ours to release"
 
 
-def test_a_driver_that_was_killed_leaves_its_place_to_the_next(runs, other):
+def test_the_run_of_a_killed_driver_can_be_claimed(runs, other):
     runs.claim(run_of(process_of(other.pid)))
     other.kill()
     other.wait()
@@ -80,7 +80,7 @@ def test_a_driver_that_was_killed_leaves_its_place_to_the_next(runs, other):
     assert runs.find("shop").is_alive
 
 
-def test_the_spark_of_a_killed_driver_is_waited_for(runs, other):
+def test_a_claim_waits_for_the_spark_of_a_killed_driver_to_exit(runs, other):
     runs.claim(run_of(DEAD, spark=process_of(other.pid)))
     waits = []
 
@@ -94,7 +94,7 @@ def test_the_spark_of_a_killed_driver_is_waited_for(runs, other):
     assert len(waits) == 3
 
 
-def test_and_killed_if_it_does_not_end(runs, other):
+def test_a_claim_kills_a_leftover_spark_that_does_not_exit(runs, other):
     runs.claim(run_of(DEAD, spark=process_of(other.pid)))
     waited = []
 
@@ -107,7 +107,7 @@ def test_and_killed_if_it_does_not_end(runs, other):
     assert other.returncode == -signal.SIGKILL and sum(waited) > SPARK_ENDS_S_MAX, "it had its time"
 
 
-def test_and_what_cannot_be_killed_is_told(runs, other, monkeypatch):
+def test_a_leftover_spark_that_cannot_be_killed_is_reported(runs, other, monkeypatch):
     runs.claim(run_of(DEAD, spark=process_of(other.pid)))
     monkeypatch.setattr(os, "kill", lambda pid, number: None)
     with pytest.raises(AlreadyRunning, match=f"its Spark still runs, as process {other.pid}"):
@@ -115,7 +115,7 @@ def test_and_what_cannot_be_killed_is_told(runs, other, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"driver": 3}', '{"driver": ["x", "y"], "port": 1}', "\x00"])
-def test_what_is_no_run_is_nobodys(runs, tmp_path, text):
+def test_an_invalid_run_file_is_ignored_and_replaced(runs, tmp_path, text):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "shop.json").write_text(text)
     assert runs.all() == [] and runs.find("shop") is None
@@ -123,7 +123,7 @@ def test_what_is_no_run_is_nobodys(runs, tmp_path, text):
     assert json.loads((tmp_path / "runs" / "shop.json").read_text())["port"] == 1234
 
 
-def test_a_folder_that_cannot_be_used_is_told(tmp_path):
+def test_an_unusable_runs_folder_raises_config_error(tmp_path):
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(ConfigError, match="cannot be used"):
         Runs(tmp_path).claim(run_of(this_process()))
@@ -131,10 +131,10 @@ def test_a_folder_that_cannot_be_used_is_told(tmp_path):
 
 def test_a_checkpoint_has_one_driver_at_a_time(tmp_path):
     folder = tmp_path / "not" / "there" / "yet"
-    told = rf"checkpoint .*yet of pipeline other is in use by process {os.getpid()}, pipeline shop"
+    message = rf"checkpoint .*yet of pipeline other is in use by process {os.getpid()}, pipeline shop"
     with (
         locked("shop", str(folder), this_process()),
-        pytest.raises(AlreadyRunning, match=told),
+        pytest.raises(AlreadyRunning, match=message),
         locked("other", f"file://{folder}", this_process()),
     ):
         pass
@@ -142,7 +142,7 @@ def test_a_checkpoint_has_one_driver_at_a_time(tmp_path):
         pass
 
 
-def test_a_lock_ends_with_its_process_however_that_ends(tmp_path):
+def test_a_checkpoint_lock_is_released_when_its_process_is_killed(tmp_path):
     code = (
         "from headrace.pipelines.runner.runs import locked; from headrace.pipelines.runner.processes import this_process\n"
         f"with locked('shop', {str(tmp_path)!r}, this_process()): print('locked', flush=True); input()"
@@ -157,14 +157,14 @@ def test_a_lock_ends_with_its_process_however_that_ends(tmp_path):
         stack.enter_context(locked("shop", str(tmp_path), this_process()))
 
 
-def test_a_checkpoint_that_cannot_be_is_told(tmp_path):
+def test_an_unusable_checkpoint_folder_raises_config_error(tmp_path):
     (tmp_path / "file").write_text("")
-    told = r"checkpoint .* of pipeline shop cannot be used: Not a directory"
-    with pytest.raises(ConfigError, match=told), locked("shop", str(tmp_path / "file" / "x"), this_process()):
+    message = r"checkpoint .* of pipeline shop cannot be used: Not a directory"
+    with pytest.raises(ConfigError, match=message), locked("shop", str(tmp_path / "file" / "x"), this_process()):
         pass
 
 
-def test_only_local_checkpoints_can_be_locked(tmp_path):
+def test_only_local_checkpoints_are_locked(tmp_path):
     assert local_folder("hdfs://name/x") is None and local_folder("s3a://bucket/x") is None
     assert str(local_folder("file:/tmp/a%20b")) == "/tmp/a b" and str(local_folder("x/y")) == "x/y"
     with locked("shop", "s3a://bucket/x", this_process()):

@@ -31,7 +31,7 @@ def test_a_query_is_started_at_once_and_runs():
     assert (query.state, query.restarts, query.error) == (State.RUNNING, 0, "")
 
 
-def test_what_lies_outside_is_waited_for_longer_each_time_and_for_ever():
+def test_passing_failures_are_retried_without_limit_with_growing_back_off():
     query, now_ms, waits = Watched(is_bounded=False), 0, []
     for _ in range(200):
         query = after(started(query, now_ms), DOWN, now_ms)
@@ -44,7 +44,7 @@ def test_what_lies_outside_is_waited_for_longer_each_time_and_for_ever():
     assert waits[:8] == [1000, 2000, 4000, 8000, 16000, 32000, 60000, 60000] and set(waits[7:]) == {60000}
 
 
-def test_progress_makes_the_wait_short_again_and_takes_the_error_away():
+def test_progress_resets_the_back_off_and_clears_the_error():
     query = Watched(is_bounded=False)
     for _ in range(4):
         query = after(started(query), DOWN, 0)
@@ -55,12 +55,12 @@ def test_progress_makes_the_wait_short_again_and_takes_the_error_away():
     assert act_of(after(query, DOWN, 0), 0) == s.Wait(1000)
 
 
-def test_what_no_restart_can_mend_is_given_up_at_once():
+def test_a_final_failure_gives_up_at_once():
     query = after(started(Watched(is_bounded=False)), WRONG, 0)
     assert act_of(query, 10**9) == s.GiveUp("there is no column x")
 
 
-def test_what_may_lie_in_the_query_is_tried_a_few_times():
+def test_unclear_failures_are_retried_up_to_a_limit():
     query = Watched(is_bounded=False)
     for _ in range(s.UNCLEAR_FAILURES_MAX):
         assert query.state is State.WAITING
@@ -68,7 +68,7 @@ def test_what_may_lie_in_the_query_is_tried_a_few_times():
     assert act_of(query, 0) == s.GiveUp("something odd (5 failures in a row without progress)")
 
 
-def test_a_long_outage_does_not_use_up_the_tries_of_the_query():
+def test_passing_failures_do_not_count_towards_the_limit_of_unclear_ones():
     query = Watched(is_bounded=False)
     for _ in range(50):
         query = after(started(query), DOWN, 0)
@@ -77,7 +77,7 @@ def test_a_long_outage_does_not_use_up_the_tries_of_the_query():
         assert query.state is State.WAITING
 
 
-def test_a_run_that_is_to_end_does_not_wait_for_ever():
+def test_a_bounded_query_fails_after_repeated_passing_failures():
     query = Watched(is_bounded=True)
     waited_ms = 0
     while not query.is_over:
@@ -86,7 +86,7 @@ def test_a_run_that_is_to_end_does_not_wait_for_ever():
     assert query.state is State.FAILED and 60_000 < waited_ms < 300_000
 
 
-def test_bounded_queries_are_done_when_they_end_others_are_not():
+def test_a_query_that_ends_is_done_only_if_it_is_bounded():
     assert after(started(Watched(is_bounded=True)), s.Ended(), 0).state is State.DONE
     ended = after(started(Watched(is_bounded=False)), s.Ended(), 0)
     assert ended.state is State.WAITING and "nobody stopped it" in ended.error
@@ -94,14 +94,14 @@ def test_bounded_queries_are_done_when_they_end_others_are_not():
 
 
 @pytest.mark.parametrize("last", [s.Ended(), s.Done(), WRONG, DOWN], ids=lambda event: type(event).__name__)
-def test_whoever_is_asked_to_stop_stops_however_he_ends(last):
+def test_a_stopping_query_ends_as_stopped_whatever_its_last_event(last):
     query = after(started(Watched(is_bounded=False)), s.StopAsked(), 0)
     assert act_of(query, 0) == s.Stop()
     query = run(query, s.Progressed(), s.Started(), last)
     assert query.state is State.STOPPED and act_of(query, 0) == s.Over()
 
 
-def test_a_query_that_waits_is_stopped_without_being_started():
+def test_a_waiting_query_is_stopped_without_another_start():
     query = after(after(started(Watched(is_bounded=False)), DOWN, 0), s.StopAsked(), 0)
     assert query.state is State.STOPPED and query.starts == 1
 
@@ -113,17 +113,17 @@ EVENTS = st.sampled_from(
 
 @settings(deadline=None, max_examples=300)
 @given(st.booleans(), st.lists(st.tuples(EVENTS, st.integers(0, 100_000)), max_size=60))
-def test_whatever_happens_in_whatever_order(is_bounded, happenings):
-    query, now_ms, was_asked = Watched(is_bounded=is_bounded), 0, False
-    for event, passed_ms in happenings:
+def test_any_sequence_of_events_keeps_the_invariants(is_bounded, steps):
+    query, now_ms, stop_requested = Watched(is_bounded=is_bounded), 0, False
+    for event, passed_ms in steps:
         now_ms += passed_ms
         before, query = query, after(query, event, now_ms)
-        was_asked |= isinstance(event, s.StopAsked)
+        stop_requested |= isinstance(event, s.StopAsked)
         if before.is_over:
             assert query == before, "what is over stays so"
             continue
         assert query.starts - before.starts == (isinstance(event, s.Starting) and before.state is State.WAITING)
-        if was_asked:
+        if stop_requested:
             assert query.state in (State.STOPPING, State.STOPPED), "nothing is started any more"
         if query.state is State.FAILED:
             assert query.error and isinstance(event, s.Failed | s.Ended)

@@ -77,7 +77,7 @@ VALUE = {
 }  # fmt: skip
 
 
-def test_all_types_are_those_of_sparks_own_avro():
+def test_avro_types_map_to_the_same_types_as_in_sparks_avro_source():
     found = decoded(ALL, encoded(ALL, VALUE), None)
     assert not found.bad
     assert decoder(ALL).spark_type.simpleString() == (
@@ -92,7 +92,7 @@ A = record(("q", "int"), name="shop.A")
 ENUM = {"type": "enum", "name": "shop.E", "symbols": ["X"]}
 
 
-def test_a_union_of_several_is_a_struct_of_members():
+def test_a_union_of_several_types_becomes_a_struct_of_members():
     schema = record(
         ("u", ["null", "string", A, record(("q", "int"), name="shop.B"), ENUM, {"type": "map", "values": "int"}]),
         ("o", ["null", "shop.A"]),
@@ -113,7 +113,7 @@ def test_a_union_of_several_is_a_struct_of_members():
     assert [one["o"] for one in found.column.to_pylist()] == [{"q": 9}] * 6
 
 
-def test_what_was_not_written_as_a_union_is_told_by_its_fields(registry, stub):
+def test_a_value_written_without_a_union_is_matched_to_a_member_by_its_fields(registry, stub):
     other = record(("z", "int"), name="shop.B")
     stub.put(1, record(("u", other)))
     stub.put(2, record(("u", "int")))
@@ -147,12 +147,12 @@ def test_a_schema_need_not_be_a_record():
         [],
     ],
 )
-def test_a_schema_that_cannot_be_used_is_refused(schema):
+def test_unsupported_schemas_raise_config_error(schema):
     with pytest.raises(ConfigError):
         decoder(schema)
 
 
-def test_deep_and_doubling_schemas_are_refused():
+def test_deep_and_exponentially_growing_schemas_are_refused():
     deep = "int"
     for level in range(200):
         deep = record(("f", deep), name=f"R{level}")
@@ -177,7 +177,7 @@ def registry(stub):
     return RegistryClient(RegistrySettings((stub.url,), timeout_s=5.0))
 
 
-def test_what_others_wrote_is_resolved_to_what_is_wanted(stub, registry):
+def test_writer_schemas_are_resolved_to_the_reader_schema(stub, registry):
     old = record(("id", "int"), ("gone", "string"))
     new = record(
         ("id", "long"),
@@ -220,10 +220,12 @@ def test_what_others_wrote_is_resolved_to_what_is_wanted(stub, registry):
         9: "1 bytes are left over",
     }.items():
         assert words in found.bad[row]
-    assert sorted(stub.asked) == sorted(f"/schemas/ids/{number}" for number in (7, 8, 9, 10, 11, 12)), "each once"
+    assert sorted(stub.requested_paths) == sorted(f"/schemas/ids/{number}" for number in (7, 8, 9, 10, 11, 12)), (
+        "each once"
+    )
 
 
-def test_references(stub, registry):
+def test_schema_references_are_resolved(stub, registry):
     inner, outer = record(("q", "int"), name="a.Inner"), record(("i", "a.Inner"))
     stub.put(1, inner, "inner")
     stub.put(2, outer, references=[("a.Inner", "inner", 1)])
@@ -233,8 +235,8 @@ def test_references(stub, registry):
     assert decoder(outer, references=[inner]).spark_type.simpleString() == "struct<i:struct<q:int>>"
 
 
-def test_a_registry_that_is_down_is_no_fault_of_the_records(stub, registry):
-    stub.failing = [503] * 1000
+def test_an_unavailable_registry_raises_instead_of_marking_records_bad(stub, registry):
+    stub.failing_statuses = [503] * 1000
     client = RegistryClient(RegistrySettings((stub.url,), timeout_s=0.3))
     with pytest.raises(RegistryError, match="gave no answer for schema 1"):
         decoder("int", client).decode(pa.array([framed(1, b"\2")], pa.binary()))
@@ -268,7 +270,7 @@ VALUES = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.none() | VALUES, max_size=5))
-def test_what_was_written_is_read(values):
+def test_encoded_values_are_decoded_unchanged(values):
     found = decoded(SCHEMA, *(None if one is None else encoded(SCHEMA, one) for one in values))
     assert not found.bad
     column = found.column
@@ -289,7 +291,7 @@ def test_what_was_written_is_read(values):
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.binary(max_size=40), max_size=4), st.integers(0, 60))
-def test_hostile_bytes_are_a_value_or_bad(noise, cut):
+def test_random_bytes_are_decoded_or_marked_bad(noise, cut):
     good = encoded(ALL, VALUE)
     found = decoded(ALL, *noise, good[:cut], good)
     assert len(found.column) == len(noise) + 2

@@ -30,7 +30,7 @@ def rows(ddl, *values):
     return found.column.to_pylist()
 
 
-def test_missing_fields_are_null_and_unknown_ones_left_out():
+def test_missing_fields_are_null_and_unknown_fields_are_ignored():
     assert rows("a int, b string", b'{"a":1,"c":[{}]}', None, b'{"b":"x"}', b" {\n} ") == [
         {"a": 1, "b": None},
         None,
@@ -40,7 +40,7 @@ def test_missing_fields_are_null_and_unknown_ones_left_out():
 
 
 @pytest.mark.parametrize("extra", ["", ", m map<string,int>"])
-def test_types(extra):
+def test_values_of_each_type_are_parsed_and_invalid_ones_marked_bad(extra):
     """A schema with a map takes a different code path, with the same result."""
     ddl = "d date, t timestamp, n timestamp_ntz, m2 decimal(6,2), f float, i tinyint, b boolean, s string" + extra
     text = b'{"d":"2024-02-29","t":"2024-01-01T01:00:00.5+01:00","n":"2024-01-01T00:00:00","m2":12.5,"f":2,"i":-7,"b":true,"s":""}'
@@ -71,7 +71,7 @@ def test_types(extra):
     assert found.column[len(wrong)].as_py()["i"] == 1
 
 
-def test_maps_and_binaries():
+def test_maps_and_base64_binaries_are_decoded():
     text = json.dumps({"m": {"x": 1, "y": None}, "b": b64encode(b"\xff\0").decode(), "l": [{"k": "v"}]}).encode()
     assert rows("m map<string,int>, b binary, l array<map<string,string>>", text) == [
         {"m": [("x", 1), ("y", None)], "b": b"\xff\0", "l": [[("k", "v")]]}
@@ -117,12 +117,12 @@ def test_a_bad_value_is_found_among_good_ones(bad):
     assert [None if one is None else one["id"] for one in found.column.to_pylist()] == [1, None, None, 2, None]
 
 
-def test_nothing_is_no_problem():
+def test_empty_and_all_null_columns_are_decoded():
     assert decoded(DDL).column.type == decoded(DDL, None, None).column.type
     assert decoded(DDL, None, None).column.null_count == 2
 
 
-def test_only_structs_are_read_from_json():
+def test_only_structs_and_maps_with_text_keys_are_accepted():
     with pytest.raises(ConfigError, match="must be a struct"):
         JsonDecoder(types_from_ddl("a int")["a"].dataType)
     with pytest.raises(ConfigError, match="names of JSON are text"):
@@ -147,7 +147,7 @@ RECORDS = st.fixed_dictionaries(
 @given(
     st.lists(st.none() | RECORDS, max_size=6), st.sampled_from([None, 1]), st.lists(st.binary(max_size=12), max_size=3)
 )
-def test_what_was_written_is_read_whatever_lies_beside_it(records, indent, noise):
+def test_valid_records_are_decoded_among_random_bytes(records, indent, noise):
     names = ("id", "name", "price", "tags", "at")
     values = [None if one is None else json.dumps(one, indent=indent).encode() for one in records]
     found = decoded(DDL, *noise, *values)

@@ -21,7 +21,7 @@ def test_by_default_nothing_is_decoded():
     assert parsed(value__format="raw", schema__registry__url=URL).decoding is None
 
 
-def test_what_the_options_say():
+def test_decoding_options_are_parsed():
     decoding = parsed(
         key__format="string",
         VALUE__FORMAT="avro",
@@ -65,14 +65,14 @@ def test_what_the_options_say():
         ({"value__formt": "json"}, "did you mean value.format?"),
     ],
 )
-def test_what_is_refused(options, words):
+def test_invalid_decoding_options_are_refused_without_showing_secrets(options, words):
     with pytest.raises(ConfigError) as refused:
         parsed(**options)
     assert words in str(refused.value)
     assert "secret" not in str(refused.value)
 
 
-def test_a_subject_is_needed_when_the_topic_is_not_one():
+def test_a_subject_is_required_when_several_topics_are_read():
     with pytest.raises(ConfigError, match=r"value\.subject must be set"):
         parsed(subscribe="a,b", value__format="avro", schema__registry__url=URL)
     both = parsed(subscribe="a,b", value__format="avro", schema__registry__url=URL, value__subject="s").decoding
@@ -103,7 +103,7 @@ def types():
         ("d decimal, e dec(5), s varchar(3)", "struct<d:decimal(10,0),e:decimal(5,0),s:string>"),
     ],
 )
-def test_ddl(ddl, simple):
+def test_ddl_schemas_are_parsed(ddl, simple):
     found = types().types_from_ddl(ddl)
     if simple is None:
         assert found.names == ["a", "b c"]
@@ -127,7 +127,7 @@ def test_ddl(ddl, simple):
         "struct<>",
     ],
 )
-def test_what_is_no_ddl_is_said(ddl):
+def test_invalid_ddl_raises_config_error(ddl):
     with pytest.raises(ConfigError):
         types().types_from_ddl(ddl)
     with pytest.raises(ConfigError):
@@ -141,7 +141,7 @@ def json_types(schema, references=()):
     return _json_types(schema if isinstance(schema, str) else json.dumps(schema), references)
 
 
-def test_json_schema():
+def test_json_schemas_map_to_spark_types():
     schema = {
         "type": "object",
         "properties": {
@@ -181,12 +181,12 @@ def test_json_schema():
         '{"type":"struct","fields":[{"name":"a","type":"nothing","nullable":true,"metadata":{}}]}',
     ],
 )
-def test_a_json_schema_without_a_type_of_sparks_is_refused(schema):
+def test_a_json_schema_without_a_matching_spark_type_is_refused(schema):
     with pytest.raises(ConfigError):
         json_types(schema)
 
 
-def test_sparks_own_json():
+def test_schemas_in_sparks_json_format_are_parsed():
     types()
     from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 

@@ -109,7 +109,7 @@ def order():
     return made
 
 
-def test_all_types():
+def test_protobuf_types_map_to_spark_types():
     assert ProtobufDecoder(DESCRIPTORS, None).spark_type.simpleString() == (
         "struct<id:bigint,name:string,state:string,lines:array<struct<item:string,count:bigint>>,"
         "scores:map<string,struct<item:string,count:bigint>>,first:struct<item:string,count:bigint>,at:timestamp,"
@@ -138,7 +138,7 @@ def test_all_types():
     assert (empty["id"], empty["state"], empty["lines"], empty["note"], empty["at"]) == (0, "NEW", [], None, None)
 
 
-def test_values_that_do_not_fit_are_found():
+def test_malformed_and_out_of_range_values_are_marked_bad():
     far = Order(id=1)
     far.at.seconds = 2**62
     unknown = Order(id=2)
@@ -168,12 +168,12 @@ def test_values_that_do_not_fit_are_found():
         (described(descriptor_pb2.FileDescriptorProto(name="a.proto", dependency=["b.proto"])), "X", "Protobuf"),
     ],
 )
-def test_descriptors_that_cannot_be_used_are_refused(descriptors, name, words):
+def test_unusable_descriptors_raise_config_error(descriptors, name, words):
     with pytest.raises(ConfigError, match=words):
         ProtobufDecoder(descriptors, name)
 
 
-def test_messages_within_themselves_are_refused():
+def test_recursive_messages_are_refused():
     file = descriptor_pb2.FileDescriptorProto(
         name="a.proto", syntax="proto3", dependency=["google/protobuf/struct.proto"]
     )
@@ -184,7 +184,7 @@ def test_messages_within_themselves_are_refused():
             ProtobufDecoder(described(file), name)
 
 
-def test_names_of_messages_are_found_without_a_compiler():
+def test_message_names_are_found_without_a_compiler():
     assert message_name(PROTO, (0,)) == "shop.v1.Order"
     assert message_name(PROTO, (1,)) == "shop.v1.Other"
     assert message_name(PROTO, (0, 0)) == "shop.v1.Order.Line"
@@ -194,7 +194,7 @@ def test_names_of_messages_are_found_without_a_compiler():
             message_name(PROTO, indexes)
 
 
-def test_a_registry_says_which_message_it_is():
+def test_framed_values_of_another_message_are_marked_bad():
     with RegistryStub().serving() as stub:
         stub.put(1, PROTO, "orders-value", kind="PROTOBUF", serialized=order_file().SerializeToString())
         stub.put(2, {"type": "string"})
@@ -218,14 +218,14 @@ def test_a_registry_says_which_message_it_is():
         assert [one["id"] for one in found.column.to_pylist()[:2]] == [5, 5]
         assert "it is a shop.v1.Other, not a shop.v1.Order" in found.bad[2]
         assert "no message at [8]" in found.bad[7]
-        assert stub.asked == [f"/schemas/ids/{number}" for number in (1, 2, 3)]
+        assert stub.requested_paths == [f"/schemas/ids/{number}" for number in (1, 2, 3)]
 
         latest = client.latest("orders-value", serialized=True)
         made = descriptors_of_registered(latest.text, latest.references)
         assert ProtobufDecoder(made, None).spark_type == ProtobufDecoder(DESCRIPTORS, None).spark_type
 
 
-def test_a_proto_needs_a_compiler(tmp_path):
+def test_a_proto_file_requires_a_compiler(tmp_path):
     from headrace.pipelines.schemas.decoding import _settle
 
     path = tmp_path / "order.proto"
@@ -256,7 +256,7 @@ ORDERS = st.builds(
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.none() | ORDERS, max_size=4), st.lists(st.binary(max_size=12), max_size=3))
-def test_what_was_written_is_read_whatever_lies_beside_it(orders, noise):
+def test_valid_messages_are_decoded_among_random_bytes(orders, noise):
     found = decoded(*noise, *(None if one is None else one.SerializeToString() for one in orders))
     assert all(row < len(noise) for row in found.bad)
     names = ("id", "name", "numbers", "big", "price", "raw")

@@ -24,38 +24,38 @@ def client(*urls, timeout_s=5.0, now=None, **more):
     return RegistryClient(settings) if now is None else RegistryClient(settings, now)
 
 
-def test_a_schema_is_asked_for_once(stub):
+def test_a_schema_is_requested_once(stub):
     stub.put(3, "int")
-    asking = client(stub.url)
-    assert asking.by_id(3) is asking.by_id(3)
-    assert (asking.by_id(3).kind, asking.by_id(3).text) == ("AVRO", "int")
-    assert stub.asked == ["/schemas/ids/3"]
+    registry = client(stub.url)
+    assert registry.by_id(3) is registry.by_id(3)
+    assert (registry.by_id(3).kind, registry.by_id(3).text) == ("AVRO", "int")
+    assert stub.requested_paths == ["/schemas/ids/3"]
 
 
-def test_an_unknown_id_is_not_asked_for_again_at_once(stub):
+def test_an_unknown_schema_id_is_not_requested_again_for_a_while(stub):
     clock = [0.0]
-    asking = client(stub.url, now=lambda: clock[0])
+    registry = client(stub.url, now=lambda: clock[0])
     for _ in range(3):
         with pytest.raises(UnknownSchema, match="no schema 5"):
-            asking.by_id(5)
-    assert len(stub.asked) == 1
+            registry.by_id(5)
+    assert len(stub.requested_paths) == 1
     stub.put(5, "int")
     clock[0] = registry_client.UNKNOWN_S + 1
-    assert asking.by_id(5).text == "int"
+    assert registry.by_id(5).text == "int"
 
 
-def test_what_is_kept_has_a_limit(stub, monkeypatch):
+def test_the_number_of_cached_schemas_is_limited(stub, monkeypatch):
     monkeypatch.setattr(registry_client, "SCHEMAS_MAX", 2)
-    asking = client(stub.url)
+    registry = client(stub.url)
     for number in range(3):
         stub.put(number, "int")
-        asking.by_id(number)
-    asking.by_id(2)
-    asking.by_id(0)
-    assert stub.asked == [f"/schemas/ids/{number}" for number in (0, 1, 2, 0)]
+        registry.by_id(number)
+    registry.by_id(2)
+    registry.by_id(0)
+    assert stub.requested_paths == [f"/schemas/ids/{number}" for number in (0, 1, 2, 0)]
 
 
-def test_a_name_and_password_are_sent(stub):
+def test_user_name_and_password_are_sent(stub):
     stub.put(1, "int")
     stub.user_info = "me:secret"
     assert client(stub.url, user_info="me:secret").by_id(1).text == "int"
@@ -63,7 +63,7 @@ def test_a_name_and_password_are_sent(stub):
         client(stub.url, user_info="me:wrong").by_id(1)
 
 
-def test_another_address_is_tried_and_the_same_again(stub):
+def test_failed_requests_are_retried_and_other_addresses_tried(stub):
     stub.put(1, "int")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but not listening
@@ -71,11 +71,11 @@ def test_another_address_is_tried_and_the_same_again(stub):
         assert client(dead, stub.url).by_id(1).text == "int"
         with pytest.raises(RegistryError, match="gave no answer for schema 1"):
             client(dead, timeout_s=0.2).by_id(1)
-    stub.failing = [500, 503, 429]
+    stub.failing_statuses = [500, 503, 429]
     assert client(stub.url).by_id(1).text == "int"
 
 
-def test_a_slow_registry_is_given_up(stub):
+def test_a_slow_registry_times_out(stub):
     stub.put(1, "int")
     stub.slow_s = 1.0
     with pytest.raises(RegistryError, match="gave no answer"):
@@ -95,23 +95,23 @@ def test_a_slow_registry_is_given_up(stub):
         b"[" * 100_000,
     ],
 )
-def test_a_wrong_answer_is_the_registrys_fault(stub, answer):
-    stub.answers["/schemas/ids/1"] = answer
+def test_a_malformed_response_raises_registry_error(stub, answer):
+    stub.responses["/schemas/ids/1"] = answer
     with pytest.raises(RegistryError, match="answer for schema 1"):
         client(stub.url).by_id(1)
 
 
-def test_an_endless_answer_and_one_that_leads_elsewhere_are_refused(stub, monkeypatch):
+def test_oversized_responses_and_redirects_are_refused(stub, monkeypatch):
     monkeypatch.setattr(registry_client, "ANSWER_BYTES_MAX", 1000)
     stub.put(1, "x" * 1001)
     with pytest.raises(RegistryError, match="longer than 1000 bytes"):
         client(stub.url).by_id(1)
-    stub.failing = [302]
+    stub.failing_statuses = [302]
     with pytest.raises(RegistryError, match="status 302"):
         client(stub.url).by_id(1)
 
 
-def test_references_come_each_after_what_it_needs(stub, monkeypatch):
+def test_references_are_returned_after_their_own_references(stub, monkeypatch):
     stub.put(1, "a", "a")
     stub.put(2, "b", "b/x", references=[("A", "a", 1), ("C", "c", 1)])
     stub.put(3, "c", "c", references=[("A", "a", 1), ("B", "b/x", 1)])
@@ -128,6 +128,6 @@ def test_references_come_each_after_what_it_needs(stub, monkeypatch):
         client(stub.url).latest("main")
 
 
-def test_certificates_that_are_not_there(tmp_path):
+def test_a_missing_ca_file_raises_config_error(tmp_path):
     with pytest.raises(ConfigError, match=r"schema\.registry\.ssl\.ca\.location"):
         client("https://localhost", ca_location=str(tmp_path / "none.pem"))

@@ -45,26 +45,26 @@ def read(headrace_cluster):
     return rows
 
 
-def simple(**options):
+def schema_text(**options):
     named = {name.replace("__", "."): value for name, value in options.items()}
     return source_schema({"kafka.bootstrap.servers": "x:1", "subscribe": "t", **named}).simpleString()
 
 
-BEHIND = "topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int"
+METADATA_COLUMNS = "topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int"
 
 
-def test_the_schema_tells_what_is_decoded():
+def test_the_spark_schema_follows_the_decoding_options():
     struct = {"value__format": "json", "value__schema": DDL}
-    assert simple(**struct) == f"struct<key:binary,value:struct<id:bigint,name:string>,{BEHIND}>"
-    assert simple(key__format="string", **struct).startswith("struct<key:string,value:struct")
+    assert schema_text(**struct) == f"struct<key:binary,value:struct<id:bigint,name:string>,{METADATA_COLUMNS}>"
+    assert schema_text(key__format="string", **struct).startswith("struct<key:string,value:struct")
     flat = {**struct, "value__columns": "flat"}
-    assert simple(**flat) == f"struct<key:binary,id:bigint,name:string,{BEHIND}>"
-    assert simple(**flat, columns="NAME,offset") == "struct<name:string,offset:bigint>"
-    assert simple(**flat, columns="offset,value") == "struct<offset:bigint,id:bigint,name:string>"
-    assert simple(**flat, onBadRecord="null", columns="id,_error") == "struct<id:bigint,_error:string>"
-    assert simple(**struct, onBadRecord="null").endswith("timestampType:int,_error:string>")
+    assert schema_text(**flat) == f"struct<key:binary,id:bigint,name:string,{METADATA_COLUMNS}>"
+    assert schema_text(**flat, columns="NAME,offset") == "struct<name:string,offset:bigint>"
+    assert schema_text(**flat, columns="offset,value") == "struct<offset:bigint,id:bigint,name:string>"
+    assert schema_text(**flat, onBadRecord="null", columns="id,_error") == "struct<id:bigint,_error:string>"
+    assert schema_text(**struct, onBadRecord="null").endswith("timestampType:int,_error:string>")
     own = {"value__format": "json", "value__schema": "value int, x int", "value__columns": "flat"}
-    assert simple(**own, columns="value") == "struct<value:int,x:int>"
+    assert schema_text(**own, columns="value") == "struct<value:int,x:int>"
 
 
 @pytest.mark.parametrize(
@@ -80,18 +80,18 @@ def test_the_schema_tells_what_is_decoded():
         ({"value__schema__file": "/nowhere/x"}, "value.schema.file=/nowhere/x cannot be read"),
     ],
 )
-def test_what_cannot_be_a_schema_is_said(options, words):
+def test_invalid_schemas_and_columns_raise_source_error(options, words):
     with pytest.raises(SourceError) as refused:
-        simple(value__format="json", **options)
+        schema_text(value__format="json", **options)
     assert words in str(refused.value)
 
 
-def test_a_prefix_keeps_names_apart():
-    found = simple(value__format="json", value__schema="offset bigint", value__columns="flat", value__prefix="v_")
+def test_a_prefix_avoids_column_name_conflicts():
+    found = schema_text(value__format="json", value__schema="offset bigint", value__columns="flat", value__prefix="v_")
     assert "v_offset:bigint" in found
 
 
-def test_a_users_schema_may_leave_out_fields(read, topics, topic, tmp_path):
+def test_a_users_schema_may_omit_fields_but_not_change_types(read, topics, topic, tmp_path):
     topics.put(topic, 0, [(b"k", b'{"id":1,"name":"a"}'), (b"k", None)])
     path = tmp_path / "schema.ddl"
     path.write_text(DDL)
@@ -108,7 +108,7 @@ def test_a_users_schema_may_leave_out_fields(read, topics, topic, tmp_path):
 BAD = [(b"k", b'{"id":1}'), (b"\xff", b"{", 1500, (("h", b"1"), ("h", None))), (None, None), (b"k", b"{}")]
 
 
-def test_a_bad_record_fails_the_task_and_is_named(read, topics, topic):
+def test_a_bad_record_fails_the_task_with_its_offset(read, topics, topic):
     topics.put(topic, 0, BAD)
     with pytest.raises(SourceError) as failed:
         read(topic, 4, value__format="json", value__schema=DDL)
@@ -119,7 +119,7 @@ def test_a_bad_record_fails_the_task_and_is_named(read, topics, topic):
     assert len(read(topic, 4, value__format="json", value__schema=DDL, columns="offset")) == 4
 
 
-def test_a_bad_record_is_null_and_says_why(read, topics, topic):
+def test_a_bad_record_becomes_null_with_its_error(read, topics, topic):
     topics.put(topic, 0, BAD)
     found = read(topic, 4, key__format="string", value__format="json", value__schema=DDL, onBadRecord="null")
     assert [row["value"] for row in found] == [{"id": 1, "name": None}, None, None, {"id": None, "name": None}]
@@ -138,7 +138,7 @@ def test_a_bad_record_is_null_and_says_why(read, topics, topic):
     assert [row["id"] for row in flat] == [1, None, None, None]
 
 
-def test_a_bad_record_goes_to_a_topic_as_it_was(read, topics, topic):
+def test_a_bad_record_is_sent_unchanged_to_the_dead_letter_topic(read, topics, topic):
     topics.put(topic, 0, BAD)
     target = topics.create(f"{topic}-bad")
     options = {"value__format": "json", "value__schema": DDL, "columns": "value,offset"}
@@ -158,20 +158,20 @@ def test_a_bad_record_goes_to_a_topic_as_it_was(read, topics, topic):
     }
 
 
-def test_a_bad_record_is_passed_over_if_that_is_wanted(read, topics, topic, caplog):
+def test_a_bad_record_is_skipped_if_configured(read, topics, topic, caplog):
     topics.put(topic, 0, BAD)
     found = read(topic, 4, value__format="json", value__schema=DDL, columns="value,offset", onBadRecord="skip")
     assert [row["offset"] for row in found] == [0, 2, 3] and "1 of 4 records cannot be decoded" in caplog.text
 
 
-def test_dead_letters_that_cannot_be_put_fail_the_task(read, topics, topic):
+def test_a_dead_letter_that_cannot_be_written_fails_the_task(read, topics, topic):
     topics.put(topic, 0, [(b"k", b"{" * 3000)])
     target = topics.create(f"{topic}-bad", max_message_bytes="1000")
     with pytest.raises(SourceError, match=f"{topic}-0, offset 0: bad records cannot be put into {target}"):
         read(topic, 1, value__format="json", value__schema=DDL, onBadRecord="deadletter", deadletter__topic=target)
 
 
-def test_the_registry_says_what_is_in_a_topic(read, topics, topic):
+def test_avro_schemas_come_from_the_registry(read, topics, topic):
     schema = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]}
     data = io.BytesIO()
     fastavro.schemaless_writer(data, schema, {"id": 7})
@@ -188,7 +188,7 @@ def test_the_registry_says_what_is_in_a_topic(read, topics, topic):
         read(topic, 1, **options, schema__registry__timeout__ms="100")
 
 
-def test_framed_json_needs_no_schema_of_its_writer(read, topics, topic):
+def test_framed_json_is_decoded_without_the_writer_schema(read, topics, topic):
     with RegistryStub().serving() as stub:
         schema = {"type": "object", "properties": {"id": {"type": "integer"}}}
         stub.put(1, schema, f"{topic}-value", kind="JSON")

@@ -57,7 +57,7 @@ def orders(headrace_cluster, request):
         }
 
 
-def test_a_batch_has_a_struct_and_says_what_is_bad(spark, orders):
+def test_a_batch_read_decodes_a_struct_and_reports_bad_records(spark, orders):
     frame = spark.read.format("headrace").options(**orders, onBadRecord="null").load()
     assert frame.schema["value"].dataType.simpleString() == (
         "struct<id:bigint,tags:map<string,array<string>>,at:timestamp,money:decimal(9,2),inner:struct<q:int>>"
@@ -73,7 +73,7 @@ def test_a_batch_has_a_struct_and_says_what_is_bad(spark, orders):
     assert "Traceback" not in str(failed.value)
 
 
-def test_a_stream_has_flat_columns_and_dead_letters(spark, orders, headrace_cluster, tmp_path):
+def test_a_stream_decodes_flat_columns_and_sends_dead_letters(spark, orders, headrace_cluster, tmp_path):
     bad = f"{orders['subscribe']}-bad"
     flat = {**orders, "value.columns": "flat", "onBadRecord": "deadletter", "deadletter.topic": bad}
     query = (

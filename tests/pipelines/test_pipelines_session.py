@@ -15,7 +15,7 @@ from headrace.pipelines.session import _register
 
 
 @pytest.mark.parametrize(("found", "registered"), [(True, []), (False, [HeadraceDataSource])])
-def test_a_source_that_spark_did_not_find_is_registered(found, registered):
+def test_the_data_source_is_registered_unless_spark_found_it(found, registered):
     """Spark looks only once: if that process is killed, the session never learns the format."""
     seen = []
     manager = SimpleNamespace(dataSourceExists=lambda name: found and name == "headrace")
@@ -43,7 +43,7 @@ spark.stop()
 """
 
 
-def test_a_plain_session_knows_the_format_after_register_though_python3_is_another(headrace_node, tmp_path):
+def test_register_works_in_a_plain_session_with_another_python3_on_the_path(headrace_node, tmp_path):
     with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:
         producer.send("plain-session", b"one").result(30)
     other = tmp_path / "python3"

@@ -25,18 +25,18 @@ def ongoing(one, **more):
     return Known("Ongoing", one.producer_id, one.producer_epoch, 500, 60_000)._replace(**more)
 
 
-def talk(conversation, *answers):
+def send_responses(conversation, *responses):
     """Return the last command after these responses, or the result; None starts the conversation."""
-    ask = None
+    command = None
     try:
-        for answer in answers or (None,):
-            ask = conversation.send(answer)
+        for response in responses or (None,):
+            command = conversation.send(response)
     except StopIteration as done:
         return done.value
-    return ask
+    return command
 
 
-def begun(number=3, progress=None, choices=None, **more):
+def start_commit(number=3, progress=None, choices=None, **more):
     conversation = sink.commit(batch(number, **more), choices or sink.Choices(), now_ms=0)
     assert next(conversation) == sink.TakeOver()
     assert conversation.send(DRIVER) == sink.ReadProgress()
@@ -61,13 +61,13 @@ def begun(number=3, progress=None, choices=None, **more):
         (Known("", -1, -1, -1, None), Fate.UNKNOWN),
     ],
 )
-def test_what_a_coordinator_says_of_a_transaction(known, fate):
+def test_the_fate_of_a_transaction_follows_from_its_description(known, fate):
     assert sink.fate_of(A, known) is fate
 
 
-def test_a_batch_is_decided_finished_and_what_others_left_is_fenced():
-    conversation, ask = begun(4, Progress(DECISION, "1-1"))
-    assert ask == sink.ListOpen()
+def test_a_commit_decides_and_finishes_its_batch_and_fences_leftover_ids():
+    conversation, command = start_commit(4, Progress(DECISION, "1-1"))
+    assert command == sink.ListOpen()
     left = ["p-q.run0.0.0.1", "p-q.run1.0.1.2", "p-q.run2.1.1.7", "p-q.run9.0.0.0"]
     assert conversation.send([*left, *(one.transactional_id for one in NEW)]) == sink.Describe(NEW)
     record = conversation.send((1000, [ongoing(one) for one in NEW]))
@@ -86,12 +86,12 @@ def test_a_batch_is_decided_finished_and_what_others_left_is_fenced():
     assert conversation.send((1000, [ongoing(one) for one in NEW])) == sink.End(decision.transactions, commit=True)
     assert conversation.send([Ended.DONE, Ended.DONE]) == sink.MarkFinished(decision)
     assert conversation.send(None) == sink.Fence(tuple(left))
-    assert talk(conversation, None) is True
+    assert send_responses(conversation, None) is True
 
 
-def test_a_replay_is_left_out_and_what_it_repeats_is_finished_first():
-    conversation, ask = begun(3, Progress(DECISION, None))
-    assert ask == sink.Describe((A, B))
+def test_a_replay_finishes_the_decided_batch_and_aborts_its_own_transactions():
+    conversation, command = start_commit(3, Progress(DECISION, None))
+    assert command == sink.Describe((A, B))
     assert conversation.send((0, [ongoing(A), Known("CompleteCommit", 8, 1, 600, 1)])) == sink.End((A,), commit=True)
     assert conversation.send([Ended.DONE]) == sink.MarkFinished(DECISION)
     assert conversation.send(None) == sink.End(NEW, commit=False)
@@ -100,26 +100,26 @@ def test_a_replay_is_left_out_and_what_it_repeats_is_finished_first():
     assert done.value.value is False
 
 
-def test_the_same_commit_once_more_aborts_nothing():
+def test_repeating_a_commit_aborts_nothing():
     conversation = sink.commit(batch(3, "run1", (A, B)), sink.Choices(), now_ms=0)
-    assert talk(conversation, None, DRIVER, Progress(DECISION, "1-1")) is False
+    assert send_responses(conversation, None, DRIVER, Progress(DECISION, "1-1")) is False
 
 
-def test_other_rows_in_a_replay_are_told():
-    _, ask = begun(3, Progress(DECISION, "1-1"), transactions=NEW[:1])
-    assert isinstance(ask, sink.Warn)
-    assert "with 15 rows; its replay has 10" in ask.text
+def test_a_replay_with_another_number_of_rows_gives_a_warning():
+    _, command = start_commit(3, Progress(DECISION, "1-1"), transactions=NEW[:1])
+    assert isinstance(command, sink.Warn)
+    assert "with 15 rows; its replay has 10" in command.text
 
 
-def test_a_batch_of_which_nothing_is_visible_is_decided_anew():
-    conversation, _ = begun(3, Progress(DECISION, None))
+def test_a_batch_without_visible_rows_is_decided_again():
+    conversation, _ = start_commit(3, Progress(DECISION, None))
     lost = Known("CompleteAbort", 8, 1, 600, 1)
     assert conversation.send((0, [ongoing(A), lost])) == sink.End((A,), commit=False)
     assert conversation.send([Ended.DONE]) == sink.ListOpen()
 
 
-def test_what_is_not_known_is_asked_before_it_counts_as_lost():
-    conversation, _ = begun(3, Progress(DECISION, None))
+def test_a_transaction_of_unknown_fate_is_ended_before_it_counts_as_lost():
+    conversation, _ = start_commit(3, Progress(DECISION, None))
     lost, unclear = Known("CompleteAbort", 7, 5, 500, 1), Known("CompleteCommit", 8, 1, -1, 1)
     assert conversation.send((0, [lost, unclear])) == sink.End((B,), commit=True)
     with pytest.raises(sink.TornBatch, match=r"batch 3 is torn: 1 of 2 .* p-q.run1.0.0.3 \(task 0, 10 rows\) is lost"):
@@ -127,27 +127,27 @@ def test_what_is_not_known_is_asked_before_it_counts_as_lost():
 
 
 def torn(choices, number=3):
-    conversation, _ = begun(number, Progress(DECISION, None), choices)
-    ask = conversation.send((0, [Known("CompleteCommit", 7, 5, 500, 1), Known("CompleteAbort", 8, 1, 600, 1)]))
-    return conversation, ask
+    conversation, _ = start_commit(number, Progress(DECISION, None), choices)
+    command = conversation.send((0, [Known("CompleteCommit", 7, 5, 500, 1), Known("CompleteAbort", 8, 1, 600, 1)]))
+    return conversation, command
 
 
-def test_a_torn_batch_is_an_error_unless_the_user_decides():
+def test_a_torn_batch_raises_unless_replay_or_skip_is_chosen():
     with pytest.raises(sink.TornBatch):
         torn(sink.Choices())
-    conversation, ask = torn(sink.Choices(OnTorn.REPLAY))
-    assert isinstance(ask, sink.Warn)
+    conversation, command = torn(sink.Choices(OnTorn.REPLAY))
+    assert isinstance(command, sink.Warn)
     assert conversation.send(None) == sink.ListOpen()
-    conversation, ask = torn(sink.Choices(OnTorn.SKIP))
-    assert isinstance(ask, sink.Warn)
+    conversation, command = torn(sink.Choices(OnTorn.SKIP))
+    assert isinstance(command, sink.Warn)
     assert conversation.send(None) == sink.MarkFinished(DECISION)
     assert conversation.send(None) == sink.End(NEW, commit=False)
     with pytest.raises(sink.TornBatch):
         torn(sink.Choices(OnTorn.REPLAY), number=4)
 
 
-def test_ids_that_were_forgotten_are_no_proof_of_anything():
-    conversation, _ = begun(3, Progress(DECISION, None))
+def test_forgotten_transactional_ids_prove_neither_commit_nor_abort():
+    conversation, _ = start_commit(3, Progress(DECISION, None))
     assert conversation.send((0, [None, None])) == sink.End((A, B), commit=True)
     assert conversation.send([Ended.FENCED, Ended.FENCED]) == sink.Describe((A, B))
     assert conversation.send((0, [None, None])) == sink.ReadProgress()
@@ -155,29 +155,29 @@ def test_ids_that_were_forgotten_are_no_proof_of_anything():
         conversation.send(Progress(DECISION, None))
 
 
-def test_what_another_driver_has_finished_meanwhile_is_finished():
-    conversation, _ = begun(3, Progress(DECISION, None))
+def test_a_batch_finished_by_another_driver_meanwhile_counts_as_finished():
+    conversation, _ = start_commit(3, Progress(DECISION, None))
     conversation.send((0, [None, None]))
     conversation.send([Ended.FENCED, Ended.FENCED])
     conversation.send((0, [None, None]))
     assert conversation.send(Progress(DECISION, "1-1")) == sink.End(NEW, commit=False)
 
 
-def test_a_closed_run_decides_nothing():
+def test_a_commit_of_a_closed_run_raises_taken_over():
     with pytest.raises(sink.TakenOver, match="run1 has decided batch 3"):
-        begun(4, Progress(DECISION, "1-1"), run="run0")
+        start_commit(4, Progress(DECISION, "1-1"), run="run0")
 
 
-def test_a_sink_keeps_its_prefix():
+def test_a_changed_transactional_id_prefix_is_refused():
     with pytest.raises(sink.SinkError, match="transactionalIdPrefix must stay what it was"):
-        begun(4, Progress(sink.Decision(3, "run1", "1-1", (), 0, 0, (), "o-q."), "1-1"))
+        start_commit(4, Progress(sink.Decision(3, "run1", "1-1", (), 0, 0, (), "o-q."), "1-1"))
 
 
-def test_a_checkpoint_that_was_set_back_is_an_error_unless_the_user_decides():
+def test_an_older_batch_raises_unless_skip_older_is_chosen():
     with pytest.raises(sink.OlderBatch, match="batch 2 comes after batch 3"):
-        begun(2, Progress(DECISION, "1-1"))
-    _, ask = begun(2, Progress(DECISION, "1-1"), sink.Choices(skip_older=True))
-    assert ask == sink.End(NEW, commit=False)
+        start_commit(2, Progress(DECISION, "1-1"))
+    _, command = start_commit(2, Progress(DECISION, "1-1"), sink.Choices(skip_older=True))
+    assert command == sink.End(NEW, commit=False)
 
 
 @pytest.mark.parametrize(
@@ -188,46 +188,46 @@ def test_a_checkpoint_that_was_set_back_is_an_error_unless_the_user_decides():
         (Known("Ongoing", 8, 0, 500, 10_000), r"1\.5 s are left of the 10 s"),
     ],
 )
-def test_a_batch_that_cannot_be_whole_is_not_decided(known, words):
-    conversation, _ = begun(4, Progress(DECISION, "1-1"))
+def test_a_batch_with_a_lost_or_expiring_transaction_is_not_decided(known, words):
+    conversation, _ = start_commit(4, Progress(DECISION, "1-1"))
     conversation.send([])
     with pytest.raises(sink.BatchNotDecided, match=words):
         conversation.send((9000, [ongoing(NEW[0]), known]))
 
 
-def test_brokers_that_tell_nothing_of_transactions_are_believed():
-    conversation, _ = begun(4, Progress(DECISION, "1-1"))
+def test_transactions_are_assumed_open_if_the_broker_cannot_describe_them():
+    conversation, _ = start_commit(4, Progress(DECISION, "1-1"))
     conversation.send([])
-    untold = Known(sink.UNTOLD, -1, -1, -1, None)
-    decision = conversation.send((0, [untold, untold])).decision
+    undescribed = Known(sink.UNTOLD, -1, -1, -1, None)
+    decision = conversation.send((0, [undescribed, undescribed])).decision
     conversation.send(None)
     conversation.send(None)
-    assert conversation.send((0, [untold, untold])) == sink.End(decision.transactions, commit=True)
+    assert conversation.send((0, [undescribed, undescribed])) == sink.End(decision.transactions, commit=True)
 
 
-def test_closed_runs_are_not_remembered_for_ever():
+def test_the_number_of_remembered_closed_runs_is_limited():
     many = tuple(f"r{number}" for number in range(sink.RUNS_CLOSED_MAX))
-    conversation, _ = begun(4, Progress(sink.Decision(3, "run1", "1-1", (), 0, 0, many, "p-q."), None))
+    conversation, _ = start_commit(4, Progress(sink.Decision(3, "run1", "1-1", (), 0, 0, many, "p-q."), None))
     conversation.send([])
     closed = conversation.send((0, [ongoing(one) for one in NEW])).decision.closed
     assert closed == (*many[1:], "run1")
 
 
-def test_an_empty_batch_finishes_what_was_decided_and_decides_nothing():
-    conversation, ask = begun(4, Progress(DECISION, None), transactions=())
-    assert ask == sink.Describe((A, B))
+def test_an_empty_batch_finishes_the_last_decision_and_makes_none():
+    conversation, command = start_commit(4, Progress(DECISION, None), transactions=())
+    assert command == sink.Describe((A, B))
     conversation.send((0, [ongoing(A), ongoing(B)]))
     assert conversation.send([Ended.DONE, Ended.DONE]) == sink.MarkFinished(DECISION)
-    assert talk(conversation, None) is True
+    assert send_responses(conversation, None) is True
 
 
-def test_tasks_that_failed_are_aborted_without_taking_the_sink_from_anybody():
+def test_aborting_failed_tasks_does_not_take_over_the_sink():
     conversation = sink.abort(batch(), may_be_decided=False)
-    assert talk(conversation) == sink.End(NEW, commit=False)
-    assert talk(conversation, [Ended.DONE, Ended.DONE]) is None
+    assert send_responses(conversation) == sink.End(NEW, commit=False)
+    assert send_responses(conversation, [Ended.DONE, Ended.DONE]) is None
 
 
-def test_a_commit_that_failed_after_its_decision_is_finished_by_the_abort():
+def test_an_abort_finishes_a_batch_that_is_already_decided():
     conversation = sink.abort(batch(3, "run1", (A, B)), may_be_decided=True)
     assert next(conversation) == sink.TakeOver()
     assert conversation.send(DRIVER) == sink.ReadProgress()
@@ -249,10 +249,10 @@ def test_a_single_writer_decides_in_its_own_transaction():
     record = conversation.send((0, [ongoing(only)]))
     assert record.decision.transactions == ()
     assert conversation.send(None) == sink.Settle(DRIVER)
-    assert talk(conversation, None) is True
+    assert send_responses(conversation, None) is True
 
 
-def test_a_write_without_a_name_commits_what_is_open():
+def test_a_nameless_write_commits_its_open_transactions():
     conversation = sink.commit_nameless(batch())
     assert next(conversation) == sink.Describe(NEW)
     begun_at = tuple(one._replace(started_ms=500) for one in NEW)

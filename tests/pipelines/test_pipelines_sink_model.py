@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from sink_model import World, Wrong, explore
+from sink_model import ModelViolation, World, explore
 
 from headrace.pipelines.sink import commits as sink
 
@@ -14,55 +14,55 @@ both_versions = pytest.mark.parametrize("version", [1, 2])
 
 
 @both_versions
-def test_nothing_happens(version):
+def test_without_faults_every_row_is_visible_once(version):
     found = explore(World(version=version, faults=0))
     assert found.ends == {"whole": 1}
 
 
 @both_versions
-def test_a_crash_and_a_lost_answer_at_every_step(version):
+def test_a_crash_or_lost_response_at_any_step_neither_loses_nor_doubles_rows(version):
     found = explore(World(version=version, faults=1, kinds=QUIET))
     assert set(found.ends) == {"whole"}
 
 
 @both_versions
-def test_two_of_them_and_timeouts(version):
+def test_two_faults_including_timeouts_may_tear_a_batch(version):
     found = explore(World(version=version, faults=2, batches=1, kinds=(*QUIET, "timeout")))
     assert set(found.ends) == {"whole", "stuck"}
 
 
 @both_versions
-def test_a_timeout_a_late_request_and_a_late_attempt(version):
+def test_a_timeout_late_request_or_late_task_may_tear_a_batch(version):
     """Only these faults can tear a batch."""
     found = explore(World(version=version, faults=1, kinds=LOUD))
     assert set(found.ends) == {"whole", "stuck"}
 
 
 @both_versions
-def test_a_late_attempt_tears_nothing_if_it_has_an_id_of_its_own(version):
+def test_a_late_task_with_its_own_transactional_id_tears_nothing(version):
     found = explore(World(version=version, faults=1, kinds=("zombie task",), reuse=False, tearing=()))
     assert set(found.ends) == {"whole"}
 
 
 @both_versions
-def test_one_transaction_is_never_torn(version):
+def test_a_batch_of_one_transaction_is_never_torn(version):
     found = explore(World(version=version, faults=2, partitions=1, batches=1, kinds=(*QUIET, "timeout"), tearing=()))
     assert set(found.ends) == {"whole"}
 
 
 @both_versions
-def test_a_driver_that_comes_back_in_the_middle_of_its_successor(version):
+def test_a_stalled_driver_that_resumes_during_its_successor_does_no_harm(version):
     found = explore(World(version=version, faults=1, batches=1, kinds=("stall",)))
     assert set(found.ends) == {"whole"}
 
 
-def test_a_driver_that_comes_back_later():
+def test_a_stalled_driver_that_resumes_in_a_later_batch_does_no_harm():
     found = explore(World(faults=1, partitions=1, kinds=("stall",), tries=1))
     assert set(found.ends) == {"whole"}
 
 
 @both_versions
-def test_a_single_writer(version):
+def test_a_single_writer_is_never_torn(version):
     kinds = (*QUIET, "timeout", "late")
     found = explore(World(version=version, single=True, partitions=1, faults=2, kinds=kinds, tearing=()))
     assert set(found.ends) == {"whole"}
@@ -86,7 +86,7 @@ def test_a_single_writer(version):
         World(faults=2, single=True, partitions=1, kinds=("stall", *QUIET, "timeout", "late"), tearing=()),
     ],
 )
-def test_more_of_everything(version, world):
+def test_deep_exploration_finds_no_violation(version, world):
     explore(world._replace(version=version), states_max=50_000_000)
 
 
@@ -115,12 +115,12 @@ def takes_lost_for_finished(decision, fates):
     return True
 
 
-def closes_nobody(batch, last, open_ids):
+def closes_no_run(batch, last, open_ids):
     return ()
 
 
 @pytest.mark.parametrize(
-    ("name", "mistake", "kinds", "words"),
+    ("name", "mutation", "kinds", "words"),
     [
         ("_look_back", decides_again, QUIET, "doubled"),
         ("abort", aborts_without_looking, QUIET, "torn without a reason"),
@@ -128,15 +128,15 @@ def closes_nobody(batch, last, open_ids):
         ("_conclude", takes_lost_for_finished, ("timeout",), "lost"),
     ],
 )
-def test_the_model_notices(monkeypatch, name, mistake, kinds, words):
-    monkeypatch.setattr(sink, name, mistake)
-    with pytest.raises(Wrong, match=words):
+def test_the_model_detects_each_mutation(monkeypatch, name, mutation, kinds, words):
+    monkeypatch.setattr(sink, name, mutation)
+    with pytest.raises(ModelViolation, match=words):
         explore(World(faults=1, kinds=kinds))
 
 
-def test_the_model_notices_a_driver_that_fences_what_another_has_decided(monkeypatch):
+def test_the_model_detects_fencing_before_runs_are_closed(monkeypatch):
     """Runs must be closed before their open transactions are fenced; this is the reason."""
-    monkeypatch.setattr(sink, "_closed", closes_nobody)
+    monkeypatch.setattr(sink, "_closed", closes_no_run)
     monkeypatch.setattr(sink.Batch, "run_of", lambda batch, name: batch.run)
-    with pytest.raises(Wrong, match="torn without a reason"):
+    with pytest.raises(ModelViolation, match="torn without a reason"):
         explore(World(faults=1, batches=1, kinds=("stall",)))

@@ -52,7 +52,7 @@ def folded(log):
     return fold
 
 
-def test_a_decision_is_written_and_read():
+def test_a_decision_survives_a_round_trip():
     assert read_decision(decision_value(decision(7))) == decision(7)
     assert b"p-s.run1" not in decision_value(decision(7))
 
@@ -60,7 +60,7 @@ def test_a_decision_is_written_and_read():
 @pytest.mark.parametrize(
     "value", [b"", b"[]", b"{}", b'{"version":2}', b'{"version":1,"transactions":[[]]}', b"\xff", b"null"]
 )
-def test_what_is_not_understood_is_an_error_and_not_forgotten(value):
+def test_an_unreadable_decision_raises_sink_error(value):
     log = Log()
     log.put("s", value)
     with pytest.raises(SinkError, match="cannot be read"):
@@ -68,7 +68,7 @@ def test_what_is_not_understood_is_an_error_and_not_forgotten(value):
     assert folded(log).progress("t") == Progress()
 
 
-def test_only_what_was_committed_counts():
+def test_only_committed_decisions_count():
     log = Log()
     put_decision(log, 1, 5)
     log.mark(5, commit=True)
@@ -82,7 +82,7 @@ def test_only_what_was_committed_counts():
     assert folded(log).progress("s").unfinished is None
 
 
-def test_others_that_have_something_open_hold_up_nobody():
+def test_an_open_transaction_of_another_sink_does_not_hide_a_decision():
     log = Log()
     put_decision(log, 9, 6, sink="t")
     put_decision(log, 1, 5, codec=Codec.GZIP)
@@ -90,7 +90,7 @@ def test_others_that_have_something_open_hold_up_nobody():
     assert folded(log).progress("s").decision == decision(1)
 
 
-def test_a_decision_without_its_marker_was_committed_if_it_is_stable():
+def test_a_decision_without_a_marker_counts_if_below_the_stable_offset():
     """Its marker was then compacted away."""
     log = Log()
     put_decision(log, 1, 5)
@@ -102,7 +102,7 @@ def test_a_decision_without_its_marker_was_committed_if_it_is_stable():
         fold.progress("s", stable_offset=0)
 
 
-def test_reading_goes_on_where_it_was_also_within_what_was_read():
+def test_reading_resumes_at_its_offset_and_ignores_partial_batches():
     log = Log()
     put_decision(log, 1, 5)
     log.mark(5, commit=True)
@@ -116,7 +116,7 @@ def test_reading_goes_on_where_it_was_also_within_what_was_read():
     assert fold.feed(b"", 4) == 4
 
 
-def test_a_mark_that_is_not_understood_only_costs_another_look():
+def test_an_unreadable_finished_mark_leaves_the_decision_unfinished():
     log = Log()
     put_decision(log, 1, 5)
     log.mark(5, commit=True)

@@ -38,18 +38,18 @@ def schema(**columns):
         ({"value": "binary", "timestamp": "bigint"}, "t", "it must be timestamp or timestamp_ntz"),
     ],
 )
-def test_a_schema_that_does_not_fit(columns, topic, words):
+def test_missing_and_mistyped_columns_are_refused(columns, topic, words):
     with pytest.raises(ConfigError, match=words):
         check_schema(schema(**columns), topic)
 
 
-def test_schemas_that_fit():
+def test_valid_schemas_are_accepted():
     check_schema(schema(value="string"), "t")
     check_schema(schema(value="string collate UTF8_LCASE", topic="string", offset="bigint"), None)
     check_schema(schema(value="binary", headers="array<struct<key:string,value:binary>>", timestamp="timestamp"), "t")
 
 
-def test_rows_go_to_their_topics_in_their_order():
+def test_rows_are_split_by_topic_in_their_order():
     rows = pa.record_batch(
         {
             "value": pa.array([b"1", None, b"3", b"4"]),
@@ -70,14 +70,14 @@ def test_rows_go_to_their_topics_in_their_order():
     assert (topic, all_rows.num_rows) == ("c", 4), "the option goes before the column"
 
 
-def test_a_row_without_a_topic_is_named():
+def test_the_error_for_a_row_without_a_topic_gives_its_number():
     rows = pa.record_batch({"value": pa.array(["x", "y"]), "topic": pa.array(["a", None])})
     with pytest.raises(SinkError, match="row 2 of 2 in a batch of Arrow rows has no topic"):
         list(rows_by_topic(rows, None))
 
 
 @pytest.mark.parametrize("headers", [[[{"key": None, "value": b""}]], [[None]]])
-def test_a_header_without_a_key(headers):
+def test_a_header_without_a_key_is_refused(headers):
     rows = pa.record_batch({"value": pa.array(["x"]), "headers": pa.array(headers, HEADERS)})
     with pytest.raises(SinkError, match="a header has no key"):
         list(rows_by_topic(rows, "t"))
@@ -86,7 +86,7 @@ def test_a_header_without_a_key(headers):
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 
 
-def test_options_as_they_are_without_saying_more():
+def test_sink_options_default_to_exactly_once():
     found = parse_sink_options(SERVERS)
     assert found.exactly_once
     assert not found.single
@@ -120,18 +120,18 @@ def test_options_as_they_are_without_saying_more():
         ({"kafka.linger.ms": "soon"}, "kafka.linger.ms"),
     ],
 )
-def test_options_that_cannot_be_used(options, words):
+def test_invalid_sink_options_are_refused(options, words):
     with pytest.raises(ConfigError, match=words):
         parse_sink_options({**SERVERS, **options})
 
 
-def test_at_least_once_takes_any_producer():
+def test_at_least_once_accepts_weaker_acks():
     assert (
         parse_sink_options({**SERVERS, "deliveryGuarantee": "at-least-once", "kafka.acks": "1"}).client["acks"] == "1"
     )
 
 
-def test_attempts_have_ids_of_their_own_of_which_there_are_not_too_many():
+def test_task_attempts_have_distinct_but_few_transactional_ids():
     def name(**more):
         task = Task(sink="query", run="run12345", batch=0, partition=3, attempt=0, attempt_id=100)
         return task_id("p", task._replace(**more))

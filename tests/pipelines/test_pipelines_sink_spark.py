@@ -67,7 +67,7 @@ def source(topics, topic):
     return name
 
 
-def test_a_batch_write_has_all_columns(spark, servers, topics, topic):
+def test_a_batch_write_writes_all_columns(spark, servers, topics, topic):
     other = topics.create(f"{topic}-other")
     frame = spark.sql(
         f"""select * from values
@@ -87,7 +87,7 @@ def test_a_batch_write_has_all_columns(spark, servers, topics, topic):
     assert len(rows) == 3
 
 
-def test_a_batch_write_with_a_name_is_there_once(spark, servers, topic):
+def test_a_batch_write_with_a_write_id_is_written_once(spark, servers, topic):
     frame = spark.range(0, 100, numPartitions=3).selectExpr("cast(id as string) value")
     for version in ("1", "1", "2", "2"):
         options = {"topic": topic, "writeId": topic, "writeVersion": version}
@@ -103,7 +103,7 @@ def test_a_batch_write_with_a_name_is_there_once(spark, servers, topic):
         ("cast(null as string) topic, 'x' value", {"topic": None}, "row 1 of 1 in a batch of Arrow rows has no topic"),
     ],
 )
-def test_what_is_wrong_is_said_in_few_lines(spark, servers, topic, columns, options, words):
+def test_invalid_writes_raise_and_write_nothing(spark, servers, topic, columns, options, words):
     frame = spark.range(1).selectExpr(*columns.split(", "))
     given = {name: value for name, value in {**servers, "topic": topic, **options}.items() if value is not None}
     with pytest.raises(Exception, match=r"(?s).*") as refused:
@@ -113,7 +113,7 @@ def test_what_is_wrong_is_said_in_few_lines(spark, servers, topic, columns, opti
 
 
 @pytest.mark.parametrize("writers", [None, "1"])
-def test_a_stream_is_there_once_and_goes_on_after_its_checkpoint(
+def test_a_stream_writes_rows_once_and_resumes_at_its_checkpoint(
     spark, servers, topics, topic, source, tmp_path, writers
 ):
     """Several tasks write to each output partition unless the stream is coalesced."""
@@ -126,7 +126,7 @@ def test_a_stream_is_there_once_and_goes_on_after_its_checkpoint(
     assert values(servers, topic) == numbers(25)
 
 
-def test_the_last_batch_comes_again_and_is_left_out(spark, servers, topic, source, tmp_path):
+def test_a_replay_of_the_last_batch_is_not_written_again(spark, servers, topic, source, tmp_path):
     """As after a crash between the sink's commit and Spark's."""
     stream(spark, servers, topic, source, tmp_path).awaitTermination(END_S_MAX)
     commits = sorted((tmp_path / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
@@ -156,13 +156,13 @@ def failing_source(flag):
                 sink_driver.Hands.do, "original", sink_driver.Hands.do
             )  # patched already if this process has committed before
 
-            async def do(hands, ask):
-                is_now = os.path.exists(flag) and Path(flag).read_text() == type(ask).__name__
-                answer = await original(hands, ask)
+            async def do(hands, command):
+                is_now = os.path.exists(flag) and Path(flag).read_text() == type(command).__name__
+                response = await original(hands, command)
                 if is_now:
                     os.unlink(flag)
-                    raise HeadraceError(f"failed on purpose after {type(ask).__name__}")
-                return answer
+                    raise HeadraceError(f"failed on purpose after {type(command).__name__}")
+                return response
 
             do.original = original
             sink_driver.Hands.do = do
@@ -172,7 +172,7 @@ def failing_source(flag):
 
 
 @pytest.mark.parametrize("step", ["Record", "Settle", "MarkFinished"])
-def test_a_commit_that_fails_is_followed_by_an_abort_and_a_replay(spark, servers, topic, source, tmp_path, step):
+def test_a_failed_commit_is_followed_by_an_abort_and_a_replay(spark, servers, topic, source, tmp_path, step):
     flag = tmp_path / "flag"
     flag.write_text(step)
     spark.dataSource.register(failing_source(flag))
@@ -186,7 +186,7 @@ def test_a_commit_that_fails_is_followed_by_an_abort_and_a_replay(spark, servers
     assert values(servers, topic) == numbers(20)
 
 
-def test_a_task_that_fails_is_run_again_and_leaves_nothing(spark, servers, topic, source, tmp_path):
+def test_a_failed_task_is_retried_without_duplicates(spark, servers, topic, source, tmp_path):
     if "," not in spark.sparkContext.master:
         pytest.skip(f"{spark.sparkContext.master} does not run a failed task again")
 

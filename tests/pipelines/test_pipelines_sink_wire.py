@@ -87,7 +87,7 @@ def rows_of(bootstrap, topic):
 
 
 @both_transaction_versions
-def test_batches_one_after_the_other(runs, bootstrap, topic):
+def test_batches_commit_in_order_and_older_runs_are_refused(runs, bootstrap, topic):
     run = runs("q", "run1")
     for number in range(3):
         batch = run.batch(number)
@@ -129,14 +129,14 @@ def test_batches_one_after_the_other(runs, bootstrap, topic):
     indirect=["bootstrap"],
 )
 @pytest.mark.timeout(300)
-def test_something_happens_at_each_request(runs, bootstrap, topic, monkeypatch, what):
+def test_a_fault_at_any_request_neither_loses_nor_doubles_rows(runs, bootstrap, topic, monkeypatch, what):
     """The fault hits query n at its nth request; all queries write to the same partitions."""
     wanted = 0
     for at in range(1, REQUESTS_MAX):
         first = runs(f"q{at}", "run1")
         first.commit(first.batch(0))
         batch = first.batch(1)
-        with requests(monkeypatch, at, what) as happening:
+        with requests(monkeypatch, at, what) as fault:
             try:
                 first.commit(batch)
             except Crash:
@@ -144,10 +144,10 @@ def test_something_happens_at_each_request(runs, bootstrap, topic, monkeypatch, 
         wanted += 1
         second = runs(f"q{at}", "run2")
         second.commit(second.batch(1))
-        if not happening.happened:
+        if not fault.happened:
             break
-    assert happening.count > REQUESTS_MIN
-    assert not happening.happened
+    assert fault.count > REQUESTS_MIN
+    assert not fault.happened
     assert rows_of(bootstrap, topic) == times(expected(range(2)), wanted)
 
 
@@ -156,13 +156,13 @@ def times(counter, number):
 
 
 @pytest.mark.timeout(300)
-def test_a_driver_stalls_at_each_request_and_comes_back(runs, bootstrap, topic, monkeypatch):
+def test_a_driver_that_stalls_at_any_request_and_resumes_does_no_harm(runs, bootstrap, topic, monkeypatch):
     wanted = 0
     for at in range(1, REQUESTS_MAX):
         first, second = (runs(f"q{at}", run) for run in ("run1", "run2"))
         first.commit(first.batch(0))
         batch = first.batch(1)
-        with requests(monkeypatch, at, "stall") as happening:
+        with requests(monkeypatch, at, "stall") as fault:
 
             def zombie(first=first, batch=batch):
                 try:
@@ -170,14 +170,14 @@ def test_a_driver_stalls_at_each_request_and_comes_back(runs, bootstrap, topic, 
                 except HeadraceError:
                     first.abort(batch)
                 finally:
-                    happening.reached.set()
+                    fault.reached.set()
 
             thread = threading.Thread(target=zombie)
             thread.start()
-            happening.reached.wait(30)
+            fault.reached.wait(30)
             second.commit(second.batch(1))
             half = second.batch(2)
-            happening.may_go_on.set()
+            fault.may_continue.set()
             thread.join(30)
             assert not thread.is_alive()
             try:
@@ -186,9 +186,9 @@ def test_a_driver_stalls_at_each_request_and_comes_back(runs, bootstrap, topic, 
                 second.abort(half)
                 second.commit(second.batch(2))
         wanted += 1
-        if not happening.happened:
+        if not fault.happened:
             break
-    assert not happening.happened
+    assert not fault.happened
     assert rows_of(bootstrap, topic) == times(expected(range(3)), wanted)
 
 
@@ -216,7 +216,7 @@ def stop_after_the_decision(run, batch, monkeypatch, ended=0):
 
 
 @both_transaction_versions
-def test_transactions_that_time_out_before_any_is_visible(runs, bootstrap, topic, monkeypatch):
+def test_a_batch_that_timed_out_before_it_was_visible_is_written_again(runs, bootstrap, topic, monkeypatch):
     short = {"kafka.transaction.timeout.ms": "3000"}
     first = runs("q", "run1", **short)
     stop_after_the_decision(first, first.batch(0), monkeypatch)
@@ -227,7 +227,7 @@ def test_transactions_that_time_out_before_any_is_visible(runs, bootstrap, topic
 
 
 @both_transaction_versions
-def test_a_torn_batch_is_said_until_the_user_decides(runs, bootstrap, topic, monkeypatch):
+def test_a_torn_batch_raises_until_replay_or_skip_is_chosen(runs, bootstrap, topic, monkeypatch):
     short = {"kafka.transaction.timeout.ms": "3000"}
     for name in ("q", "r"):
         first = runs(name, "run1", **short)
@@ -252,32 +252,32 @@ def test_a_torn_batch_is_said_until_the_user_decides(runs, bootstrap, topic, mon
 
 @pytest.mark.parametrize("what", ["crash", "unheard", "unsent"])
 @pytest.mark.timeout(300)
-def test_a_single_writer_at_each_request(runs, bootstrap, topic, monkeypatch, what):
+def test_a_fault_at_any_request_of_a_single_writer_does_no_harm(runs, bootstrap, topic, monkeypatch, what):
     wanted = 0
     for at in range(1, REQUESTS_MAX):
         first, second = (runs(f"q{at}", run, writers="1") for run in ("run1", "run2"))
         first.commit(first.batch(0, tasks=1))
         batch = first.batch(1, tasks=1)
-        with requests(monkeypatch, at, what) as happening:
+        with requests(monkeypatch, at, what) as fault:
             try:
                 first.commit(batch)
             except Crash:
                 assert what == "crash"
         second.commit(second.batch(1, tasks=1))
         wanted += 1
-        if not happening.happened:
+        if not fault.happened:
             break
-    assert not happening.happened
+    assert not fault.happened
     assert rows_of(bootstrap, topic) == times(expected(range(2), tasks=1), wanted)
 
 
-def test_at_least_once_is_there_when_the_task_ends(runs, bootstrap, topic):
+def test_at_least_once_rows_are_visible_when_the_task_ends(runs, bootstrap, topic):
     run = runs("q", "run1", deliveryGuarantee="at-least-once")
     assert run.batch(0).transactions == ()
     assert rows_of(bootstrap, topic) == expected(range(1))
 
 
-def test_a_task_that_fails_leaves_nothing(runs, bootstrap, topic):
+def test_a_failed_task_leaves_no_visible_rows(runs, bootstrap, topic):
     run = runs("q", "run1")
 
     def rows():

@@ -82,7 +82,7 @@ def test_a_batch_read_has_the_rows_and_columns_of_sparks_kafka_source(spark, rea
     ],
     ids=["option", "topic", "loss", "address"],
 )
-def test_what_is_wrong_is_said_in_one_line(read, topics, name, options, words):
+def test_read_errors_are_reported_in_one_line(read, topics, name, options, words):
     topics.create(name)
     topics.fill(name, 0, 3)
     topics.delete_before(name, 0, 2)
@@ -95,7 +95,7 @@ def test_what_is_wrong_is_said_in_one_line(read, topics, name, options, words):
     assert len(text.strip().splitlines()) <= 2, "the line, and Spark's SQLSTATE"
 
 
-def test_a_stream_goes_on_after_its_checkpoint_and_groups_see_it(spark, read, topics, name, tmp_path):
+def test_a_stream_resumes_at_its_checkpoint_and_commits_group_offsets(spark, read, topics, name, tmp_path):
     topics.create(name, 2)
     topics.fill(name, 0, 5)
     topics.fill(name, 1, 2)
@@ -130,7 +130,7 @@ def test_a_stream_goes_on_after_its_checkpoint_and_groups_see_it(spark, read, to
     assert until(lambda: topics.committed(f"{name}-group"), wanted) == wanted
 
 
-def test_a_running_stream_sees_what_comes_and_says_what_is_lost(spark, read, topics, name):
+def test_a_running_stream_reads_new_records_and_reports_data_loss(spark, read, topics, name):
     topics.create(name)
     frame = read(
         spark.readStream, subscribe=name, columns="offset", startingOffsets="earliest", minOffsetsPerTrigger="1"

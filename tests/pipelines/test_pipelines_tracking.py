@@ -56,13 +56,13 @@ def name(request):
 
 
 @pytest.fixture(autouse=True)
-def quick_doubts(monkeypatch):
+def short_timeouts(monkeypatch):
     monkeypatch.setattr("headrace.pipelines.source.tracking.DOUBT_S_MAX", 0.15)
     monkeypatch.setattr("headrace.pipelines.source.brokers.DOUBT_S_MAX", 0.15)
     monkeypatch.setattr("headrace.pipelines.source.brokers.FIRST_CONTACT_S_MAX", 0.15)
 
 
-def test_a_stream_goes_on_where_it_was(headrace_cluster, topics, name):
+def test_a_restarted_stream_resumes_at_its_checkpoint(headrace_cluster, topics, name):
     topics.create(name, 2)
     topics.fill(name, 0, 5)
     stream = Stream(headrace_cluster, subscribe=name, startingOffsets="earliest")
@@ -75,7 +75,7 @@ def test_a_stream_goes_on_where_it_was(headrace_cluster, topics, name):
     assert list(restarted.at.ids) == [name]
 
 
-def test_a_new_stream_begins_at_the_end(headrace_cluster, topics, name):
+def test_a_new_stream_starts_at_the_log_end(headrace_cluster, topics, name):
     topics.create(name)
     topics.fill(name, 0, 5)
     stream = Stream(headrace_cluster, subscribe=name)
@@ -94,7 +94,7 @@ def test_a_new_stream_begins_at_the_end(headrace_cluster, topics, name):
         ({"startingTimestamp": "5000", "startingOffsetsByTimestampStrategy": "latest"}, [10, 10]),
     ],
 )
-def test_beginnings(headrace_cluster, topics, name, options, begin):
+def test_starting_options_determine_the_first_offsets(headrace_cluster, topics, name, options, begin):
     topics.create(name, 2)
     for partition in (0, 1):
         topics.fill(name, partition, 10)
@@ -103,27 +103,27 @@ def test_beginnings(headrace_cluster, topics, name, options, begin):
     assert [offset for _, offset in sorted(offsets.items())] == begin
 
 
-def test_a_time_after_the_last_record_is_an_error_unless_allowed(headrace_cluster, topics, name):
+def test_a_starting_timestamp_after_the_last_record_raises_source_error(headrace_cluster, topics, name):
     topics.create(name)
     with pytest.raises(SourceError, match=f"startingTimestamp: {name}-0 has no record at or after 5000 ms"):
         Stream(headrace_cluster, subscribe=name, startingTimestamp="5000")
 
 
-def test_offsets_must_name_all_partitions(headrace_cluster, topics, name):
+def test_starting_offsets_must_name_all_partitions(headrace_cluster, topics, name):
     topics.create(name, 2)
     offsets = f'{{"{name}": {{"0": 1, "7": 1}}}}'
     with pytest.raises(SourceError, match=f"does not name {name}-1; there is no {name}-7"):
         Stream(headrace_cluster, subscribe=name, startingOffsets=offsets)
 
 
-def test_a_topic_that_is_not_there(headrace_cluster, name):
+def test_a_missing_topic_or_partition_raises_source_error(headrace_cluster, name):
     with pytest.raises(SourceError, match=f"there is no topic {name}"):
         Stream(headrace_cluster, subscribe=name)
     with pytest.raises(SourceError, match=f"there is no {name}-3"):
         Stream(headrace_cluster, assign=f'{{"{name}": [3]}}')
 
 
-def test_a_pattern_sees_topics_come(headrace_cluster, topics, name):
+def test_a_pattern_picks_up_new_topics(headrace_cluster, topics, name):
     stream = Stream(headrace_cluster, subscribePattern=f"{name}-.*")
     assert stream.at.to_json() == {} and stream.batch() is None
     topics.create(f"{name}-x")
@@ -148,7 +148,7 @@ def test_added_partitions_are_read_from_their_beginning(headrace_cluster, topics
     assert stream.batch() == [(f"{name}-1", 0, 3)]
 
 
-def test_limits_share_out_what_there_is(headrace_cluster, topics, name):
+def test_max_offsets_per_trigger_is_shared_between_partitions(headrace_cluster, topics, name):
     topics.create(name, 2)
     topics.fill(name, 0, 80)
     topics.fill(name, 1, 20)
@@ -158,7 +158,7 @@ def test_limits_share_out_what_there_is(headrace_cluster, topics, name):
     assert stream.batch(limited=False) == [(f"{name}-0", 8, 80), (f"{name}-1", 2, 20)]
 
 
-def test_a_limit_of_bytes(headrace_cluster, topics, name):
+def test_max_bytes_per_trigger_limits_a_batch(headrace_cluster, topics, name):
     topics.create(name)
     for _ in range(10):
         topics.put(name, 0, [(None, bytes(1000))])
@@ -167,7 +167,7 @@ def test_a_limit_of_bytes(headrace_cluster, topics, name):
     assert stream.batch() == [(f"{name}-0", 3, 6)]
 
 
-def test_a_batch_waits_for_enough_but_not_for_ever(headrace_cluster, topics, name):
+def test_a_batch_waits_for_min_offsets_up_to_max_trigger_delay(headrace_cluster, topics, name):
     topics.create(name)
     now = [100.0]
     stream = Stream(
@@ -185,7 +185,7 @@ def test_a_batch_waits_for_enough_but_not_for_ever(headrace_cluster, topics, nam
     assert stream.batch() == [(f"{name}-0", 6, 7)]
 
 
-def test_available_now_ends_at_what_was_there(headrace_cluster, topics, name):
+def test_available_now_ends_at_the_offsets_of_its_start(headrace_cluster, topics, name):
     topics.create(name)
     topics.fill(name, 0, 6)
     stream = Stream(
@@ -204,7 +204,7 @@ def test_available_now_ends_at_what_was_there(headrace_cluster, topics, name):
     assert stream.batch(wait_ms=1000) is None
 
 
-def test_a_wait_ends_when_something_comes(headrace_cluster, topics, name):
+def test_a_wait_ends_when_a_record_arrives(headrace_cluster, topics, name):
     topics.create(name)
     stream = Stream(headrace_cluster, subscribe=name)
     assert stream.batch(wait_ms=30) is None
@@ -214,7 +214,7 @@ def test_a_wait_ends_when_something_comes(headrace_cluster, topics, name):
     soon.join()
 
 
-def test_records_that_are_gone_are_an_error(headrace_cluster, topics, name):
+def test_deleted_records_raise_data_loss(headrace_cluster, topics, name):
     topics.create(name)
     topics.fill(name, 0, 10)
     stream = Stream(headrace_cluster, subscribe=name, startingOffsets="earliest")
@@ -223,7 +223,7 @@ def test_records_that_are_gone_are_an_error(headrace_cluster, topics, name):
         stream.batch()
 
 
-def test_records_that_are_gone_are_counted_if_that_is_allowed(headrace_cluster, topics, name, caplog):
+def test_deleted_records_are_counted_if_data_loss_is_allowed(headrace_cluster, topics, name, caplog):
     topics.create(name)
     topics.fill(name, 0, 10)
     stream = Stream(headrace_cluster, subscribe=name, startingOffsets="earliest", failOnDataLoss="false")
@@ -242,7 +242,7 @@ def test_records_that_are_gone_are_counted_if_that_is_allowed(headrace_cluster, 
     assert stream.at.to_json()["#lost"] == {name: {"0": 5}}
 
 
-def test_a_deleted_topic(headrace_cluster, topics, name):
+def test_a_deleted_topic_raises_data_loss_unless_allowed(headrace_cluster, topics, name):
     other = topics.create(f"{name}-other")
     topics.create(name)
     topics.fill(name, 0, 3)
@@ -256,7 +256,7 @@ def test_a_deleted_topic(headrace_cluster, topics, name):
     assert stream.at.to_json().keys() == {other, "#ids"}
 
 
-def test_a_topic_made_anew(headrace_cluster, topics, name):
+def test_a_recreated_topic_raises_data_loss_unless_allowed(headrace_cluster, topics, name):
     topics.create(name)
     topics.fill(name, 0, 3)
     stream = Stream(headrace_cluster, subscribe=name, startingOffsets="earliest")
@@ -271,7 +271,7 @@ def test_a_topic_made_anew(headrace_cluster, topics, name):
     assert stream.batch() is None
 
 
-def test_a_log_that_ends_before_what_was_read(headrace_cluster, topics, name):
+def test_a_log_end_below_the_read_offset_raises_data_loss_unless_allowed(headrace_cluster, topics, name):
     topics.create(name)
     topics.fill(name, 0, 3)
     at = StreamOffset({TopicPartition(name, 0): 9})
@@ -283,7 +283,7 @@ def test_a_log_that_ends_before_what_was_read(headrace_cluster, topics, name):
     assert stream.batch() == [(f"{name}-0", 3, 5)]
 
 
-def test_nobody_at_the_address():
+def test_an_unreachable_bootstrap_server_raises_source_error():
     options = parse_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
     with pytest.raises(SourceError, match=r"kafka.bootstrap.servers: cannot connect to 127.0.0.1:1: "):
         background().do(_layout(options))
@@ -308,7 +308,7 @@ def plan(node, pushed=Pushed(), **options):  # noqa: B008 -- immutable
     return [(one.partition.partition, one.start, one.end) for one in background().do(run()).ranges]
 
 
-def test_plans_of_batches(headrace_cluster, topics, name):
+def test_options_and_filters_determine_the_ranges_of_a_batch(headrace_cluster, topics, name):
     topics.create(name, 3)
     for partition in (0, 1):
         topics.fill(name, partition, 10)
@@ -322,7 +322,7 @@ def test_plans_of_batches(headrace_cluster, topics, name):
         plan(headrace_cluster, assign=f'{{"{name}": [0]}}', startingTimestamp="1006", endingTimestamp="1003")
 
 
-def test_a_batch_of_offsets_that_are_not_there(headrace_cluster, topics, name):
+def test_batch_offsets_outside_the_log_raise_data_loss_unless_allowed(headrace_cluster, topics, name):
     topics.create(name)
     topics.fill(name, 0, 10)
     topics.delete_before(name, 0, 4)
@@ -350,7 +350,7 @@ def test_a_task_reads_its_range(headrace_cluster, topics, name):
     assert rows(headrace_cluster, TaskRange(name, 0, 3, 8), **{"kafka.fetch.max.bytes": "1"}) == [3, 4, 5, 6, 7]
 
 
-def test_a_task_whose_records_are_gone(headrace_cluster, topics, name, caplog):
+def test_a_task_with_deleted_records_raises_data_loss_unless_allowed(headrace_cluster, topics, name, caplog):
     topics.create(name)
     topics.fill(name, 0, 10)
     topics.delete_before(name, 0, 6)
@@ -362,7 +362,7 @@ def test_a_task_whose_records_are_gone(headrace_cluster, topics, name, caplog):
     assert rows(headrace_cluster, TaskRange(name, 0, 3, 5), failOnDataLoss="false") == []
 
 
-def test_a_task_of_another_topic_of_the_name(headrace_cluster, topics, name):
+def test_a_task_of_a_recreated_topic_raises_data_loss_unless_allowed(headrace_cluster, topics, name):
     topics.create(name)
     topics.fill(name, 0, 3)
     task = TaskRange(name, 0, 0, 3, "A" * 21 + "A")
@@ -371,12 +371,12 @@ def test_a_task_of_another_topic_of_the_name(headrace_cluster, topics, name):
     assert rows(headrace_cluster, task, failOnDataLoss="false") == []
 
 
-def test_a_task_of_a_topic_that_is_gone(headrace_cluster, name):
+def test_a_task_of_a_missing_topic_raises_kafka_error(headrace_cluster, name):
     with pytest.raises(KafkaError):
         rows(headrace_cluster, TaskRange(name, 0, 0, 3), **{"kafkaConsumer.pollTimeoutMs": "200"})
 
 
-def test_whoever_stops_reading_stops_the_fetches(headrace_cluster, topics, name):
+def test_closing_a_reader_stops_its_fetches(headrace_cluster, topics, name):
     topics.create(name)
     topics.fill(name, 0, 10)
     found = parse_options({"kafka.bootstrap.servers": headrace_cluster.bootstrap, "subscribe": name})
@@ -386,7 +386,7 @@ def test_whoever_stops_reading_stops_the_fetches(headrace_cluster, topics, name)
     assert rows(headrace_cluster, TaskRange(name, 0, 0, 2)) == [0, 1]
 
 
-def test_a_broker_that_comes_back_in_mid_read_costs_no_rows(headrace_node):
+def test_a_broker_restart_during_a_read_loses_no_rows(headrace_node):
     topics = TopicWriter(headrace_node.bootstrap)
     topics.create("t")
     for first in range(0, 60, 10):
@@ -402,7 +402,7 @@ def test_a_broker_that_comes_back_in_mid_read_costs_no_rows(headrace_node):
     assert offsets == list(range(60))
 
 
-def test_a_stream_outlives_a_restart_of_its_broker(headrace_node):
+def test_a_stream_survives_a_restart_of_its_broker(headrace_node):
     topics = TopicWriter(headrace_node.bootstrap)
     topics.create("t")
     stream = Stream(headrace_node, subscribe="t")
@@ -415,7 +415,7 @@ def test_a_stream_outlives_a_restart_of_its_broker(headrace_node):
     assert stream.batch() == [("t-0", 0, 2)]
 
 
-def test_the_background_gives_up_what_nobody_waits_for():
+def test_the_background_loop_is_shared_and_propagates_exceptions():
     class Stop(Exception):
         pass
 

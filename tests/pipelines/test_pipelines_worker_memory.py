@@ -25,13 +25,13 @@ def main_module(spec_name):
 
 
 @pytest.mark.parametrize("spec_name", [None, "pytest.__main__", "pyspark.sql.streaming.python_streaming_source_runner"])
-def test_other_processes_keep_all_their_objects_in_sight(frozen, monkeypatch, spec_name):
+def test_objects_are_not_frozen_outside_spark_workers(frozen, monkeypatch, spec_name):
     monkeypatch.setitem(sys.modules, "__main__", main_module(spec_name))
     worker_memory.put_aside()
     assert frozen == []
 
 
-def test_a_worker_puts_aside_what_its_first_tasks_have_made(frozen, monkeypatch):
+def test_a_worker_freezes_objects_only_for_its_first_tasks(frozen, monkeypatch):
     monkeypatch.setitem(sys.modules, "__main__", main_module(worker_memory.DAEMON))
     for _ in range(worker_memory.TIMES_MAX + 3):
         worker_memory.put_aside()

@@ -46,8 +46,8 @@ class TopicWriter:
         )
 
         async def work(cluster):
-            answer = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS))
-            assert answer.topics[0].error_code == ErrorCode.NONE, answer
+            response = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS))
+            assert response.topics[0].error_code == ErrorCode.NONE, response
             while (await cluster.refresh([name])).topics[0].error_code in NOT_YET:
                 await asyncio.sleep(0.02)
             await cluster.partitions(name)
@@ -59,8 +59,8 @@ class TopicWriter:
         grown = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=partitions, assignments=None)
 
         async def work(cluster):
-            answer = await cluster.request(CreatePartitionsRequest(topics=[grown], timeout_ms=TIMEOUT_MS))
-            assert answer.results[0].error_code == ErrorCode.NONE, answer
+            response = await cluster.request(CreatePartitionsRequest(topics=[grown], timeout_ms=TIMEOUT_MS))
+            assert response.results[0].error_code == ErrorCode.NONE, response
             while len(await cluster.partitions(name)) < partitions:
                 await asyncio.sleep(0.02)
 
@@ -72,8 +72,8 @@ class TopicWriter:
         )
 
         async def work(cluster):
-            answer = await cluster.request(request)
-            assert answer.responses[0].error_code == ErrorCode.NONE, answer
+            response = await cluster.request(request)
+            assert response.responses[0].error_code == ErrorCode.NONE, response
             while (await cluster.refresh([name])).topics[0].error_code == ErrorCode.NONE:
                 await asyncio.sleep(0.02)
 
@@ -98,12 +98,12 @@ class TopicWriter:
             while True:
                 connection = await cluster.leader(TopicPartition(name, partition))
                 version = connection.version_for(ProduceRequest, BY_NAME_VERSION_MAX)
-                answer = await connection.request(request, version=version)
-                code = answer.responses[0].partition_responses[0].error_code
+                response = await connection.request(request, version=version)
+                code = response.responses[0].partition_responses[0].error_code
                 if code not in NOT_YET:
                     break
                 await asyncio.sleep(0.02)
-            assert code == ErrorCode.NONE, answer
+            assert code == ErrorCode.NONE, response
 
         self._do(work)
 
@@ -117,8 +117,8 @@ class TopicWriter:
         )
 
         async def work(cluster):
-            answer = await (await cluster.leader(TopicPartition(name, partition))).request(request)
-            assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE, answer
+            response = await (await cluster.leader(TopicPartition(name, partition))).request(request)
+            assert response.topics[0].partitions[0].error_code == ErrorCode.NONE, response
 
         self._do(work)
 

@@ -9,7 +9,7 @@ from headrace.protocol.apis import APIS, ApiKey
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
-Asked = tuple[Any, int]
+VersionedRequest = tuple[Any, int]
 
 
 def of(key: ApiKey, /, **fields: Any) -> Any:
@@ -20,7 +20,7 @@ def part(key: ApiKey, struct: str, /, **fields: Any) -> Any:
     return getattr(APIS[key].request, struct)(**fields)
 
 
-def alter(*resources: Any, validate_only: bool = False) -> Asked:
+def alter(*resources: Any, validate_only: bool = False) -> VersionedRequest:
     key = ApiKey.INCREMENTAL_ALTER_CONFIGS
     return of(
         key,
@@ -41,14 +41,14 @@ def alter(*resources: Any, validate_only: bool = False) -> Asked:
     ), 1
 
 
-def replace(kind: int, name: str, *options: tuple[str, str | None]) -> Asked:
+def replace(kind: int, name: str, *options: tuple[str, str | None]) -> VersionedRequest:
     key = ApiKey.ALTER_CONFIGS
     configs = [part(key, "AlterableConfig", name=option, value=value) for option, value in options]
     resource = part(key, "AlterConfigsResource", resource_type=kind, resource_name=name, configs=configs)
     return of(key, resources=[resource]), 2
 
 
-def describe(kind: int, name: str, *keys: str, version: int = 4) -> Asked:
+def describe(kind: int, name: str, *keys: str, version: int = 4) -> VersionedRequest:
     key = ApiKey.DESCRIBE_CONFIGS
     resource = part(
         key, "DescribeConfigsResource", resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
@@ -58,7 +58,7 @@ def describe(kind: int, name: str, *keys: str, version: int = 4) -> Asked:
 
 def create(
     name: str, partitions: int = 1, factor: int = 1, options: Any = (), assignment: Any = (), **more: Any
-) -> Asked:
+) -> VersionedRequest:
     key = ApiKey.CREATE_TOPICS
     topic = part(
         key,
@@ -75,7 +75,7 @@ def create(
     return of(key, topics=[topic], timeout_ms=10_000, **more), 7
 
 
-def topic_options() -> Iterator[Asked]:
+def topic_options() -> Iterator[VersionedRequest]:
     for name, value in (
         ("nokey", "1"), ("retention.ms", "x"), ("retention.ms", "-2"), ("retention.ms", "7"), ("message.timestamp.type", "x"),
         ("cleanup.policy", "x"), ("cleanup.policy", "compact,delete"), ("compression.gzip.level", "0"), ("preallocate", "no"),
@@ -106,7 +106,7 @@ def topic_options() -> Iterator[Asked]:
     yield describe(TOPIC, "one", "retention.ms", version=1)
 
 
-def broker_options() -> Iterator[Asked]:
+def broker_options() -> Iterator[VersionedRequest]:
     for broker in ("1", "", "2", "x", "-1"):
         yield alter((BROKER, broker, [("log.retention.ms", SET, "100000")]))
     for broker, name, value in (
@@ -138,7 +138,7 @@ def broker_options() -> Iterator[Asked]:
     yield replace(LOGGER, "1", ("root", "DEBUG"))
 
 
-def other_options() -> Iterator[Asked]:
+def other_options() -> Iterator[VersionedRequest]:
     for name, option, value in (
         ("m", "interval.ms", "1000"), ("m", "interval.ms", "10"), ("m", "interval.ms", "a"), ("m", "match", "foo=bar"),
         ("m", "match", "client_id=["), ("m", "match", "client_id"), ("m", "zzz", "1"), ("", "interval.ms", "1000"),
@@ -164,7 +164,7 @@ def other_options() -> Iterator[Asked]:
         yield of(ApiKey.LIST_CONFIG_RESOURCES, resource_types=types), version
 
 
-def topics() -> Iterator[Asked]:
+def topics() -> Iterator[VersionedRequest]:
     twice = create("twice")[0]
     twice.topics *= 2
     yield twice, 7
@@ -203,7 +203,7 @@ def topics() -> Iterator[Asked]:
     yield of(ApiKey.DELETE_TOPICS, topic_names=["nope"], timeout_ms=5_000), 1
 
 
-def partitions() -> Iterator[Asked]:
+def partitions() -> Iterator[VersionedRequest]:
     key = ApiKey.ELECT_LEADERS
     for kind, wanted in ((0, None), (0, [("one", [0, 9]), ("nope", [0])]), (1, [("one", [0])]), (7, [("one", [0])])):
         named = None if wanted is None else [part(key, "TopicPartitions", topic=t, partitions=p) for t, p in wanted]
@@ -235,7 +235,7 @@ def partitions() -> Iterator[Asked]:
         yield of(key, topics=wanted, response_partition_limit=limit, cursor=at), 0
 
 
-def logs() -> Iterator[Asked]:
+def logs() -> Iterator[VersionedRequest]:
     key = ApiKey.OFFSET_FOR_LEADER_EPOCH
     for name, index, current, epoch in (
         ("one", 0, -1, 0), ("one", 0, 0, 0), ("one", 0, 5, 0), ("one", 0, -1, 5), ("one", 0, -1, -1), ("one", 9, -1, 0),
@@ -271,7 +271,7 @@ def logs() -> Iterator[Asked]:
         yield of(key, components=wanted), 1
 
 
-def all_requests() -> Iterator[Asked]:
+def all_requests() -> Iterator[VersionedRequest]:
     yield create("one", 1)
     yield create("two", 2)
     for group in (topics, topic_options, broker_options, other_options, partitions, logs):

@@ -32,7 +32,7 @@ def tree(value: Any) -> Any:
     return value
 
 
-def ask(port: int, request: Any, version: int) -> Any:
+def comparable_response(port: int, request: Any, version: int) -> Any:
     async def run() -> Any:
         connection = await Connection.connect(LOOPBACK, port)
         try:
@@ -43,16 +43,16 @@ def ask(port: int, request: Any, version: int) -> Any:
     return asyncio.run(run())
 
 
-def test_administrators_get_the_same_answers() -> None:
+def test_admin_requests_get_the_same_responses_as_from_kafka() -> None:
     require_kafka()
     different = []
     with KafkaPeer() as kafka, EmbeddedNode() as node:
         for request, version in all_requests():
-            ours = ask(node.port, request, version)
+            ours = comparable_response(node.port, request, version)
             deadline = time.monotonic() + SEEN_WITHIN_S
-            theirs = ask(kafka.port, request, version)
+            theirs = comparable_response(kafka.port, request, version)
             while ours != theirs and _only_reads(request) and time.monotonic() < deadline:
-                theirs = ask(kafka.port, request, version)
+                theirs = comparable_response(kafka.port, request, version)
             if ours != theirs:
                 different.append(f"{request}\n  kafka: {theirs}\n  we:    {ours}")
     assert not different, "\n".join(different)

@@ -31,41 +31,47 @@ SOURCE = Path(__file__).parent / "Assign.java"
 class Group(NamedTuple):
     assignor: str
     layout: Layout
-    told: dict[str, Subscribed]  # subscriptions by member, as the assignor encodes them
+    subscribed: dict[str, Subscribed]  # subscriptions by member, as the assignor encodes them
 
 
-def some_group(chance: random.Random, assignor: str) -> Group:
-    counts = {topic: chance.randint(1, 8) for topic in chance.sample("abcd", chance.randint(1, 4))}
-    has_racks = assignor in ("range", "roundrobin") and chance.random() < 0.6
+def random_group(random_source: random.Random, assignor: str) -> Group:
+    counts = {topic: random_source.randint(1, 8) for topic in random_source.sample("abcd", random_source.randint(1, 4))}
+    has_racks = assignor in ("range", "roundrobin") and random_source.random() < 0.6
     racks = {}
     for topic, count in counts.items():
         for index in range(count):
             if has_racks:
-                racks[TopicPartition(topic, index)] = frozenset(chance.sample(RACKS, chance.randint(1, 3)))
-    are_same = chance.random() < 0.5
-    all_want = frozenset(chance.sample("abcd", chance.randint(1, 4)))
+                racks[TopicPartition(topic, index)] = frozenset(
+                    random_source.sample(RACKS, random_source.randint(1, 3))
+                )
+    are_same = random_source.random() < 0.5
+    all_want = frozenset(random_source.sample("abcd", random_source.randint(1, 4)))
     free = [TopicPartition(topic, index) for topic in counts for index in range(counts[topic])]
-    chance.shuffle(free)
+    random_source.shuffle(free)
     kind = assignors_named([assignor])[0]
-    told = {}
-    for number in range(chance.randint(1, 6)):
-        topics = all_want if are_same else frozenset(chance.sample("abcd", chance.randint(1, 4)))
-        had = [one for one in free if one.topic in topics][: chance.randint(0, 6) if "sticky" in assignor else 0]
+    subscribed = {}
+    for number in range(random_source.randint(1, 6)):
+        topics = all_want if are_same else frozenset(random_source.sample("abcd", random_source.randint(1, 4)))
+        had = [one for one in free if one.topic in topics][: random_source.randint(0, 6) if "sticky" in assignor else 0]
         free = [one for one in free if one not in had]
-        told[f"m{number}"] = Subscribed(
+        subscribed[f"m{number}"] = Subscribed(
             topics,
             tuple(sorted(had)) if kind.cooperative else (),
             5 if had else -1,
-            chance.choice([None, *RACKS]) if has_racks else None,
-            f"i{chance.randint(0, 99)}-{number}" if chance.random() < 0.3 else None,
+            random_source.choice([None, *RACKS]) if has_racks else None,
+            f"i{random_source.randint(0, 99)}-{number}" if random_source.random() < 0.3 else None,
             kind.user_data(sorted(had), 5 if had else -1) or b"",
         )
-    return Group(assignor, Layout(counts, racks), told)
+    return Group(assignor, Layout(counts, racks), subscribed)
 
 
 def had_before(group: Group, member: str) -> list[TopicPartition]:
-    told = group.told[member]
-    return list(told.owned) if group.assignor == "cooperative-sticky" else decode_sticky_data(told.user_data)[0]
+    subscribed = group.subscribed[member]
+    return (
+        list(subscribed.owned)
+        if group.assignor == "cooperative-sticky"
+        else decode_sticky_data(subscribed.user_data)[0]
+    )
 
 
 def lines(group: Group) -> list[str]:
@@ -74,46 +80,46 @@ def lines(group: Group) -> list[str]:
         for index in range(count):
             racks = ",".join(sorted(group.layout.racks.get(TopicPartition(topic, index), ()))) or "-"
             found.append(f"partition {topic} {index} {racks}")
-    for member, told in group.told.items():
+    for member, subscribed in group.subscribed.items():
         owned = ",".join(f"{one.topic}:{one.partition}" for one in had_before(group, member)) or "-"
-        topics = ",".join(sorted(told.topics))
+        topics = ",".join(sorted(subscribed.topics))
         found.append(
-            f"member {member} {told.instance_id or '-'} {told.rack or '-'} {topics} {owned} {5 if owned != '-' else -1}"
+            f"member {member} {subscribed.instance_id or '-'} {subscribed.rack or '-'} {topics} {owned} {5 if owned != '-' else -1}"
         )
     return [*found, "end"]
 
 
-class ByJava(NamedTuple):
+class JavaResult(NamedTuple):
     assigned: list[TopicPartition]
     sent: bytes
     given: bytes
 
 
-def ask_java(groups: list[Group]) -> list[dict[str, ByJava]]:
-    told = "".join(f"{line}\n" for group in groups for line in lines(group))
+def assign_with_java(groups: list[Group]) -> list[dict[str, JavaResult]]:
+    subscribed = "".join(f"{line}\n" for group in groups for line in lines(group))
     command = ["java", *TOOL_OPTIONS, "-cp", f"{libraries()}/*", str(SOURCE)]
-    done = subprocess.run(command, input=told, capture_output=True, text=True, timeout=TOOL_S_MAX)
+    done = subprocess.run(command, input=subscribed, capture_output=True, text=True, timeout=TOOL_S_MAX)
     assert done.returncode == 0, done.stderr[-2000:]
-    answers: list[dict[str, ByJava]] = [{}]
+    results: list[dict[str, JavaResult]] = [{}]
     for line in done.stdout.splitlines():
         if line == "end":
-            answers.append({})
+            results.append({})
             continue
         member, places, sent, given = line.split(" ")
         assigned = [] if places == "-" else [place.split(":") for place in places.split(",")]
         partitions = [TopicPartition(topic, int(index)) for topic, index in assigned]
-        answers[-1][member] = ByJava(sorted(partitions), bytes.fromhex(sent), bytes.fromhex(given))
-    return answers[:-1]
+        results[-1][member] = JavaResult(sorted(partitions), bytes.fromhex(sent), bytes.fromhex(given))
+    return results[:-1]
 
 
-def test_java_assigns_the_same_and_says_it_in_the_same_bytes() -> None:
+def test_assignments_and_encoded_subscriptions_match_the_java_client() -> None:
     require_kafka()
     seed = int(os.environ.get("HEADRACE_SEED", time.time_ns() % (1 << 32)))
-    chance = random.Random(seed)
+    random_source = random.Random(seed)
     names = ["range", "roundrobin", "sticky", "cooperative-sticky"]
-    groups = [some_group(chance, names[number % len(names)]) for number in range(GROUPS)]
-    for group, java in zip(groups, ask_java(groups), strict=True):
-        ours = assignors_named([group.assignor])[0].assign(group.layout, group.told)
+    groups = [random_group(random_source, names[number % len(names)]) for number in range(GROUPS)]
+    for group, java in zip(groups, assign_with_java(groups), strict=True):
+        ours = assignors_named([group.assignor])[0].assign(group.layout, group.subscribed)
         about = f"seed {seed}: {group}\nJava: { {member: one.assigned for member, one in java.items()} }\nours: {ours}"
         if group.assignor in ("range", "roundrobin"):
             assert {member: sorted(some) for member, some in ours.items()} == {
@@ -121,9 +127,9 @@ def test_java_assigns_the_same_and_says_it_in_the_same_bytes() -> None:
             }, about
         else:
             check_sticky(group, ours, {member: one.assigned for member, one in java.items()}, about)
-        for member, told in group.told.items():
-            assert encode_subscription(told._replace(instance_id=None)) == java[member].sent, about
-            assert decode_subscription(java[member].sent, told.instance_id) == told
+        for member, subscribed in group.subscribed.items():
+            assert encode_subscription(subscribed._replace(instance_id=None)) == java[member].sent, about
+            assert decode_subscription(java[member].sent, subscribed.instance_id) == subscribed
             assert decode_assignment(java[member].given) == frozenset(java[member].assigned)
 
 
@@ -134,10 +140,10 @@ def check_sticky(
     about: str,
 ) -> None:
     """Check for equality if no member owned anything; otherwise for an equally even result that moves no more."""
-    had = {member: set(had_before(group, member)) for member in group.told}
+    had = {member: set(had_before(group, member)) for member in group.subscribed}
     if not any(had.values()):
         assert {member: sorted(some) for member, some in ours.items()} == java, about
-    if len({told.topics for told in group.told.values()}) == 1:
+    if len({subscribed.topics for subscribed in group.subscribed.values()}) == 1:
         sizes, javas = sorted(map(len, ours.values())), sorted(map(len, java.values()))
         if group.assignor == "sticky":
             assert sizes == javas, about

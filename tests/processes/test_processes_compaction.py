@@ -21,13 +21,13 @@ HTTP = {"headrace.http.listener": "127.0.0.1:0"}
 
 
 @pytest.mark.java
-def test_the_last_value_of_every_key_survives_kills_and_kafka_reads_it(tmp_path: Path) -> None:
+def test_compaction_under_kills_keeps_the_last_value_of_every_key(tmp_path: Path) -> None:
     require_kafka()
     assert "records became" in compaction.prove(tmp_path, RECORDS, KEYS, KILLS, seed=1)
 
 
 @pytest.mark.java
-def test_kafka_keeps_the_same_records(tmp_path: Path) -> None:
+def test_compaction_keeps_the_same_records_as_kafka(tmp_path: Path) -> None:
     require_kafka()
     assert "the same" in compaction.same_records_as_kafka(tmp_path, 3000, 400, seed=2, turns=2)
 
@@ -42,8 +42,8 @@ def until(condition: Callable[[], bool]) -> None:
 def scrape(node: EmbeddedNode) -> dict[str, tuple[dict[str, str], float]]:
     """Return the labels and the value of each compaction series in /metrics."""
     assert node.node is not None
-    with urllib.request.urlopen(f"http://127.0.0.1:{node.node.http_port}/metrics", timeout=WAIT_S) as answer:
-        families = list(text_string_to_metric_families(answer.read().decode()))
+    with urllib.request.urlopen(f"http://127.0.0.1:{node.node.http_port}/metrics", timeout=WAIT_S) as response:
+        families = list(text_string_to_metric_families(response.read().decode()))
     prefix = "kafka_log_logcleaner"
     assert all(len(one.samples) == 1 for one in families if one.name.startswith(prefix))
     return {
@@ -60,7 +60,7 @@ def fill(node: EmbeddedNode, topic: str, count: int = 300) -> None:
     compaction.roll(producer, topic)
 
 
-def test_a_topic_deleted_or_made_plain_while_it_is_compacted(tmp_path: Path) -> None:
+def test_deleting_a_topic_aborts_its_compaction_and_leaves_no_files(tmp_path: Path) -> None:
     """Delete the topic during a run, which the rate limit prolongs: the run is aborted and leaves nothing behind."""
     settings = {**compaction.SETTINGS, "log.cleaner.io.max.bytes.per.second": "20000.0"}
     with EmbeddedNode(settings, data_dir=tmp_path) as node:
@@ -79,7 +79,9 @@ def test_a_topic_deleted_or_made_plain_while_it_is_compacted(tmp_path: Path) -> 
     assert time.monotonic() < began + WAIT_S  # stopping does not wait for the rate limit
 
 
-def test_a_damaged_log_is_told_of_and_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_log_is_reported_as_uncleanable_and_not_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with EmbeddedNode({**compaction.SETTINGS, "log.cleaner.enable": "false"}, data_dir=tmp_path) as node:
         compaction.create(node.bootstrap, "bad", min_cleanable_dirty_ratio="0.0")
         compaction.create(node.bootstrap, "good", min_cleanable_dirty_ratio="0.0")
@@ -101,7 +103,7 @@ def test_a_damaged_log_is_told_of_and_left_alone(tmp_path: Path, caplog: pytest.
     assert path.read_bytes() == damaged
 
 
-def test_what_a_run_did_is_told_in_metrics(tmp_path: Path) -> None:
+def test_a_compaction_run_is_reported_in_metrics(tmp_path: Path) -> None:
     with EmbeddedNode({**compaction.SETTINGS, **HTTP}, data_dir=tmp_path) as node:
         compaction.create(node.bootstrap, "told", min_cleanable_dirty_ratio="1.0")  # prevents compaction
         fill(node, "told", 300)

@@ -29,16 +29,16 @@ def stored(server):
                 producer.produce(topic.topic, b"v" * 300, key=b"k%d" % number)
         assert producer.flush(WAIT_S) == 0
     files = [str(server.data_dir / f"as-{target}-0" / "00000000000000000000.log") for target in TARGETS]
-    said = tool("dump-log", "--files", ",".join(files)).stdout.decode()
+    dump_output = tool("dump-log", "--files", ",".join(files)).stdout.decode()
     found = {}
-    for target, part in zip(TARGETS, said.split("Dumping ")[1:], strict=True):
+    for target, part in zip(TARGETS, dump_output.split("Dumping ")[1:], strict=True):
         counts = found[target] = Counter()
         for count, codec in re.findall(r"count: (\d+).*?compresscodec: (\w+)", part):
             counts[codec] += int(count)
     return found
 
 
-def test_the_log_holds_what_kafkas_log_holds():
+def test_stored_codecs_match_kafka_for_every_compression_type():
     require_kafka()
     with NodeProcess() as node:
         ours = stored(node)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.java
 OPERATIONS = 300
 
 
-def test_the_same_requests_get_the_same_answers() -> None:
+def test_random_requests_get_the_same_responses_as_from_kafka() -> None:
     require_kafka()
     seed = int(os.environ.get("HEADRACE_SEED", time.time_ns() % (1 << 32)))
     with KafkaPeer() as kafka, EmbeddedNode() as node:
@@ -27,7 +27,7 @@ def test_the_same_requests_get_the_same_answers() -> None:
 
 
 @pytest.mark.clients
-def test_dump_log_finds_nothing_wrong() -> None:
+def test_kafkas_dump_log_accepts_all_files() -> None:
     require_kafka()
     with EmbeddedNode({"log.segment.bytes": "1048576"}) as node:
         for codec in ("none", "zstd"):

@@ -64,18 +64,18 @@ def put_old_segments(directory: Path, magic: int) -> None:
     (directory / f"{10:020d}.log").write_bytes(b"".join(second))
 
 
-class Side:
+class ServerClient:
     """One of the two servers, with our own client."""
 
     def __init__(self, port: int) -> None:
         self._port = port
 
-    def ask(self, work: Callable[[Cluster], Any]) -> Any:
-        async def whole() -> Any:
+    def run_with_cluster(self, work: Callable[[Cluster], Any]) -> Any:
+        async def connect_and_run() -> Any:
             async with Cluster([(LOOPBACK, self._port)]) as cluster:
                 return await work(cluster)
 
-        return asyncio.run(whole())
+        return asyncio.run(connect_and_run())
 
     def create(self, name: str, **configs: str) -> None:
         options = [
@@ -83,8 +83,8 @@ class Side:
             for option, value in configs.items()
         ]
         topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=options)
-        answer = self.ask(lambda cluster: cluster.request(CreateTopicsRequest(topics=[topic])))
-        assert answer.topics[0].error_code == 0
+        response = self.run_with_cluster(lambda cluster: cluster.request(CreateTopicsRequest(topics=[topic])))
+        assert response.topics[0].error_code == 0
 
     def alter(self, name: str, **configs: str) -> None:
         options = [
@@ -94,8 +94,10 @@ class Side:
         resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
             resource_type=TOPIC_CONFIG, resource_name=name, configs=options
         )
-        answer = self.ask(lambda cluster: cluster.request(IncrementalAlterConfigsRequest(resources=[resource])))
-        assert answer.responses[0].error_code == 0
+        response = self.run_with_cluster(
+            lambda cluster: cluster.request(IncrementalAlterConfigsRequest(resources=[resource]))
+        )
+        assert response.responses[0].error_code == 0
 
     def send(self, name: str, timestamps: list[int], size: int = 100) -> None:
         async def work(cluster: Cluster) -> None:
@@ -105,10 +107,10 @@ class Side:
             connection = await cluster.leader(TopicPartition(name, 0))
             data = ProduceRequest.PartitionProduceData(index=0, records=bytes(builder.build()))
             topic = ProduceRequest.TopicProduceData(topic_id=cluster.topic_id(name), partition_data=[data])
-            answer = await connection.request(ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[topic]))
-            assert answer.responses[0].partition_responses[0].error_code == 0
+            response = await connection.request(ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[topic]))
+            assert response.responses[0].partition_responses[0].error_code == 0
 
-        self.ask(work)
+        self.run_with_cluster(work)
 
     def offsets(self, name: str, timestamps: list[int]) -> list[tuple[int, int, int, int]]:
         async def work(cluster: Cluster) -> list[tuple[int, int, int, int]]:
@@ -117,69 +119,69 @@ class Side:
             for timestamp in timestamps:
                 wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
                 topic = ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=[wanted])
-                answer: ListOffsetsResponse = await connection.request(
+                response: ListOffsetsResponse = await connection.request(
                     ListOffsetsRequest(replica_id=-1, topics=[topic])
                 )
-                one = answer.topics[0].partitions[0]
+                one = response.topics[0].partitions[0]
                 found.append((one.error_code, one.offset, one.timestamp, one.leader_epoch))
             return found
 
-        return self.ask(work)  # type: ignore[no-any-return]
+        return self.run_with_cluster(work)  # type: ignore[no-any-return]
 
     def fetch(self, name: str, offset: int) -> tuple[int, int, bytes]:
         async def work(cluster: Cluster) -> tuple[int, int, bytes]:
             connection = await cluster.leader(TopicPartition(name, 0))
             wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
             topic = FetchRequest.FetchTopic(topic_id=cluster.topic_id(name), partitions=[wanted])
-            answer: FetchResponse = await connection.request(
+            response: FetchResponse = await connection.request(
                 FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=[topic])
             )
-            data = answer.responses[0].partitions[0]
+            data = response.responses[0].partitions[0]
             return data.error_code, data.log_start_offset, bytes(data.records or b"")  # type: ignore[arg-type]
 
-        return self.ask(work)  # type: ignore[no-any-return]
+        return self.run_with_cluster(work)  # type: ignore[no-any-return]
 
     def delete_records(self, name: str, offset: int) -> tuple[int, int]:
         async def work(cluster: Cluster) -> tuple[int, int]:
             wanted = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)
             topic = DeleteRecordsRequest.DeleteRecordsTopic(name=name, partitions=[wanted])
             connection = await cluster.leader(TopicPartition(name, 0))
-            answer: DeleteRecordsResponse = await connection.request(
+            response: DeleteRecordsResponse = await connection.request(
                 DeleteRecordsRequest(topics=[topic], timeout_ms=5000)
             )
-            one = answer.topics[0].partitions[0]
+            one = response.topics[0].partitions[0]
             return one.error_code, one.low_watermark
 
-        return self.ask(work)  # type: ignore[no-any-return]
+        return self.run_with_cluster(work)  # type: ignore[no-any-return]
 
 
 SPECIAL = [-1, -2, -3, -4, -5, -6]
 
 
-def test_old_segments_are_answered_as_kafka_answers_them(tmp_path: Path) -> None:
+def test_old_format_segments_are_served_like_kafka_serves_them(tmp_path: Path) -> None:
     require_kafka()
-    answers = []
+    results = []
     times = [BASE_MS + offset for offset in (-5, 0, 9, 10, 17, 22, 29, 33, 34, 50, 101)]
     with KafkaPeer(directory=tmp_path / "kafka") as kafka, EmbeddedNode() as node:
         for peer in (kafka, node):
-            side = Side(peer.port)
+            server = ServerClient(peer.port)
             for magic in (0, 1):
-                side.create(f"old-{magic}")
+                server.create(f"old-{magic}")
             peer.stop()
             for magic in (0, 1):
                 put_old_segments(peer.data_dir / f"old-{magic}-0", magic)
             peer.start()
-            side = Side(peer.port)
+            server = ServerClient(peer.port)
             for magic in (0, 1):
-                side.send(f"old-{magic}", [BASE_MS + 100] * 2)
-            found = [side.offsets("old-0", SPECIAL)]
+                server.send(f"old-{magic}", [BASE_MS + 100] * 2)
+            found = [server.offsets("old-0", SPECIAL)]
             # Kafka finds nothing by time at or after magic 0: it takes the age of the file for that of its records.
-            found.append(side.offsets("old-1", [*SPECIAL, *times]))
-            fetched = [side.fetch(f"old-{magic}", offset) for magic in (0, 1) for offset in (0, 3, 12, 22, 27, 34)]
-            answers.append((found, fetched))
+            found.append(server.offsets("old-1", [*SPECIAL, *times]))
+            fetched = [server.fetch(f"old-{magic}", offset) for magic in (0, 1) for offset in (0, 3, 12, 22, 27, 34)]
+            results.append((found, fetched))
             peer.stop()
-        assert answers[0] == answers[1]
-        assert answers[1][0][0][0][1] == 37
+        assert results[0] == results[1]
+        assert results[1][0][0][0][1] == 37
         # Kafka's own reader accepts the files after our node has used them.
         for magic in (0, 1):
             path = node.data_dir / f"old-{magic}-0" / f"{10:020d}.log"
@@ -187,7 +189,7 @@ def test_old_segments_are_answered_as_kafka_answers_them(tmp_path: Path) -> None
             assert dump.returncode == 0 and b"magic: %d" % magic in dump.stdout and b"offset: 34" in dump.stdout
 
 
-def test_the_same_segments_go_by_size_time_and_log_start(tmp_path: Path) -> None:
+def test_retention_by_size_time_and_log_start_deletes_the_same_segments_as_kafka(tmp_path: Path) -> None:
     require_kafka()
     settings = {"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": "500"}
     now_ms = int(time.time() * 1000)
@@ -195,21 +197,21 @@ def test_the_same_segments_go_by_size_time_and_log_start(tmp_path: Path) -> None
     starts = []
     with KafkaPeer(settings, directory=tmp_path / "kafka") as kafka, EmbeddedNode(settings) as node:
         for port, data_dir in ((kafka.port, kafka.data_dir), (node.port, node.data_dir)):
-            side = Side(port)
+            server = ServerClient(port)
             for name in names:
-                side.create(name, internal_segment_bytes="5000", retention_ms="-1")
+                server.create(name, internal_segment_bytes="5000", retention_ms="-1")
             for number in range(12):
                 for name in names:
-                    side.send(name, [now_ms - (11 - number) * DAY_MS // 8] * 10, 200)
+                    server.send(name, [now_ms - (11 - number) * DAY_MS // 8] * 10, 200)
             # Only now, on the running node: while records arrive, the timing would decide where segments end.
-            side.alter("size", retention_bytes="12000", file_delete_delay_ms="100")
-            side.alter("time", retention_ms=str(DAY_MS))
-            side.alter("kept", retention_ms="1", cleanup_policy="compact")
-            deleted = [side.delete_records("start", offset) for offset in (45, 10, 121, -1, -2)]
-            refused = side.delete_records("kept", 5)
+            server.alter("size", retention_bytes="12000", file_delete_delay_ms="100")
+            server.alter("time", retention_ms=str(DAY_MS))
+            server.alter("kept", retention_ms="1", cleanup_policy="compact")
+            deleted = [server.delete_records("start", offset) for offset in (45, 10, 121, -1, -2)]
+            refused = server.delete_records("kept", 5)
             deadline = time.monotonic() + WAIT_S_MAX
             while True:
-                found = [side.offsets(name, [-2])[0] for name in names]
+                found = [server.offsets(name, [-2])[0] for name in names]
                 logs = [sorted(path.name for path in (data_dir / f"{name}-0").glob("*.log")) for name in names]
                 if (found[0][1] and found[1][1] and len(logs[2]) == 1) or time.monotonic() > deadline:
                     break

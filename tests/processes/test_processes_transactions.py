@@ -29,11 +29,11 @@ def node() -> Iterator[NodeProcess]:
 
 @pytest.mark.timeout(120 + 20 * ROUNDS)
 @pytest.mark.parametrize("client", ["confluent-kafka", "aiokafka"])
-def test_a_copy_has_every_record_once(node: NodeProcess, client: str, seed: int) -> None:
-    said = Copying(node, client, seed).play(ROUNDS)
-    assert said.startswith(f"{client}: {ROUNDS} kills"), f"seed {seed}"
+def test_a_transactional_copy_under_kills_has_every_record_once(node: NodeProcess, client: str, seed: int) -> None:
+    summary = Copying(node, client, seed).play(ROUNDS)
+    assert summary.startswith(f"{client}: {ROUNDS} kills"), f"seed {seed}"
 
 
 @pytest.mark.timeout(120 + 20 * ROUNDS)
-def test_transactions_under_kills(seed: int) -> None:
+def test_transactions_under_kills_have_no_anomalies(seed: int) -> None:
     assert "0 anomalies" in rounds_of_kills(ROUNDS, seed)

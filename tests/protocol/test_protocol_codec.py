@@ -22,7 +22,7 @@ from headrace.protocol.messages.stored.consumer_groups import ConsumerGroupMembe
 from headrace.protocol.messages.stored.metadata_topics import PartitionChangeRecord
 
 
-def test_known_bytes_of_old_and_flexible_versions() -> None:
+def test_old_and_flexible_versions_encode_to_known_bytes() -> None:
     request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="ab")])
     assert codec(MetadataRequest, 1).encode(request) == b"\x00\x00\x00\x01\x00\x02ab"
     assert codec(MetadataRequest, 12).encode(request) == b"\x02" + ZERO_UUID + b"\x03ab\x00\x01\x00\x00"
@@ -41,7 +41,7 @@ def test_tagged_fields_are_written_in_order_and_only_when_set() -> None:
     assert encoded == bare[:-1] + b"\x03" + b"\x01\x04" + b"\xff" * 4 + b"\x07\x01\x01" + b"\x08\x11\x02" + ZERO_UUID
 
 
-def test_nullable_tagged_struct_writes_its_null() -> None:
+def test_a_null_tagged_struct_is_written_explicitly() -> None:
     # Kafka's default here is an empty struct, so null must be written explicitly (the schema has JSON's null, not "null"), and in
     # a tagged field null is a varint 0, not an int8 of -1. Kafka 4.3.1's own classes do both.
     value = ConsumerGroupMemberMetadataValue()
@@ -52,14 +52,14 @@ def test_nullable_tagged_struct_writes_its_null() -> None:
     assert codec(ConsumerGroupMemberMetadataValue, 0).decode(encoded) == value
 
 
-def test_versions_outside_the_valid_ones() -> None:
+def test_invalid_versions_raise_unsupported_version() -> None:
     for version in (-1, 2, 14):
         with pytest.raises(UnsupportedVersion, match="ProduceRequest has versions 3-13"):
             codec(ProduceRequest, version)
     assert codec(ProduceRequest, 3) is codec(ProduceRequest, 3)
 
 
-def test_field_of_another_version() -> None:
+def test_a_field_of_another_version_raises_encode_error_unless_ignorable() -> None:
     with pytest.raises(EncodeError, match=r"OffsetFetchRequest v8: OffsetFetchRequest\.group_id is set"):
         codec(OffsetFetchRequest, 8).encode(OffsetFetchRequest(group_id="g"))
     rack = FetchRequest(rack_id="ignorable")
@@ -81,12 +81,12 @@ def test_field_of_another_version() -> None:
         (2, PartitionChangeRecord(directories=[Uuid(b"short")])),
     ],
 )
-def test_values_that_do_not_fit(version: int, message: Struct) -> None:
+def test_values_that_do_not_fit_raise_encode_error(version: int, message: Struct) -> None:
     with pytest.raises(EncodeError, match=f"{type(message).__name__} v{version}: "):
         codec(type(message), version).encode(message)
 
 
-def test_errors_show_the_generated_line() -> None:
+def test_encode_errors_show_the_generated_line() -> None:
     with pytest.raises(EncodeError, match=r"message\.timeout_ms") as raised:
         codec(CreateTopicsRequest, 7).encode(CreateTopicsRequest(timeout_ms=2**31))
     cause = raised.value.__cause__
@@ -94,7 +94,7 @@ def test_errors_show_the_generated_line() -> None:
     assert "message.timeout_ms" in "".join(traceback.format_exception(cause))
 
 
-def test_parts_keep_records_apart() -> None:
+def test_encode_parts_does_not_copy_records() -> None:
     first, second = memoryview(b"first range"), b"second"
     partitions = [
         FetchResponse.PartitionData(partition_index=0, records=[first, second]),
@@ -112,19 +112,19 @@ def test_parts_keep_records_apart() -> None:
         assert [partition.records for partition in decoded] == [b"first rangesecond", None, b"third" * 100]
 
 
-def test_parts_of_messages_without_records_are_one() -> None:
+def test_messages_without_records_encode_to_one_part() -> None:
     response = ApiVersionsResponse(api_keys=[ApiVersionsResponse.ApiVersion(api_key=1)])
     assert codec(ApiVersionsResponse, 3).encode_parts(response) == [codec(ApiVersionsResponse, 3).encode(response)]
 
 
-def test_records_that_may_not_be_null() -> None:
+def test_null_in_non_nullable_records_raises_encode_error() -> None:
     partition = FetchSnapshotResponse.PartitionSnapshot(unaligned_records=None)  # type: ignore[arg-type]
     response = FetchSnapshotResponse(topics=[FetchSnapshotResponse.TopicSnapshot(partitions=[partition])])
     with pytest.raises(EncodeError):
         codec(FetchSnapshotResponse, 1).encode(response)
 
 
-def test_counts_and_lengths_of_several_bytes() -> None:
+def test_multi_byte_counts_and_lengths_round_trip() -> None:
     topics = [
         MetadataRequest.MetadataRequestTopic(name="n" * length) for length in (0, 126, 127, 128, 16383, 16384, 32767)
     ]
@@ -139,7 +139,7 @@ def test_counts_and_lengths_of_several_bytes() -> None:
     assert codec(MetadataResponse, 13).decode(codec(MetadataResponse, 13).encode(metadata)) == metadata
 
 
-def test_defaults_are_not_shared() -> None:
+def test_mutable_defaults_are_not_shared() -> None:
     one, other = ProduceResponse.PartitionProduceResponse(), ProduceResponse.PartitionProduceResponse()
     one.current_leader.leader_id = 5
     one.record_errors.append(ProduceResponse.BatchIndexAndErrorMessage())

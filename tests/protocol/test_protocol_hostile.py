@@ -38,14 +38,14 @@ def try_to_decode(message: type[Struct], version: int, data: bytes) -> None:
 @pytest.mark.parametrize("message", EVERY, ids=lambda message: message.__name__)
 @FUZZ
 @given(data=st.binary(max_size=200))
-def test_random_bytes(message: type[Struct], data: bytes) -> None:
+def test_random_bytes_decode_or_raise_decode_error(message: type[Struct], data: bytes) -> None:
     try_to_decode(message, message.facts.versions.high, data)
 
 
 @pytest.mark.parametrize("message", EVERY, ids=lambda message: message.__name__)
 @FUZZ
 @given(data=st.data())
-def test_damaged_messages(message: type[Struct], data: st.DataObject) -> None:
+def test_damaged_messages_decode_or_raise_decode_error(message: type[Struct], data: st.DataObject) -> None:
     version = message.facts.versions.high
     encoded = bytearray(codec(message, version).encode(data.draw(messages(message, version))))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -59,14 +59,14 @@ def test_damaged_messages(message: type[Struct], data: st.DataObject) -> None:
 
 @FUZZ
 @given(data=st.binary(max_size=60))
-def test_random_headers_and_stored_records(data: bytes) -> None:
+def test_random_headers_and_stored_records_decode_or_raise_decode_error(data: bytes) -> None:
     for decode in (read_request_header, decode_framed, GROUP_RECORDS.decode_key):
         with contextlib.suppress(DecodeError):
             decode(data)
 
 
 @pytest.mark.parametrize("message", EVERY, ids=lambda message: message.__name__)
-def test_every_cut_is_noticed(message: type[Struct]) -> None:
+def test_truncation_at_any_byte_raises_decode_error(message: type[Struct]) -> None:
     one = codec(message, message.facts.versions.high)
     encoded = one.encode(message())
     for length in range(len(encoded)):
@@ -74,7 +74,7 @@ def test_every_cut_is_noticed(message: type[Struct]) -> None:
             one.decode(encoded[:length])
 
 
-def test_string_cut_at_the_very_end() -> None:
+def test_a_string_truncated_at_the_end_raises_decode_error() -> None:
     one = codec(SaslHandshakeRequest, 1)
     assert one.decode(b"\x00\x05PLAIN").mechanism == "PLAIN"
     with pytest.raises(DecodeError, match="SaslHandshakeRequest v1"):
@@ -90,7 +90,7 @@ def test_string_cut_at_the_very_end() -> None:
         (ProduceRequest, 9, b"\x00\x00\x01\x00\x00\x00\x00\xff\xff\xff\x7f" + bytes(50)),
     ],
 )
-def test_counts_are_checked_before_memory_is_taken(message: type[Struct], version: int, data: bytes) -> None:
+def test_counts_are_checked_before_memory_is_allocated(message: type[Struct], version: int, data: bytes) -> None:
     codec(message, version).decode_from  # noqa: B018 compiles it before memory is measured
     tracemalloc.start()
     with pytest.raises(DecodeError, match="cannot fit"):
@@ -120,7 +120,7 @@ def test_counts_are_checked_before_memory_is_taken(message: type[Struct], versio
         (FetchRequest, 12, bytes(25) + b"\x01\x01\x01\x01\x00\x04\x03ab\x00", "tag 0 should end"),
     ],
 )
-def test_faults_are_named(message: type[Struct], version: int, data: bytes, fault: str) -> None:
+def test_decode_errors_name_the_fault(message: type[Struct], version: int, data: bytes, fault: str) -> None:
     with pytest.raises(DecodeError, match=fault) as raised:
         codec(message, version).decode(data)
     assert str(raised.value).startswith(f"{message.__name__} v{version}: ")
@@ -134,7 +134,7 @@ def test_unknown_tags_are_skipped() -> None:
     assert one.decode(b"\x02a\x02b\x80\x01" + many) == plain
 
 
-def test_nullable_struct_markers() -> None:
+def test_nullable_structs_are_decoded_by_their_marker() -> None:
     one = codec(DescribeTopicPartitionsRequest, 0)
     assert one.decode(b"\x01\x00\x00\x00\x00\xff\x00").cursor is None
     assert one.decode(b"\x01\x00\x00\x00\x00\x01\x02t\x00\x00\x00\x07\x00\x00").cursor == (
@@ -142,7 +142,7 @@ def test_nullable_struct_markers() -> None:
     )
 
 
-def test_records_are_not_copied() -> None:
+def test_decoded_records_are_not_copied() -> None:
     message = ProduceRequest(
         topic_data=[
             ProduceRequest.TopicProduceData(
@@ -156,7 +156,7 @@ def test_records_are_not_copied() -> None:
     assert records.obj is received
 
 
-def test_absent_records() -> None:
+def test_absent_records_round_trip() -> None:
     response = FetchResponse(
         responses=[FetchResponse.FetchableTopicResponse(partitions=[FetchResponse.PartitionData()])]
     )

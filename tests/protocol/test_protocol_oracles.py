@@ -158,24 +158,24 @@ def check(pair: Pair, foreign: Foreign, value: Struct) -> None:
     assert again == encoded
 
 
-def named(pairs: list[Pair]) -> list[str]:
+def pair_ids(pairs: list[Pair]) -> list[str]:
     return [f"{message.__name__}-{version}" for message, version in pairs]
 
 
-@pytest.mark.parametrize("pair", KAFKA_PYTHON_PAIRS, ids=named(KAFKA_PYTHON_PAIRS))
+@pytest.mark.parametrize("pair", KAFKA_PYTHON_PAIRS, ids=pair_ids(KAFKA_PYTHON_PAIRS))
 @settings(deadline=None, max_examples=3, database=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_kafka_python_agrees(pair: Pair, data: st.DataObject) -> None:
+def test_kafka_python_reads_the_same_values_and_writes_the_same_bytes(pair: Pair, data: st.DataObject) -> None:
     check(pair, kafka_python(*pair), data.draw(messages(*pair)))
 
 
-@pytest.mark.parametrize("pair", KIO_PAIRS, ids=named(KIO_PAIRS))
+@pytest.mark.parametrize("pair", KIO_PAIRS, ids=pair_ids(KIO_PAIRS))
 @settings(deadline=None, max_examples=3, database=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_kio_agrees(pair: Pair, data: st.DataObject) -> None:
+def test_kio_reads_the_same_values_and_writes_the_same_bytes(pair: Pair, data: st.DataObject) -> None:
     check(pair, kio(*pair), data.draw(messages(*pair, kio_values)))
 
 
-def test_oracles_know_most_of_it() -> None:
+def test_oracles_cover_most_message_versions() -> None:
     assert len(KAFKA_PYTHON_PAIRS) >= 400
     assert len(KIO_PAIRS) >= 550

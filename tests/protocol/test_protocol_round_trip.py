@@ -16,7 +16,7 @@ CODECS = every_codec()
 @pytest.mark.parametrize(("message", "version"), CODECS, ids=[f"{m.__name__}-{v}" for m, v in CODECS])
 @settings(deadline=None, max_examples=5, database=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_round_trip(message: type[Struct], version: int, data: st.DataObject) -> None:
+def test_every_message_round_trips_in_every_version(message: type[Struct], version: int, data: st.DataObject) -> None:
     value = data.draw(messages(message, version))
     one = codec(message, version)
     encoded = one.encode(value)
@@ -27,5 +27,5 @@ def test_round_trip(message: type[Struct], version: int, data: st.DataObject) ->
 
 
 @pytest.mark.parametrize(("message", "version"), CODECS, ids=[f"{m.__name__}-{v}" for m, v in CODECS])
-def test_defaults_can_be_sent(message: type[Struct], version: int) -> None:
+def test_default_messages_round_trip_in_every_version(message: type[Struct], version: int) -> None:
     assert codec(message, version).decode(codec(message, version).encode(message())) == message()

@@ -83,7 +83,7 @@ def check_field(
         check_struct(where, mine.struct, theirs.get("fields") or common[kind], common, present)
 
 
-def test_schemas_are_at_hand() -> None:
+def test_schemas_are_available_and_match_the_declared_messages() -> None:
     if not SCHEMAS and os.environ.get("CI") != "true":
         pytest.skip("no Kafka schemas: set HEADRACE_SCHEMAS or HEADRACE_KAFKA_LIBS, or run make compat")
     assert SCHEMAS, "CI must hold the declarations against Kafka's schemas"
@@ -91,7 +91,7 @@ def test_schemas_are_at_hand() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
-def test_declaration_agrees_with_schema(name: str) -> None:
+def test_declarations_match_kafkas_schemas(name: str) -> None:
     schema, message = SCHEMAS[name], MESSAGES[name]
     facts = message.facts
     valid = set(parse_versions(schema["validVersions"]))

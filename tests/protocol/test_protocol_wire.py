@@ -31,7 +31,7 @@ from headrace.protocol.stored import (
 )
 
 
-def test_api_table() -> None:
+def test_the_api_table_matches_kafkas_keys_and_versions() -> None:
     assert len(APIS) == len(ApiKey) == 89
     assert not {4, 5, 6, 7} & APIS.keys()
     assert FLEXIBLE_FROM[ApiKey.FETCH] == 12
@@ -50,7 +50,7 @@ def test_api_table() -> None:
     client_id=st.none() | st.text(max_size=200),
 )
 @settings(deadline=None, max_examples=100)
-def test_request_header_agrees_with_its_declaration(api: Api, correlation_id: int, client_id: str | None) -> None:
+def test_request_headers_match_their_declaration(api: Api, correlation_id: int, client_id: str | None) -> None:
     key = api.key
     for version in api.versions:
         head = request_header(key, version, correlation_id, client_id)
@@ -65,29 +65,29 @@ def test_request_header_agrees_with_its_declaration(api: Api, correlation_id: in
         )
 
 
-def test_request_header_of_versions_nobody_knows() -> None:
+def test_request_headers_of_unknown_versions_are_read() -> None:
     head = request_header(ApiKey.API_VERSIONS, 99, 5, "c")
     assert read_request_header(head) == (18, 99, 5, "c", len(head))
     assert read_request_header(head[:-1] + b"\x01\x00\x02xy") == (18, 99, 5, "c", len(head) + 4)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00\x01\x00\x0c", b"\x00\x01\x00\x0c\x00\x00\x00\x00\x00\x05abc", bytes(9)])
-def test_request_header_cut(data: bytes) -> None:
+def test_truncated_request_headers_raise_decode_error(data: bytes) -> None:
     with pytest.raises(DecodeError, match="RequestHeader"):
         read_request_header(data)
 
 
-def test_request_header_of_unknown_api() -> None:
+def test_an_unknown_api_key_raises_decode_error() -> None:
     with pytest.raises(DecodeError, match="no API has key 4"):
         read_request_header(b"\x00\x04" + bytes(8))
 
 
-def test_client_id_too_long() -> None:
+def test_an_oversized_client_id_raises_encode_error() -> None:
     with pytest.raises(EncodeError):
         request_header(ApiKey.FETCH, 12, 0, "c" * 32768)
 
 
-def test_response_headers() -> None:
+def test_response_headers_match_their_declaration() -> None:
     for api in APIS.values():
         for version in api.versions:
             head = response_header(api.key, version, -7)
@@ -100,7 +100,7 @@ def test_response_headers() -> None:
 
 @given(frames=st.lists(st.binary(max_size=20), max_size=6), sizes=st.lists(st.integers(1, 30)))
 @settings(deadline=None, max_examples=60)
-def test_frames_come_out_however_the_stream_is_cut(frames: list[bytes], sizes: list[int]) -> None:
+def test_frames_are_split_from_a_stream_cut_anywhere(frames: list[bytes], sizes: list[int]) -> None:
     stream = b"".join(b"".join(framed([frame[:5], memoryview(frame)[5:]])) for frame in frames)
     splitter = FrameSplitter()
     got: list[bytes] = []
@@ -122,13 +122,13 @@ def test_frame_sizes_are_limited() -> None:
 
 @given(st.integers(0, 2**32 - 1))
 @settings(deadline=None, max_examples=200)
-def test_uvarints(value: int) -> None:
+def test_uvarints_round_trip(value: int) -> None:
     encoded = uvarint(value)
     assert len(encoded) == max(1, -(-value.bit_length() // 7))
     assert read_uvarint(b"\xff" + encoded + b"\xff", 1) == (value, 1 + len(encoded))
 
 
-def test_metadata_record_framing() -> None:
+def test_metadata_records_round_trip_in_their_framing() -> None:
     record = TopicRecord(name="t", topic_id=ZERO_UUID)
     encoded = encode_framed(record, 0)
     assert encoded == b"\x01\x02\x00" + b"\x02t" + ZERO_UUID + b"\x00"
@@ -138,7 +138,7 @@ def test_metadata_record_framing() -> None:
     assert len(METADATA_RECORDS) == 26
 
 
-def test_metadata_records_from_the_future() -> None:
+def test_unknown_metadata_records_are_skipped_and_unknown_versions_raise() -> None:
     assert decode_framed(b"\x01\xc8\x01\x03rest") == (None, 3)
     with pytest.raises(DecodeError, match="TopicRecord has versions 0, not 1"):
         decode_framed(b"\x01\x02\x01")
@@ -150,12 +150,12 @@ def test_metadata_records_from_the_future() -> None:
         encode_framed(FetchRequest(), 4)
 
 
-def test_remote_log_record_framing() -> None:
+def test_remote_log_records_round_trip_in_their_framing() -> None:
     record = RemotePartitionDeleteMetadataRecord(broker_id=3)
     assert decode_framed(encode_framed(record, 0), REMOTE_LOG_RECORDS) == (record, 0)
 
 
-def test_coordinator_records() -> None:
+def test_coordinator_records_round_trip() -> None:
     key = OffsetCommitKey(group="g", topic="t", partition=3)
     assert GROUP_RECORDS.encode_key(key) == b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x03"
     value = OffsetCommitValue(offset=5, leader_epoch=2, metadata="m", commit_timestamp=9)
@@ -171,7 +171,7 @@ def test_coordinator_records() -> None:
     assert sorted(SHARE_RECORDS.keys) == [0, 1]
 
 
-def test_coordinator_records_that_cannot_be_read() -> None:
+def test_unknown_coordinator_keys_are_skipped_and_malformed_records_raise() -> None:
     assert GROUP_RECORDS.decode_key(b"\x00\x63anything") is None
     key: Struct = OffsetCommitKey()
     for data in (b"", b"\x00", b"\x00\x63", b"\x00\x01\x00"):

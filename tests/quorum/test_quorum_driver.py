@@ -18,7 +18,7 @@ from headrace.storage.disk import DiskFiles
 from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
 
-ONE = frozenset({NodeId(1)})
+VOTER_IDS = frozenset({NodeId(1)})
 
 
 class StoppedClock:
@@ -31,12 +31,12 @@ def open_driver(directory, loop):
     opened, _ = Log.open(
         files, str(directory), TopicPartition("m", 0), LogConfig(), topic_id=METADATA_TOPIC_ID, now_ms=1
     )
-    store = ElectionStore(files, str(directory), ONE)
-    raft = RaftNode(NodeId(1), Voters(ONE), store.load(), opened.log_end)
+    store = ElectionStore(files, str(directory), VOTER_IDS)
+    raft = RaftNode(NodeId(1), Voters(VOTER_IDS), store.load(), opened.log_end)
     return QuorumDriver(raft, MetadataLog(opened, StoppedClock()), store, loop)
 
 
-def test_epochs_go_up_and_the_log_survives(tmp_path):
+def test_each_restart_starts_a_higher_epoch_and_keeps_the_log(tmp_path):
     async def run():
         loop = asyncio.get_running_loop()
         for epoch in (1, 2, 3):
@@ -62,7 +62,7 @@ def test_epochs_go_up_and_the_log_survives(tmp_path):
     asyncio.run(run())
 
 
-def test_one_fsync_covers_what_was_written_before_it(tmp_path):
+def test_fifty_proposals_need_only_two_fsyncs(tmp_path):
     async def run():
         driver = open_driver(tmp_path, asyncio.get_running_loop())
         await driver.lead()
@@ -84,7 +84,7 @@ def test_one_fsync_covers_what_was_written_before_it(tmp_path):
     asyncio.run(run())
 
 
-def test_a_failed_fsync_is_the_end(tmp_path):
+def test_a_failed_fsync_ends_leadership_and_fails_the_driver(tmp_path):
     async def run():
         driver = open_driver(tmp_path, asyncio.get_running_loop())
         await driver.lead()
@@ -106,8 +106,8 @@ def test_a_failed_fsync_is_the_end(tmp_path):
     asyncio.run(run())
 
 
-def test_the_vote_is_kept_in_kafkas_file(tmp_path):
-    store = ElectionStore(DiskFiles(), str(tmp_path), ONE)
+def test_the_vote_is_stored_in_kafkas_quorum_state_format(tmp_path):
+    store = ElectionStore(DiskFiles(), str(tmp_path), VOTER_IDS)
     assert store.load() == ElectionState()
     store.save(ElectionState(7, NodeId(1), NodeId(1)))
     assert store.load() == ElectionState(7, NodeId(1), NodeId(1))

@@ -23,7 +23,7 @@ from headrace.raft.voters import Voters
 from headrace.records.control import ControlType, ParsedControlRecord
 from headrace.storage.disk import DiskFiles
 
-ONE = frozenset({NodeId(1)})
+VOTER_IDS = frozenset({NodeId(1)})
 
 
 class Clock:
@@ -43,7 +43,7 @@ def batches(found, control=()):
     return snapshot_batches(found, 3, 7, last_timestamp=5, control=control)
 
 
-def test_a_snapshot_is_read_as_it_was_written_whatever_its_size(tmp_path):
+def test_snapshots_of_any_size_are_read_back_as_written(tmp_path):
     files = SnapshotFiles(DiskFiles(), str(tmp_path))
     for count in (0, 1, 3000):
         snapshot = SnapshotId(count + 1, 3)
@@ -56,7 +56,7 @@ def test_a_snapshot_is_read_as_it_was_written_whatever_its_size(tmp_path):
     assert SnapshotFiles(DiskFiles(), str(tmp_path)).ids == files.ids
 
 
-def test_names_that_are_no_snapshots():
+def test_names_of_other_files_do_not_parse_as_snapshot_ids():
     for name in (
         "1-1.checkpoint",
         f"{5:020d}-{1:010d}.checkpoint.part",
@@ -67,7 +67,7 @@ def test_names_that_are_no_snapshots():
     assert SnapshotId.parse(SnapshotId(5, 1).file_name) == SnapshotId(5, 1)
 
 
-def test_what_was_not_finished_is_swept_and_never_has_a_name(tmp_path):
+def test_unfinished_snapshots_are_removed_when_the_directory_is_opened(tmp_path):
     files = SnapshotFiles(DiskFiles(), str(tmp_path))
     part = files.begin(SnapshotId(9, 1))
     part.append(b"x")
@@ -76,7 +76,7 @@ def test_what_was_not_finished_is_swept_and_never_has_a_name(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "no footer", "no header"])
-def test_damage_is_found(tmp_path, damage):
+def test_damaged_snapshots_raise_corrupt_data_when_checked_or_read(tmp_path, damage):
     files, snapshot = SnapshotFiles(DiskFiles(), str(tmp_path)), SnapshotId(9, 1)
     files.write(snapshot, batches(records(2000)))
     path = tmp_path / snapshot.file_name
@@ -96,7 +96,7 @@ def test_damage_is_found(tmp_path, damage):
         list(files.read(snapshot))
 
 
-def test_a_start_takes_the_newest_that_is_whole_and_goes_on_behind_it(tmp_path):
+def test_opening_uses_the_newest_intact_snapshot_and_resumes_the_log_after_it(tmp_path):
     disk, directory = DiskFiles(), str(tmp_path / "m")
     disk.make_dirs(directory)
     files = SnapshotFiles(disk, directory)
@@ -116,7 +116,7 @@ def control(kind, message):
     return ParsedControlRecord(0, 0, kind, codec(type(message), 0).encode(message))
 
 
-def test_voters_are_kept_and_must_be_this_node():
+def test_voter_records_round_trip_and_may_name_only_this_node():
     voter = VotersRecord.Voter(voter_id=1, voter_directory_id=b"d" * 16)
     found = VoterRecords().after(
         [
@@ -133,14 +133,14 @@ def test_voters_are_kept_and_must_be_this_node():
         found.after([ParsedControlRecord(0, 0, ControlType.KRAFT_VOTERS, b"\xff")])
 
 
-class Stage:
+class QuorumHarness:
     """A quorum of one with its cluster state, wired as in the controller role."""
 
     def __init__(self, directory, loop, clock, **policy):
         self.clock, self.files = clock, DiskFiles()
         self.stored = open_metadata(self.files, str(directory), 20_000, 1 << 40, clock)
-        store = ElectionStore(self.files, str(directory), ONE)
-        raft = RaftNode(NodeId(1), Voters(ONE), store.load(), self.stored.log.end_offset)
+        store = ElectionStore(self.files, str(directory), VOTER_IDS)
+        raft = RaftNode(NodeId(1), Voters(VOTER_IDS), store.load(), self.stored.log.end_offset)
         self.driver = QuorumDriver(raft, self.stored.log, store, loop)
         self.state = ClusterState(dict)
         if self.stored.newest is not None:
@@ -179,92 +179,92 @@ class Stage:
         await self.driver.stop()
 
 
-def test_by_size_and_by_time_and_not_without_anything_new(tmp_path):
+def test_snapshots_are_taken_by_size_and_by_time_only_if_there_are_new_records(tmp_path):
     async def run():
         loop, clock = asyncio.get_running_loop(), Clock()
-        stage = Stage(tmp_path / "m", loop, clock, bytes_between=5_000, interval_ms=60_000)
-        await stage.driver.lead()
-        await stage.tick()
-        assert stage.stored.snapshots.ids == []
-        await stage.write(records(100))
-        await stage.tick()
-        assert stage.stored.snapshots.ids == [SnapshotId(101, 1)]
-        await stage.write([FeatureLevelRecord(name="metadata.version", feature_level=30)])
-        await stage.tick()
-        assert len(stage.stored.snapshots.ids) == 1
+        harness = QuorumHarness(tmp_path / "m", loop, clock, bytes_between=5_000, interval_ms=60_000)
+        await harness.driver.lead()
+        await harness.tick()
+        assert harness.stored.snapshots.ids == []
+        await harness.write(records(100))
+        await harness.tick()
+        assert harness.stored.snapshots.ids == [SnapshotId(101, 1)]
+        await harness.write([FeatureLevelRecord(name="metadata.version", feature_level=30)])
+        await harness.tick()
+        assert len(harness.stored.snapshots.ids) == 1
         clock.now += 60_000
-        await stage.tick()
-        assert stage.stored.snapshots.ids[-1] == SnapshotId(102, 1)
+        await harness.tick()
+        assert harness.stored.snapshots.ids[-1] == SnapshotId(102, 1)
         clock.now += 60_000
-        await stage.tick()
-        assert len(stage.stored.snapshots.ids) == 2
-        await stage.close()
-        again = Stage(tmp_path / "m", loop, clock)
-        assert again.stored.newest == SnapshotId(102, 1)
-        assert list(snapshot_records(again.state)) == list(snapshot_records(stage.state))
-        again.stored.log.log.close()
+        await harness.tick()
+        assert len(harness.stored.snapshots.ids) == 2
+        await harness.close()
+        reopened = QuorumHarness(tmp_path / "m", loop, clock)
+        assert reopened.stored.newest == SnapshotId(102, 1)
+        assert list(snapshot_records(reopened.state)) == list(snapshot_records(harness.state))
+        reopened.stored.log.log.close()
 
     asyncio.run(run())
 
 
-def test_old_snapshots_and_the_log_below_them_go_when_there_is_too_much(tmp_path, monkeypatch):
+def test_retention_bytes_deletes_old_snapshots_and_the_log_below_them(tmp_path, monkeypatch):
     monkeypatch.setattr(snapshotter_module, "CLEAN_INTERVAL_MS", 0)
 
     async def run():
         loop, clock = asyncio.get_running_loop(), Clock()
-        stage = Stage(tmp_path / "m", loop, clock, bytes_between=15_000, retention_bytes=30_000)
-        await stage.driver.lead()
+        harness = QuorumHarness(tmp_path / "m", loop, clock, bytes_between=15_000, retention_bytes=30_000)
+        await harness.driver.lead()
         for _ in range(8):
-            await stage.write(records(100))
-            await stage.tick()
-        log = stage.stored.log.log
-        assert stage.stored.snapshots.ids[0].end_offset == log.log_start > 0
+            await harness.write(records(100))
+            await harness.tick()
+        log = harness.stored.log.log
+        assert harness.stored.snapshots.ids[0].end_offset == log.log_start > 0
         assert log.segments.first.base_offset > 0
-        await stage.close()
-        again = Stage(tmp_path / "m", loop, clock)
-        assert list(snapshot_records(again.state)) == list(snapshot_records(stage.state))
-        again.stored.log.log.close()
+        await harness.close()
+        reopened = QuorumHarness(tmp_path / "m", loop, clock)
+        assert list(snapshot_records(reopened.state)) == list(snapshot_records(harness.state))
+        reopened.stored.log.log.close()
 
     asyncio.run(run())
 
 
-def test_by_age_only_what_is_old_goes_and_one_always_stays(tmp_path):
+def test_retention_ms_deletes_expired_snapshots_but_keeps_the_newest(tmp_path):
     async def run():
         loop, clock = asyncio.get_running_loop(), Clock()
-        stage = Stage(tmp_path / "m", loop, clock, interval_ms=1, retention_ms=1_000)
-        await stage.driver.lead()
+        harness = QuorumHarness(tmp_path / "m", loop, clock, interval_ms=1, retention_ms=1_000)
+        await harness.driver.lead()
         for _ in range(3):
             clock.now += 600
-            await stage.write(records(1))
-            await stage.tick()
-        assert [one.end_offset for one in stage.stored.snapshots.ids] == [3, 4]
+            await harness.write(records(1))
+            await harness.tick()
+        assert [one.end_offset for one in harness.stored.snapshots.ids] == [3, 4]
         clock.now += 100_000
-        await stage.tick()
-        assert [one.end_offset for one in stage.stored.snapshots.ids] == [4]
-        assert stage.stored.log.log.log_start == 4
-        await stage.close()
+        await harness.tick()
+        assert [one.end_offset for one in harness.stored.snapshots.ids] == [4]
+        assert harness.stored.log.log.log_start == 4
+        await harness.close()
 
     asyncio.run(run())
 
 
-def test_a_snapshot_that_fails_leaves_the_node_alone_and_is_tried_again(tmp_path, caplog):
+def test_a_failed_snapshot_is_logged_and_the_next_one_succeeds(tmp_path, caplog):
     async def run():
         loop, clock = asyncio.get_running_loop(), Clock()
-        stage = Stage(tmp_path / "m", loop, clock, bytes_between=1)
-        await stage.driver.lead()
-        begin = stage.stored.snapshots.begin
+        harness = QuorumHarness(tmp_path / "m", loop, clock, bytes_between=1)
+        await harness.driver.lead()
+        begin = harness.stored.snapshots.begin
 
         def refuse(snapshot):
             raise OSError(28, "No space left on device")
 
-        stage.stored.snapshots.begin = refuse
-        await stage.write(records(1))
-        await stage.tick()
-        assert "No space left" in caplog.text and stage.stored.snapshots.ids == []
-        stage.stored.snapshots.begin = begin
-        await stage.write(records(1))
-        await stage.tick()
-        assert stage.stored.snapshots.ids == [SnapshotId(3, 1)]
-        await stage.close()
+        harness.stored.snapshots.begin = refuse
+        await harness.write(records(1))
+        await harness.tick()
+        assert "No space left" in caplog.text and harness.stored.snapshots.ids == []
+        harness.stored.snapshots.begin = begin
+        await harness.write(records(1))
+        await harness.tick()
+        assert harness.stored.snapshots.ids == [SnapshotId(3, 1)]
+        await harness.close()
 
     asyncio.run(run())

@@ -20,7 +20,7 @@ def test_a_quorum_of_one_leads_only_after_its_vote_is_on_disk():
     assert lead == BecomeLeader(5, (1,), (1,)) and raft.role is Role.LEADER
 
 
-def test_the_leader_counts_itself_only_after_persist():
+def test_records_commit_only_after_the_leader_has_persisted_them():
     raft = node()
     raft.election_persisted(raft.campaign()[0].state)
     assert raft.proposed(3) == [Persist(3)] and raft.high_watermark == 0
@@ -29,7 +29,7 @@ def test_the_leader_counts_itself_only_after_persist():
     assert raft.persisted(3) == []
 
 
-def test_an_older_epoch_is_not_committed_by_count_alone():
+def test_records_of_older_epochs_commit_only_with_a_record_of_the_current_epoch():
     raft = node(voters=(1, 2, 3), log_end=10)
     raft.election_persisted(raft.campaign()[0].state)
     raft.vote_granted(NodeId(2), 1)
@@ -39,7 +39,7 @@ def test_an_older_epoch_is_not_committed_by_count_alone():
     assert raft.voter_holds(NodeId(2), 11) == [Committed(11)]
 
 
-def test_strangers_and_stale_votes_do_not_count():
+def test_votes_of_non_voters_and_of_older_epochs_are_ignored():
     raft = node(voters=(1, 2, 3))
     [persist] = raft.campaign()
     assert raft.vote_granted(NodeId(9), 1) == [] and raft.vote_granted(NodeId(2), 0) == []
@@ -49,7 +49,7 @@ def test_strangers_and_stale_votes_do_not_count():
     assert raft.vote_granted(NodeId(2), 2)[0].granted_by == (1, 2)
 
 
-def test_forbidden_turns_stop_the_node():
+def test_a_resigned_node_cannot_campaign():
     raft = node()
     raft.resign()
     with pytest.raises(AssertionError):

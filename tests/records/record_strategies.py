@@ -8,8 +8,8 @@ from headrace.records.builder import BatchBuilder
 from headrace.records.record import Record
 
 timestamps = st.integers(min_value=-1, max_value=2**42)
-lock_sized = st.integers(4000, 4200).map(bytes)  # around the size at which the kernel releases the GIL
-contents = st.none() | st.binary(max_size=80) | lock_sized
+gil_release_sized = st.integers(4000, 4200).map(bytes)  # around the size at which the kernel releases the GIL
+contents = st.none() | st.binary(max_size=80) | gil_release_sized
 small = st.none() | st.binary(max_size=40)
 headers = st.lists(st.tuples(st.text(max_size=8), small), max_size=4).map(tuple)
 records = st.builds(Record, st.just(0), timestamps, small, contents, headers)

@@ -29,17 +29,17 @@ from headrace.records.kernel_types import WANT_HEADERS, BinaryColumn, HeaderColu
 from headrace.records.record import Record, decode_records
 
 NOW = 1_700_000_000_000
-WHOLE = (-(2**63), 2**63 - 1)
+INT64_RANGE = (-(2**63), 2**63 - 1)
 WITH_HEADERS = ("offset", "timestamp", "key", "value", "headers")
 
 
 @pytest.fixture(scope="module")
-def fast() -> ModuleType:
+def compiled_columns() -> ModuleType:
     return compiled("_columns")
 
 
 @pytest.fixture(scope="module")
-def decoder() -> ModuleType:
+def compiled_decoder() -> ModuleType:
     return compiled("_decode")
 
 
@@ -61,7 +61,7 @@ def as_records(rows: pa.RecordBatch) -> list[Record]:
 
 @given(st.lists(record_lists, max_size=3), st.sampled_from(Codec))
 @settings(deadline=None, max_examples=40)
-def test_batches_become_rows_and_batches_again(found: list[list[Record]], codec: Codec) -> None:
+def test_batches_round_trip_through_arrow_rows(found: list[list[Record]], codec: Codec) -> None:
     expected, batches, base_offset = [], bytearray(), 0
     for part in found:
         batches += build_batch(part, base_offset=base_offset, codec=codec)
@@ -77,7 +77,7 @@ def test_batches_become_rows_and_batches_again(found: list[list[Record]], codec:
     assert numbered(again) == expected
 
 
-def test_encoding_gives_the_builders_bytes() -> None:
+def test_encoded_rows_equal_the_batch_builders_bytes() -> None:
     found = [Record(index, NOW + index % 7, b"k%d" % index, b"v" * index, (("h", None),)) for index in range(50)]
     built = build_batch(found, producer_id=4, producer_epoch=1, base_sequence=9, transactional=True)
     rows = decode_batches(built, columns=WITH_HEADERS)
@@ -87,7 +87,7 @@ def test_encoding_gives_the_builders_bytes() -> None:
     assert encoded.batch == built
 
 
-def test_only_the_offsets_asked_for() -> None:
+def test_decoding_returns_only_rows_in_the_requested_offset_range() -> None:
     batches = build_batch([Record(0, NOW, None, b"%d" % index) for index in range(10)])
     batches += build_batch([Record(0, NOW, None, b"%d" % index) for index in range(10, 20)], base_offset=10)
     rows = decode_batches(batches, start_offset=4, end_offset=13)
@@ -97,13 +97,13 @@ def test_only_the_offsets_asked_for() -> None:
     assert decode_batches(b"", columns=WITH_HEADERS).num_rows == 0
 
 
-def test_control_batches_and_partial_tails_are_passed_over() -> None:
+def test_control_batches_and_a_partial_last_batch_are_skipped() -> None:
     marker = build_marker(TransactionMarker(True, 0), producer_id=1, producer_epoch=0, timestamp=NOW, base_offset=1)
     data = build_batch([Record(0, NOW, b"k", b"v")])
     assert decode_batches(data + marker + data[:-1]).column("value").to_pylist() == [b"v"]
 
 
-def test_append_time() -> None:
+def test_log_append_time_is_the_timestamp_of_every_row_of_its_batch() -> None:
     batches = build_batch([Record(0, 5, None, None), Record(0, 9, None, None)], append_time=NOW)
     batches += build_batch([Record(0, 5, None, None)])
     rows = decode_batches(batches, columns=("timestamp", "timestamp_type"))
@@ -111,7 +111,7 @@ def test_append_time() -> None:
     assert rows.column("timestamp_type").to_pylist() == [1, 1, 0]
 
 
-def test_only_the_columns_asked_for_in_their_order() -> None:
+def test_decoding_returns_the_requested_columns_in_the_requested_order() -> None:
     batch = build_batch([Record(0, NOW, b"k%d" % index, None if index % 3 else b"v") for index in range(20)])
     rows = decode_batches(batch, columns=("value", "offset"))
     rows.validate(full=True)
@@ -123,38 +123,38 @@ def test_only_the_columns_asked_for_in_their_order() -> None:
         decode_batches(batch, columns=("valu",))
 
 
-def test_timestamps_in_microseconds() -> None:
+def test_timestamps_in_microseconds_are_capped_at_the_64_bit_maximum() -> None:
     batch = build_batch([Record(0, NOW, None, None), Record(0, -1, None, None), Record(0, 2**62, None, None)])
     rows = decode_batches(batch, columns=("timestamp",), timestamp_unit="us")
     assert rows.schema.field("timestamp").type == pa.timestamp("us", "UTC")
     assert rows.column("timestamp").cast(pa.int64()).to_pylist() == [NOW * 1000, -1000, 2**63 - 1]
 
 
-def test_records_with_far_more_headers_than_those_before(decoder: ModuleType) -> None:
+def test_records_with_thousands_of_headers_are_decoded(compiled_decoder: ModuleType) -> None:
     for count in (0, 1, 50, 3, 4000):
         headers = tuple((f"h{index}", b"v" * (index % 70)) for index in range(count))
         section = section_of(batch := build_batch([Record(0, NOW, None, b"v", headers)] * 3), read_header(batch))
-        columns = decoder.decode_columns([section], WANT_HEADERS, 0, 2**63 - 1)
+        columns = compiled_decoder.decode_columns([section], WANT_HEADERS, 0, 2**63 - 1)
         assert each_headers(columns.headers, columns.rows) == [headers] * 3
 
 
 @given(record_lists)
 @settings(deadline=None, max_examples=40)
-def test_headers_of_each_row(found: list[Record]) -> None:
+def test_each_row_gets_its_own_headers(found: list[Record]) -> None:
     if found:
         section = section_of(batch := build_batch(found), read_header(batch))
         columns = decode_columns([section], WANT_HEADERS, 0, 2**63 - 1)
         assert each_headers(columns.headers, columns.rows) == [record.headers for record in found]
 
 
-def test_decoding_is_bounded_over_all_batches() -> None:
+def test_the_decoding_limit_applies_to_all_batches_together() -> None:
     one = build_batch([Record(0, NOW, None, bytes(100_000))], codec=Codec.ZSTD)
     assert decode_batches(one * 3, limit=400_000).num_rows == 3
     with pytest.raises(TooLarge):
         decode_batches(one * 5, limit=400_000)
 
 
-def test_damaged_batches_are_corrupt() -> None:
+def test_damaged_batches_raise_corrupt_batch_or_malformed_section() -> None:
     batch = build_batch([Record(0, NOW, b"key", b"value")])
     batch[-3] ^= 1
     with pytest.raises(CorruptBatch):
@@ -165,28 +165,28 @@ def test_damaged_batches_are_corrupt() -> None:
         decode_batches(batch, verify_crc=False)
 
 
-def test_header_keys_that_are_no_text_do_not_stop_the_reader() -> None:
+def test_invalid_utf8_in_header_keys_is_replaced() -> None:
     batch = build_batch([Record(0, NOW, None, None, (("abc", b"x"),))])
     batch[batch.index(b"abc")] = 0xFF
     rows = decode_batches(batch, columns=WITH_HEADERS, verify_crc=False)
     assert rows.column("headers").to_pylist() == [[{"key": "\ufffdbc", "value": b"x"}]]
 
 
-def test_large_memory_is_used_again_but_never_while_somebody_holds_a_part_of_it(decoder: ModuleType) -> None:
+def test_buffers_are_not_reused_while_a_view_of_them_exists(compiled_decoder: ModuleType) -> None:
     size = 1_000_000
-    views = [decoder.reusable(size) for _ in range(3)]
+    views = [compiled_decoder.reusable(size) for _ in range(3)]
     for number, view in enumerate(views):
         view[:] = bytes([number]) * size
     parts = [view[-3:] for view in views]
     del view, views
     for _ in range(10):
-        decoder.reusable(size)[:] = b"x" * size
+        compiled_decoder.reusable(size)[:] = b"x" * size
     assert [bytes(part) for part in parts] == [bytes([number]) * 3 for number in range(3)]
-    assert len(decoder.reusable(1 << 28)) == 1 << 28  # larger than any buffer that is kept
-    assert len(decoder.reusable(7)) == 7
+    assert len(compiled_decoder.reusable(1 << 28)) == 1 << 28  # larger than any buffer that is kept
+    assert len(compiled_decoder.reusable(7)) == 7
 
 
-def test_rows_stay_when_their_memory_would_be_of_use_to_others() -> None:
+def test_later_decodes_do_not_overwrite_rows_that_are_still_held() -> None:
     def batches(byte: bytes) -> bytearray:
         return build_batch([Record(0, NOW, byte, byte * 1000) for _ in range(2000)])
 
@@ -197,7 +197,7 @@ def test_rows_stay_when_their_memory_would_be_of_use_to_others() -> None:
     assert [rows["offset"].to_pylist() for rows in held] == [[1999], [1999]]
 
 
-def test_rows_of_other_types() -> None:
+def test_string_large_binary_and_microsecond_columns_are_encoded() -> None:
     table = pa.record_batch(
         {
             "key": pa.array(["a", None, "c", "d"]),
@@ -220,7 +220,7 @@ def test_rows_of_other_types() -> None:
         assert list(decode_records(encoded.batch)) == numbered(expected[start : start + count])
 
 
-def test_values_alone() -> None:
+def test_rows_without_keys_and_timestamps_get_null_keys_and_the_current_time() -> None:
     table = pa.record_batch({"value": pa.array([b"1", b"2"])})
     (encoded,) = encode_batches(table, batch_bytes_max=10**6, now_ms=77)
     assert list(decode_records(encoded.batch)) == [Record(0, 77, None, b"1"), Record(1, 77, None, b"2")]
@@ -228,7 +228,7 @@ def test_values_alone() -> None:
     assert list(encode_batches(table.slice(0, 0), batch_bytes_max=10**6, now_ms=77)) == []
 
 
-def test_batches_are_split_and_sequences_run_on() -> None:
+def test_rows_are_split_at_the_size_limit_with_consecutive_sequences() -> None:
     table = pa.record_batch({"value": pa.array([bytes(300)] * 10 + [bytes(5000)])})
     encoded = list(
         encode_batches(table, batch_bytes_max=1000, now_ms=1, producer_id=1, producer_epoch=0, base_sequence=2**31 - 3)
@@ -239,7 +239,7 @@ def test_batches_are_split_and_sequences_run_on() -> None:
     assert [header.base_sequence for header in headers] == [2**31 - 3, 0, 3, 6, 7]
 
 
-def test_partitions_of_rows() -> None:
+def test_rows_are_partitioned_by_the_murmur2_hash_of_their_key() -> None:
     keys = [b"foobar", None, b"", b"21", b"abc"]
     table = pa.record_batch({"key": pa.array(keys, pa.binary())})
     expected = [None if key is None else (murmur2(key) & 0x7FFFFFFF) % 5 for key in keys]
@@ -248,16 +248,16 @@ def test_partitions_of_rows() -> None:
 
 
 @given(
-    st.lists(st.tuples(sections, st.integers(*WHOLE), st.none() | st.integers(*WHOLE)), max_size=3),
+    st.lists(st.tuples(sections, st.integers(*INT64_RANGE), st.none() | st.integers(*INT64_RANGE)), max_size=3),
     st.integers(0, 63),
-    st.integers(*WHOLE),
-    st.integers(*WHOLE),
+    st.integers(*INT64_RANGE),
+    st.integers(*INT64_RANGE),
     st.booleans(),
     st.booleans(),
 )
 @settings(deadline=None, max_examples=300)
-def test_decoding_agrees_on_anything(
-    decoder: ModuleType,
+def test_compiled_and_fallback_decoding_agree_on_any_input(
+    compiled_decoder: ModuleType,
     found: list[tuple[tuple[bytes, int, int], int, int | None]],
     wanted: int,
     start: int,
@@ -272,7 +272,7 @@ def test_decoding_agrees_on_anything(
     if everything:
         start, end = 0, 2**63 - 1
     arguments = (given, wanted, start, end, microseconds)
-    assert outcome(decoder.decode_columns, *arguments) == outcome(_decode_pure.decode_columns, *arguments)
+    assert outcome(compiled_decoder.decode_columns, *arguments) == outcome(_decode_pure.decode_columns, *arguments)
 
 
 @given(
@@ -282,14 +282,14 @@ def test_decoding_agrees_on_anything(
     st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=4),
 )
 @settings(deadline=None, max_examples=150)
-def test_scanning_agrees_on_anything(
-    decoder: ModuleType, found: list[list[Record]], codec: Codec, tail: bytes, changes: list[tuple[int, int]]
+def test_compiled_and_fallback_scanning_agree_on_any_input(
+    compiled_decoder: ModuleType, found: list[list[Record]], codec: Codec, tail: bytes, changes: list[tuple[int, int]]
 ) -> None:
     data = bytearray(b"".join(build_batch(part, codec=codec, base_offset=7) for part in found) + tail)
     for position, byte in changes:
         if data:
             data[position % len(data)] = byte
-    assert decoder.scan_batches(data) == _decode_pure.scan_batches(data)
+    assert compiled_decoder.scan_batches(data) == _decode_pure.scan_batches(data)
 
 
 def outcome(call: object, *arguments: object) -> object:
@@ -311,7 +311,7 @@ binary_columns = st.builds(
 header_columns = st.builds(
     HeaderColumn, st.none() | st.binary(max_size=2), offset_buffers, binary_columns, binary_columns
 )
-timestamp_buffers = st.lists(st.integers(*WHOLE) | st.integers(-5, 50), max_size=6).map(
+timestamp_buffers = st.lists(st.integers(*INT64_RANGE) | st.integers(-5, 50), max_size=6).map(
     lambda numbers: little(numbers, 8)
 )
 
@@ -320,15 +320,15 @@ timestamp_buffers = st.lists(st.integers(*WHOLE) | st.integers(-5, 50), max_size
     st.integers(-2, 6),
     st.integers(-1, 6),
     st.none() | timestamp_buffers,
-    st.integers(*WHOLE) | st.integers(0, 9),
+    st.integers(*INT64_RANGE) | st.integers(0, 9),
     st.none() | binary_columns,
     st.none() | binary_columns,
     st.none() | header_columns,
     st.integers(-5, 100),
 )
 @settings(deadline=None, max_examples=500)
-def test_encoding_agrees_on_anything(
-    fast: ModuleType,
+def test_compiled_and_fallback_encoding_agree_on_any_input(
+    compiled_columns: ModuleType,
     start: int,
     count: int,
     timestamps: bytes | None,
@@ -339,27 +339,29 @@ def test_encoding_agrees_on_anything(
     bytes_max: int,
 ) -> None:
     arguments = (start, count, timestamps, base, keys, values, headers, bytes_max)
-    assert outcome(fast.encode_columns, *arguments) == outcome(_columns_pure.encode_columns, *arguments)
+    assert outcome(compiled_columns.encode_columns, *arguments) == outcome(_columns_pure.encode_columns, *arguments)
 
 
 @given(binary_columns, st.integers(-2, 6), st.integers(-2, 6), st.integers(-1, 9))
 @settings(deadline=None, max_examples=200)
-def test_partitioning_agrees_on_anything(
-    fast: ModuleType, keys: BinaryColumn, start: int, count: int, partitions: int
+def test_compiled_and_fallback_partitioning_agree_on_any_input(
+    compiled_columns: ModuleType, keys: BinaryColumn, start: int, count: int, partitions: int
 ) -> None:
     arguments = (keys, start, count, partitions)
-    assert outcome(fast.partitions_for_keys, *arguments) == outcome(_columns_pure.partitions_for_keys, *arguments)
+    assert outcome(compiled_columns.partitions_for_keys, *arguments) == outcome(
+        _columns_pure.partitions_for_keys, *arguments
+    )
 
 
 @settings(deadline=None, max_examples=100)
 @given(record_lists.filter(bool), st.sampled_from([Codec.NONE, Codec.ZSTD]))
-def test_keys_and_values_are_those_of_the_records(records: list[Record], codec: Codec) -> None:
+def test_keys_and_values_match_the_decoded_records(records: list[Record], codec: Codec) -> None:
     batch = bytes(build_batch(records, codec=codec))
     found = list(keys_and_values(batch, read_header(batch)))
     assert found == [(record.key, record.value) for record in decode_records(batch)]
 
 
-def test_keys_and_values_of_a_damaged_batch_are_not_given() -> None:
+def test_keys_and_values_of_a_damaged_batch_raise_corrupt_batch() -> None:
     batch = build_batch([Record(0, NOW, b"key", b"value")])
     batch[-2] ^= 1
     with pytest.raises(CorruptBatch):

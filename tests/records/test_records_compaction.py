@@ -56,7 +56,7 @@ def logs(draw: st.DrawFn) -> bytes:
     return bytes(out)
 
 
-def test_the_hash_is_siphash() -> None:
+def test_the_key_hash_matches_the_siphash_test_vectors() -> None:
     """Compare with the authors' test vectors: key 00 to 0f, messages 00 01 02 and so on."""
     vectors = {
         0: "a3817f04ba25a8e66df67214c7550293",
@@ -70,21 +70,23 @@ def test_the_hash_is_siphash() -> None:
 
 @given(st.lists(st.tuples(st.binary(max_size=40), st.integers(0, 2**62)), max_size=80), st.integers(1, 40))
 @settings(deadline=None, max_examples=200)
-def test_the_map_is_a_dict_with_a_bound(pairs: list[tuple[bytes, int]], room: int) -> None:
-    twins = [made(room + 1 + room // 8, room, SECRET) for made in (compiled.OffsetMap, pure.OffsetMap)]
+def test_the_offset_map_behaves_like_a_bounded_dict(pairs: list[tuple[bytes, int]], entries_max: int) -> None:
+    tested_maps = [
+        made(entries_max + 1 + entries_max // 8, entries_max, SECRET) for made in (compiled.OffsetMap, pure.OffsetMap)
+    ]
     expected: dict[bytes, int] = {}
     for key, offset in pairs:
-        fits = key in expected or len(expected) < room
+        fits = key in expected or len(expected) < entries_max
         if fits:
             expected[key] = offset
-        assert [twin.put(key, offset) for twin in twins] == [fits, fits]
-    for twin in twins:
-        assert twin.entries == len(expected)
-        assert {key: twin.get(key) for key in expected} == expected
-        assert twin.get(b"nobody's key, longer than all") == -1
+        assert [tested_map.put(key, offset) for tested_map in tested_maps] == [fits, fits]
+    for tested_map in tested_maps:
+        assert tested_map.entries == len(expected)
+        assert {key: tested_map.get(key) for key in expected} == expected
+        assert tested_map.get(b"nobody's key, longer than all") == -1
 
 
-def test_a_full_map_finds_its_way_round() -> None:
+def test_a_full_offset_map_still_finds_and_updates_its_keys() -> None:
     made = compiled.OffsetMap(1001, 1000, SECRET)
     for number in range(1000):
         assert made.put(b"%d" % number, number)
@@ -92,21 +94,23 @@ def test_a_full_map_finds_its_way_round() -> None:
     assert [made.get(b"%d" % number) for number in range(1000)] == [*range(7), 7000, *range(8, 1000)]
 
 
-def test_a_map_needs_room_and_a_secret() -> None:
+def test_an_offset_map_needs_an_empty_slot_and_a_full_length_secret() -> None:
     for made in (compiled.OffsetMap, pure.OffsetMap):
         for arguments in ((1, 1, SECRET), (5, 0, SECRET), (5, 3, b"short")):
             with pytest.raises(ValueError, match="needs an empty slot"):
                 made(*arguments)
 
 
-def outcome(made: type[OffsetMap], log: bytes, start: int, room: int, keep_end: int, run_bytes: int) -> list[Any]:
+def outcome(
+    made: type[OffsetMap], log: bytes, start: int, entries_max: int, keep_end: int, run_bytes: int
+) -> list[Any]:
     """Return all results of the plain functions for a log; batches that they do not handle are skipped by length."""
-    offset_map = made(room + 2, room, SECRET)
-    told: list[Any] = []
+    offset_map = made(entries_max + 2, entries_max, SECRET)
+    results: list[Any] = []
     position = 0
     while position < len(log):
         position, count, status = offset_map.note_plain(log, position, start)
-        told.append((position, count, status, offset_map.latest, offset_map.entries))
+        results.append((position, count, status, offset_map.latest, offset_map.entries))
         if status in (FULL, MALFORMED, OK):
             break
         position += 12 + int.from_bytes(log[position + 8 : position + 12], "big")
@@ -114,24 +118,26 @@ def outcome(made: type[OffsetMap], log: bytes, start: int, room: int, keep_end: 
     while position < len(log):
         position, status, runs, rebuilt, count = offset_map.sift_plain(log, position, run_bytes, keep_end)
         used = max((run[2] for run in runs if run[0] == 1), default=0)
-        told.append((position, status, runs, bytes(rebuilt[:used]), count))
+        results.append((position, status, runs, bytes(rebuilt[:used]), count))
         if status in (MALFORMED, OK):
             break
         position += 12 + int.from_bytes(log[position + 8 : position + 12], "big")
-    return told
+    return results
 
 
 @given(logs(), st.integers(0, 60), st.integers(1, 30), st.integers(0, 80), st.sampled_from([0, 100, 4096]))
 @settings(deadline=None, max_examples=150)
-def test_plain_batches_are_noted_and_sifted_alike(log: bytes, start: int, room: int, end: int, run_bytes: int) -> None:
-    assert outcome(compiled.OffsetMap, log, start, room, end, run_bytes) == outcome(
-        pure.OffsetMap, log, start, room, end, run_bytes
+def test_compiled_and_fallback_offset_maps_filter_plain_batches_alike(
+    log: bytes, start: int, entries_max: int, end: int, run_bytes: int
+) -> None:
+    assert outcome(compiled.OffsetMap, log, start, entries_max, end, run_bytes) == outcome(
+        pure.OffsetMap, log, start, entries_max, end, run_bytes
     )
 
 
 @given(logs(), st.data())
 @settings(deadline=None, max_examples=150)
-def test_damaged_batches_are_refused_alike(log: bytes, data: st.DataObject) -> None:
+def test_compiled_and_fallback_offset_maps_handle_damaged_batches_alike(log: bytes, data: st.DataObject) -> None:
     damaged = bytearray(log)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(12, len(log) - 1))  # the first length stays: the rest depends on it
@@ -149,19 +155,19 @@ def test_damaged_batches_are_refused_alike(log: bytes, data: st.DataObject) -> N
     st.integers(-1, 12),
 )
 @settings(deadline=None, max_examples=150)
-def test_sections_are_sifted_alike(
+def test_compiled_and_fallback_offset_maps_filter_sections_alike(
     content: list[Record], noted: list[tuple[bytes, int]], base: int, drop: bool, keep_all: bool, latest: int
 ) -> None:
     section = build_batch([Record(0, NOW, b"", b""), *content])[61:]
-    told = []
+    results = []
     for made in (compiled.OffsetMap, pure.OffsetMap):
         offset_map = made(40, 30, SECRET)
         for key, offset in noted:
             offset_map.put(key, offset)
         offset_map.latest = latest
-        told.append(offset_map.sift_records(section, len(content) + 1, 0, len(content), NOW, base, drop, keep_all))
+        results.append(offset_map.sift_records(section, len(content) + 1, 0, len(content), NOW, base, drop, keep_all))
         short = offset_map.sift_records(section[:-1], len(content) + 1, 0, len(content), NOW, base, drop, keep_all)
         assert short[0] == MALFORMED and short[4] is None
-    assert told[0] == told[1] and told[0][0] == OK
+    assert results[0] == results[1] and results[0][0] == OK
     if keep_all:
-        assert told[0][1] == len(content) + 1 and (told[0][4] is None) == (base == NOW)
+        assert results[0][1] == len(content) + 1 and (results[0][4] is None) == (base == NOW)

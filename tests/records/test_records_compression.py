@@ -41,14 +41,14 @@ def read_xerial(data: bytes) -> bytes:
 @pytest.mark.parametrize("codec", list(Codec))
 @given(st.binary(max_size=300) | st.binary(max_size=200).map(lambda part: part * 700))
 @settings(deadline=None, max_examples=20)
-def test_what_goes_in_comes_out(codec: Codec, data: bytes) -> None:
+def test_compressed_data_round_trips(codec: Codec, data: bytes) -> None:
     packed = compress(codec, data)
     assert bytes(decompress(codec, packed, len(data))) == data
     assert bytes(decompress(codec, memoryview(bytearray(packed)), LIMIT)) == data
 
 
 @pytest.mark.parametrize("codec", list(LEVELS))
-def test_every_level_is_readable_and_others_are_refused(codec: Codec) -> None:
+def test_valid_levels_round_trip_and_invalid_levels_are_refused(codec: Codec) -> None:
     lowest, highest = LEVELS[codec]
     for level in {lowest, 1, 2, 3, 6, 9, min(highest, 17), highest}:
         assert bytes(decompress(codec, compress(codec, SAMPLE[:20_000], level), LIMIT)) == SAMPLE[:20_000]
@@ -63,7 +63,7 @@ def test_higher_levels_compress_better() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"x", SAMPLE, NOISE], ids=["empty", "one", "text", "noise"])
-def test_other_libraries_read_ours(data: bytes) -> None:
+def test_other_libraries_decompress_our_output(data: bytes) -> None:
     assert gzip.decompress(compress(Codec.GZIP, data)) == data
     assert read_xerial(compress(Codec.SNAPPY, data)) == data
     for codec in (Codec.LZ4, Codec.ZSTD):
@@ -73,7 +73,7 @@ def test_other_libraries_read_ours(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"x", SAMPLE, NOISE], ids=["empty", "one", "text", "noise"])
-def test_we_read_other_libraries(data: bytes) -> None:
+def test_output_of_other_libraries_is_decompressed(data: bytes) -> None:
     assert bytes(decompress(Codec.GZIP, gzip.compress(data), LIMIT)) == data
     zstd = pa.compress(data, codec="zstd", asbytes=True)
     assert bytes(decompress(Codec.ZSTD, zstd, LIMIT)) == data
@@ -83,7 +83,7 @@ def test_we_read_other_libraries(data: bytes) -> None:
     assert bytes(decompress(Codec.LZ4, bytes(stream.finish()), LIMIT)) == data
 
 
-def test_lz4_frame_is_the_one_kafka_writes() -> None:
+def test_lz4_frames_have_kafkas_header_and_block_size() -> None:
     packed = compress(Codec.LZ4, SAMPLE)
     assert packed[:7].hex() == "04224d18604082"
     blocks, position = 0, 7
@@ -97,21 +97,21 @@ def test_lz4_frame_is_the_one_kafka_writes() -> None:
     assert blocks == -(-len(SAMPLE) // 65536)
 
 
-def test_lz4_that_kafka_cannot_read_is_refused() -> None:
+def test_lz4_frames_that_kafka_cannot_read_are_refused() -> None:
     with pytest.raises(CorruptBatch, match="linked"):
         decompress(Codec.LZ4, bytes(cramjam.lz4.compress(SAMPLE)), LIMIT)
     with pytest.raises(CorruptBatch, match="follow"):
         decompress(Codec.LZ4, compress(Codec.LZ4, b"one") + compress(Codec.LZ4, b"two"), LIMIT)
 
 
-def test_streams_in_a_row() -> None:
+def test_concatenated_streams_are_decompressed() -> None:
     for codec in (Codec.GZIP, Codec.ZSTD, Codec.SNAPPY):
         packed = compress(codec, SAMPLE) + compress(codec, b"more")
         assert bytes(decompress(codec, packed, LIMIT)) == SAMPLE + b"more"
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_cut_off_input_is_corrupt(codec: Codec) -> None:
+def test_truncated_input_raises_corrupt_batch(codec: Codec) -> None:
     packed = compress(codec, SAMPLE[:40_000])
     for length in (0, 1, 3, 7, 15, 17, 19, len(packed) // 2, len(packed) - 1):
         with pytest.raises(CorruptBatch):
@@ -121,7 +121,9 @@ def test_cut_off_input_is_corrupt(codec: Codec) -> None:
 @pytest.mark.parametrize("codec", COMPRESSED)
 @given(st.binary(max_size=100), st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=4))
 @settings(deadline=None, max_examples=60)
-def test_garbage_is_a_value_or_the_named_error(codec: Codec, garbage: bytes, changes: list[tuple[int, int]]) -> None:
+def test_garbage_is_decompressed_or_raises_corrupt_batch(
+    codec: Codec, garbage: bytes, changes: list[tuple[int, int]]
+) -> None:
     damaged = bytearray(compress(codec, SAMPLE[:2000]))
     for position, byte in changes:
         damaged[position % len(damaged)] = byte
@@ -130,14 +132,14 @@ def test_garbage_is_a_value_or_the_named_error(codec: Codec, garbage: bytes, cha
             assert len(decompress(codec, data, 5000)) <= 5000
 
 
-def test_unknown_codec_is_corrupt() -> None:
+def test_an_unknown_codec_raises_corrupt_batch() -> None:
     for codec in (5, 6, 7):
         with pytest.raises(CorruptBatch):
             decompress(codec, b"", LIMIT)
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_the_limit_is_exact(codec: Codec) -> None:
+def test_the_decompression_limit_is_exact(codec: Codec) -> None:
     packed = compress(codec, SAMPLE)
     assert len(decompress(codec, packed, len(SAMPLE))) == len(SAMPLE)
     for limit in (0, 1, 5000, len(SAMPLE) - 1):
@@ -154,7 +156,7 @@ def bomb(codec: Codec, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_a_bomb_allocates_no_more_than_the_limit(codec: Codec) -> None:
+def test_a_decompression_bomb_allocates_little_more_than_the_limit(codec: Codec) -> None:
     packed = bomb(codec, 64 * 1024 * 1024)
     limit = 1024 * 1024
     tracemalloc.start()
@@ -168,7 +170,7 @@ def test_a_bomb_allocates_no_more_than_the_limit(codec: Codec) -> None:
     assert peak < limit + 1024 * 1024
 
 
-def test_a_bomb_leaves_the_process_small() -> None:
+def test_decompression_bombs_barely_raise_the_peak_memory_of_a_process() -> None:
     """Measure the peak resident size of a separate process: only the kernel sees what the libraries allocate themselves."""
     code = """
 import resource, sys
@@ -184,17 +186,17 @@ for codec, data in packed.items():
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     bombs = [bomb(codec, 128 * 1024 * 1024) for codec in COMPRESSED]
-    given_bytes = b"".join(b"%d\n" % len(data) + data for data in bombs)
-    done = subprocess.run([sys.executable, "-c", code], input=given_bytes, capture_output=True, check=False, timeout=60)
+    stdin_bytes = b"".join(b"%d\n" % len(data) + data for data in bombs)
+    done = subprocess.run([sys.executable, "-c", code], input=stdin_bytes, capture_output=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
     assert int(done.stdout) < 16 * 1024  # KiB
 
 
-def test_snappy_blocks_that_lie_about_their_length_get_no_memory() -> None:
-    lie = bytes.fromhex("ffffff7f") + b"x" * 20
+def test_snappy_blocks_with_a_false_length_raise_corrupt_batch() -> None:
+    oversized_block = bytes.fromhex("ffffff7f") + b"x" * 20
     with pytest.raises(CorruptBatch):
-        decompress(Codec.SNAPPY, lie, LIMIT * 100)
+        decompress(Codec.SNAPPY, oversized_block, LIMIT * 100)
     with pytest.raises(CorruptBatch):
-        decompress(Codec.SNAPPY, XERIAL + struct.pack(">i", len(lie)) + lie, LIMIT * 100)
+        decompress(Codec.SNAPPY, XERIAL + struct.pack(">i", len(oversized_block)) + oversized_block, LIMIT * 100)
     with pytest.raises(CorruptBatch):
         decompress(Codec.SNAPPY, XERIAL + struct.pack(">I", 0xFFFFFFF0) + b"abc", LIMIT)

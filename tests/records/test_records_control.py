@@ -22,7 +22,7 @@ from headrace.records.record import Record, decode_records
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_marker(commit: bool) -> None:
+def test_transaction_markers_have_kafkas_format_and_parse_back(commit: bool) -> None:
     marker = TransactionMarker(commit, coordinator_epoch=12)
     batch = build_marker(marker, producer_id=5, producer_epoch=3, timestamp=1000, base_offset=77, leader_epoch=2)
     header = read_header(batch)
@@ -38,7 +38,7 @@ def test_marker(commit: bool) -> None:
     assert parse_marker(parsed) == marker
 
 
-def test_raft_control_records() -> None:
+def test_raft_control_records_round_trip_including_unknown_types() -> None:
     given = [ControlRecord(kind, b"content of %d" % kind) for kind in list(ControlType)[2:]]
     given.append(ControlRecord(99, b"from a later version"))
     batch = build_control_batch(given, timestamp=5, base_offset=10, leader_epoch=4)
@@ -49,7 +49,7 @@ def test_raft_control_records() -> None:
     assert all(parse_marker(record) is None for record in parsed)
 
 
-def test_what_is_no_control_record_is_refused() -> None:
+def test_invalid_control_batches_and_markers_are_refused() -> None:
     with pytest.raises(CorruptBatch, match="no control"):
         parse_control_batch(build_batch([Record(0, 0, b"\0\0\0\1", b"")]))
     for key in (None, b"", b"\0\0\0", b"\xff\xff\0\1"):

@@ -40,12 +40,12 @@ MURMUR2 = {
 
 
 @pytest.fixture(params=["_kernel", "_kernel_pure"])
-def either(request: pytest.FixtureRequest) -> ModuleType:
+def kernel_module(request: pytest.FixtureRequest) -> ModuleType:
     return _kernel_pure if request.param == "_kernel_pure" else compiled("_kernel")
 
 
 @pytest.fixture(scope="module")
-def fast() -> ModuleType:
+def compiled_kernel() -> ModuleType:
     return compiled("_kernel")
 
 
@@ -69,54 +69,54 @@ def check(
     return found
 
 
-def test_the_compiled_kernel_is_the_one_in_use() -> None:
+def test_the_compiled_kernel_is_used_when_it_is_built() -> None:
     assert compiled("_kernel").validate_records is kernel.validate_records
     assert compiled("_decode").decode_columns is kernel.decode_columns
     assert kernel.COMPILED
 
 
-def test_murmur2_vectors(either: ModuleType) -> None:
+def test_murmur2_and_partitioning_match_the_test_vectors(kernel_module: ModuleType) -> None:
     for key, expected in MURMUR2.items():
-        assert either.murmur2(key) == expected
-        assert either.murmur2(memoryview(bytearray(key))) == expected
+        assert kernel_module.murmur2(key) == expected
+        assert kernel_module.murmur2(memoryview(bytearray(key))) == expected
         for partitions in (1, 7, 50, 2**31 - 1):
-            assert either.partition_for_key(key, partitions) == (expected & 0x7FFFFFFF) % partitions
+            assert kernel_module.partition_for_key(key, partitions) == (expected & 0x7FFFFFFF) % partitions
     for partitions in (0, -1):
         with pytest.raises(ValueError, match="partition"):
-            either.partition_for_key(b"", partitions)
+            kernel_module.partition_for_key(b"", partitions)
 
 
 @given(st.binary(max_size=60), st.integers(1, 2**31 - 1))
 @settings(deadline=None)
-def test_hashes_agree(fast: ModuleType, key: bytes, partitions: int) -> None:
-    assert fast.murmur2(key) == _kernel_pure.murmur2(key)
-    assert fast.partition_for_key(key, partitions) == _kernel_pure.partition_for_key(key, partitions)
+def test_compiled_and_fallback_hashes_agree(compiled_kernel: ModuleType, key: bytes, partitions: int) -> None:
+    assert compiled_kernel.murmur2(key) == _kernel_pure.murmur2(key)
+    assert compiled_kernel.partition_for_key(key, partitions) == _kernel_pure.partition_for_key(key, partitions)
 
 
-def test_good_records(either: ModuleType) -> None:
+def test_valid_records_are_accepted_with_their_largest_timestamp(kernel_module: ModuleType) -> None:
     section = (
         record(0, timestamp=5)
         + record(1, timestamp=30)
         + record(2, timestamp=30)
         + record(3, key=b"\x01", value=b"\x01")
     )
-    assert check(either, section, 4) == (OK, -1, 130, 1, ())
-    assert check(either, b"", 0) == (OK, -1, -1, -1, ())
+    assert check(kernel_module, section, 4) == (OK, -1, 130, 1, ())
+    assert check(kernel_module, b"", 0) == (OK, -1, -1, -1, ())
 
 
-def test_no_timestamp_is_in_any_range(either: ModuleType) -> None:
-    assert check(either, record(0, timestamp=0), 1, base=-1, span=(500, 600)) == (OK, -1, -1, -1, ())
+def test_a_record_without_a_timestamp_is_valid_in_any_timestamp_range(kernel_module: ModuleType) -> None:
+    assert check(kernel_module, record(0, timestamp=0), 1, base=-1, span=(500, 600)) == (OK, -1, -1, -1, ())
 
 
-def test_structure(either: ModuleType) -> None:
+def test_structural_errors_are_reported_with_the_index_of_the_record(kernel_module: ModuleType) -> None:
     two = record(0) + record(1)
-    assert check(either, two, 3)[:2] == (COUNT_MISMATCH, 2)
-    assert check(either, two, 1)[:2] == (TRAILING_BYTES, 1)
-    assert check(either, two + b"\x00", 2)[:2] == (TRAILING_BYTES, 2)
-    assert check(either, two[:-1], 2)[:2] == (MALFORMED, 1)
-    assert check(either, record(0) + record(2), 2)[:2] == (OFFSET_NOT_SEQUENTIAL, 1)
-    assert check(either, record(1), 1)[:2] == (OFFSET_NOT_SEQUENTIAL, 0)
-    assert check(either, b"", 1)[:2] == (COUNT_MISMATCH, 0)
+    assert check(kernel_module, two, 3)[:2] == (COUNT_MISMATCH, 2)
+    assert check(kernel_module, two, 1)[:2] == (TRAILING_BYTES, 1)
+    assert check(kernel_module, two + b"\x00", 2)[:2] == (TRAILING_BYTES, 2)
+    assert check(kernel_module, two[:-1], 2)[:2] == (MALFORMED, 1)
+    assert check(kernel_module, record(0) + record(2), 2)[:2] == (OFFSET_NOT_SEQUENTIAL, 1)
+    assert check(kernel_module, record(1), 1)[:2] == (OFFSET_NOT_SEQUENTIAL, 0)
+    assert check(kernel_module, b"", 1)[:2] == (COUNT_MISMATCH, 0)
 
 
 @pytest.mark.parametrize(
@@ -138,22 +138,22 @@ def test_structure(either: ModuleType) -> None:
         b"\x80",
     ],
 )
-def test_malformed(either: ModuleType, bad: bytes) -> None:
-    assert check(either, bad, 1) == (MALFORMED, 0, -1, -1, ())
+def test_records_with_invalid_fields_are_malformed(kernel_module: ModuleType, bad: bytes) -> None:
+    assert check(kernel_module, bad, 1) == (MALFORMED, 0, -1, -1, ())
 
 
-def test_keys_and_timestamps(either: ModuleType) -> None:
+def test_missing_keys_and_timestamps_out_of_range_are_reported_per_record(kernel_module: ModuleType) -> None:
     null = b"\x01"
     section = record(0) + record(1, key=null) + record(2, timestamp=5000) + record(3, key=null, timestamp=5000)
-    assert check(either, section, 4, span=(0, 9999)) == (OK, -1, 5100, 2, ())
-    assert check(either, section, 4, keys=True, span=(0, 9999)) == (
+    assert check(kernel_module, section, 4, span=(0, 9999)) == (OK, -1, 5100, 2, ())
+    assert check(kernel_module, section, 4, keys=True, span=(0, 9999)) == (
         MISSING_KEY,
         1,
         5100,
         2,
         ((1, MISSING_KEY), (3, MISSING_KEY)),
     )
-    assert check(either, section, 4, keys=True) == (
+    assert check(kernel_module, section, 4, keys=True) == (
         TIMESTAMP_OUT_OF_RANGE,
         1,
         100,
@@ -161,36 +161,36 @@ def test_keys_and_timestamps(either: ModuleType) -> None:
         ((1, MISSING_KEY), (2, TIMESTAMP_OUT_OF_RANGE), (3, MISSING_KEY)),
     )
     # A broken structure takes precedence over errors in earlier records.
-    assert check(either, section + b"x", 4, keys=True)[::4] == (TRAILING_BYTES, ())
+    assert check(kernel_module, section + b"x", 4, keys=True)[::4] == (TRAILING_BYTES, ())
 
 
-def test_only_so_many_records_are_named(either: ModuleType) -> None:
+def test_at_most_record_errors_max_records_are_reported(kernel_module: ModuleType) -> None:
     section = b"".join(record(index, key=b"\x01") for index in range(100))
-    status, index, _, _, errors = check(either, section, 100, keys=True)
+    status, index, _, _, errors = check(kernel_module, section, 100, keys=True)
     assert (status, index, len(errors)) == (MISSING_KEY, 0, RECORD_ERRORS_MAX)
 
 
-def test_timestamps_beyond_64_bits_are_out_of_range(either: ModuleType) -> None:
+def test_timestamps_beyond_64_bits_are_out_of_range(kernel_module: ModuleType) -> None:
     whole = (LOWEST, HIGHEST)
-    assert check(either, record(0, timestamp=1), 1, base=HIGHEST, span=whole)[0] == TIMESTAMP_OUT_OF_RANGE
-    assert check(either, record(0, timestamp=-1), 1, base=LOWEST, span=whole)[0] == TIMESTAMP_OUT_OF_RANGE
-    assert check(either, record(0, timestamp=HIGHEST), 1, base=0, span=whole) == (OK, -1, HIGHEST, 0, ())
+    assert check(kernel_module, record(0, timestamp=1), 1, base=HIGHEST, span=whole)[0] == TIMESTAMP_OUT_OF_RANGE
+    assert check(kernel_module, record(0, timestamp=-1), 1, base=LOWEST, span=whole)[0] == TIMESTAMP_OUT_OF_RANGE
+    assert check(kernel_module, record(0, timestamp=HIGHEST), 1, base=0, span=whole) == (OK, -1, HIGHEST, 0, ())
 
 
 @given(sections, st.booleans(), st.integers(LOWEST, HIGHEST), st.integers(LOWEST, HIGHEST))
 @settings(deadline=None, max_examples=400)
-def test_validation_agrees_on_anything(
-    fast: ModuleType, found: tuple[bytes, int, int], keys: bool, lowest: int, highest: int
+def test_compiled_and_fallback_validation_agree_on_any_input(
+    compiled_kernel: ModuleType, found: tuple[bytes, int, int], keys: bool, lowest: int, highest: int
 ) -> None:
     section, count, base = found
     expected = _kernel_pure.validate_records(section, count, base, keys, lowest, highest)
     # An exact copy in separate memory, so that memory checkers can detect a read beyond the end.
-    assert fast.validate_records(bytearray(section), count, base, keys, lowest, highest) == expected
+    assert compiled_kernel.validate_records(bytearray(section), count, base, keys, lowest, highest) == expected
 
 
 @given(record_lists)
 @settings(deadline=None, max_examples=50)
-def test_what_we_build_is_valid(found: list[Record]) -> None:
+def test_sections_from_the_batch_builder_are_valid(found: list[Record]) -> None:
     section, base = section_from(found)
     largest = max(entry.timestamp for entry in found)
     first = next((index for index, entry in enumerate(found) if entry.timestamp == largest), -1) if largest > -1 else -1
@@ -206,8 +206,8 @@ def test_what_we_build_is_valid(found: list[Record]) -> None:
     st.lists(st.tuples(st.integers(0, 120), st.binary(min_size=1, max_size=4)), max_size=2),
     st.booleans(),
 )
-def test_plain_batches_are_inspected_alike(
-    fast: ModuleType,
+def test_compiled_and_fallback_inspect_plain_batches_alike(
+    compiled_kernel: ModuleType,
     found: list[Record],
     producer: tuple[int, int, int],
     damage: list[tuple[int, bytes]],
@@ -219,7 +219,7 @@ def test_plain_batches_are_inspected_alike(
     for place, noise in damage:
         batch[place : place + len(noise)] = noise
     for candidate in (batch, batch[: len(batch) // 2]):
-        got = fast.inspect_plain_batch(candidate, require_keys, LOWEST, HIGHEST)
+        got = compiled_kernel.inspect_plain_batch(candidate, require_keys, LOWEST, HIGHEST)
         assert got == _kernel_pure.inspect_plain_batch(candidate, require_keys, LOWEST, HIGHEST)
         if got is not None:
             assert got[0] == tuple(read_header(candidate))
@@ -229,7 +229,7 @@ def unsigned_varint(value: int) -> bytes:
     return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + unsigned_varint(value >> 7)
 
 
-PRODUCES = st.builds(
+PRODUCE_FRAMES = st.builds(
     lambda version, client, transactional, acks, name, topics, partitions, size, records, tags: (
         pack(">hhih", 0, version, 7, len(client) if client is not None else -1)
         + (client or b"")
@@ -256,15 +256,24 @@ PRODUCES = st.builds(
 
 
 @settings(deadline=None, max_examples=400)
-@given(PRODUCES, st.integers(0, 40), st.binary(max_size=3))
-def test_both_kernels_split_the_same_requests_alike(fast: ModuleType, frame: bytes, place: int, noise: bytes) -> None:
+@given(PRODUCE_FRAMES, st.integers(0, 40), st.binary(max_size=3))
+def test_compiled_and_fallback_split_produce_requests_alike(
+    compiled_kernel: ModuleType, frame: bytes, place: int, noise: bytes
+) -> None:
     for candidate in (frame, frame[: -1 - place], frame[:place] + noise + frame[place + len(noise) :]):
-        assert fast.split_single_produce(candidate) == _kernel_pure.split_single_produce(candidate)
+        assert compiled_kernel.split_single_produce(candidate) == _kernel_pure.split_single_produce(candidate)
 
 
-def test_a_single_produce_is_split(either: ModuleType) -> None:
+def test_a_produce_request_for_one_partition_is_split_into_its_fields(kernel_module: ModuleType) -> None:
     head = pack(">hhih", 0, 9, 7, 2) + b"me" + pack(">BBhiB", 0, 0, -1, 1000, 2) + b"\x06topic" + pack(">Bi", 2, 3)
     frame = head + b"\x05" + b"four" + b"\0\0\0"
-    assert either.split_single_produce(frame) == (9, 7, -1, b"\x06topic\x02\0\0\0\x03", len(head) + 1, len(frame) - 3)
-    assert either.split_single_produce(frame[:-1]) is None
-    assert either.split_single_produce(b"") is None
+    assert kernel_module.split_single_produce(frame) == (
+        9,
+        7,
+        -1,
+        b"\x06topic\x02\0\0\0\x03",
+        len(head) + 1,
+        len(frame) - 3,
+    )
+    assert kernel_module.split_single_produce(frame[:-1]) is None
+    assert kernel_module.split_single_produce(b"") is None

@@ -53,7 +53,7 @@ def decode(data: bytes) -> list[Record]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_magic_1_as_kafka_python_writes_it(codec: Codec) -> None:
+def test_magic_1_messages_of_kafka_python_are_decoded(codec: Codec) -> None:
     data = written_by_kafka_python(1, codec, RECORDS)
     if codec is Codec.NONE:
         assert decode(data) == RECORDS
@@ -65,7 +65,7 @@ def test_magic_1_as_kafka_python_writes_it(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_magic_0_has_absolute_offsets_and_no_time(codec: Codec) -> None:
+def test_magic_0_messages_have_absolute_offsets_and_no_timestamp(codec: Codec) -> None:
     expected = [record._replace(timestamp=-1) for record in RECORDS]
     if codec is Codec.LZ4:
         inner = b"".join(message(0, record.offset, record.value) for record in RECORDS)
@@ -78,13 +78,13 @@ def test_magic_0_has_absolute_offsets_and_no_time(codec: Codec) -> None:
     assert decode(data if codec is Codec.NONE else at_offset(data, 6)) == expected
 
 
-def test_the_time_of_the_append_counts_for_every_record() -> None:
+def test_log_append_time_of_a_wrapper_applies_to_every_inner_record() -> None:
     inner = b"".join(message(1, number, b"v", timestamp=5) for number in range(3))
     wrapper = message(1, 42, compress(Codec.GZIP, inner), timestamp=77, attributes=Codec.GZIP | LOG_APPEND_TIME)
     assert [(record.offset, record.timestamp) for record in decode(wrapper)] == [(40, 77), (41, 77), (42, 77)]
 
 
-def test_batches_of_today_are_read_by_the_same_functions() -> None:
+def test_magic_2_batches_are_read_by_the_same_functions() -> None:
     batch = bytes(build_batch([Record(0, 5, b"k", b"v")]))
     assert not legacy.is_legacy(batch)
     assert decode(batch) == [Record(0, 5, b"k", b"v")]
@@ -114,12 +114,12 @@ def test_batches_of_today_are_read_by_the_same_functions() -> None:
         (message(1, -3, b"v"), "offset -3"),
     ],
 )
-def test_what_is_wrong_is_named(data: bytes, why: str) -> None:
+def test_invalid_messages_raise_corrupt_batch_with_the_reason(data: bytes, why: str) -> None:
     with pytest.raises(CorruptBatch, match=why):
         list(legacy.decode_any_records(data))
 
 
-def test_a_bomb_stops_at_the_limit() -> None:
+def test_a_decompression_bomb_is_refused_at_the_limit() -> None:
     wrapper = message(1, 0, compress(Codec.GZIP, message(1, 0, bytes(1 << 20))), attributes=Codec.GZIP)
     with pytest.raises(CorruptBatch, match="allowed"):
         list(legacy.decode_any_records(wrapper, limit=1 << 16))
@@ -127,14 +127,16 @@ def test_a_bomb_stops_at_the_limit() -> None:
 
 @given(st.sampled_from([0, 1]), st.sampled_from(CODECS), st.binary(max_size=60), st.data())
 @settings(deadline=None, max_examples=150)
-def test_garbage_is_a_message_or_corrupt(magic: int, codec: Codec, value: bytes, data: st.DataObject) -> None:
-    harmed = bytearray(message(magic, 9, compress(codec, value), attributes=codec))
+def test_damaged_messages_decode_or_raise_corrupt_batch(
+    magic: int, codec: Codec, value: bytes, data: st.DataObject
+) -> None:
+    damaged = bytearray(message(magic, 9, compress(codec, value), attributes=codec))
     for _ in range(data.draw(st.integers(0, 3))):
-        harmed[data.draw(st.integers(0, len(harmed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     if data.draw(st.booleans()):
-        harmed[12:16] = struct.pack(">I", zlib.crc32(harmed[16:]))
+        damaged[12:16] = struct.pack(">I", zlib.crc32(damaged[16:]))
     try:
-        for record in legacy.decode_any_records(bytes(harmed)):
+        for record in legacy.decode_any_records(bytes(damaged)):
             assert record.timestamp >= -1
     except CorruptBatch:
         pass

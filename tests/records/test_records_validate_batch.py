@@ -37,7 +37,7 @@ GOOD = build_batch([Record(0, NOW + index, b"k%d" % index, b"v") for index in ra
 SECTION = bytes(GOOD[61:])
 
 
-def produced(batch: bytes | bytearray, *, keys: bool = False, span: tuple[int, int] = (0, NOW + 3_600_000)) -> Checked:
+def validate(batch: bytes | bytearray, *, keys: bool = False, span: tuple[int, int] = (0, NOW + 3_600_000)) -> Checked:
     view = memoryview(batch)
     return check_produced_batch(
         view,
@@ -49,9 +49,9 @@ def produced(batch: bytes | bytearray, *, keys: bool = False, span: tuple[int, i
     )
 
 
-def refused(batch: bytes | bytearray, *, keys: bool = False) -> KafkaError:
+def expect_refusal(batch: bytes | bytearray, *, keys: bool = False) -> KafkaError:
     with pytest.raises(KafkaError) as caught:
-        produced(batch, keys=keys)
+        validate(batch, keys=keys)
     return caught.value
 
 
@@ -65,21 +65,21 @@ def with_header(payload: bytes = SECTION, **changes: int) -> bytearray:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_good_batches(codec: Codec) -> None:
+def test_valid_batches_are_accepted_with_their_largest_timestamp(codec: Codec) -> None:
     found = [Record(0, NOW + 9, b"k", b"v"), Record(0, NOW + 70, b"k", None), Record(0, NOW, b"", b"")]
-    checked = produced(build_batch(found, codec=codec), keys=True)
+    checked = validate(build_batch(found, codec=codec), keys=True)
     assert (checked.max_timestamp, checked.max_timestamp_delta) == (NOW + 70, 1)
     assert bytes(checked.records) == bytes(build_batch(found)[61:])
 
 
-def test_good_idempotent_batch_and_open_ended_range() -> None:
+def test_an_idempotent_batch_is_accepted_with_an_unbounded_timestamp_range() -> None:
     batch = with_header(producer_id=1, producer_epoch=0, base_sequence=0)
-    assert produced(batch, span=(NOW - 2**63 - NOW, NOW + 2**63)).max_timestamp == NOW + 2
+    assert validate(batch, span=(NOW - 2**63 - NOW, NOW + 2**63)).max_timestamp == NOW + 2
 
 
-def test_bare_snappy_block() -> None:
+def test_a_snappy_block_without_framing_is_accepted() -> None:
     assert (
-        produced(with_header(bytes(cramjam.snappy.compress_raw(SECTION)), attributes=Codec.SNAPPY)).max_timestamp
+        validate(with_header(bytes(cramjam.snappy.compress_raw(SECTION)), attributes=Codec.SNAPPY)).max_timestamp
         == NOW + 2
     )
 
@@ -118,34 +118,38 @@ def test_bare_snappy_block() -> None:
         ("LogAppendTime", lambda: with_header(attributes=LOG_APPEND_TIME), ErrorCode.INVALID_TIMESTAMP),
     ],
 )  # fmt: skip
-def test_refusals(name: str, damage: Callable[[], bytearray], code: ErrorCode) -> None:
-    error = refused(damage())
+def test_invalid_batches_are_refused_with_the_expected_error_code(
+    name: str, damage: Callable[[], bytearray], code: ErrorCode
+) -> None:
+    error = expect_refusal(damage())
     assert error.code == code, name
     assert error.message
     assert getattr(error, "record_errors", []) == []
 
 
-def test_decompressed_size_is_bounded() -> None:
+def test_batches_that_decompress_beyond_the_limit_are_refused() -> None:
     assert (
-        refused(build_batch([Record(0, NOW, b"k", bytes(200_000))], codec=Codec.ZSTD)).code
+        expect_refusal(build_batch([Record(0, NOW, b"k", bytes(200_000))], codec=Codec.ZSTD)).code
         == ErrorCode.MESSAGE_TOO_LARGE
     )
 
 
-def test_bad_records_are_named() -> None:
+def test_invalid_records_are_reported_by_index() -> None:
     batch = build_batch([Record(0, NOW, b"k", b""), Record(0, NOW, None, b""), Record(0, NOW + 10**10, b"k", b"")])
-    error = refused(batch, keys=True)
+    error = expect_refusal(batch, keys=True)
     assert isinstance(error, InvalidRecords)
     assert error.code == ErrorCode.INVALID_TIMESTAMP
     assert [index for index, _ in error.record_errors] == [1, 2]
-    error = refused(build_batch([Record(0, NOW, b"k", b""), Record(0, NOW, None, b"")], codec=Codec.GZIP), keys=True)
+    error = expect_refusal(
+        build_batch([Record(0, NOW, b"k", b""), Record(0, NOW, None, b"")], codec=Codec.GZIP), keys=True
+    )
     assert isinstance(error, InvalidRecords)
     assert error.code == ErrorCode.INVALID_RECORD
     assert [index for index, _ in error.record_errors] == [1]
 
 
-def test_the_true_maximum_is_told_whatever_the_header_claims() -> None:
-    assert produced(with_header(max_timestamp=NOW + 10**11)).max_timestamp == NOW + 2
+def test_the_largest_timestamp_comes_from_the_records_not_from_the_header() -> None:
+    assert validate(with_header(max_timestamp=NOW + 10**11)).max_timestamp == NOW + 2
 
 
 def test_only_large_compressed_batches_need_a_thread() -> None:
@@ -170,7 +174,7 @@ def noise() -> bytes:
     st.booleans(),
 )
 @settings(deadline=None, max_examples=150)
-def test_anything_is_checked_or_refused(
+def test_any_input_is_accepted_or_refused_with_a_known_error_code(
     found: list[Record], codec: Codec, changes: list[tuple[int, int]], repair: bool
 ) -> None:
     batch = build_batch(found, codec=codec)
@@ -179,7 +183,7 @@ def test_anything_is_checked_or_refused(
     if repair:
         struct.pack_into(">I", batch, 17, checksum(batch, 0, len(batch)))
     try:
-        produced(batch, keys=bool(len(found) % 2))
+        validate(batch, keys=bool(len(found) % 2))
     except KafkaError as error:
         assert error.code in (
             ErrorCode.INVALID_RECORD,

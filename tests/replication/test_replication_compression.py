@@ -31,7 +31,7 @@ def produce(partition: Any, batch: bytearray) -> bytes:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("source", Codec)
-def test_what_lies_in_the_log_has_the_topics_codec(source: Codec, target: str) -> None:
+def test_stored_batches_have_the_codec_of_the_topic(source: Codec, target: str) -> None:
     partition = make_partition(make_files(), compression_type=target)
     sent = bytearray(build_batch(RECORDS, codec=source, producer_id=7, producer_epoch=1, base_sequence=5))
     before = read_header(sent)
@@ -47,13 +47,13 @@ def test_what_lies_in_the_log_has_the_topics_codec(source: Codec, target: str) -
     ]
 
 
-def test_the_same_codec_is_left_alone_whatever_its_level() -> None:
+def test_batches_already_in_the_topics_codec_are_not_recompressed() -> None:
     partition = make_partition(make_files(), compression_type="zstd", compression_zstd_level=19)
     batch = build_batch(RECORDS, codec=Codec.ZSTD)
     assert partition.check(memoryview(bytearray(batch)), read_header(batch), NOW_MS).converted is None
 
 
-def test_a_level_is_obeyed() -> None:
+def test_recompression_uses_the_topics_compression_level() -> None:
     large = [Record(0, NOW_MS, None, b"".join(b"%d," % (number * 7919 % 10007) for number in range(8000)))]
     batch = build_batch(large)
     sizes = []
@@ -63,7 +63,7 @@ def test_a_level_is_obeyed() -> None:
     assert sizes[1] < sizes[0] < len(batch)
 
 
-def test_what_grows_past_the_limit_is_refused() -> None:
+def test_a_batch_that_recompression_makes_too_large_is_refused() -> None:
     batch = build_batch([Record(0, NOW_MS, None, bytes(50_000))], codec=Codec.ZSTD)
     partition = make_partition(make_files(), compression_type="uncompressed", max_message_bytes=10_000)
     with pytest.raises(KafkaError) as caught:
@@ -71,7 +71,7 @@ def test_what_grows_past_the_limit_is_refused() -> None:
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_large_conversions_leave_the_loop_and_the_short_way_is_barred() -> None:
+def test_a_compressing_topic_needs_a_thread_for_large_batches() -> None:
     large = read_header(build_batch([Record(0, NOW_MS, None, bytes(THREAD_BYTES_MIN))]))
     converting = make_partition(make_files(), compression_type="lz4")
     assert converting.compresses and converting.needs_thread(large)
@@ -81,7 +81,7 @@ def test_large_conversions_leave_the_loop_and_the_short_way_is_barred() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.sampled_from(list(Codec)), st.binary(max_size=3000))
-def test_any_section_survives(codec: Codec, value: bytes) -> None:
+def test_recompressed_batches_keep_their_records(codec: Codec, value: bytes) -> None:
     batch = build_batch([Record(0, NOW_MS, None, value)])
     wrapped, header = recompress(read_header(batch), batch[HEADER_BYTES:], codec, None)
     check_crc(wrapped, 0, header)

@@ -13,7 +13,7 @@ from testkit.simulator.loop import SimulatedLoop
 from headrace.base.errors import ErrorCode
 
 
-def counting(files: SimulatedFiles) -> list[str]:
+def count_syncs(files: SimulatedFiles) -> list[str]:
     syncs: list[str] = []
 
     def note(operation: str, path: str) -> OSError | None:
@@ -25,24 +25,24 @@ def counting(files: SimulatedFiles) -> list[str]:
     return syncs
 
 
-def failing(files: SimulatedFiles, operation: str, number: int, suffix: str = "") -> None:
-    def refuse(asked: str, path: str) -> OSError | None:
-        return OSError(number, "refused", path) if asked == operation and path.endswith(suffix) else None
+def fail_operation(files: SimulatedFiles, operation: str, number: int, suffix: str = "") -> None:
+    def refuse(attempted: str, path: str) -> OSError | None:
+        return OSError(number, "refused", path) if attempted == operation and path.endswith(suffix) else None
 
     files.fault = refuse
 
 
-def test_without_the_option_nobody_waits() -> None:
+def test_appends_do_not_wait_for_the_disk_without_flush_messages() -> None:
     partition = make_partition(make_files(), SimulatedLoop(Random(1)))
     info = append(partition)
     assert not partition.waits_for_disk and partition.flushed(info.last_offset) is None
     assert partition.high_watermark == 1
 
 
-def test_every_message_waits_and_those_that_come_meanwhile_share_the_next_fsync() -> None:
+def test_appends_during_an_fsync_share_the_next_one() -> None:
     loop, files = SimulatedLoop(Random(1)), make_files()
     partition = make_partition(files, loop, flush_messages=1)
-    syncs = counting(files)
+    syncs = count_syncs(files)
     assert partition.waits_for_disk
 
     async def main() -> None:
@@ -63,7 +63,7 @@ def test_every_message_waits_and_those_that_come_meanwhile_share_the_next_fsync(
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_what_was_acknowledged_survives_a_power_loss(seed: int) -> None:
+def test_acknowledged_records_survive_a_power_loss(seed: int) -> None:
     loop, files = SimulatedLoop(Random(seed)), make_files()
     partition = make_partition(files, loop, flush_messages=1)
     acknowledged: list[int] = []
@@ -83,10 +83,10 @@ def test_what_was_acknowledged_survives_a_power_loss(seed: int) -> None:
     assert make_partition(files).log.log_end > max(acknowledged)
 
 
-def test_a_larger_number_flushes_as_often_as_it_says() -> None:
+def test_flush_messages_of_ten_flushes_at_the_tenth_record() -> None:
     loop, files = SimulatedLoop(Random(1)), make_files()
     partition = make_partition(files, loop, flush_messages=10)
-    syncs = counting(files)
+    syncs = count_syncs(files)
 
     async def main() -> None:
         for _ in range(9):
@@ -103,7 +103,7 @@ def test_a_larger_number_flushes_as_often_as_it_says() -> None:
     loop.close()
 
 
-def test_a_repeated_batch_waits_for_the_first_one() -> None:
+def test_a_duplicate_batch_waits_for_the_flush_of_the_original() -> None:
     loop = SimulatedLoop(Random(1))
     partition = make_partition(make_files(), loop, flush_messages=1)
 
@@ -119,15 +119,15 @@ def test_a_repeated_batch_waits_for_the_first_one() -> None:
     loop.close()
 
 
-def test_an_fsync_that_fails_takes_the_partition_and_tells_everybody() -> None:
+def test_a_failed_fsync_takes_the_partition_offline_and_fails_all_waiters() -> None:
     loop, files = SimulatedLoop(Random(1)), make_files()
     partition = make_partition(files, loop, flush_messages=1)
 
     async def main() -> None:
-        failing(files, "sync", errno.EIO)
+        fail_operation(files, "sync", errno.EIO)
         waiting = [partition.flushed(append(partition).last_offset) for _ in range(3)]
-        files_again = [await flush for flush in waiting if flush is not None]
-        assert [error and error.code for error in files_again] == [ErrorCode.KAFKA_STORAGE_ERROR] * 3
+        results = [await flush for flush in waiting if flush is not None]
+        assert [error and error.code for error in results] == [ErrorCode.KAFKA_STORAGE_ERROR] * 3
         assert partition.offline == "t-0 is offline: refused"
         assert (partition.high_watermark, partition.log.recovery_point) == (0, 0)
 
@@ -135,14 +135,14 @@ def test_an_fsync_that_fails_takes_the_partition_and_tells_everybody() -> None:
     loop.close()
 
 
-def test_no_room_for_a_small_file_is_no_failure() -> None:
+def test_a_full_disk_for_the_epoch_checkpoint_does_not_take_the_partition_offline() -> None:
     """Fail the epoch checkpoint, written with an epoch's first sync: on a full disk it has to wait, as do producers."""
     loop, files = SimulatedLoop(Random(1)), make_files()
     partition = make_partition(files, loop, flush_messages=1)
 
     async def main() -> None:
         producer = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
-        failing(files, "append", errno.ENOSPC, ".tmp")
+        fail_operation(files, "append", errno.ENOSPC, ".tmp")
         flush = partition.flushed(append(partition, **producer).last_offset)
         error = await flush if flush is not None else None
         assert error is not None and error.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -156,7 +156,7 @@ def test_no_room_for_a_small_file_is_no_failure() -> None:
     loop.close()
 
 
-def test_a_log_that_is_gone_fails_nobody() -> None:
+def test_waiters_of_a_deleted_log_get_its_closing_error() -> None:
     loop, files = SimulatedLoop(Random(1)), make_files()
     partition = make_partition(files, loop, flush_messages=1)
 
@@ -165,7 +165,7 @@ def test_a_log_that_is_gone_fails_nobody() -> None:
         assert partition.commit is not None and flush is not None
         partition.commit.closed = partition.fail(OSError("the topic was deleted"))
         partition.log.abandon()
-        failing(files, "sync_dir", errno.ENOENT)
+        fail_operation(files, "sync_dir", errno.ENOENT)
         assert await flush is partition.commit.closed
         assert await partition.commit.sync() is partition.commit.closed
 
@@ -173,7 +173,7 @@ def test_a_log_that_is_gone_fails_nobody() -> None:
     loop.close()
 
 
-def test_a_waiter_that_is_cancelled_does_not_spoil_it_for_the_others() -> None:
+def test_a_cancelled_waiter_does_not_affect_other_waiters() -> None:
     loop = SimulatedLoop(Random(1))
     partition = make_partition(make_files(), loop, flush_messages=1)
 

@@ -27,7 +27,7 @@ def read(partition: Partition, offset: int) -> bytes:
     return b"" if plan.range is None else plan.range.read()
 
 
-def refusing(files: SimulatedFiles, *operations: str, number: int = errno.EIO) -> None:
+def fail_operations(files: SimulatedFiles, *operations: str, number: int = errno.EIO) -> None:
     files.fault = lambda operation, path: OSError(number, "refused", path) if operation in operations else None
 
 
@@ -51,7 +51,7 @@ def test_records_are_deleted_up_to_the_high_watermark() -> None:
     assert append(partition).first_offset == 20
 
 
-def test_a_compacted_topic_keeps_its_records() -> None:
+def test_deleting_records_of_a_compacted_topic_is_a_policy_violation() -> None:
     partition = make_partition(make_files(), cleanup_policy=("compact",))
     append(partition)
     with pytest.raises(KafkaError) as caught:
@@ -60,7 +60,7 @@ def test_a_compacted_topic_keeps_its_records() -> None:
     assert make_partition(make_files(), cleanup_policy=()).delete_records(0, NOW_MS) == 0
 
 
-def test_a_thousand_segments_do_not_go_in_one_moment() -> None:
+def test_deleting_records_removes_a_limited_number_of_segments_at_once() -> None:
     partition = make_partition(make_files())
     for _ in range(3 * SEGMENTS_AT_ONCE):
         append(partition)
@@ -70,7 +70,7 @@ def test_a_thousand_segments_do_not_go_in_one_moment() -> None:
     assert partition.log.log_start == 3 * SEGMENTS_AT_ONCE
 
 
-def test_special_offsets_without_tiers_are_kafkas() -> None:
+def test_special_timestamps_give_kafkas_offsets_without_tiered_storage() -> None:
     partition = make_partition(make_files())
     append(partition, 3)
 
@@ -84,12 +84,12 @@ def test_special_offsets_without_tiers_are_kafkas() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE])
-def test_a_full_disk_refuses_producers_serves_readers_and_takes_what_comes_when_there_is_room(number: int) -> None:
+def test_a_full_disk_refuses_appends_serves_reads_and_recovers_when_there_is_space(number: int) -> None:
     files = make_files()
     partition = make_partition(files, segment_bytes=400)
     append(partition, 2)
     expected = read(partition, 0)
-    refusing(files, "append", "create", "make_dir", number=number)
+    fail_operations(files, "append", "create", "make_dir", number=number)
     for _ in range(5):
         with pytest.raises(KafkaError) as caught:
             append(partition, 2)
@@ -102,11 +102,11 @@ def test_a_full_disk_refuses_producers_serves_readers_and_takes_what_comes_when_
         assert append(partition, 2).first_offset == number_appended  # across several rolls
 
 
-def test_the_batch_of_a_producer_that_is_refused_stays_as_it_came() -> None:
+def test_a_batch_refused_by_a_full_disk_is_no_duplicate_when_retried() -> None:
     files = make_files()
     partition = make_partition(files)
     append(partition)
-    refusing(files, "append", number=errno.ENOSPC)
+    fail_operations(files, "append", number=errno.ENOSPC)
     producer = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
     with pytest.raises(KafkaError):
         append(partition, **producer)
@@ -115,13 +115,13 @@ def test_the_batch_of_a_producer_that_is_refused_stays_as_it_came() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.ENOENT])
-def test_a_disk_that_fails_in_a_write_takes_the_partition_offline(number: int) -> None:
+def test_a_failed_write_takes_the_partition_offline(number: int) -> None:
     files = make_files()
     partition = make_partition(files)
     append(partition)
     woken: list[bool] = []
     partition.watch(lambda: woken.append(True))
-    refusing(files, "append", number=number)
+    fail_operations(files, "append", number=number)
     with pytest.raises(KafkaError) as caught:
         append(partition)
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR and woken == [True]
@@ -138,17 +138,17 @@ def test_a_disk_that_fails_in_a_write_takes_the_partition_offline(number: int) -
     assert not partition.is_leader
 
 
-def test_a_failure_is_the_business_of_the_whole_directory() -> None:
+def test_a_disk_failure_is_reported_to_the_failure_callback() -> None:
     files = make_files()
     partition = make_partition(files)
-    told: list[int | None] = []
+    reported: list[int | None] = []
 
     def fail(error: OSError) -> None:
-        told.append(error.errno)
+        reported.append(error.errno)
         partition.go_offline("/data has failed")
 
     partition.on_failure = fail
-    refusing(files, "append")
+    fail_operations(files, "append")
     with pytest.raises(KafkaError, match="t-0 is offline: /data has failed"):
         append(partition)
-    assert told == [errno.EIO]
+    assert reported == [errno.EIO]

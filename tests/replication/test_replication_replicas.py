@@ -48,7 +48,7 @@ def topic(name: str, count: int, directory: Uuid = UNASSIGNED, replicas: tuple[i
     return Topic(name, Uuid(name.encode().ljust(16)), (state,) * count)
 
 
-class World:
+class ReplicasHarness:
     """Replicas on a simulated disk; each instance is one run of the node."""
 
     def __init__(self, files: SimulatedFiles, **options: Any) -> None:
@@ -96,78 +96,78 @@ class World:
         self.files.fault = refuse
 
 
-def run(world: World, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    world.loop.run_until_complete(main())
-    world.loop.close()
-    world.files.process_crash()
+def run(harness: ReplicasHarness, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    harness.loop.run_until_complete(main())
+    harness.loop.close()
+    harness.files.process_crash()
 
 
-def test_new_partitions_go_where_the_fewest_are() -> None:
-    world = World(make_disk())
+def test_new_partitions_are_placed_in_the_directory_with_the_fewest_partitions() -> None:
+    harness = ReplicasHarness(make_disk())
 
     async def main() -> None:
-        await world.start()
-        world.publish(topic("t", 30))
-        await world.replicas.settle()
-        places = [world.directory("t", index) for index in range(30)]
+        await harness.start()
+        harness.publish(topic("t", 30))
+        await harness.replicas.settle()
+        places = [harness.directory("t", index) for index in range(30)]
         assert {path: places.count(path) for path in PATHS} == dict.fromkeys(PATHS, 10)
-        world.publish(topic("t", 30), topic("u", 1, IDS["/b"]))  # the controller chose the directory
-        await world.replicas.settle()
-        assert world.directory("u") == "/b"
-        world.publish(topic("t", 30), topic("u", 1, IDS["/b"]), topic("v", 2))
-        await world.replicas.settle()
-        assert [world.directory("v", index) for index in range(2)] == ["/a", "/c"]
+        harness.publish(topic("t", 30), topic("u", 1, IDS["/b"]))  # the controller chose the directory
+        await harness.replicas.settle()
+        assert harness.directory("u") == "/b"
+        harness.publish(topic("t", 30), topic("u", 1, IDS["/b"]), topic("v", 2))
+        await harness.replicas.settle()
+        assert [harness.directory("v", index) for index in range(2)] == ["/a", "/c"]
 
-    run(world, main)
-
-
-def test_cordoned_directories_take_nothing_new() -> None:
-    world = World(make_disk(), cordoned=["/a", "/c"])
-
-    async def main() -> None:
-        await world.start()
-        world.publish(topic("t", 4))
-        await world.replicas.settle()
-        assert {world.directory("t", index) for index in range(4)} == {"/b"}
-        assert world.directories.cordoned_ids() == [IDS["/a"], IDS["/c"]]
-
-    run(world, main)
+    run(harness, main)
 
 
-def test_replicas_that_lie_elsewhere_than_metadata_says_are_told() -> None:
-    world = World(make_disk())
-    woken: list[bool] = []
-    world.replicas.on_unassigned = lambda: woken.append(True)
+def test_cordoned_directories_get_no_new_partitions() -> None:
+    harness = ReplicasHarness(make_disk(), cordoned=["/a", "/c"])
 
     async def main() -> None:
-        await world.start()
-        world.publish(topic("t", 1))
-        await world.replicas.settle()
-        where = IDS[world.directory("t")]
-        assert world.replicas.unassigned == {TopicPartition("t", 0): (topic("t", 1).id, where)} and woken == [True]
-        world.publish(topic("t", 1, where))
-        await world.replicas.settle()
-        assert world.replicas.unassigned == {}
+        await harness.start()
+        harness.publish(topic("t", 4))
+        await harness.replicas.settle()
+        assert {harness.directory("t", index) for index in range(4)} == {"/b"}
+        assert harness.directories.cordoned_ids() == [IDS["/a"], IDS["/c"]]
 
-    run(world, main)
+    run(harness, main)
+
+
+def test_replicas_whose_directory_differs_from_the_metadata_are_listed_as_unassigned() -> None:
+    harness = ReplicasHarness(make_disk())
+    wakeups: list[bool] = []
+    harness.replicas.on_unassigned = lambda: wakeups.append(True)
+
+    async def main() -> None:
+        await harness.start()
+        harness.publish(topic("t", 1))
+        await harness.replicas.settle()
+        where = IDS[harness.directory("t")]
+        assert harness.replicas.unassigned == {TopicPartition("t", 0): (topic("t", 1).id, where)} and wakeups == [True]
+        harness.publish(topic("t", 1, where))
+        await harness.replicas.settle()
+        assert harness.replicas.unassigned == {}
+
+    run(harness, main)
 
 
 @pytest.mark.parametrize("operation, number", [("append", errno.EIO), ("append", errno.EROFS), ("sync", errno.EIO)])
-def test_a_directory_that_fails_takes_its_partitions_and_no_others(operation: str, number: int) -> None:
-    world = World(make_disk())
-    told: list[bool] = []
-    world.replicas.on_directory_failed = lambda: told.append(True)
+def test_a_failed_directory_takes_only_its_own_partitions_offline(operation: str, number: int) -> None:
+    harness = ReplicasHarness(make_disk())
+    notifications: list[bool] = []
+    harness.replicas.on_directory_failed = lambda: notifications.append(True)
 
     async def main() -> None:
-        await world.start()
-        world.publish(topic("t", 6))
-        await world.replicas.settle()
-        mine = [index for index in range(6) if world.directory("t", index) == "/b"]
-        assert len(mine) == 2
+        await harness.start()
+        harness.publish(topic("t", 6))
+        await harness.replicas.settle()
+        affected = [index for index in range(6) if harness.directory("t", index) == "/b"]
+        assert len(affected) == 2
         for index in range(6):
-            append(world.replicas.get("t", index))
-        world.fail("/b", operation, number=number)
-        partition = world.replicas.get("t", mine[0])
+            append(harness.replicas.get("t", index))
+        harness.fail("/b", operation, number=number)
+        partition = harness.replicas.get("t", affected[0])
         if operation == "append":
             with pytest.raises(KafkaError):
                 append(partition)
@@ -176,95 +176,95 @@ def test_a_directory_that_fails_takes_its_partitions_and_no_others(operation: st
             error = await partition.commit.sync()
             assert error is not None and error.code is ErrorCode.KAFKA_STORAGE_ERROR
         for index in range(6):
-            expected = ErrorCode.KAFKA_STORAGE_ERROR if index in mine else ErrorCode.NONE
-            assert world.code("t", index) is expected
-        assert sorted(world.replicas.offline()) == [TopicPartition("t", index) for index in mine]
-        assert world.directories.offline_ids() == [IDS["/b"]] and told == [True]
-        assert not world.replicas.failed.done()
-        world.publish(topic("t", 6), topic("u", 6))  # new partitions avoid the failed directory
-        await world.replicas.settle()
-        assert {world.directory("u", index) for index in range(6)} == {"/a", "/c"}
-        assert [log_dir.path for log_dir, _ in world.replicas.checkpoint()()] == []
-        world.files.fault = None
-        assert [log_dir.path for log_dir in await world.replicas.close()] == ["/a", "/c"]
+            expected = ErrorCode.KAFKA_STORAGE_ERROR if index in affected else ErrorCode.NONE
+            assert harness.code("t", index) is expected
+        assert sorted(harness.replicas.offline()) == [TopicPartition("t", index) for index in affected]
+        assert harness.directories.offline_ids() == [IDS["/b"]] and notifications == [True]
+        assert not harness.replicas.failed.done()
+        harness.publish(topic("t", 6), topic("u", 6))  # new partitions avoid the failed directory
+        await harness.replicas.settle()
+        assert {harness.directory("u", index) for index in range(6)} == {"/a", "/c"}
+        assert [log_dir.path for log_dir, _ in harness.replicas.checkpoint()()] == []
+        harness.files.fault = None
+        assert [log_dir.path for log_dir in await harness.replicas.close()] == ["/a", "/c"]
 
-    run(world, main)
+    run(harness, main)
 
 
 @pytest.mark.parametrize("failing", [["/a"], ["/b", "/c", "/a"]])
-def test_without_the_metadata_or_any_directory_the_node_stops(failing: list[str]) -> None:
-    world = World(make_disk())
+def test_losing_the_metadata_directory_or_all_directories_stops_the_node(failing: list[str]) -> None:
+    harness = ReplicasHarness(make_disk())
 
     async def main() -> None:
-        await world.start()
+        await harness.start()
         for path in failing:
-            assert not world.replicas.failed.done()
-            log_dir = next(one for one in world.directories.all() if one.path == path)
-            world.replicas.fail_directory(log_dir, OSError(errno.EIO, "gone"))
+            assert not harness.replicas.failed.done()
+            log_dir = next(one for one in harness.directories.all() if one.path == path)
+            harness.replicas.fail_directory(log_dir, OSError(errno.EIO, "gone"))
         with pytest.raises(StorageFailed, match="/a has failed"):
-            world.replicas.failed.result()
+            harness.replicas.failed.result()
 
-    run(world, main)
+    run(harness, main)
 
 
-def written(files: SimulatedFiles) -> dict[int, str]:
+def write_three_partitions(files: SimulatedFiles) -> dict[int, str]:
     """Run a node once with three partitions, one in each directory; return the directory of each."""
-    world = World(files)
+    harness = ReplicasHarness(files)
     places: dict[int, str] = {}
 
     async def main() -> None:
-        await world.start()
-        world.publish(topic("t", 3))
-        await world.replicas.settle()
+        await harness.start()
+        harness.publish(topic("t", 3))
+        await harness.replicas.settle()
         for index in range(3):
-            append(world.replicas.get("t", index), 4)
-            world.replicas.get("t", index).delete_records(2, NOW_MS)
-            places[index] = world.directory("t", index)
-        for log_dir in await world.replicas.close():
+            append(harness.replicas.get("t", index), 4)
+            harness.replicas.get("t", index).delete_records(2, NOW_MS)
+            places[index] = harness.directory("t", index)
+        for log_dir in await harness.replicas.close():
             log_dir.mark_clean_shutdown(1)
 
-    run(world, main)
+    run(harness, main)
     return places
 
 
-def test_a_directory_that_is_missing_at_the_start_keeps_its_partitions_offline_and_they_come_back_with_it() -> None:
+def test_partitions_of_a_missing_directory_are_offline_until_a_restart_with_it() -> None:
     files = make_disk()
-    places = written(files)
+    places = write_three_partitions(files)
     assert sorted(places.values()) == PATHS
     states = [PartitionState((NODE,), (NODE,), NODE, 0, 0, (IDS[places[index]],)) for index in range(3)]
     known = Topic("t", topic("t", 1).id, tuple(states))
     files.rename("/c", "/unmounted")
-    world = World(files)
+    harness = ReplicasHarness(files)
     lost = next(index for index, path in places.items() if path == "/c")
 
-    async def without() -> None:
-        await world.start(known)
-        assert [world.code("t", index) for index in range(3)].count(ErrorCode.NONE) == 2
-        assert world.code("t", lost) is ErrorCode.KAFKA_STORAGE_ERROR
+    async def start_without_directory() -> None:
+        await harness.start(known)
+        assert [harness.code("t", index) for index in range(3)].count(ErrorCode.NONE) == 2
+        assert harness.code("t", lost) is ErrorCode.KAFKA_STORAGE_ERROR
         with pytest.raises(KafkaError, match="bring it back, or delete the topic"):
-            world.replicas.get("t", lost)
+            harness.replicas.get("t", lost)
         assert not any(files.exists(f"{path}/t-{lost}") for path in PATHS)
-        world.publish(known, topic("u", 2))  # new topics are still created
-        await world.replicas.settle()
-        assert world.code("u") is ErrorCode.NONE
-        await world.replicas.close()
+        harness.publish(known, topic("u", 2))  # new topics are still created
+        await harness.replicas.settle()
+        assert harness.code("u") is ErrorCode.NONE
+        await harness.replicas.close()
 
-    run(world, without)
+    run(harness, start_without_directory)
     files.rename("/unmounted", "/c")
-    again = World(files)
+    again = ReplicasHarness(files)
 
-    async def with_it() -> None:
+    async def start_with_directory() -> None:
         await again.start(known, topic("u", 2))
         for index in range(3):
             log = again.replicas.get("t", index).log
             assert (log.log_start, log.log_end) == (2, 4)
 
-    run(again, with_it)
+    run(again, start_with_directory)
 
 
-def test_an_empty_disk_in_the_place_of_a_lost_one_is_not_taken_for_it() -> None:
+def test_partitions_of_a_lost_disk_stay_offline_after_an_empty_one_replaces_it() -> None:
     files = make_disk()
-    places = written(files)
+    places = write_three_partitions(files)
     lost = next(index for index, path in places.items() if path == "/c")
     states = [PartitionState((NODE,), (NODE,), NODE, 0, 0, (IDS[places[index]],)) for index in range(3)]
     files.rename("/c", "/old")
@@ -272,66 +272,66 @@ def test_an_empty_disk_in_the_place_of_a_lost_one_is_not_taken_for_it() -> None:
     fresh = LogDir.open(files, "/c")
     fresh.format(MetaProperties(cluster_id="c", node_id=NODE, directory_id=Uuid(b"new".ljust(16))))
     fresh.close()
-    world = World(files)
+    harness = ReplicasHarness(files)
 
     async def main() -> None:
-        await world.start(Topic("t", topic("t", 1).id, tuple(states)))
-        assert world.code("t", lost) is ErrorCode.KAFKA_STORAGE_ERROR
-        world.publish()  # delete the topic and create it again
-        world.publish(topic("t", 3))
-        await world.replicas.settle()
-        assert world.code("t", lost) is ErrorCode.NONE
+        await harness.start(Topic("t", topic("t", 1).id, tuple(states)))
+        assert harness.code("t", lost) is ErrorCode.KAFKA_STORAGE_ERROR
+        harness.publish()  # delete the topic and create it again
+        harness.publish(topic("t", 3))
+        await harness.replicas.settle()
+        assert harness.code("t", lost) is ErrorCode.NONE
 
-    run(world, main)
+    run(harness, main)
 
 
-def test_a_log_that_cannot_be_opened_keeps_its_checkpoints_and_its_directory_is_not_marked_clean() -> None:
+def test_a_log_that_fails_to_open_keeps_its_checkpoint_and_its_directory_is_not_clean() -> None:
     files = make_disk()
-    places = written(files)
+    places = write_three_partitions(files)
     lost = next(index for index, path in places.items() if path == "/b")
-    world = World(files)
-    world.fail(f"/b/t-{lost}", "open")
+    harness = ReplicasHarness(files)
+    harness.fail(f"/b/t-{lost}", "open")
 
     async def main() -> None:
-        await world.start(topic("t", 3))
-        assert world.code("t", lost) is ErrorCode.KAFKA_STORAGE_ERROR
-        assert [world.code("t", index) for index in range(3) if index != lost] == [ErrorCode.NONE] * 2
-        world.files.fault = None
-        assert [log_dir.path for log_dir in await world.replicas.close()] == ["/a", "/c"]
-        assert world.directories.all()[1].load_offsets(LOG_START_CHECKPOINT) == {TopicPartition("t", lost): 2}
+        await harness.start(topic("t", 3))
+        assert harness.code("t", lost) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert [harness.code("t", index) for index in range(3) if index != lost] == [ErrorCode.NONE] * 2
+        harness.files.fault = None
+        assert [log_dir.path for log_dir in await harness.replicas.close()] == ["/a", "/c"]
+        assert harness.directories.all()[1].load_offsets(LOG_START_CHECKPOINT) == {TopicPartition("t", lost): 2}
 
-    run(world, main)
-
-
-def test_a_partition_that_found_no_room_is_made_when_there_is_some() -> None:
-    world = World(make_disk())
-
-    async def main() -> None:
-        await world.start()
-        world.fail("/", "make_dir", "create", "append", number=errno.ENOSPC)
-        world.publish(topic("t", 2))
-        await world.replicas.settle()
-        assert [world.code("t", index) for index in range(2)] == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
-        assert world.directories.offline_ids() == []
-        world.replicas.retry_broken()
-        await world.replicas.settle()
-        assert world.code("t") is ErrorCode.KAFKA_STORAGE_ERROR
-        world.files.fault = None
-        world.replicas.retry_broken()
-        await world.replicas.settle()
-        assert [world.code("t", index) for index in range(2)] == [ErrorCode.NONE] * 2
-
-    run(world, main)
+    run(harness, main)
 
 
-def test_options_of_a_topic_reach_its_running_log() -> None:
-    world = World(make_disk())
+def test_partitions_not_created_on_a_full_disk_are_created_when_there_is_space() -> None:
+    harness = ReplicasHarness(make_disk())
 
     async def main() -> None:
-        await world.start()
-        world.publish(topic("t", 1))
-        await world.replicas.settle()
-        partition = world.replicas.get("t", 0)
+        await harness.start()
+        harness.fail("/", "make_dir", "create", "append", number=errno.ENOSPC)
+        harness.publish(topic("t", 2))
+        await harness.replicas.settle()
+        assert [harness.code("t", index) for index in range(2)] == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+        assert harness.directories.offline_ids() == []
+        harness.replicas.retry_broken()
+        await harness.replicas.settle()
+        assert harness.code("t") is ErrorCode.KAFKA_STORAGE_ERROR
+        harness.files.fault = None
+        harness.replicas.retry_broken()
+        await harness.replicas.settle()
+        assert [harness.code("t", index) for index in range(2)] == [ErrorCode.NONE] * 2
+
+    run(harness, main)
+
+
+def test_topic_configs_are_applied_to_the_open_log() -> None:
+    harness = ReplicasHarness(make_disk())
+
+    async def main() -> None:
+        await harness.start()
+        harness.publish(topic("t", 1))
+        await harness.replicas.settle()
+        partition = harness.replicas.get("t", 0)
         assert not partition.waits_for_disk
         options = {
             "segment.bytes": "2000000",
@@ -347,8 +347,8 @@ def test_options_of_a_topic_reach_its_running_log() -> None:
             "cleanup.policy": "compact,delete",
             "file.delete.delay.ms": "3",
         }
-        world.publish(topic("t", 1), configs={"t": options})
-        await world.replicas.settle()
+        harness.publish(topic("t", 1), configs={"t": options})
+        await harness.replicas.settle()
         config = partition.log.config
         assert (config.segment_bytes, config.segment_ms, config.retention_ms) == (2_000_000, 77_000, 1)
         assert (config.retention_bytes, config.flush_messages, config.flush_ms) == (5, 1, 9)
@@ -359,24 +359,24 @@ def test_options_of_a_topic_reach_its_running_log() -> None:
         assert info.log_append_time == NOW_MS
         flush = partition.flushed(info.last_offset)
         assert flush is not None and await flush is None
-        world.publish(topic("t", 1))
-        await world.replicas.settle()
+        harness.publish(topic("t", 1))
+        await harness.replicas.settle()
         assert not partition.waits_for_disk and partition.log.config.retention_ms == 604_800_000
 
-    run(world, main)
+    run(harness, main)
 
 
-def test_what_metadata_expects_in_a_living_directory_may_lie_in_a_missing_one() -> None:
+def test_a_missing_log_is_not_recreated_while_a_directory_is_missing() -> None:
     """Guard against seed 226: metadata knew a move's target, the node died before the log was there, the source was gone."""
     files = make_disk()
     files.remove("/b")
-    world = World(files)
+    harness = ReplicasHarness(files)
 
     async def main() -> None:
-        await world.start(topic("moved", 1, IDS["/a"]))
-        assert world.code("moved") is ErrorCode.KAFKA_STORAGE_ERROR and not files.exists("/a/moved-0")
-        world.publish(topic("moved", 1, IDS["/a"]), topic("new", 1, IDS["/a"]))
-        await world.replicas.settle()
-        assert world.directory("new") == "/a"
+        await harness.start(topic("moved", 1, IDS["/a"]))
+        assert harness.code("moved") is ErrorCode.KAFKA_STORAGE_ERROR and not files.exists("/a/moved-0")
+        harness.publish(topic("moved", 1, IDS["/a"]), topic("new", 1, IDS["/a"]))
+        await harness.replicas.settle()
+        assert harness.directory("new") == "/a"
 
-    run(world, main)
+    run(harness, main)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.replication.traffic import Traffic
 
 
-def test_totals_keep_what_deleted_topics_had() -> None:
+def test_totals_include_the_traffic_of_deleted_topics() -> None:
     traffic = Traffic()
     traffic.topic("a").messages_in += 5
     traffic.topic("b").messages_in += 2

@@ -47,14 +47,14 @@ def append(
     )
 
 
-def refused(partition: Partition, guard: Guard, epoch: int = 0, sequence: int = 0) -> ErrorCode:
+def append_error_code(partition: Partition, guard: Guard, epoch: int = 0, sequence: int = 0) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
         append(partition, guard, epoch, sequence)
     return caught.value.code
 
 
 @pytest.mark.parametrize("marker", [COMMIT, ABORT])
-def test_a_marker_lies_in_the_log_as_kafkas(tmp_path: Path, marker: TransactionMarker) -> None:
+def test_markers_are_written_in_kafkas_format(tmp_path: Path, marker: TransactionMarker) -> None:
     partition = make_partition(make_files())
     partition.lead(1, 6, (1,))
     append(partition, UNGUARDED, epoch=3)
@@ -86,13 +86,13 @@ def test_a_marker_lies_in_the_log_as_kafkas(tmp_path: Path, marker: TransactionM
     assert (facts["endTxnMarker"], facts["coordinatorEpoch"]) == ("COMMIT" if marker.commit else "ABORT", 4)
 
 
-def test_guards_are_shared_and_taken_down() -> None:
+def test_a_guard_is_shared_by_a_producers_batches_and_removed_by_the_first_append() -> None:
     partition = make_partition(make_files())
     first = partition.guard(PRODUCER, 2, 7, adds=False)
     assert first.waits and partition.guard(PRODUCER, 2, 5, adds=False) is first
     assert partition.guard(PRODUCER, 2, 6, adds=False).lowest_sequence == 5
     assert partition.guard(PRODUCER, 1, 0, adds=False).lowest_sequence == 5  # an older epoch has no effect
-    assert refused(partition, first, epoch=2, sequence=6) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert append_error_code(partition, first, epoch=2, sequence=6) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert partition.guard(PRODUCER, 3, 1, adds=True) is first
     assert (first.epoch, first.lowest_sequence, first.transaction_version) == (3, 1, 2)
     assert partition.guard(PRODUCER, 3, 0, adds=True) is first
@@ -101,13 +101,13 @@ def test_guards_are_shared_and_taken_down() -> None:
     assert partition.guard(PRODUCER, 3, 1, adds=True) is OPEN
     append(partition, OPEN, epoch=3, sequence=1)
     partition.append_marker(PRODUCER, 4, COMMIT, 2, NOW_MS)
-    assert refused(partition, OPEN, epoch=4) is ErrorCode.INVALID_TXN_STATE
+    assert append_error_code(partition, OPEN, epoch=4) is ErrorCode.INVALID_TXN_STATE
     with pytest.raises(KafkaError) as caught:
         partition.guard(PRODUCER, 3, 2, adds=True)
     assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_a_marker_that_could_not_be_written_takes_nothing_down() -> None:
+def test_a_marker_that_fails_to_be_written_removes_no_guard() -> None:
     files = make_files()
     partition = make_partition(files)
     guard = partition.guard(PRODUCER, 0, 0, adds=False)
@@ -115,14 +115,14 @@ def test_a_marker_that_could_not_be_written_takes_nothing_down() -> None:
     with pytest.raises(KafkaError) as caught:
         partition.append_marker(PRODUCER, 0, ABORT, 0, NOW_MS)
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert refused(partition, guard) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert append_error_code(partition, guard) is ErrorCode.KAFKA_STORAGE_ERROR
     files.fault = None
     append(partition, guard)
     partition.append_marker(PRODUCER, 0, ABORT, 0, NOW_MS)
     assert partition.last_stable_offset == 2
 
 
-def test_a_coordinators_batches_have_no_sequences_and_are_guarded_all_the_same() -> None:
+def test_coordinator_batches_without_sequences_are_guarded_too() -> None:
     partition = make_partition(make_files())
     for number in range(3):
         guard = partition.guard(PRODUCER, 0, -1, adds=False)
@@ -130,10 +130,10 @@ def test_a_coordinators_batches_have_no_sequences_and_are_guarded_all_the_same()
         append(partition, guard, sequence=-1, check_producer=False)
         if number == 1:
             partition.append_marker(PRODUCER, 0, COMMIT, 0, NOW_MS)
-            assert refused(partition, guard, sequence=-1) is ErrorCode.INVALID_TXN_STATE
+            assert append_error_code(partition, guard, sequence=-1) is ErrorCode.INVALID_TXN_STATE
 
 
-def test_there_is_a_limit_to_what_waits() -> None:
+def test_the_oldest_guard_is_removed_beyond_guards_max() -> None:
     guards = Guards()
     first = guards.begin(None, 0, 0, 0, 0, adds=True)
     for producer_id in range(1, GUARDS_MAX + 5):
@@ -142,7 +142,7 @@ def test_there_is_a_limit_to_what_waits() -> None:
     assert guards.begin(None, 0, 0, 0, 0, adds=True) is not first
 
 
-class Asked:
+class PendingBatch:
     """A batch of one epoch, from its arrival to its append."""
 
     def __init__(self, epoch: int, guard: Guard) -> None:
@@ -151,7 +151,7 @@ class Asked:
         self.allowed: bool | None = None
 
 
-class Truth:
+class TransactionModel:
     """One producer with its coordinator; their messages to the partition take any time and arrive in any order."""
 
     def __init__(self, adds: bool) -> None:
@@ -160,7 +160,7 @@ class Truth:
         self.epoch = 0
         self.ongoing = self.added = False
         self.marker: int | None = None  # epoch of the marker in flight
-        self.asked: list[Asked] = []
+        self.pending: list[PendingBatch] = []
 
     @property
     def is_open(self) -> bool:
@@ -177,12 +177,12 @@ class Truth:
         except KafkaError as error:
             assert error.code is ErrorCode.INVALID_PRODUCER_EPOCH
             return
-        self.asked.append(Asked(epoch, guard))
+        self.pending.append(PendingBatch(epoch, guard))
         if not guard.waits:
-            self.asked[-1].allowed = True
+            self.pending[-1].allowed = True
 
-    def answer(self, which: int) -> None:
-        waiting = [one for one in self.asked if one.allowed is None]
+    def verify(self, which: int) -> None:
+        waiting = [one for one in self.pending if one.allowed is None]
         if waiting:
             one = waiting[which % len(waiting)]
             if self.ongoing and one.epoch == self.epoch:
@@ -192,10 +192,10 @@ class Truth:
                 one.allowed = False  # otherwise verification is retried: the last transaction is still ending
 
     def append(self, which: int) -> None:
-        allowed = [one for one in self.asked if one.allowed is not None]
+        allowed = [one for one in self.pending if one.allowed is not None]
         if allowed:
             one = allowed[which % len(allowed)]
-            self.asked.remove(one)
+            self.pending.remove(one)
             entry = self.partition.log.producers.entry(PRODUCER)
             sequence = 0 if entry is None or entry.epoch != one.epoch else entry.last_sequence + 1
             one.guard.lowest_sequence = max(one.guard.lowest_sequence, sequence)
@@ -224,22 +224,22 @@ class Truth:
 
 @settings(deadline=None, max_examples=150)
 @given(st.booleans(), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=60))
-def test_no_transaction_is_left_open_that_nobody_ends(adds: bool, steps: list[tuple[int, int]]) -> None:
-    truth = Truth(adds)
+def test_no_transaction_stays_open_unless_the_coordinator_will_end_it(adds: bool, steps: list[tuple[int, int]]) -> None:
+    model = TransactionModel(adds)
     for kind, which in steps:
         if kind == 0:
-            truth.begin()
+            model.begin()
         elif kind == 1:
-            truth.arrive(which % 2)
+            model.arrive(which % 2)
         elif kind == 2:
-            truth.answer(which)
+            model.verify(which)
         elif kind == 3:
-            truth.append(which)
+            model.append(which)
         elif kind == 4:
-            truth.end()
+            model.end()
         else:
-            truth.mark(which % 2 == 1)
-        truth.check()
-    truth.end()
-    truth.mark(False)
-    assert truth.partition.last_stable_offset == truth.partition.high_watermark == truth.partition.log.log_end
+            model.mark(which % 2 == 1)
+        model.check()
+    model.end()
+    model.mark(False)
+    assert model.partition.last_stable_offset == model.partition.high_watermark == model.partition.log.log_end

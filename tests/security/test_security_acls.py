@@ -10,7 +10,7 @@ GOOD = Acl(Resource.TOPIC, "orders", Pattern.LITERAL, "User:alice", "*", Operati
 ALL = AclFilter(ANY, None, 1, None, None, ANY, ANY)
 
 
-def test_a_good_one_may_be_created():
+def test_valid_acls_pass_the_check():
     check_acl(GOOD)
     check_acl(GOOD._replace(resource_type=Resource.CLUSTER, resource_name="kafka-cluster"))
 
@@ -34,20 +34,20 @@ def test_a_good_one_may_be_created():
         {"host": ""},
     ],
 )
-def test_what_may_not_be_created(change):
+def test_an_invalid_acl_is_refused_with_invalid_request(change):
     with pytest.raises(KafkaError) as error:
         check_acl(GOOD._replace(**change))
     assert error.value.code is ErrorCode.INVALID_REQUEST
 
 
-def test_a_filter_without_wishes_finds_all():
+def test_a_filter_without_conditions_matches_every_acl():
     ALL.check()
     assert ALL.matches(GOOD)
     assert ALL.matches(GOOD._replace(pattern_type=Pattern.PREFIXED, permission=Permission.DENY))
 
 
 @pytest.mark.parametrize(
-    ("wish", "found"),
+    ("condition", "found"),
     [
         ({"resource_type": Resource.TOPIC}, True),
         ({"resource_type": Resource.GROUP}, False),
@@ -63,11 +63,11 @@ def test_a_filter_without_wishes_finds_all():
         ({"permission": Permission.DENY}, False),
     ],
 )
-def test_each_wish_narrows_it(wish, found):
-    assert ALL._replace(**wish).matches(GOOD) is found
+def test_each_filter_field_restricts_the_match(condition, found):
+    assert ALL._replace(**condition).matches(GOOD) is found
 
 
-def test_match_finds_everything_that_applies_to_a_name():
+def test_a_match_filter_finds_every_acl_that_applies_to_a_name():
     wanted = ALL._replace(resource_name="orders", pattern_type=2)
     wanted.check()
     applies = [

@@ -25,100 +25,100 @@ def authorizer(*acls, super_users="", allow_if_no_acl=False):
     return made
 
 
-def may(made, operation, name, principal=ALICE, host=HOST, resource=Resource.TOPIC):
+def is_allowed(made, operation, name, principal=ALICE, host=HOST, resource=Resource.TOPIC):
     return made.decide(principal, host, operation, resource, name).allowed
 
 
-def test_without_acls_the_setting_decides_but_only_for_resources_without_acls():
+def test_allow_if_no_acl_applies_only_to_resources_without_acls():
     closed, opened = authorizer(), authorizer(acl("a"), allow_if_no_acl=True)
-    assert not may(closed, Operation.READ, "a")
-    assert may(opened, Operation.WRITE, "b", BOB)
-    assert not may(opened, Operation.READ, "a", BOB)
+    assert not is_allowed(closed, Operation.READ, "a")
+    assert is_allowed(opened, Operation.WRITE, "b", BOB)
+    assert not is_allowed(opened, Operation.READ, "a", BOB)
 
 
-def test_super_users_may_do_everything_even_what_is_denied():
+def test_super_users_are_allowed_everything_even_if_an_acl_denies_it():
     made = authorizer(acl("a", permission=Permission.DENY), super_users="User:alice;User:CN=x,O=y")
-    assert may(made, Operation.READ, "a")
-    assert may(made, Operation.ALTER, "kafka-cluster", Principal("User", "CN=x,O=y"), resource=Resource.CLUSTER)
-    assert not may(made, Operation.READ, "a", BOB)
+    assert is_allowed(made, Operation.READ, "a")
+    assert is_allowed(made, Operation.ALTER, "kafka-cluster", Principal("User", "CN=x,O=y"), resource=Resource.CLUSTER)
+    assert not is_allowed(made, Operation.READ, "a", BOB)
 
 
-def test_literal_prefixed_and_wildcard_names():
+def test_literal_prefixed_and_wildcard_patterns_match_their_names():
     made = authorizer(acl("exact"), acl("pre", pattern=Pattern.PREFIXED), acl("*", Operation.WRITE))
-    assert may(made, Operation.READ, "exact")
-    assert not may(made, Operation.READ, "exact2")
-    assert may(made, Operation.READ, "pre") and may(made, Operation.READ, "prefix")
-    assert not may(made, Operation.READ, "pr")
-    assert may(made, Operation.WRITE, "anything")
+    assert is_allowed(made, Operation.READ, "exact")
+    assert not is_allowed(made, Operation.READ, "exact2")
+    assert is_allowed(made, Operation.READ, "pre") and is_allowed(made, Operation.READ, "prefix")
+    assert not is_allowed(made, Operation.READ, "pr")
+    assert is_allowed(made, Operation.WRITE, "anything")
 
 
-def test_bypass_by_case_or_by_a_prefix_that_is_a_star():
+def test_case_changes_and_a_star_prefix_do_not_bypass_acls():
     made = authorizer(acl("orders"), acl("*", Operation.WRITE, pattern=Pattern.PREFIXED))
     for name in ("Orders", "ORDERS", "orders ", "orders\0", "order"):
-        assert not may(made, Operation.READ, name)
-    assert not may(made, Operation.READ, "orders", Principal("User", "Alice"))
-    assert not may(made, Operation.READ, "orders", Principal("user", "alice"))
-    assert not may(made, Operation.WRITE, "orders")
-    assert may(made, Operation.WRITE, "*x")
+        assert not is_allowed(made, Operation.READ, name)
+    assert not is_allowed(made, Operation.READ, "orders", Principal("User", "Alice"))
+    assert not is_allowed(made, Operation.READ, "orders", Principal("user", "alice"))
+    assert not is_allowed(made, Operation.WRITE, "orders")
+    assert is_allowed(made, Operation.WRITE, "*x")
 
 
-def test_a_name_that_is_a_star_is_nothing_special_to_whoever_asks():
+def test_a_star_in_a_request_is_not_a_wildcard():
     made = authorizer(acl("orders"))
-    assert not may(made, Operation.READ, "*")
-    assert not may(made, Operation.READ, "orders", Principal("User", "*"))
+    assert not is_allowed(made, Operation.READ, "*")
+    assert not is_allowed(made, Operation.READ, "orders", Principal("User", "*"))
 
 
-def test_deny_beats_allow_wherever_it_stands():
+def test_deny_overrides_allow_whatever_its_pattern():
     made = authorizer(
         acl("orders"), acl("ord", pattern=Pattern.PREFIXED, permission=Permission.DENY, principal="User:*"), acl("*")
     )
-    assert not may(made, Operation.READ, "orders")
-    assert may(made, Operation.READ, "other")
+    assert not is_allowed(made, Operation.READ, "orders")
+    assert is_allowed(made, Operation.READ, "other")
 
 
-def test_what_allows_implies_and_what_denies_does_not():
+def test_allow_implies_the_describe_operations_but_deny_does_not():
     made = authorizer(acl("r"), acl("w", Operation.WRITE), acl("d", Operation.DELETE), acl("a", Operation.ALTER))
-    assert all(may(made, Operation.DESCRIBE, name) for name in "rwda")
-    assert not may(made, Operation.WRITE, "r")
+    assert all(is_allowed(made, Operation.DESCRIBE, name) for name in "rwda")
+    assert not is_allowed(made, Operation.WRITE, "r")
     configs = authorizer(acl("t", Operation.ALTER_CONFIGS))
-    assert may(configs, Operation.DESCRIBE_CONFIGS, "t") and not may(configs, Operation.DESCRIBE, "t")
+    assert is_allowed(configs, Operation.DESCRIBE_CONFIGS, "t") and not is_allowed(configs, Operation.DESCRIBE, "t")
     denied = authorizer(acl("t", Operation.ALL), acl("t", Operation.READ, Permission.DENY))
-    assert may(denied, Operation.DESCRIBE, "t") and not may(denied, Operation.READ, "t")
+    assert is_allowed(denied, Operation.DESCRIBE, "t") and not is_allowed(denied, Operation.READ, "t")
     assert (
         authorizer(acl("t", Operation.ALL)).operations(ALICE, HOST, Resource.TOPIC, "t")
         == ALL_OPERATIONS[Resource.TOPIC]
     )
 
 
-def test_hosts_are_addresses_however_they_are_spelled():
+def test_equivalent_spellings_of_a_host_address_match():
     made = authorizer(acl("t", host="10.0.0.1"), acl("s", host="0:0:0:0:0:0:0:1"))
-    assert may(made, Operation.READ, "t", host="10.0.0.1")
-    assert may(made, Operation.READ, "t", host="::ffff:10.0.0.1")
-    assert not may(made, Operation.READ, "t", host="10.0.0.2")
-    assert may(made, Operation.READ, "s", host="::1")
+    assert is_allowed(made, Operation.READ, "t", host="10.0.0.1")
+    assert is_allowed(made, Operation.READ, "t", host="::ffff:10.0.0.1")
+    assert not is_allowed(made, Operation.READ, "t", host="10.0.0.2")
+    assert is_allowed(made, Operation.READ, "s", host="::1")
 
 
-def test_resources_of_another_type_are_others():
+def test_an_acl_applies_only_to_its_resource_type():
     made = authorizer(acl("x", resource=Resource.GROUP))
-    assert may(made, Operation.READ, "x", resource=Resource.GROUP)
-    assert not may(made, Operation.READ, "x")
+    assert is_allowed(made, Operation.READ, "x", resource=Resource.GROUP)
+    assert not is_allowed(made, Operation.READ, "x")
 
 
-def test_a_change_is_seen_at_once_and_the_last_of_two_equal_ones_counts():
+def test_changes_apply_at_once_and_equal_acls_count_until_the_last_is_removed():
     made = authorizer()
     one, two = Uuid(bytes(15) + b"\1"), Uuid(bytes(15) + b"\2")
     entry = acl("p", pattern=Pattern.PREFIXED)
-    assert not may(made, Operation.READ, "pq")
+    assert not is_allowed(made, Operation.READ, "pq")
     made.change(one, entry)
     made.change(two, entry)
-    assert entry in made and may(made, Operation.READ, "pq")
+    assert entry in made and is_allowed(made, Operation.READ, "pq")
     made.change(one, None)
-    assert may(made, Operation.READ, "pq")
+    assert is_allowed(made, Operation.READ, "pq")
     made.change(two, None)
-    assert entry not in made and not may(made, Operation.READ, "pq")
+    assert entry not in made and not is_allowed(made, Operation.READ, "pq")
 
 
-def test_anything_of_a_type():
+def test_decide_any_allows_an_operation_permitted_on_some_resource():
     def any_of(*acls, **options):
         return authorizer(*acls, **options).decide_any(ALICE, HOST, Operation.WRITE, Resource.TOPIC).allowed
 
@@ -149,8 +149,8 @@ ENTRIES = st.builds(
 )
 
 
-def twin(entries, principal, host, operation, resource, name, allow_if_no_acl):
-    about = [
+def decide_by_scan(entries, principal, host, operation, resource, name, allow_if_no_acl):
+    matching = [
         entry
         for entry in entries
         if entry.resource_type == resource
@@ -160,9 +160,9 @@ def twin(entries, principal, host, operation, resource, name, allow_if_no_acl):
             else entry.resource_name in (name, "*")
         )
     ]
-    if not about:
+    if not matching:
         return allow_if_no_acl
-    mine = [e for e in about if e.principal in (str(principal), "User:*") and e.host in ("*", host)]
+    mine = [e for e in matching if e.principal in (str(principal), "User:*") and e.host in ("*", host)]
     if any(e.permission == Permission.DENY and e.operation in (Operation.ALL, operation) for e in mine):
         return False
     implied = {operation, Operation.ALL}
@@ -182,12 +182,12 @@ def twin(entries, principal, host, operation, resource, name, allow_if_no_acl):
     st.sampled_from([Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS]),
     st.booleans(),
 )
-def test_the_index_says_what_a_look_at_every_acl_says(entries, removed, name, principal, operation, allow_if_no_acl):
+def test_the_index_decides_like_a_scan_of_all_acls(entries, removed, name, principal, operation, allow_if_no_acl):
     made = authorizer(*entries, allow_if_no_acl=allow_if_no_acl)
     made.decide(principal, HOST, operation, Resource.TOPIC, name)
     for number in removed:
         made.change(Uuid(number.to_bytes(16, "big")), None)
     left = [entry for number, entry in enumerate(entries) if number not in removed]
-    expected = twin(left, principal, HOST, operation, Resource.TOPIC, name, allow_if_no_acl)
+    expected = decide_by_scan(left, principal, HOST, operation, Resource.TOPIC, name, allow_if_no_acl)
     for _ in range(2):  # first by the rules, then from the cache
         assert made.decide(principal, HOST, operation, Resource.TOPIC, name).allowed is expected

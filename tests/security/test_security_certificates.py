@@ -10,7 +10,7 @@ from pem_files import Authority, needs_openssl
 from headrace.security.certificates import BadCertificate, certificates_in, read_certificate
 
 # Results of java.security's X500Principal.getName() for the same certificates (OpenJDK 17).
-JAVA = {
+JAVA_NAMES = {
     "/C=DE/ST=Bayern/L=München/O=Foo, Inc./OU=sales/CN=alice": "CN=alice,OU=sales,O=Foo\\, Inc.,L=München,ST=Bayern,C=DE",
     "/DC=org/DC=example/UID=u1/CN= lead and trail ": "CN=\\ lead and trail\\ ,UID=u1,DC=example,DC=org",
     '/emailAddress=x@y.z/serialNumber=42/title=Dr/CN=#hash=eq;semi<lt>"q"\\\\bs': (
@@ -23,9 +23,9 @@ JAVA = {
 
 
 @needs_openssl
-def test_names_are_javas_names(tmp_path):
+def test_subject_names_are_formatted_as_in_java(tmp_path):
     authority = Authority(tmp_path)
-    for number, (subject, name) in enumerate(JAVA.items()):
+    for number, (subject, name) in enumerate(JAVA_NAMES.items()):
         _, certificate, store = authority.issue(f"c{number}", subject)
         (der,) = certificates_in(store.read_text())
         assert der == ssl.PEM_cert_to_DER_cert(certificate.read_text())
@@ -35,7 +35,7 @@ def test_names_are_javas_names(tmp_path):
 
 
 @needs_openssl
-def test_bytes_that_are_no_certificate(tmp_path):
+def test_truncated_and_oversized_bytes_raise_bad_certificate(tmp_path):
     (der,) = certificates_in(Authority(tmp_path).certificate.read_text())
     for end in range(0, len(der), 7):
         with pytest.raises(BadCertificate):
@@ -46,7 +46,7 @@ def test_bytes_that_are_no_certificate(tmp_path):
 
 @settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=200), st.integers(0, 199), st.integers(0, 255))
-def test_any_bytes_are_a_certificate_or_none(data, at, byte):
+def test_random_bytes_parse_or_raise_bad_certificate(data, at, byte):
     data = bytes([0x30, min(len(data), 127)]) + data
     try:
         read_certificate(data[:at] + bytes([byte]) + data[at:])

@@ -37,7 +37,7 @@ PASSWORD = 's,e=c"ret'
 ALICE = "User:CN=alice,O=Example"
 
 
-class Doors:
+class SecuredNode:
     def __init__(self, node, authority, alice):
         self.node, self.authority, self.alice = node, authority, alice
 
@@ -75,8 +75,8 @@ def wait(futures):
     return {key: future.result(WAIT_S) for key, future in futures.items()}
 
 
-def permit(
-    doors,
+def create_acl(
+    secured_node,
     principal,
     operation,
     name,
@@ -85,11 +85,11 @@ def permit(
     permission=AclPermissionType.ALLOW,
 ):
     binding = AclBinding(kind, name, pattern, principal, "*", operation, permission)
-    wait(doors.admin.create_acls([binding]))
+    wait(secured_node.admin.create_acls([binding]))
 
 
 @pytest.fixture(scope="module")
-def doors(tmp_path_factory):
+def secured_node(tmp_path_factory):
     directory = tmp_path_factory.mktemp("pem")
     authority = Authority(directory)
     _, _, store = authority.issue("server", "/CN=localhost")
@@ -110,20 +110,20 @@ def doors(tmp_path_factory):
         "super.users": "User:admin",
     }
     with EmbeddedNode(settings) as node:
-        doors = Doors(node, authority, authority.issue("alice", "/O=Example/CN=alice"))
+        secured_node = SecuredNode(node, authority, authority.issue("alice", "/O=Example/CN=alice"))
         for name, mechanism in (
             ("scram-256", ScramMechanism.SCRAM_SHA_256),
             ("scram-512", ScramMechanism.SCRAM_SHA_512),
         ):
             change = UserScramCredentialUpsertion(name, ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
-            wait(doors.admin.alter_user_scram_credentials([change]))
-        permit(doors, "User:*", AclOperation.DESCRIBE, GROUP, ResourceType.GROUP)
-        yield doors
-        del doors.admin  # otherwise it would keep looking for the stopped node
+            wait(secured_node.admin.alter_user_scram_credentials([change]))
+        create_acl(secured_node, "User:*", AclOperation.DESCRIBE, GROUP, ResourceType.GROUP)
+        yield secured_node
+        del secured_node.admin  # otherwise it would keep looking for the stopped node
 
 
-def new_topic(doors, name):
-    wait(doors.admin.create_topics([NewTopic(name, 1, 1)]))
+def new_topic(secured_node, name):
+    wait(secured_node.admin.create_topics([NewTopic(name, 1, 1)]))
     return name
 
 
@@ -148,39 +148,39 @@ def exchange(config, topic, value):
 
 
 @pytest.mark.parametrize("user", list(USERS))
-def test_librdkafka_over_sasl_and_tls(doors, user):
-    topic = new_topic(doors, f"sasl-{user}")
+def test_librdkafka_produces_and_consumes_over_sasl_and_tls(secured_node, user):
+    topic = new_topic(secured_node, f"sasl-{user}")
     for operation in (AclOperation.READ, AclOperation.WRITE):
-        permit(doors, f"User:{user}", operation, topic)
-    assert exchange(doors.sasl(user), topic, user.encode()) == user.encode()
+        create_acl(secured_node, f"User:{user}", operation, topic)
+    assert exchange(secured_node.sasl(user), topic, user.encode()) == user.encode()
 
 
-def test_librdkafka_with_a_certificate(doors):
-    topic = new_topic(doors, "mutual")
-    permit(doors, ALICE, AclOperation.ALL, topic)
-    assert exchange(doors.ssl(doors.alice), topic, b"alice") == b"alice"
+def test_librdkafka_authenticates_with_a_certificate(secured_node):
+    topic = new_topic(secured_node, "mutual")
+    create_acl(secured_node, ALICE, AclOperation.ALL, topic)
+    assert exchange(secured_node.ssl(secured_node.alice), topic, b"alice") == b"alice"
     with pytest.raises(KafkaException) as refused:
-        exchange(doors.ssl(), topic, b"anonymous")
+        exchange(secured_node.ssl(), topic, b"anonymous")
     assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
-def client_context(doors, identity=None):
-    context = ssl.create_default_context(cafile=str(doors.authority.certificate))
+def client_context(secured_node, identity=None):
+    context = ssl.create_default_context(cafile=str(secured_node.authority.certificate))
     if identity is not None:
         context.load_cert_chain(str(identity[1]), str(identity[0]))
     return context
 
 
 @pytest.mark.parametrize("user", list(USERS))
-def test_aiokafka_over_sasl_and_tls(doors, user):
+def test_aiokafka_produces_and_consumes_over_sasl_and_tls(secured_node, user):
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
     from aiokafka import TopicPartition as Partition
 
-    topic = new_topic(doors, f"aiokafka-{user}")
-    permit(doors, f"User:{user}", AclOperation.ALL, topic)
+    topic = new_topic(secured_node, f"aiokafka-{user}")
+    create_acl(secured_node, f"User:{user}", AclOperation.ALL, topic)
     config = {
-        "bootstrap_servers": doors.at("SASL_SSL"), "security_protocol": "SASL_SSL", "sasl_mechanism": USERS[user],
-        "sasl_plain_username": user, "sasl_plain_password": PASSWORD, "ssl_context": client_context(doors),
+        "bootstrap_servers": secured_node.at("SASL_SSL"), "security_protocol": "SASL_SSL", "sasl_mechanism": USERS[user],
+        "sasl_plain_username": user, "sasl_plain_password": PASSWORD, "ssl_context": client_context(secured_node),
     }  # fmt: skip
 
     async def run():
@@ -194,26 +194,26 @@ def test_aiokafka_over_sasl_and_tls(doors, user):
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", None])
-def test_kafka_python_over_sasl_or_with_a_certificate(doors, mechanism):
+def test_kafka_python_authenticates_by_sasl_or_certificate(secured_node, mechanism):
     from kafka import KafkaConsumer, KafkaProducer
     from kafka import TopicPartition as Partition
 
     if mechanism is None:
         principal = ALICE
         config = {
-            "bootstrap_servers": doors.at("SSL"),
+            "bootstrap_servers": secured_node.at("SSL"),
             "security_protocol": "SSL",
-            "ssl_context": client_context(doors, doors.alice),
+            "ssl_context": client_context(secured_node, secured_node.alice),
         }
     else:
         user = f"scram-{mechanism[-3:]}"
         principal = f"User:{user}"
         config = {
-            "bootstrap_servers": doors.at("SASL_SSL"), "security_protocol": "SASL_SSL", "sasl_mechanism": mechanism,
-            "sasl_plain_username": user, "sasl_plain_password": PASSWORD, "ssl_context": client_context(doors),
+            "bootstrap_servers": secured_node.at("SASL_SSL"), "security_protocol": "SASL_SSL", "sasl_mechanism": mechanism,
+            "sasl_plain_username": user, "sasl_plain_password": PASSWORD, "ssl_context": client_context(secured_node),
         }  # fmt: skip
-    topic = new_topic(doors, f"kafka-python-{mechanism}")
-    permit(doors, principal, AclOperation.ALL, topic)
+    topic = new_topic(secured_node, f"kafka-python-{mechanism}")
+    create_acl(secured_node, principal, AclOperation.ALL, topic)
     producer = KafkaProducer(**config)
     producer.send(topic, b"value").get(WAIT_S)
     producer.close()
@@ -228,20 +228,20 @@ def test_kafka_python_over_sasl_or_with_a_certificate(doors, mechanism):
     [("scram-256", "wrong", None), ("nobody", PASSWORD, "SCRAM-SHA-256"), ("bob", "wrong", None),
      ("scram-256", PASSWORD, "SCRAM-SHA-512")],
 )  # fmt: skip
-def test_wrong_credentials_fail_fast(doors, user, password, mechanism):
+def test_wrong_credentials_fail_fast(secured_node, user, password, mechanism):
     errors = []
-    producer = Producer({**doors.sasl(user, password, mechanism), "error_cb": errors.append})
+    producer = Producer({**secured_node.sasl(user, password, mechanism), "error_cb": errors.append})
     while not errors:
         producer.poll(0.05)
     assert errors[0].code() == KafkaError._AUTHENTICATION
     assert "invalid" in str(errors[0]).lower()
 
 
-def test_a_topic_that_one_may_not_see_is_not_there(doors):
-    new_topic(doors, "seen")
-    new_topic(doors, "hidden")
-    permit(doors, "User:bob", AclOperation.DESCRIBE, "seen")
-    bob = AdminClient(doors.sasl("bob"))
+def test_topics_without_describe_permission_are_hidden(secured_node):
+    new_topic(secured_node, "seen")
+    new_topic(secured_node, "hidden")
+    create_acl(secured_node, "User:bob", AclOperation.DESCRIBE, "seen")
+    bob = AdminClient(secured_node.sasl("bob"))
     assert "seen" in bob.list_topics(timeout=WAIT_S).topics
     assert "hidden" not in bob.list_topics(timeout=WAIT_S).topics
     for name in ("hidden", "never-made"):  # requested by name, both look the same to bob
@@ -249,14 +249,14 @@ def test_a_topic_that_one_may_not_see_is_not_there(doors):
         assert found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_deny_beats_allow_and_prefixes_hold_for_what_comes_later(doors):
-    permit(doors, "User:bob", AclOperation.ALL, "team-", pattern=ResourcePatternType.PREFIXED)
-    permit(doors, "User:bob", AclOperation.WRITE, "team-secret", permission=AclPermissionType.DENY)
-    bob = AdminClient(doors.sasl("bob"))
+def test_deny_overrides_allow_and_prefixed_acls_cover_new_topics(secured_node):
+    create_acl(secured_node, "User:bob", AclOperation.ALL, "team-", pattern=ResourcePatternType.PREFIXED)
+    create_acl(secured_node, "User:bob", AclOperation.WRITE, "team-secret", permission=AclPermissionType.DENY)
+    bob = AdminClient(secured_node.sasl("bob"))
     wait(bob.create_topics([NewTopic("team-a", 1, 1), NewTopic("team-secret", 1, 1)]))
-    assert exchange(doors.sasl("bob"), "team-a", b"x") == b"x"
+    assert exchange(secured_node.sasl("bob"), "team-a", b"x") == b"x"
     with pytest.raises(KafkaException) as refused:
-        exchange(doors.sasl("bob"), "team-secret", b"x")
+        exchange(secured_node.sasl("bob"), "team-secret", b"x")
     assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     for name in ("Team-a", "teams", "other"):
         with pytest.raises(KafkaException) as refused:
@@ -264,8 +264,8 @@ def test_deny_beats_allow_and_prefixes_hold_for_what_comes_later(doors):
         assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_only_who_may_alter_the_cluster_changes_acls_and_users(doors):
-    bob = AdminClient(doors.sasl("bob"))
+def test_changing_acls_and_users_requires_alter_on_the_cluster(secured_node):
+    bob = AdminClient(secured_node.sasl("bob"))
     binding = AclBinding(
         ResourceType.TOPIC, "*", ResourcePatternType.LITERAL, "User:bob", "*", AclOperation.ALL, AclPermissionType.ALLOW
     )
@@ -287,9 +287,9 @@ def test_only_who_may_alter_the_cluster_changes_acls_and_users(doors):
     )
 
 
-def test_acls_are_listed_and_removed(doors):
-    permit(doors, "User:carol", AclOperation.READ, "listed")
-    admin = doors.admin
+def test_acls_are_listed_and_removed(secured_node):
+    create_acl(secured_node, "User:carol", AclOperation.READ, "listed")
+    admin = secured_node.admin
     carols = AclBindingFilter(
         ResourceType.ANY, None, ResourcePatternType.ANY, "User:carol", None, AclOperation.ANY, AclPermissionType.ANY
     )
@@ -300,9 +300,11 @@ def test_acls_are_listed_and_removed(doors):
     assert admin.describe_acls(carols).result(WAIT_S) == []
 
 
-def test_users_are_described_without_their_secrets(doors):
-    (info,) = wait(doors.admin.describe_user_scram_credentials(["scram-512"]))["scram-512"].scram_credential_infos
+def test_users_are_described_without_their_secrets(secured_node):
+    (info,) = wait(secured_node.admin.describe_user_scram_credentials(["scram-512"]))[
+        "scram-512"
+    ].scram_credential_infos
     assert (info.mechanism, info.iterations) == (ScramMechanism.SCRAM_SHA_512, 4096)
     with pytest.raises(KafkaException) as unknown:
-        wait(doors.admin.describe_user_scram_credentials(["nobody"]))
+        wait(secured_node.admin.describe_user_scram_credentials(["nobody"]))
     assert unknown.value.args[0].code() == KafkaError.RESOURCE_NOT_FOUND

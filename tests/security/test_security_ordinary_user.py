@@ -24,7 +24,7 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
 }
 # Exactly the permissions that Kafka requires of a consumer in a group and of a transactional producer.
-ALICES = [
+ALICE_PERMISSIONS = [
     (Resource.TOPIC, TOPIC, Operation.READ),
     (Resource.TOPIC, TOPIC, Operation.WRITE),
     (Resource.GROUP, GROUP, Operation.READ),
@@ -41,7 +41,7 @@ def node():
             admin.create_acls(
                 [
                     Acl(resource, name, Pattern.LITERAL, "User:alice", "*", operation, Permission.ALLOW)
-                    for resource, name, operation in ALICES
+                    for resource, name, operation in ALICE_PERMISSIONS
                 ]
             )
         yield made
@@ -107,7 +107,7 @@ def test_librdkafka_joins_a_group(node, protocol):
         consumer.close()
 
 
-def test_our_producer_reads_and_writes_in_one_transaction(node):
+def test_our_clients_consume_and_produce_in_one_transaction(node):
     produce(node, "alice", b"in")
     with (
         Consumer(
@@ -138,7 +138,7 @@ def test_librdkafka_commits_a_transaction(node):
     producer.commit_transaction(WAIT_S)
 
 
-def test_the_node_makes_its_internal_topics_itself(node):
+def test_internal_topics_are_created_for_users_who_may_not_create_topics(node):
     """Use a client that may not create topics."""
     with Consumer(options(node, "alice", group_id=GROUP)) as consumer:
         consumer.subscribe([TOPIC])
@@ -150,7 +150,7 @@ def test_the_node_makes_its_internal_topics_itself(node):
         admin.create_topics([NewTopic("other")])
 
 
-def test_a_user_without_rights_is_refused_by_name_and_does_not_wait(node):
+def test_a_user_without_permissions_gets_authorization_errors(node):
     produce(node, "alice", b"a")
     with (
         Consumer(options(node, "mallory", group_id=GROUP)) as consumer,

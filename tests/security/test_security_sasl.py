@@ -68,7 +68,7 @@ class Client:
 
 
 @pytest.mark.parametrize("token", ["\0alice\0secret", "alice\0alice\0secret", "\0böb\0pässword"])
-def test_plain_knows_its_users(token):
+def test_plain_accepts_a_known_user_with_the_right_password(token):
     step = PlainExchange(USERS).step(token.encode())
     assert isinstance(step, Success) and step.user == token.split("\0")[1]
 
@@ -78,13 +78,13 @@ def test_plain_knows_its_users(token):
     [b"", b"\0alice\0wrong", b"\0Alice\0secret", b"\0nobody\0secret", b"\0nobody\0", b"\0x\0", b"\0\0secret", b"\0alice",
      b"\0alice\0secret\0more", b"alice\0secret", b"\0\xff\xfe\0secret", b"\0alice\0secret " + b"x" * 70_000],
 )  # fmt: skip
-def test_plain_refuses_the_rest(token):
+def test_plain_refuses_wrong_and_malformed_credentials(token):
     step = PlainExchange(USERS).step(token)
     assert isinstance(step, Failure) and "secret" not in step.reason
     assert step.message is None or "secret" not in step.message
 
 
-def test_plain_lets_nobody_act_for_another():
+def test_plain_refuses_a_different_authorization_id():
     step = PlainExchange(USERS).step(b"bob\0alice\0secret")
     assert isinstance(step, Failure) and "authorization id" in step.message
 
@@ -94,7 +94,7 @@ def test_plain_lets_nobody_act_for_another():
 
 @pytest.mark.parametrize("mechanism", list(ScramMechanism))
 @pytest.mark.parametrize("user", list(PASSWORDS))
-def test_scram_proves_both_sides(mechanism, user):
+def test_scram_authenticates_both_client_and_server(mechanism, user):
     exchange, client = server(mechanism), Client(mechanism, user, PASSWORDS[user])
     challenge = exchange.step(client.first)
     assert isinstance(challenge, Challenge)
@@ -102,7 +102,7 @@ def test_scram_proves_both_sides(mechanism, user):
     assert step == Success(user, client.expected)
 
 
-def test_the_example_of_rfc_7677():
+def test_scram_reproduces_the_example_of_rfc_7677():
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     mechanism = ScramMechanism.SHA_256
     known = credential_from_salted(mechanism, salted_password(mechanism, "pencil", salt, 4096), salt, 4096)
@@ -127,7 +127,7 @@ def test_the_example_of_rfc_7677():
         lambda client, challenge: b"",
     ],
 )
-def test_scram_refuses_a_final_message_that_proves_nothing(spoil):
+def test_scram_refuses_an_invalid_final_message(spoil):
     exchange, client = server(), Client(ScramMechanism.SHA_256, "alice", "secret")
     challenge = exchange.step(client.first)
     assert isinstance(exchange.step(spoil(client, challenge.token)), Failure)
@@ -137,7 +137,7 @@ def test_scram_refuses_a_final_message_that_proves_nothing(spoil):
     ("user", "password", "named"),
     [("alice", "secret", True), ("alice", "wrong", False), ("nobody", "secret", False)],
 )
-def test_old_librdkafkas_repeat_their_nonce_and_the_log_says_so(user, password, named):
+def test_a_nonce_repeated_by_old_librdkafka_is_refused_with_that_reason(user, password, named):
     """Repeat the client's nonce like librdkafka before 2.6.1; RFC 5802 requires a refusal, and Kafka refuses it too."""
     nonce = "rOprNGfwEbeRWgbNEkqO"
     exchange, client = server(), Client(ScramMechanism.SHA_256, user, password, nonce=nonce)
@@ -149,7 +149,7 @@ def test_old_librdkafkas_repeat_their_nonce_and_the_log_says_so(user, password, 
     assert ("wrong user name or password" in step.reason) is not named
 
 
-def test_a_wrong_password_and_an_unknown_user_look_the_same():
+def test_a_wrong_password_and_an_unknown_user_are_indistinguishable():
     def fail(user, password):
         exchange, client = server(), Client(ScramMechanism.SHA_256, user, password)
         challenge = exchange.step(client.first)
@@ -171,13 +171,13 @@ def test_a_wrong_password_and_an_unknown_user_look_the_same():
     [b"", b"n,,n=,r=x", b"n,,r=x,n=alice", b"p=tls-unique,,n=alice,r=x", b"n,,n=a=lice,r=x", b"n,,n=alice,r=x y",
      b"n,,n=alice,r=" + b"x" * 2000, b"\xff", b"n,,n=alice,r=x,tokenauth=true", b"n,a=bob,n=alice,r=x"],
 )  # fmt: skip
-def test_scram_refuses_a_first_message_that_is_none(first):
+def test_scram_refuses_an_invalid_first_message(first):
     assert isinstance(server().step(first), Failure)
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.binary(max_size=80), min_size=1, max_size=3), st.booleans())
-def test_no_bytes_get_anything_but_a_step_out_of_an_exchange(tokens, plain):
+def test_an_exchange_returns_a_step_for_any_bytes(tokens, plain):
     exchange = PlainExchange(USERS) if plain else server()
     for token in tokens:
         step = exchange.step(token)
@@ -186,6 +186,6 @@ def test_no_bytes_get_anything_but_a_step_out_of_an_exchange(tokens, plain):
             break
 
 
-def test_credentials_hide_themselves():
+def test_credentials_are_hidden_in_repr_and_str():
     known = credential(SCRAM_MECHANISMS["SCRAM-SHA-256"], "secret")
     assert "hidden" in repr(known) and "hidden" in str(known)

@@ -23,7 +23,7 @@ def server(mechanism, password, user="alice"):
     return ScramExchange(mechanism, lookup, b"secret", random.Random(1))
 
 
-def test_plain():
+def test_plain_login_succeeds_only_with_the_right_password():
     exchange = PlainExchange({"alice": "wonder,land"})
     client = PlainClient("alice", "wonder,land")
     assert exchange.step(client.first()) == Success("alice") and client.answer(b"") is None
@@ -32,7 +32,7 @@ def test_plain():
 
 @pytest.mark.parametrize("mechanism", SCRAM_MECHANISMS.values())
 @pytest.mark.parametrize("user", ["alice", "a=b,c", "Zoë"])
-def test_scram_proves_both_sides(mechanism, user):
+def test_scram_authenticates_both_client_and_server(mechanism, user):
     exchange, client = server(mechanism, "p=w,d", user), ScramClient(mechanism, user, "p=w,d", random.Random(2))
     challenge = exchange.step(client.first())
     assert isinstance(challenge, Challenge)
@@ -47,7 +47,7 @@ def test_a_wrong_password_is_refused():
     assert isinstance(exchange.step(client.answer(exchange.step(client.first()).token)), Failure)
 
 
-def started():
+def started_client():
     client = ScramClient(ScramMechanism.SHA_256, "alice", "right", random.Random(2))
     nonce = client.first().rpartition(b"r=")[2].decode()
     return client, nonce
@@ -66,14 +66,14 @@ def started():
         "e=other-error",
     ],
 )
-def test_a_server_that_does_not_keep_to_it(token):
-    client, nonce = started()
+def test_an_invalid_server_challenge_raises_bad_server(token):
+    client, nonce = started_client()
     with pytest.raises(BadServer):
         client.answer(token.format(nonce=nonce).encode())
 
 
-def test_a_server_that_does_not_know_the_password():
-    client, nonce = started()
+def test_a_server_that_cannot_prove_the_password_raises_bad_server():
+    client, nonce = started_client()
     assert client.answer(f"r={nonce}x,s=c2FsdA==,i=4096".encode()) is not None
     with pytest.raises(BadServer, match="cannot prove"):
         client.answer(b"v=AAAA")
@@ -81,7 +81,7 @@ def test_a_server_that_does_not_know_the_password():
 
 @settings(deadline=None, max_examples=100)
 @given(st.binary(max_size=200))
-def test_whatever_a_server_says_is_an_answer_or_named(token):
-    client, _ = started()
+def test_random_server_tokens_raise_bad_server(token):
+    client, _ = started_client()
     with pytest.raises(BadServer):
         client.answer(token)

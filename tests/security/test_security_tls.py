@@ -25,7 +25,7 @@ from headrace.testing.cluster import LOOPBACK, EmbeddedNode
 
 pytestmark = needs_openssl
 NOW_MS = 4_000_000_000_000  # far in the future; used only by the tests of expiry
-WHO = Service(
+PRINCIPAL_SERVICE = Service(
     ApiKey.DESCRIBE_CLUSTER,
     (0, 2),
     lambda context, request: DescribeClusterResponse(cluster_id=str(context.peer.principal)),
@@ -48,7 +48,7 @@ def alice(authority):
     return authority.issue("alice", "/O=Example/OU=Sales/CN=alice")
 
 
-def tls_of(server, authority, now_ms=0, **options):
+def make_tls(server, authority, now_ms=0, **options):
     _, _, store = server
     return Tls(
         TlsSettings("SSL", keystore=str(store), truststore=str(authority.certificate), **options), lambda: now_ms
@@ -59,7 +59,7 @@ def tls_of(server, authority, now_ms=0, **options):
 async def listening(tls):
     metrics = Metrics()
     loop = asyncio.get_running_loop()
-    dispatcher = Dispatcher({WHO.key: WHO}, lambda version: b"", metrics, loop)
+    dispatcher = Dispatcher({PRINCIPAL_SERVICE.key: PRINCIPAL_SERVICE}, lambda version: b"", metrics, loop)
     listener = Listener(ListenerSettings("SSL", "127.0.0.1", 0), dispatcher, metrics, loop, Security(tls))
     await listener.open()
     await listener.serve()
@@ -71,7 +71,7 @@ async def listening(tls):
         await asyncio.sleep(0)
 
 
-def trusting(authority, identity=None, version=None):
+def client_context(authority, identity=None, version=None):
     context = ssl.create_default_context(cafile=str(authority.certificate))
     if identity is not None:
         key, certificate, _ = identity
@@ -81,7 +81,7 @@ def trusting(authority, identity=None, version=None):
     return context
 
 
-async def who(port, context):
+async def request_principal(port, context):
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
     try:
         writer.write(b"".join(encode_request(DescribeClusterRequest(), 2, 1, "test")))
@@ -94,10 +94,10 @@ async def who(port, context):
             await writer.wait_closed()
 
 
-async def refused(listener, port, context):
+async def expect_refusal(listener, port, context):
     before = listener.failed.value
     with pytest.raises((OSError, asyncio.IncompleteReadError)):
-        await who(port, context)
+        await request_principal(port, context)
     while listener.failed.value == before:
         await asyncio.sleep(0)
 
@@ -105,46 +105,54 @@ async def refused(listener, port, context):
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_a_client_without_a_certificate_is_anonymous(server, authority, version):
     async def run():
-        async with listening(tls_of(server, authority)) as listener:
-            assert await who(listener.port, trusting(authority, version=version)) == "User:ANONYMOUS"
+        async with listening(make_tls(server, authority)) as listener:
+            assert (
+                await request_principal(listener.port, client_context(authority, version=version)) == "User:ANONYMOUS"
+            )
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize("client_auth", ["requested", "required"])
-def test_a_certificate_says_who_it_is(server, authority, alice, client_auth):
+def test_the_principal_is_the_subject_of_the_client_certificate(server, authority, alice, client_auth):
     async def run():
-        async with listening(tls_of(server, authority, client_auth=client_auth)) as listener:
-            assert await who(listener.port, trusting(authority, alice)) == "User:CN=alice,OU=Sales,O=Example"
+        async with listening(make_tls(server, authority, client_auth=client_auth)) as listener:
+            assert (
+                await request_principal(listener.port, client_context(authority, alice))
+                == "User:CN=alice,OU=Sales,O=Example"
+            )
 
     asyncio.run(run())
 
 
-def test_a_mapped_name_and_one_that_no_rule_fits(server, authority, alice):
+def test_mapping_rules_map_the_principal_and_refuse_unmatched_subjects(server, authority, alice):
     async def run():
         for rules, name in (("RULE:^CN=(.*?),.*$/$1/U", "User:ALICE"), ("RULE:^CN=bob$/x/", None)):
-            tls = tls_of(server, authority, client_auth="required", map_name=principal_mapping(rules))
+            tls = make_tls(server, authority, client_auth="required", map_name=principal_mapping(rules))
             async with listening(tls) as listener:
                 if name is not None:
-                    assert await who(listener.port, trusting(authority, alice)) == name
+                    assert await request_principal(listener.port, client_context(authority, alice)) == name
                 else:
-                    await refused(listener, listener.port, trusting(authority, alice))
+                    await expect_refusal(listener, listener.port, client_context(authority, alice))
 
     asyncio.run(run())
 
 
-def test_whom_a_listener_refuses(server, authority, tmp_path, caplog):
+def test_missing_expired_and_untrusted_client_certificates_are_refused(server, authority, tmp_path, caplog):
     expired = authority.issue("expired", "/CN=late", days=-1)
     stranger = Authority(tmp_path, "stranger").issue("mallory", "/CN=alice")
 
     async def run():
-        async with listening(tls_of(server, authority, client_auth="required")) as listener:
+        async with listening(make_tls(server, authority, client_auth="required")) as listener:
             for identity in (None, expired, stranger):
                 caplog.clear()
-                await refused(listener, listener.port, trusting(authority, identity))
+                await expect_refusal(listener, listener.port, client_context(authority, identity))
                 (line,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
                 assert "127.0.0.1" in line.getMessage() and line.exc_info is None
-            assert await who(listener.port, trusting(authority, authority.issue("good", "/CN=good"))) == "User:CN=good"
+            assert (
+                await request_principal(listener.port, client_context(authority, authority.issue("good", "/CN=good")))
+                == "User:CN=good"
+            )
 
     with caplog.at_level(logging.INFO):
         asyncio.run(run())
@@ -154,9 +162,9 @@ def test_a_client_refuses_a_server_whose_certificate_expired(authority, caplog):
     late = authority.issue("late", "/CN=localhost", days=-1)
 
     async def run():
-        async with listening(tls_of(late, authority, now_ms=NOW_MS)) as listener:
+        async with listening(make_tls(late, authority, now_ms=NOW_MS)) as listener:
             with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
-                await who(listener.port, trusting(authority))
+                await request_principal(listener.port, client_context(authority))
             while not listener.failed.value:
                 await asyncio.sleep(0)
 
@@ -164,9 +172,9 @@ def test_a_client_refuses_a_server_whose_certificate_expired(authority, caplog):
     assert any("has expired; clients will refuse it" in record.getMessage() for record in caplog.records)
 
 
-def test_who_speaks_something_else_is_shown_the_door(server, authority, caplog):
+def test_connections_that_do_not_speak_tls_are_closed(server, authority, caplog):
     async def run():
-        async with listening(tls_of(server, authority)) as listener:
+        async with listening(make_tls(server, authority)) as listener:
             for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x10" + bytes(16), bytes(range(256)) * 100, b""):
                 before = listener.failed.value
                 reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
@@ -178,17 +186,17 @@ def test_who_speaks_something_else_is_shown_the_door(server, authority, caplog):
                 while listener.failed.value == before:
                     await asyncio.sleep(0)
                 writer.close()
-            assert await who(listener.port, trusting(authority)) == "User:ANONYMOUS"
+            assert await request_principal(listener.port, client_context(authority)) == "User:ANONYMOUS"
 
     asyncio.run(run())
     assert not any(record.exc_info for record in caplog.records)
 
 
-def test_a_handshake_does_not_take_for_ever(server, authority, monkeypatch):
+def test_a_stalled_handshake_times_out(server, authority, monkeypatch):
     monkeypatch.setattr(tls_transport, "HANDSHAKE_S_MAX", 0.05)
 
     async def run():
-        async with listening(tls_of(server, authority)) as listener:
+        async with listening(make_tls(server, authority)) as listener:
             reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
             assert await reader.read() == b""
             while not listener.failed.value:
@@ -198,15 +206,15 @@ def test_a_handshake_does_not_take_for_ever(server, authority, monkeypatch):
     asyncio.run(run())
 
 
-def test_new_files_count_for_the_next_client_and_bad_ones_do_not(authority, tmp_path, caplog):
+def test_a_changed_keystore_is_reloaded_and_a_bad_one_is_ignored(authority, tmp_path, caplog):
     async def run():
         _, _, store = authority.issue("rotating", "/CN=localhost")
         old_text = store.read_text()
         tls = Tls(TlsSettings("SSL", keystore=str(store)), lambda: 0)
         async with listening(tls) as listener:
-            old = await serial(listener.port, authority)
+            old = await certificate_serial(listener.port, authority)
             tls.look_again()
-            assert await serial(listener.port, authority) == old
+            assert await certificate_serial(listener.port, authority) == old
             other_key, other_certificate, _ = authority.issue("other", "/CN=localhost")
             for bad in (
                 "",
@@ -219,7 +227,7 @@ def test_new_files_count_for_the_next_client_and_bad_ones_do_not(authority, tmp_
                 for _ in range(3):
                     tls.look_again()
                 assert len(caplog.records) == 1, "what is wrong is said once"
-                assert await serial(listener.port, authority) == old
+                assert await certificate_serial(listener.port, authority) == old
             store.unlink()
             caplog.clear()
             for _ in range(3):
@@ -227,14 +235,16 @@ def test_new_files_count_for_the_next_client_and_bad_ones_do_not(authority, tmp_
             assert len(caplog.records) == 1
             store.write_text(other_certificate.read_text() + other_key.read_text())
             tls.look_again()
-            assert await serial(listener.port, authority) != old
+            assert await certificate_serial(listener.port, authority) != old
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(run())
 
 
-async def serial(port, authority):
-    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting(authority), server_hostname="localhost")
+async def certificate_serial(port, authority):
+    _, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=client_context(authority), server_hostname="localhost"
+    )
     try:
         return writer.get_extra_info("peercert")["serialNumber"]
     finally:
@@ -252,7 +262,7 @@ def test_an_expired_new_certificate_does_not_replace_a_good_one(authority, caplo
     assert tls.context is context and "expired" in caplog.text
 
 
-def test_texts_instead_of_files_even_on_one_line(server, authority):
+def test_pem_texts_on_one_line_are_accepted_instead_of_files(server, authority):
     key, certificate, _ = server
     joined = {
         name: path.read_text().replace("\n", " ") for name, path in (("key", key), ("certificate_chain", certificate))
@@ -261,7 +271,7 @@ def test_texts_instead_of_files_even_on_one_line(server, authority):
     async def run():
         tls = Tls(TlsSettings("SSL", **joined), lambda: 0)
         async with listening(tls) as listener:
-            assert await who(listener.port, trusting(authority)) == "User:ANONYMOUS"
+            assert await request_principal(listener.port, client_context(authority)) == "User:ANONYMOUS"
 
     asyncio.run(run())
 
@@ -276,30 +286,30 @@ def test_an_encrypted_key_needs_its_password(authority):
         assert "geheim" not in str(error.value) and "wrong" not in str(error.value)
 
 
-def test_only_the_protocols_and_suites_that_were_asked_for(server, authority):
+def test_only_the_configured_protocols_and_cipher_suites_are_accepted(server, authority):
     async def run():
         settings = {"protocols": ("TLSv1.2",), "ciphers": ("ECDHE-ECDSA-AES256-GCM-SHA384",)}
-        async with listening(tls_of(server, authority, **settings)) as listener:
-            context = trusting(authority)
+        async with listening(make_tls(server, authority, **settings)) as listener:
+            context = client_context(authority)
             _, writer = await asyncio.open_connection(
                 "127.0.0.1", listener.port, ssl=context, server_hostname="localhost"
             )
             assert writer.get_extra_info("cipher")[:2] == ("ECDHE-ECDSA-AES256-GCM-SHA384", "TLSv1.2")
             writer.close()
-            await refused(listener, listener.port, trusting(authority, version=ssl.TLSVersion.TLSv1_3))
+            await expect_refusal(listener, listener.port, client_context(authority, version=ssl.TLSVersion.TLSv1_3))
             context.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256")
-            await refused(listener, listener.port, context)
+            await expect_refusal(listener, listener.port, context)
 
     asyncio.run(run())
 
 
-def test_many_requests_at_once_and_a_large_answer(server, authority):
+def test_pipelined_requests_get_their_responses_in_order(server, authority):
     """Check that data sent along with the end of the handshake is kept and that fragments are reassembled."""
 
     async def run():
-        async with listening(tls_of(server, authority)) as listener:
+        async with listening(make_tls(server, authority)) as listener:
             reader, writer = await asyncio.open_connection(
-                "127.0.0.1", listener.port, ssl=trusting(authority), server_hostname="localhost"
+                "127.0.0.1", listener.port, ssl=client_context(authority), server_hostname="localhost"
             )
             for number in range(2000):
                 writer.write(b"".join(encode_request(DescribeClusterRequest(), 2, number, "x" * 100)))
@@ -312,12 +322,12 @@ def test_many_requests_at_once_and_a_large_answer(server, authority):
 
 
 @pytest.mark.parametrize("missing", ["absent.pem", "."])
-def test_a_file_that_cannot_be_read_is_named(tmp_path, missing):
+def test_the_error_for_an_unreadable_keystore_names_the_option(tmp_path, missing):
     with pytest.raises(ConfigError, match=r"ssl\.keystore\.location="):
         Tls(TlsSettings("SSL", keystore=str(tmp_path / missing)), lambda: 0)
 
 
-def test_a_java_keystore_is_no_pem_file(server, tmp_path):
+def test_a_pkcs12_keystore_is_refused(server, tmp_path):
     _, _, store = server
     binary = tmp_path / "store.p12"
     openssl("pkcs12", "-export", "-in", store, "-out", binary, "-passout", "pass:x")
@@ -325,7 +335,7 @@ def test_a_java_keystore_is_no_pem_file(server, tmp_path):
         Tls(TlsSettings("SSL", keystore=str(binary)), lambda: 0)
 
 
-def test_a_running_broker_is_given_another_keystore(authority, caplog):
+def test_altering_the_keystore_location_replaces_the_certificate_at_runtime(authority, caplog):
     """Alter it like Kafka's operators do, with kafka-configs.
 
     kafka-configs --alter --entity-type brokers --add-config listener.name.ssl.ssl.keystore.location=…
@@ -346,19 +356,19 @@ def test_a_running_broker_is_given_another_keystore(authority, caplog):
             resource_type=4, resource_name="1", configs=[config]
         )
         connection = await Connection.connect(LOOPBACK, node.port)
-        answer = await connection.request(IncrementalAlterConfigsRequest(resources=[resource]), version=1)
-        assert answer.responses[0].error_code == 0
+        response = await connection.request(IncrementalAlterConfigsRequest(resources=[resource]), version=1)
+        assert response.responses[0].error_code == 0
         while node.node.broker.image.config(4, "1").get(config.name) != str(path):
             await asyncio.sleep(0.01)
         await connection.close()
 
     async def run(node):
         port = node.node.ports["SSL"]
-        old = await serial(port, authority)
+        old = await certificate_serial(port, authority)
         await alter(node, "/nowhere.pem")
-        assert await serial(port, authority) == old and "SSL keeps its certificate" in caplog.text
+        assert await certificate_serial(port, authority) == old and "SSL keeps its certificate" in caplog.text
         await alter(node, second)
-        assert await serial(port, authority) != old
+        assert await certificate_serial(port, authority) != old
 
     with EmbeddedNode(given) as node:
         asyncio.run(run(node))

@@ -60,7 +60,7 @@ class RawClient:
     def is_closed(self) -> bool:
         return self.frame() is None
 
-    def ask(self, message: Any, version: int) -> Any:
+    def send_request(self, message: Any, version: int) -> Any:
         """Return the decoded response, or None if the connection was closed."""
         self._correlation += 1
         self.send(b"".join(encode_request(message, version, self._correlation, CLIENT_ID)))
@@ -77,22 +77,22 @@ class RawClient:
             timeout_ms=5000,
             topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
         )
-        answer = self.ask(request, 9)
-        return None if answer is None else answer.responses[0].partition_responses[0]
+        response = self.send_request(request, 9)
+        return None if response is None else response.responses[0].partition_responses[0]
 
     def log_end(self, topic: str) -> int:
         wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
         request = ListOffsetsRequest(
             replica_id=-1, topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])]
         )
-        found = self.ask(request, 7).topics[0].partitions[0]
+        found = self.send_request(request, 7).topics[0].partitions[0]
         assert found.error_code == ErrorCode.NONE, ErrorCode(found.error_code)
         return int(found.offset)
 
     def fetch(self, topic: str, offset: int = 0) -> Any:
         wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
         request = FetchRequest(max_bytes=1 << 20, topics=[FetchRequest.FetchTopic(topic=topic, partitions=[wanted])])
-        return self.ask(request, 11).responses[0].partitions[0]
+        return self.send_request(request, 11).responses[0].partitions[0]
 
 
 def batch(*values: bytes, **more: Any) -> bytearray:
@@ -102,7 +102,7 @@ def batch(*values: bytes, **more: Any) -> bytearray:
     return builder.build(**more)
 
 
-def records_in(data: Any) -> int:
+def count_records(data: Any) -> int:
     return sum(header.record_count for _, header in iterate_batches(memoryview(bytes(data))))
 
 
@@ -115,12 +115,12 @@ def make_topic(node: EmbeddedNode, topic: str) -> None:
     asyncio.run(make())
 
 
-def assert_it_still_serves(node: EmbeddedNode, topic: str = "well") -> None:
+def assert_still_serving(node: EmbeddedNode, topic: str = "well") -> None:
     """Check that a well-behaved client can produce to a separate topic and fetch from it."""
     make_topic(node, topic)
     with RawClient(node) as client:
         end = client.log_end(topic)
-        answer = client.produce(topic, batch(b"one", b"two"))
-        assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, end)
+        response = client.produce(topic, batch(b"one", b"two"))
+        assert (response.error_code, response.base_offset) == (ErrorCode.NONE, end)
         assert client.log_end(topic) == end + 2
-        assert records_in(client.fetch(topic, end).records) == 2
+        assert count_records(client.fetch(topic, end).records) == 2

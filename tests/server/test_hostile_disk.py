@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from raw_client import RawClient, assert_it_still_serves, batch, make_topic, records_in
+from raw_client import RawClient, assert_still_serving, batch, count_records, make_topic
 
 from headrace.base.errors import ErrorCode
 from headrace.storage.disk import DiskFiles
@@ -19,7 +19,7 @@ from headrace.testing.cluster import EmbeddedNode
 BATCHES = 5
 
 
-def written_and_killed(directory: Path, *, clean: bool = False) -> Path:
+def write_and_stop(directory: Path, *, clean: bool = False) -> Path:
     """Write five batches of two records to one topic and return its partition's log file."""
     with EmbeddedNode(data_dir=directory) as node:
         make_topic(node, "damaged")
@@ -31,70 +31,70 @@ def written_and_killed(directory: Path, *, clean: bool = False) -> Path:
     return directory / "damaged-0" / f"{0:020d}.log"
 
 
-def flip(path: Path, position: int) -> None:
+def flip_bit(path: Path, position: int) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= 0x10
     path.write_bytes(data)
 
 
-def started(directory: Path, wanted_records: int) -> None:
+def assert_starts_with(directory: Path, expected_records: int) -> None:
     """Check that the node starts, serves the intact records and accepts more."""
     with EmbeddedNode(data_dir=directory) as node:
         with RawClient(node) as client:
-            assert client.log_end("damaged") == wanted_records
-            assert records_in(client.fetch("damaged").records) == wanted_records
-            answer = client.produce("damaged", batch(b"after"))
-            assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, wanted_records)
-            assert records_in(client.fetch("damaged").records) == wanted_records + 1
-        assert_it_still_serves(node)
+            assert client.log_end("damaged") == expected_records
+            assert count_records(client.fetch("damaged").records) == expected_records
+            response = client.produce("damaged", batch(b"after"))
+            assert (response.error_code, response.base_offset) == (ErrorCode.NONE, expected_records)
+            assert count_records(client.fetch("damaged").records) == expected_records + 1
+        assert_still_serving(node)
 
 
-def test_a_torn_last_batch_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    log = written_and_killed(tmp_path)
+def test_a_torn_last_batch_is_truncated_at_startup(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = write_and_stop(tmp_path)
     log.write_bytes(log.read_bytes()[:-7])
     with caplog.at_level(logging.WARNING):
-        started(tmp_path, 2 * (BATCHES - 1))
+        assert_starts_with(tmp_path, 2 * (BATCHES - 1))
     assert "recovery" in caplog.text
 
 
-def test_noise_behind_the_last_batch_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    log = written_and_killed(tmp_path)
+def test_garbage_after_the_last_batch_is_truncated_at_startup(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = write_and_stop(tmp_path)
     log.write_bytes(log.read_bytes() + bytes(4096))
     with caplog.at_level(logging.WARNING):
-        started(tmp_path, 2 * BATCHES)
+        assert_starts_with(tmp_path, 2 * BATCHES)
     assert "recovery" in caplog.text
 
 
-def test_a_flipped_bit_in_the_log_ends_it_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    log = written_and_killed(tmp_path)
-    flip(log, log.stat().st_size - 3)
+def test_a_flipped_bit_truncates_the_log_at_the_damaged_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = write_and_stop(tmp_path)
+    flip_bit(log, log.stat().st_size - 3)
     with caplog.at_level(logging.WARNING):
-        started(tmp_path, 2 * (BATCHES - 1))
+        assert_starts_with(tmp_path, 2 * (BATCHES - 1))
     assert "recovery" in caplog.text
 
 
 @pytest.mark.parametrize("clean", [False, True], ids=["after a kill", "after a clean stop"])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", ["missing", "noise", "odd size"])
-def test_a_damaged_index_is_made_anew(tmp_path: Path, suffix: str, damage: str, clean: bool) -> None:
-    index = written_and_killed(tmp_path, clean=clean).with_suffix(suffix)
+def test_a_damaged_index_is_rebuilt_at_startup(tmp_path: Path, suffix: str, damage: str, clean: bool) -> None:
+    index = write_and_stop(tmp_path, clean=clean).with_suffix(suffix)
     index.unlink(missing_ok=True)
     if damage == "noise":
         index.write_bytes(b"\xff" * 96)
     elif damage == "odd size":
         index.write_bytes(b"\x01" * 13)
-    started(tmp_path, 2 * BATCHES)
+    assert_starts_with(tmp_path, 2 * BATCHES)
 
 
 @pytest.mark.parametrize(
     "name", ["leader-epoch-checkpoint", "recovery-point-offset-checkpoint", "replication-offset-checkpoint"]
 )
-def test_a_damaged_checkpoint_is_worked_out_again(tmp_path: Path, name: str) -> None:
-    log = written_and_killed(tmp_path, clean=True)
+def test_a_damaged_checkpoint_loses_no_records(tmp_path: Path, name: str) -> None:
+    log = write_and_stop(tmp_path, clean=True)
     for path in (log.parent / name, tmp_path / name):
         if path.exists():
             path.write_bytes(b"no checkpoint\xff")
-    started(tmp_path, 2 * BATCHES)
+    assert_starts_with(tmp_path, 2 * BATCHES)
 
 
 class BrokenDisk(DiskFiles):
@@ -132,7 +132,9 @@ class _BrokenFile:
 
 
 @pytest.mark.parametrize("stamped_by", ["CreateTime", "LogAppendTime"])
-def test_a_full_disk_refuses_and_space_is_used_again(stamped_by: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_refuses_appends_until_there_is_space_again(
+    stamped_by: str, caplog: pytest.LogCaptureFixture
+) -> None:
     disk = BrokenDisk("full")
     with EmbeddedNode({"log.message.timestamp.type": stamped_by}, files=disk) as node:
         make_topic(node, "full")
@@ -142,16 +144,14 @@ def test_a_full_disk_refuses_and_space_is_used_again(stamped_by: str, caplog: py
             with caplog.at_level(logging.ERROR):
                 assert client.produce("full", batch(b"no room")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
             assert "the disk is full" in caplog.text
-            assert records_in(client.fetch("full").records) == 1
-            assert_it_still_serves(node)
+            assert count_records(client.fetch("full").records) == 1
+            assert_still_serving(node)
             disk.error = None
-            answer = client.produce("full", batch(b"room again"))
-            assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 1)
+            response = client.produce("full", batch(b"room again"))
+            assert (response.error_code, response.base_offset) == (ErrorCode.NONE, 1)
 
 
-def test_a_broken_disk_takes_its_partition_offline_and_no_other(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broken_disk_takes_only_its_own_partition_offline(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Break one of two directories: without its only one, or that of the metadata log, the node would have to stop."""
     disk = BrokenDisk("broken")
     dirs = {"log.dirs": f"{tmp_path}/first,{tmp_path}/second"}
@@ -167,10 +167,10 @@ def test_a_broken_disk_takes_its_partition_offline_and_no_other(
             assert "offline" in caplog.text
             disk.error = None
             assert client.produce("broken", batch(b"too late")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert_it_still_serves(node)
+        assert_still_serving(node)
         assert node.node is not None and node.node.health()["offline_partitions"] == ["broken-0"]
         # Acknowledged records are there after the disk is repaired and the node restarted.
         node.kill()
         node.start()
         with RawClient(node) as client:
-            assert records_in(client.fetch("broken").records) == 1
+            assert count_records(client.fetch("broken").records) == 1

@@ -14,7 +14,7 @@ from headrace.base.eager import Rest, begin
 
 
 @needs_openssl
-def test_bombs_and_aborted_connections_leave_no_memory_behind(tmp_path: Path) -> None:
+def test_decompression_bombs_and_aborted_connections_leak_no_memory(tmp_path: Path) -> None:
     before_mb, after_mb = attack(tmp_path, bombs=9, aborts=400)
     assert after_mb - before_mb <= GROWTH_MB_MAX
 

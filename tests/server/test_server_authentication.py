@@ -25,13 +25,13 @@ from headrace.server.context import Peer
 from headrace.server.dispatch import Dispatcher, Service
 from headrace.server.frames import CloseConnection, Deferred
 
-NOTHING = Need(Resource.NONE, Operation.NONE)
+NO_PERMISSION_NEEDED = Need(Resource.NONE, Operation.NONE)
 FRAME_MAX = 100_000_000
 RECEIVE_MAX = 1000
 SESSION_S = 60.0
 
 
-class Loop:
+class ManualLoop:
     def __init__(self):
         self.now = 1000.0
         self.later = []
@@ -50,11 +50,11 @@ class Loop:
             call()
 
 
-class Door:
+class SaslConnection:
     """One connection: its responses and whether it is closed."""
 
     def __init__(self, session_s=0.0):
-        self.loop = Loop()
+        self.loop = ManualLoop()
         self.metrics = Metrics()
         self.closed = False
         self.frame_min, self.frame_max = FRAME_MIN, FRAME_MAX
@@ -70,21 +70,23 @@ class Door:
         services = {
             service.key: service
             for service in (
-                Service(ApiKey.API_VERSIONS, (0, 4), lambda context, request: ApiVersionsResponse(), NOTHING),
-                Service(ApiKey.SASL_HANDSHAKE, (0, 1), sasl.handshake, NOTHING),
-                Service(ApiKey.SASL_AUTHENTICATE, (0, 2), sasl.authenticate, NOTHING),
+                Service(
+                    ApiKey.API_VERSIONS, (0, 4), lambda context, request: ApiVersionsResponse(), NO_PERMISSION_NEEDED
+                ),
+                Service(ApiKey.SASL_HANDSHAKE, (0, 1), sasl.handshake, NO_PERMISSION_NEEDED),
+                Service(ApiKey.SASL_AUTHENTICATE, (0, 2), sasl.authenticate, NO_PERMISSION_NEEDED),
                 Service(
                     ApiKey.DESCRIBE_CLUSTER,
                     (0, 2),
                     lambda context, request: DescribeClusterResponse(cluster_id=str(context.peer.principal)),
-                    NOTHING,
+                    NO_PERMISSION_NEEDED,
                 ),
             )
         }
         dispatcher = Dispatcher(services, lambda version: b"", self.metrics, self.loop)
         self.counters = AuthenticationCounters(self.metrics, "SASL")
-        self.gate = Authentication(settings, dispatcher, self.counters, self.loop)
-        self.gate.guard(self)
+        self.authenticator = Authentication(settings, dispatcher, self.counters, self.loop)
+        self.authenticator.guard(self)
         self.peer = Peer("SASL", "10.0.0.1")
 
     def flush(self):
@@ -93,9 +95,9 @@ class Door:
     def close(self):
         self.closed = True
 
-    def ask(self, message, version):
+    def send_request(self, message, version):
         frame = memoryview(b"".join(encode_request(message, version, 7, "test"))[4:])
-        answer = self.gate.handle(self.peer, frame)
+        answer = self.authenticator.handle(self.peer, frame)
         self.late = isinstance(answer, Deferred)
         if self.late:
             assert answer.holds_frame
@@ -106,193 +108,199 @@ class Door:
         return decode_response(message.facts.api_key, version, 7, memoryview(b"".join(answer))[4:])
 
     def handshake(self, mechanism="PLAIN", version=1):
-        return self.ask(SaslHandshakeRequest(mechanism=mechanism), version)
+        return self.send_request(SaslHandshakeRequest(mechanism=mechanism), version)
 
     def authenticate(self, token=b"\0alice\0secret", version=2):
-        return self.ask(SaslAuthenticateRequest(auth_bytes=token), version)
+        return self.send_request(SaslAuthenticateRequest(auth_bytes=token), version)
 
-    def who(self):
-        return self.ask(DescribeClusterRequest(), 2).cluster_id
+    def current_principal(self):
+        return self.send_request(DescribeClusterRequest(), 2).cluster_id
 
     def log_in(self):
         assert self.handshake().error_code == ErrorCode.NONE
         return self.authenticate()
 
 
-def test_versions_handshake_tokens_and_then_everything():
-    door = Door()
-    assert door.frame_max == RECEIVE_MAX
-    door.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
-    answer = door.handshake()
+def test_a_complete_sasl_exchange_authenticates_the_connection():
+    sasl_connection = SaslConnection()
+    assert sasl_connection.frame_max == RECEIVE_MAX
+    sasl_connection.send_request(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
+    answer = sasl_connection.handshake()
     assert answer.error_code == ErrorCode.NONE and answer.mechanisms == ["PLAIN", "SCRAM-SHA-256"]
-    answer = door.authenticate()
+    answer = sasl_connection.authenticate()
     assert (answer.error_code, answer.auth_bytes, answer.session_lifetime_ms) == (ErrorCode.NONE, b"", 0)
-    assert door.who() == "User:alice"
-    assert (door.frame_min, door.frame_max) == (FRAME_MIN, FRAME_MAX)
-    assert door.counters.succeeded.value == 1 and not door.closed
+    assert sasl_connection.current_principal() == "User:alice"
+    assert (sasl_connection.frame_min, sasl_connection.frame_max) == (FRAME_MIN, FRAME_MAX)
+    assert sasl_connection.counters.succeeded.value == 1 and not sasl_connection.closed
 
 
-def test_nothing_else_is_answered_before():
-    door = Door()
+def test_other_requests_before_authentication_close_the_connection():
+    sasl_connection = SaslConnection()
     with pytest.raises(CloseConnection, match="before SASL authentication"):
-        door.ask(DescribeClusterRequest(), 0)
-    assert door.counters.failed.value == 1
+        sasl_connection.send_request(DescribeClusterRequest(), 0)
+    assert sasl_connection.counters.failed.value == 1
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_versions_in_the_middle_of_an_exchange_are_34_and_end_it(version, caplog):
-    door = Door()
-    door.handshake()
-    answer = door.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1"), version)
+def test_api_versions_during_a_sasl_exchange_gets_illegal_sasl_state_and_ends_it(version, caplog):
+    sasl_connection = SaslConnection()
+    sasl_connection.handshake()
+    answer = sasl_connection.send_request(
+        ApiVersionsRequest(client_software_name="x", client_software_version="1"), version
+    )
     assert (answer.error_code, answer.api_keys) == (ErrorCode.ILLEGAL_SASL_STATE, [])
-    assert door.late and door.closed and door.counters.failed.value == 1
+    assert sasl_connection.late and sasl_connection.closed and sasl_connection.counters.failed.value == 1
     assert "ApiVersions after SaslHandshake" in caplog.text
 
 
-def test_versions_of_an_unknown_version_in_the_middle_of_an_exchange_end_it():
-    door = Door()
-    door.handshake()
+def test_an_unknown_version_of_api_versions_during_a_sasl_exchange_ends_it():
+    sasl_connection = SaslConnection()
+    sasl_connection.handshake()
     frame = memoryview(bytes.fromhex("0012006300000001ffff00"))
-    late = door.gate.handle(door.peer, frame)
-    door.loop.run_until(2000.0)
-    assert isinstance(late, Deferred) and door.closed
+    late = sasl_connection.authenticator.handle(sasl_connection.peer, frame)
+    sasl_connection.loop.run_until(2000.0)
+    assert isinstance(late, Deferred) and sasl_connection.closed
 
 
-def test_anything_else_in_the_middle_of_an_exchange_ends_it():
-    door = Door()
-    door.handshake()
+def test_other_requests_during_a_sasl_exchange_close_the_connection():
+    sasl_connection = SaslConnection()
+    sasl_connection.handshake()
     with pytest.raises(CloseConnection, match="before SASL authentication"):
-        door.ask(DescribeClusterRequest(), 0)
+        sasl_connection.send_request(DescribeClusterRequest(), 0)
 
 
-def test_wrong_credentials_are_answered_with_58_late_and_end_the_connection(caplog):
-    door = Door()
-    door.handshake()
+def test_wrong_credentials_get_a_delayed_error_and_close_the_connection(caplog):
+    sasl_connection = SaslConnection()
+    sasl_connection.handshake()
     with caplog.at_level(logging.INFO):
-        answer = door.authenticate(b"\0alice\0guess")
+        answer = sasl_connection.authenticate(b"\0alice\0guess")
     assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED == 58
     assert answer.error_message == "Authentication failed: Invalid username or password"
-    assert door.late and door.closed and door.counters.failed.value == 1
+    assert sasl_connection.late and sasl_connection.closed and sasl_connection.counters.failed.value == 1
     (line,) = [record.getMessage() for record in caplog.records]
     assert "10.0.0.1" in line and "alice" in line and "guess" not in line
-    assert door.peer.principal.name == "ANONYMOUS"
+    assert sasl_connection.peer.principal.name == "ANONYMOUS"
 
 
-def test_a_failure_names_the_clients_software(caplog):
-    door = Door()
-    door.peer.client_software = "librdkafka 2.5.3"
-    door.handshake()
-    door.authenticate(b"\0alice\0guess")
+def test_a_failed_authentication_logs_the_clients_software(caplog):
+    sasl_connection = SaslConnection()
+    sasl_connection.peer.client_software = "librdkafka 2.5.3"
+    sasl_connection.handshake()
+    sasl_connection.authenticate(b"\0alice\0guess")
     assert "10.0.0.1 (librdkafka 2.5.3) on SASL" in caplog.text
 
 
-def test_after_a_failure_nothing_is_looked_at():
-    door = Door()
-    door.handshake()
+def test_requests_after_a_failed_authentication_are_not_processed():
+    sasl_connection = SaslConnection()
+    sasl_connection.handshake()
     frames = [
         memoryview(b"".join(encode_request(SaslAuthenticateRequest(auth_bytes=token), 2, 1, "x"))[4:])
         for token in (b"\0alice\0wrong", b"\0alice\0secret")
     ]
-    first, second = (door.gate.handle(door.peer, frame) for frame in frames)
-    door.loop.run_until(2000.0)
+    first, second = (sasl_connection.authenticator.handle(sasl_connection.peer, frame) for frame in frames)
+    sasl_connection.loop.run_until(2000.0)
     assert first.done and not second.done and second.holds_frame
-    assert door.peer.principal.name == "ANONYMOUS" and door.closed
+    assert sasl_connection.peer.principal.name == "ANONYMOUS" and sasl_connection.closed
 
 
-def test_an_unknown_mechanism_is_33():
-    door = Door()
-    answer = door.handshake("GSSAPI")
+def test_an_unknown_mechanism_gets_unsupported_sasl_mechanism():
+    sasl_connection = SaslConnection()
+    answer = sasl_connection.handshake("GSSAPI")
     assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM == 33
-    assert answer.mechanisms == ["PLAIN", "SCRAM-SHA-256"] and door.closed
+    assert answer.mechanisms == ["PLAIN", "SCRAM-SHA-256"] and sasl_connection.closed
 
 
-def test_the_wrong_order_is_34():
-    door = Door()
-    assert door.authenticate().error_code == ErrorCode.ILLEGAL_SASL_STATE == 34
-    assert door.closed
-    door = Door()
-    door.handshake()
-    assert door.handshake().error_code == ErrorCode.ILLEGAL_SASL_STATE
-    assert door.closed
+def test_sasl_requests_in_the_wrong_order_get_illegal_sasl_state():
+    sasl_connection = SaslConnection()
+    assert sasl_connection.authenticate().error_code == ErrorCode.ILLEGAL_SASL_STATE == 34
+    assert sasl_connection.closed
+    sasl_connection = SaslConnection()
+    sasl_connection.handshake()
+    assert sasl_connection.handshake().error_code == ErrorCode.ILLEGAL_SASL_STATE
+    assert sasl_connection.closed
 
 
-def test_once_known_the_two_requests_are_errors_but_harmless():
-    door = Door()
-    door.log_in()
-    assert door.handshake().error_code == ErrorCode.ILLEGAL_SASL_STATE
-    assert door.authenticate(b"\0bob\0secret").error_code == ErrorCode.ILLEGAL_SASL_STATE
-    assert door.who() == "User:alice" and not door.closed
+def test_sasl_requests_after_authentication_are_refused_but_keep_the_connection():
+    sasl_connection = SaslConnection()
+    sasl_connection.log_in()
+    assert sasl_connection.handshake().error_code == ErrorCode.ILLEGAL_SASL_STATE
+    assert sasl_connection.authenticate(b"\0bob\0secret").error_code == ErrorCode.ILLEGAL_SASL_STATE
+    assert sasl_connection.current_principal() == "User:alice" and not sasl_connection.closed
 
 
-def test_bare_tokens_after_a_handshake_of_version_0():
-    door = Door()
-    door.handshake(version=0)
-    assert door.frame_min == 0
-    assert door.gate.handle(door.peer, memoryview(b"\0alice\0secret")) == [b"\0\0\0\0"]
-    assert door.who() == "User:alice" and door.frame_min == FRAME_MIN
-    door = Door()
-    door.handshake(version=0)
-    late = door.gate.handle(door.peer, memoryview(b"\0alice\0wrong"))
-    door.loop.run_until(2000.0)
-    assert isinstance(late, Deferred) and not late.done and door.closed
+def test_raw_tokens_are_accepted_after_a_version_0_handshake():
+    sasl_connection = SaslConnection()
+    sasl_connection.handshake(version=0)
+    assert sasl_connection.frame_min == 0
+    assert sasl_connection.authenticator.handle(sasl_connection.peer, memoryview(b"\0alice\0secret")) == [b"\0\0\0\0"]
+    assert sasl_connection.current_principal() == "User:alice" and sasl_connection.frame_min == FRAME_MIN
+    sasl_connection = SaslConnection()
+    sasl_connection.handshake(version=0)
+    late = sasl_connection.authenticator.handle(sasl_connection.peer, memoryview(b"\0alice\0wrong"))
+    sasl_connection.loop.run_until(2000.0)
+    assert isinstance(late, Deferred) and not late.done and sasl_connection.closed
 
 
 # --- expiring sessions
 
 
-def test_a_session_that_is_renewed_goes_on():
-    door = Door(SESSION_S)
-    assert door.log_in().session_lifetime_ms == SESSION_S * 1000
-    door.loop.now += SESSION_S - 1
-    assert door.who() == "User:alice"
-    assert door.handshake().error_code == ErrorCode.NONE
-    assert door.frame_max == RECEIVE_MAX
-    assert door.authenticate().session_lifetime_ms == SESSION_S * 1000
-    door.loop.now += SESSION_S - 1
-    assert door.who() == "User:alice" and door.counters.again.value == 1
+def test_reauthentication_extends_the_session():
+    sasl_connection = SaslConnection(SESSION_S)
+    assert sasl_connection.log_in().session_lifetime_ms == SESSION_S * 1000
+    sasl_connection.loop.now += SESSION_S - 1
+    assert sasl_connection.current_principal() == "User:alice"
+    assert sasl_connection.handshake().error_code == ErrorCode.NONE
+    assert sasl_connection.frame_max == RECEIVE_MAX
+    assert sasl_connection.authenticate().session_lifetime_ms == SESSION_S * 1000
+    sasl_connection.loop.now += SESSION_S - 1
+    assert sasl_connection.current_principal() == "User:alice" and sasl_connection.counters.again.value == 1
 
 
-def test_a_session_that_ended_ends_the_connection():
-    door = Door(SESSION_S)
-    door.log_in()
-    door.loop.now += SESSION_S + 1
+def test_a_request_in_an_expired_session_closes_the_connection():
+    sasl_connection = SaslConnection(SESSION_S)
+    sasl_connection.log_in()
+    sasl_connection.loop.now += SESSION_S + 1
     with pytest.raises(CloseConnection, match=r"connections\.max\.reauth\.ms"):
-        door.who()
-    assert door.counters.expired.value == 1
+        sasl_connection.current_principal()
+    assert sasl_connection.counters.expired.value == 1
 
 
-def test_a_session_that_ended_may_still_be_renewed_with_its_next_request():
-    door = Door(SESSION_S)
-    door.log_in()
-    door.loop.now += SESSION_S + 1
-    door.log_in()
-    assert door.who() == "User:alice"
+def test_an_expired_session_may_reauthenticate_with_its_next_request():
+    sasl_connection = SaslConnection(SESSION_S)
+    sasl_connection.log_in()
+    sasl_connection.loop.now += SESSION_S + 1
+    sasl_connection.log_in()
+    assert sasl_connection.current_principal() == "User:alice"
 
 
-def test_in_the_middle_of_a_renewal_nothing_else_is_answered():
-    door = Door(SESSION_S)
-    door.log_in()
-    door.loop.now += 10
-    door.handshake()
+def test_other_requests_during_reauthentication_close_the_connection():
+    sasl_connection = SaslConnection(SESSION_S)
+    sasl_connection.log_in()
+    sasl_connection.loop.now += 10
+    sasl_connection.handshake()
     with pytest.raises(CloseConnection):
-        door.who()
+        sasl_connection.current_principal()
 
 
-def test_nobody_becomes_somebody_else():
-    door = Door(SESSION_S)
-    door.log_in()
-    door.loop.now += 10
-    door.handshake()
-    answer = door.authenticate(b"\0bob\0secret")
+def test_reauthentication_as_another_principal_is_refused():
+    sasl_connection = SaslConnection(SESSION_S)
+    sasl_connection.log_in()
+    sasl_connection.loop.now += 10
+    sasl_connection.handshake()
+    answer = sasl_connection.authenticate(b"\0bob\0secret")
     assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
     assert "Cannot change principals" in answer.error_message
-    assert door.closed and door.peer.principal.name == "alice" and door.counters.again_failed.value == 1
+    assert (
+        sasl_connection.closed
+        and sasl_connection.peer.principal.name == "alice"
+        and sasl_connection.counters.again_failed.value == 1
+    )
 
 
-def test_renewing_all_the_time_is_refused():
-    door = Door(SESSION_S)
-    door.log_in()
-    door.loop.now += 10
-    door.log_in()
-    assert door.handshake().error_code == ErrorCode.ILLEGAL_SASL_STATE
-    assert door.who() == "User:alice"
+def test_reauthenticating_again_immediately_is_refused():
+    sasl_connection = SaslConnection(SESSION_S)
+    sasl_connection.log_in()
+    sasl_connection.loop.now += 10
+    sasl_connection.log_in()
+    assert sasl_connection.handshake().error_code == ErrorCode.ILLEGAL_SASL_STATE
+    assert sasl_connection.current_principal() == "User:alice"

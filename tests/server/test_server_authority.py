@@ -17,7 +17,7 @@ from headrace.server.authority import ALLOW_ALL, OWN_NODE
 from headrace.server.context import Peer, RequestContext
 from headrace.server.dispatch import Dispatcher, Service
 
-EVERYTHING = [(operation, resource) for resource, operations in OPERATIONS.items() for operation in operations]
+ALL_PERMISSIONS = [(operation, resource) for resource, operations in OPERATIONS.items() for operation in operations]
 
 
 def context(peer):
@@ -25,7 +25,9 @@ def context(peer):
 
 
 def allowed(peer):
-    return {(operation, resource) for operation, resource in EVERYTHING if context(peer).may(operation, resource, "x")}
+    return {
+        (operation, resource) for operation, resource in ALL_PERMISSIONS if context(peer).may(operation, resource, "x")
+    }
 
 
 def test_a_peer_without_an_authority_may_do_nothing():
@@ -38,7 +40,7 @@ def test_a_peer_without_an_authority_may_do_nothing():
     assert not peer.authority.unrestricted and not peer.authority.is_own_node
 
 
-def test_the_node_itself_acts_on_the_cluster_only():
+def test_the_node_itself_may_perform_only_cluster_action_and_create():
     peer = Peer("CONTROLLER", "127.0.0.1", authority=OWN_NODE)
     assert allowed(peer) == {(Operation.CLUSTER_ACTION, Resource.CLUSTER), (Operation.CREATE, Resource.CLUSTER)}
     cluster = 1 << Operation.CLUSTER_ACTION | 1 << Operation.CREATE
@@ -46,14 +48,14 @@ def test_the_node_itself_acts_on_the_cluster_only():
     assert peer.authority.is_own_node and not peer.authority.unrestricted
 
 
-def test_without_an_authorizer_everybody_may_do_everything():
+def test_without_an_authorizer_every_operation_is_allowed():
     peer = Peer("PLAINTEXT", "10.0.0.1", authority=authority_of(None))
     assert peer.authority is ALLOW_ALL and not peer.authority.is_own_node
-    assert allowed(peer) == set(EVERYTHING)
+    assert allowed(peer) == set(ALL_PERMISSIONS)
     assert {resource: context(peer).operations(resource) for resource in OPERATIONS} == ALL_OPERATIONS
 
 
-def test_with_an_authorizer_it_is_asked():
+def test_with_an_authorizer_nothing_is_allowed_without_acls():
     authority = authority_of(StandardAuthorizer(frozenset(), allow_if_no_acl=False))
     assert allowed(Peer("PLAINTEXT", "10.0.0.1", authority=authority)) == set()
 
@@ -66,18 +68,18 @@ def test_with_an_authorizer_it_is_asked():
         (Peer("CONTROLLER", "127.0.0.1", authority=ALLOW_ALL), ErrorCode.NONE),
     ],
 )
-def test_the_dispatcher_asks_before_the_handler_sees_the_request(peer, code):
+def test_the_dispatcher_checks_the_required_permission_before_the_handler(peer, code):
     need = Need(Resource.CLUSTER, Operation.CLUSTER_ACTION)
     service = Service(ApiKey.BROKER_HEARTBEAT, (0, 1), lambda context, request: BrokerHeartbeatResponse(), need)
     loop = SimpleNamespace(time=lambda: 0.0)
     dispatcher = Dispatcher({service.key: service}, bytes, Metrics(), loop)
     frame = memoryview(b"".join(encode_request(BrokerHeartbeatRequest(), 1, 7, "x"))[4:])
-    answer = dispatcher.handle(peer, frame)
-    decoded = decode_response(ApiKey.BROKER_HEARTBEAT, 1, 7, memoryview(b"".join(answer))[4:])
+    response = dispatcher.handle(peer, frame)
+    decoded = decode_response(ApiKey.BROKER_HEARTBEAT, 1, 7, memoryview(b"".join(response))[4:])
     assert decoded.error_code == code
 
 
-def test_a_node_does_not_send_itself_what_it_may_not_do():
+def test_the_node_cannot_send_itself_a_request_it_has_no_permission_for():
     need = Need(Resource.CLUSTER, Operation.ALTER)
     service = Service(ApiKey.BROKER_HEARTBEAT, (0, 1), lambda context, request: BrokerHeartbeatResponse(), need)
     dispatcher = Dispatcher({service.key: service}, bytes, Metrics(), SimpleNamespace(time=lambda: 0.0))

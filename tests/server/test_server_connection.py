@@ -20,7 +20,7 @@ from headrace.server.connection_pool import HELD_MAX, HELD_S, LET_GO_MAX, REFUSA
 from headrace.server.frames import CloseConnection, Deferred
 
 
-class Recorder(asyncio.Transport):
+class RecordingTransport(asyncio.Transport):
     def __init__(self):
         super().__init__()
         self.written = bytearray()
@@ -43,7 +43,7 @@ class Recorder(asyncio.Transport):
         pass
 
 
-class Turns:
+class ManualLoop:
     """An event loop whose iterations and clock the test advances; it has only call_soon, call_later and time."""
 
     def __init__(self):
@@ -67,24 +67,24 @@ class Turns:
     def call_soon(self, callback):
         self.soon.append(callback)
 
-    def turn(self):
+    def run_once(self):
         due, self.soon = self.soon, []
         for callback in due:
             callback()
 
 
-class Stage:
+class ConnectionHarness:
     """A handler that echoes frames: later if they start with L or H (H holds the frame), never if with N."""
 
     def __init__(self, frame_max=10_000):
-        self.turns = Turns()
-        self.company = Company(Counter(), Counter(), Counter(), self.turns, ALLOW_ALL)
+        self.manual_loop = ManualLoop()
+        self.company = Company(Counter(), Counter(), Counter(), self.manual_loop, ALLOW_ALL)
         self.deferred = []
         self.seen = []
         self.connection, self.transport = self.connect(frame_max)
 
     def connect(self, frame_max=10_000):
-        connection, transport = Connection(self, "TEST", self.company, frame_max), Recorder()
+        connection, transport = Connection(self, "TEST", self.company, frame_max), RecordingTransport()
         connection.connection_made(transport)
         return connection, transport
 
@@ -113,7 +113,7 @@ class Stage:
         deferred, body = self.deferred[number]
         deferred.resolve([pack(">i", len(body)), body])
 
-    def answers(self, transport=None):
+    def responses(self, transport=None):
         written, out = bytes((transport or self.transport).written), []
         while written:
             size = int.from_bytes(written[:4], "big")
@@ -131,224 +131,224 @@ BODIES = st.lists(st.binary(min_size=8, max_size=3000).map(lambda body: b"." + b
 
 @settings(deadline=None, max_examples=100)
 @given(BODIES, st.lists(st.integers(1, 4000), max_size=30))
-def test_frames_come_whole_and_in_order_however_the_stream_is_cut(bodies, cuts):
-    stage, data = Stage(), framed(*bodies)
+def test_frames_are_complete_and_in_order_however_the_stream_is_fragmented(bodies, cuts):
+    harness, data = ConnectionHarness(), framed(*bodies)
     for cut in cuts:
-        stage.receive(data[:cut])
+        harness.receive(data[:cut])
         data = data[cut:]
-    stage.receive(data)
-    assert stage.seen == bodies and stage.answers() == bodies
+    harness.receive(data)
+    assert harness.seen == bodies and harness.responses() == bodies
 
 
-def test_an_answer_to_come_holds_back_those_behind_it():
-    stage = Stage()
-    stage.receive(framed(b"1.......", b"L2......", b"3.......", b"L4......", b"5......."))
-    assert stage.answers() == [b"1......."]
-    stage.resolve(1)
-    assert stage.answers() == [b"1......."]
-    stage.resolve(0)
-    assert stage.answers() == [b"1.......", b"L2......", b"3.......", b"L4......", b"5......."]
+def test_a_deferred_response_delays_the_responses_after_it():
+    harness = ConnectionHarness()
+    harness.receive(framed(b"1.......", b"L2......", b"3.......", b"L4......", b"5......."))
+    assert harness.responses() == [b"1......."]
+    harness.resolve(1)
+    assert harness.responses() == [b"1......."]
+    harness.resolve(0)
+    assert harness.responses() == [b"1.......", b"L2......", b"3.......", b"L4......", b"5......."]
 
 
-def test_a_held_frame_stops_the_connection_until_it_is_let_go():
-    stage = Stage()
-    stage.receive(framed(b"H1......", b"2......."))
-    assert stage.seen == [b"H1......"] and not stage.transport.reading
-    stage.resolve(0)
-    assert stage.answers() == [b"H1......", b"2......."] and stage.transport.reading
+def test_a_held_frame_pauses_reading_until_its_response_is_resolved():
+    harness = ConnectionHarness()
+    harness.receive(framed(b"H1......", b"2......."))
+    assert harness.seen == [b"H1......"] and not harness.transport.reading
+    harness.resolve(0)
+    assert harness.responses() == [b"H1......", b"2......."] and harness.transport.reading
 
 
-def test_no_answer_is_no_answer():
-    stage = Stage()
-    stage.receive(framed(b"N.......", b"1......."))
-    assert stage.answers() == [b"1......."]
+def test_a_request_without_a_response_sends_nothing():
+    harness = ConnectionHarness()
+    harness.receive(framed(b"N.......", b"1......."))
+    assert harness.responses() == [b"1......."]
 
 
-def test_too_many_waiting_answers_stop_the_reading():
-    stage = Stage()
-    stage.receive(framed(*[b"L......."] * (ANSWERS_WAITING_MAX + 5)))
-    assert len(stage.seen) == ANSWERS_WAITING_MAX and not stage.transport.reading
+def test_too_many_deferred_responses_pause_reading():
+    harness = ConnectionHarness()
+    harness.receive(framed(*[b"L......."] * (ANSWERS_WAITING_MAX + 5)))
+    assert len(harness.seen) == ANSWERS_WAITING_MAX and not harness.transport.reading
     for number in range(5):
-        stage.resolve(number)
-    assert len(stage.seen) == ANSWERS_WAITING_MAX + 5
+        harness.resolve(number)
+    assert len(harness.seen) == ANSWERS_WAITING_MAX + 5
     for number in range(5, ANSWERS_WAITING_MAX + 5):
-        stage.resolve(number)
-    assert len(stage.answers()) == ANSWERS_WAITING_MAX + 5 and stage.transport.reading
+        harness.resolve(number)
+    assert len(harness.responses()) == ANSWERS_WAITING_MAX + 5 and harness.transport.reading
 
 
-def test_a_client_that_does_not_read_is_not_read_from():
-    stage = Stage()
-    stage.connection.pause_writing()
-    stage.receive(framed(b"1......."))
-    assert stage.seen == [] and not stage.transport.reading
-    stage.connection.resume_writing()
-    assert stage.answers() == [b"1......."] and stage.transport.reading
+def test_reading_is_paused_while_writing_is_paused():
+    harness = ConnectionHarness()
+    harness.connection.pause_writing()
+    harness.receive(framed(b"1......."))
+    assert harness.seen == [] and not harness.transport.reading
+    harness.connection.resume_writing()
+    assert harness.responses() == [b"1......."] and harness.transport.reading
 
 
 @pytest.mark.parametrize("size", [-1, 0, 7, 10_001, 2**31 - 1])
-def test_a_size_out_of_bounds_ends_the_connection_after_the_answers_before_it(size):
-    stage = Stage()
-    stage.receive(framed(b"1.......") + pack(">i", size))
-    assert stage.answers() == [b"1......."] and stage.transport.closed and stage.company.refused.value == 1
+def test_an_invalid_frame_size_closes_the_connection_after_earlier_responses(size):
+    harness = ConnectionHarness()
+    harness.receive(framed(b"1.......") + pack(">i", size))
+    assert harness.responses() == [b"1......."] and harness.transport.closed and harness.company.refused.value == 1
 
 
-def test_a_request_that_cannot_be_answered_ends_the_connection():
-    stage = Stage()
-    stage.receive(framed(b"1.......", b"X.......", b"2......."))
-    assert stage.answers() == [b"1......."] and stage.transport.closed
-    stage = Stage()
-    stage.receive(framed(b"L......."))
-    stage.deferred[0][0].resolve(None)
-    assert stage.transport.closed
+def test_a_handler_closes_the_connection_by_raising_or_by_resolving_to_none():
+    harness = ConnectionHarness()
+    harness.receive(framed(b"1.......", b"X.......", b"2......."))
+    assert harness.responses() == [b"1......."] and harness.transport.closed
+    harness = ConnectionHarness()
+    harness.receive(framed(b"L......."))
+    harness.deferred[0][0].resolve(None)
+    assert harness.transport.closed
 
 
-def test_whoever_waits_is_told_when_the_client_has_gone():
-    stage = Stage()
-    stage.receive(framed(b"L......."))
-    stage.connection.connection_lost(None)
-    assert stage.seen[-1] == b"abandoned" and not stage.company.connections
-    stage.resolve(0)
-    assert stage.answers() == []
+def test_a_lost_connection_abandons_its_deferred_responses():
+    harness = ConnectionHarness()
+    harness.receive(framed(b"L......."))
+    harness.connection.connection_lost(None)
+    assert harness.seen[-1] == b"abandoned" and not harness.company.connections
+    harness.resolve(0)
+    assert harness.responses() == []
 
 
-def test_in_company_the_answers_of_a_turn_leave_together():
-    stage = Stage()
-    others = [stage.connect() for _ in range(GATHER_CONNECTIONS_MIN)]
+def test_with_many_connections_responses_are_flushed_once_per_loop_iteration():
+    harness = ConnectionHarness()
+    others = [harness.connect() for _ in range(GATHER_CONNECTIONS_MIN)]
     for connection, _ in others:
-        stage.receive(framed(b"1......."), connection)
-    assert all(stage.answers(transport) == [] for _, transport in others)
-    stage.turns.turn()
-    assert all(stage.answers(transport) == [b"1......."] for _, transport in others)
+        harness.receive(framed(b"1......."), connection)
+    assert all(harness.responses(transport) == [] for _, transport in others)
+    harness.manual_loop.run_once()
+    assert all(harness.responses(transport) == [b"1......."] for _, transport in others)
 
 
-def test_a_large_answer_leaves_in_pieces_and_waits_for_the_client():
-    stage = Stage(frame_max=10_000_000)
+def test_a_large_response_is_sent_in_pieces_as_the_client_reads():
+    harness = ConnectionHarness(frame_max=10_000_000)
     body = b"." * 1_000_000
 
     def write(data):
-        stage.transport.written += data
-        stage.connection.pause_writing()
+        harness.transport.written += data
+        harness.connection.pause_writing()
 
-    stage.transport.write = write
-    stage.receive(framed(body))
-    sent = len(stage.transport.written)
+    harness.transport.write = write
+    harness.receive(framed(body))
+    sent = len(harness.transport.written)
     assert 0 < sent < len(body)
     for _ in range(10):
-        stage.connection.resume_writing()
-    assert stage.answers() == [body]
+        harness.connection.resume_writing()
+    assert harness.responses() == [body]
 
 
-def test_an_announced_size_alone_gets_no_memory():
-    stage = Stage(frame_max=100_000_000)
-    stage.receive(pack(">i", 99_000_000) + b"." * 100)
-    assert len(stage.connection.get_buffer(-1)) <= RECEIVE_BUFFER_UNPROVEN_MAX
+def test_an_announced_frame_size_alone_allocates_no_large_buffer():
+    harness = ConnectionHarness(frame_max=100_000_000)
+    harness.receive(pack(">i", 99_000_000) + b"." * 100)
+    assert len(harness.connection.get_buffer(-1)) <= RECEIVE_BUFFER_UNPROVEN_MAX
     body = b"." * 5_000_000
-    stage = Stage(frame_max=100_000_000)
-    stage.receive(framed(body, body, b"1......."))
-    assert stage.seen == [body, body, b"1......."]
+    harness = ConnectionHarness(frame_max=100_000_000)
+    harness.receive(framed(body, body, b"1......."))
+    assert harness.seen == [body, body, b"1......."]
 
 
-def test_who_sends_large_frames_is_read_in_large_pieces():
-    stage = Stage(frame_max=100_000_000)
+def test_the_receive_buffer_grows_for_a_client_that_sends_large_frames():
+    harness = ConnectionHarness(frame_max=100_000_000)
     body = b"." * 1_000_000
     for _ in range(4):
-        stage.receive(framed(body))
-    stage.receive(framed(body, body, body, body, body))
-    assert len(stage.seen) == 9 and len(stage.connection.get_buffer(-1)) >= 5 * len(body)
+        harness.receive(framed(body))
+    harness.receive(framed(body, body, body, body, body))
+    assert len(harness.seen) == 9 and len(harness.connection.get_buffer(-1)) >= 5 * len(body)
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4000)), max_size=40), st.data())
 def test_connections_that_share_a_buffer_do_not_mix_their_requests(pieces, data):
-    stage = Stage()
-    connections = [stage.connection, *(stage.connect()[0] for _ in range(2))]
+    harness = ConnectionHarness()
+    connections = [harness.connection, *(harness.connect()[0] for _ in range(2))]
     bodies = [[b"%d" % number + body for body in data.draw(BODIES)] for number in range(3)]
     streams = [framed(*one) for one in bodies]
     for number, size in [*pieces, *((number, len(streams[number])) for number in range(3))]:
-        stage.receive(streams[number][:size], connections[number])
+        harness.receive(streams[number][:size], connections[number])
         streams[number] = streams[number][size:]
-    assert [[body for body in stage.seen if body[:1] == b"%d" % number] for number in range(3)] == bodies
+    assert [[body for body in harness.seen if body[:1] == b"%d" % number] for number in range(3)] == bodies
 
 
-def test_a_held_frame_is_not_overwritten_by_what_others_receive():
-    stage, held = Stage(), []
-    other, _ = stage.connect()
-    handle = stage.handle
+def test_a_held_frame_is_not_overwritten_by_data_of_other_connections():
+    harness, held = ConnectionHarness(), []
+    other, _ = harness.connect()
+    handle = harness.handle
 
     def keep(peer, frame):
         held.append(frame)
         return handle(peer, frame)
 
-    stage.handle = keep
-    stage.receive(framed(b"H1......", b"2......."))
-    stage.receive(framed(b"." * 3000), other)
+    harness.handle = keep
+    harness.receive(framed(b"H1......", b"2......."))
+    harness.receive(framed(b"." * 3000), other)
     assert bytes(held[0]) == b"H1......"
-    stage.resolve(0)
-    assert stage.answers() == [b"H1......", b"2......."]
+    harness.resolve(0)
+    assert harness.responses() == [b"H1......", b"2......."]
 
 
-def test_who_sends_a_byte_now_and_then_is_as_idle_as_who_sends_none():
-    stage = Stage(frame_max=100_000_000)
-    stage.receive(pack(">i", 1_000_000))
+def test_a_connection_that_sends_single_bytes_counts_as_idle():
+    harness = ConnectionHarness(frame_max=100_000_000)
+    harness.receive(pack(">i", 1_000_000))
     for round in range(1, 5):
-        stage.receive(b".")
-        assert stage.connection.sweep() == round
-    stage.receive(b"." * SLOWEST_BYTES_PER_SWEEP)
-    assert stage.connection.sweep() == 1, "a slow line is no idleness"
+        harness.receive(b".")
+        assert harness.connection.sweep() == round
+    harness.receive(b"." * SLOWEST_BYTES_PER_SWEEP)
+    assert harness.connection.sweep() == 1, "a slow line is no idleness"
 
 
-def test_a_silent_connection_gives_its_buffer_back():
-    stage = Stage(frame_max=100_000_000)
+def test_an_idle_connection_releases_its_receive_buffer():
+    harness = ConnectionHarness(frame_max=100_000_000)
     body = b"." * 1_000_000
-    stage.receive(framed(body, body))
-    assert stage.connection.sweep() == 1 and len(stage.connection.get_buffer(-1)) > SCRATCH_BYTES
-    assert stage.connection.sweep() == 2 and len(stage.connection.get_buffer(-1)) == SCRATCH_BYTES
-    stage.receive(framed(body))
-    assert stage.seen == [body] * 3 and stage.connection.sweep() == 1
+    harness.receive(framed(body, body))
+    assert harness.connection.sweep() == 1 and len(harness.connection.get_buffer(-1)) > SCRATCH_BYTES
+    assert harness.connection.sweep() == 2 and len(harness.connection.get_buffer(-1)) == SCRATCH_BYTES
+    harness.receive(framed(body))
+    assert harness.seen == [body] * 3 and harness.connection.sweep() == 1
 
 
-def test_of_many_refused_clients_the_log_tells_of_a_few_a_second(caplog):
-    stage = Stage()
+def test_refused_clients_are_logged_at_a_limited_rate(caplog):
+    harness = ConnectionHarness()
     for _ in range(REFUSALS_TOLD_MAX + 5):
-        stage.receive(framed(b"X......."), stage.connect()[0])
-    stage.turns.now = 1.0
-    stage.receive(framed(b"X......."), stage.connect()[0])
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == REFUSALS_TOLD_MAX + 1 and "5 others" in told[-1]
-    assert stage.company.refused.value == REFUSALS_TOLD_MAX + 6
+        harness.receive(framed(b"X......."), harness.connect()[0])
+    harness.manual_loop.now = 1.0
+    harness.receive(framed(b"X......."), harness.connect()[0])
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == REFUSALS_TOLD_MAX + 1 and "5 others" in messages[-1]
+    assert harness.company.refused.value == REFUSALS_TOLD_MAX + 6
 
 
-def test_refused_clients_of_which_there_are_many_wait_before_they_may_come_again():
-    stage = Stage()
-    clients = [stage.connect() for _ in range(REFUSALS_TOLD_MAX + 5)]
+def test_refused_connections_beyond_the_rate_limit_are_closed_after_a_delay():
+    harness = ConnectionHarness()
+    clients = [harness.connect() for _ in range(REFUSALS_TOLD_MAX + 5)]
     for connection, _ in clients:
-        stage.receive(framed(b".......1", b"X......."), connection)
-    stage.turns.turn()
-    assert all(stage.answers(transport) == [b".......1"] for _, transport in clients)
+        harness.receive(framed(b".......1", b"X......."), connection)
+    harness.manual_loop.run_once()
+    assert all(harness.responses(transport) == [b".......1"] for _, transport in clients)
     assert [transport.closed for _, transport in clients] == [True] * REFUSALS_TOLD_MAX + [False] * 5
     assert not any(transport.reading for _, transport in clients[REFUSALS_TOLD_MAX:])
-    stage.turns.wait(HELD_S)
+    harness.manual_loop.wait(HELD_S)
     assert all(transport.closed for _, transport in clients)
 
 
-def test_only_so_many_refused_clients_wait():
-    stage = Stage()
-    clients = [stage.connect() for _ in range(REFUSALS_TOLD_MAX + HELD_MAX + 1)]
+def test_the_number_of_delayed_refused_connections_is_limited():
+    harness = ConnectionHarness()
+    clients = [harness.connect() for _ in range(REFUSALS_TOLD_MAX + HELD_MAX + 1)]
     for connection, _ in clients:
-        stage.receive(framed(b"X......."), connection)
+        harness.receive(framed(b"X......."), connection)
     assert clients[-1][1].closed and not clients[-2][1].closed
     for _ in range(-(-HELD_MAX // LET_GO_MAX)):
         assert not clients[-2][1].closed
-        stage.turns.wait(HELD_S)
-    assert clients[-2][1].closed and not stage.turns.timers
+        harness.manual_loop.wait(HELD_S)
+    assert clients[-2][1].closed and not harness.manual_loop.timers
 
 
-def test_refused_clients_that_wait_go_with_the_listener():
-    stage = Stage()
-    clients = [stage.connect() for _ in range(REFUSALS_TOLD_MAX + 5)]
+def test_delayed_refused_connections_are_closed_with_the_listener():
+    harness = ConnectionHarness()
+    clients = [harness.connect() for _ in range(REFUSALS_TOLD_MAX + 5)]
     for connection, _ in clients:
-        stage.receive(framed(b"X......."), connection)
-    stage.company.end()
+        harness.receive(framed(b"X......."), connection)
+    harness.company.end()
     assert all(transport.closed for _, transport in clients)
-    stage.turns.wait(HELD_S)
-    assert not stage.turns.timers
+    harness.manual_loop.wait(HELD_S)
+    assert not harness.manual_loop.timers

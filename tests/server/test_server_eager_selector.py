@@ -7,7 +7,7 @@ from headrace.server import eager_selector
 from headrace.server.eager_selector import EagerSelector
 
 
-def test_it_finds_what_a_selector_finds_eager_or_not(monkeypatch):
+def test_ready_sockets_are_reported_with_and_without_polling(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(eager_selector, "LOOK_S", 10.0)
     selector = EagerSelector()
@@ -23,7 +23,7 @@ def test_it_finds_what_a_selector_finds_eager_or_not(monkeypatch):
         one.close()
 
 
-def test_a_wait_that_lasted_ends_the_looking(monkeypatch):
+def test_polling_stops_after_a_long_wait(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(eager_selector, "LOOK_S", 1e-9)
     selector = EagerSelector()
@@ -32,7 +32,7 @@ def test_a_wait_that_lasted_ends_the_looking(monkeypatch):
     selector.close()
 
 
-def test_one_processor_is_left_to_the_others(monkeypatch):
+def test_a_machine_with_one_processor_never_polls(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     selector = EagerSelector()
     left, right = socket.socketpair()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.server import response_writer as outlet_room
+from headrace.server import response_writer as outlet_module
 from headrace.server.response_writer import JOIN_MAX, Outlet, joined
 
 
@@ -69,20 +69,20 @@ def make_parts(parts, taken=None):
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(PARTS, min_size=1, max_size=6), st.integers(1, 64))
-def test_a_transport_that_pauses_gets_everything_in_order(answers, piece):
+def test_a_pausing_transport_receives_all_data_in_order(responses, piece):
     wire = Wire()
     wire.outlet = out = Outlet(wire)
-    was_joined, was_piece = outlet_room.JOIN_MAX, outlet_room.WRITE_PIECE
-    outlet_room.JOIN_MAX, outlet_room.WRITE_PIECE = 40, piece
+    was_joined, was_piece = outlet_module.JOIN_MAX, outlet_module.WRITE_PIECE
+    outlet_module.JOIN_MAX, outlet_module.WRITE_PIECE = 40, piece
     try:
-        for parts in answers:
+        for parts in responses:
             out.send(make_parts(parts), sum(len(data) for _, data in parts))
         while out.paused:
             out.paused = False
             out.send_more()
     finally:
-        outlet_room.JOIN_MAX, outlet_room.WRITE_PIECE = was_joined, was_piece
-    assert bytes(wire.written) == b"".join(data for parts in answers for _, data in parts)
+        outlet_module.JOIN_MAX, outlet_module.WRITE_PIECE = was_joined, was_piece
+    assert bytes(wire.written) == b"".join(data for parts in responses for _, data in parts)
 
 
 @pytest.fixture
@@ -95,17 +95,17 @@ def pair():
 
 
 def plain(sock, monkeypatch):
-    monkeypatch.setattr(outlet_room, "_CORK", None)  # a socket pair has no TCP
+    monkeypatch.setattr(outlet_module, "_CORK", None)  # a socket pair has no TCP
     wire = Plain(sock)
     wire.outlet = Outlet(wire)
     return wire
 
 
-def test_a_plain_socket_is_told_to_pause_at_the_first_byte_that_waits(pair, monkeypatch):
+def test_a_plain_socket_has_a_write_buffer_limit_of_zero(pair, monkeypatch):
     assert plain(pair[0], monkeypatch).high == 0
 
 
-def test_what_a_full_socket_does_not_take_wakes_us_through_the_transport(pair, monkeypatch):
+def test_data_beyond_a_full_socket_buffer_is_sent_when_writing_resumes(pair, monkeypatch):
     wire = plain(pair[0], monkeypatch)
     data = bytes(range(256)) * 20_000
     wire.outlet.send([data[:100], data[100:]], len(data))
@@ -129,7 +129,7 @@ def test_what_a_full_socket_does_not_take_wakes_us_through_the_transport(pair, m
     assert bytes(received) == data
 
 
-def test_files_and_bytes_leave_in_one_stream(pair, monkeypatch):
+def test_file_ranges_and_bytes_bypass_the_transports_buffer(pair, monkeypatch):
     wire = plain(pair[0], monkeypatch)
     sent = bytearray()
     parts = [b"head" * 10_000, Range(b"file" * 10_000, sent), b"tail"]
@@ -138,11 +138,11 @@ def test_files_and_bytes_leave_in_one_stream(pair, monkeypatch):
     assert pair[1].recv(1 << 20, socket.MSG_WAITALL | socket.MSG_DONTWAIT) == b"head" * 10_000 + b"tail"
 
 
-def test_a_file_cut_short_is_an_error_not_an_endless_loop(pair, monkeypatch):
+def test_a_truncated_file_raises_instead_of_looping(pair, monkeypatch):
     wire = plain(pair[0], monkeypatch)
     with pytest.raises(OSError, match="shorter"):
         wire.outlet.send([b"head", Range(b"x" * (JOIN_MAX + 1), bytearray(), step=0)], JOIN_MAX + 5)
 
 
-def test_whoever_asked_without_a_connection_gets_one_piece():
+def test_joined_concatenates_bytes_and_file_ranges():
     assert joined([b"a", memoryview(b"b"), Range(b"c", None)]) == b"abc"

@@ -49,18 +49,18 @@ class Echo(asyncio.BufferedProtocol):
         self.events.append(("lost", type(error).__name__))
 
 
-class Stage:
+class EchoServer:
     def __init__(self):
         self.protocols = []
 
-    def take(self, client, own, address, readiness):
+    def on_connection(self, client, own, address, readiness):
         self.protocols.append(Echo())
         PlainTransport(client, own, address, self.protocols[-1], readiness, asyncio.get_running_loop())
 
     async def __aenter__(self):
         loop = asyncio.get_running_loop()
         assert is_possible(loop)
-        self.server = await SocketServer.open(self.take, "127.0.0.1", 0, 50, loop)
+        self.server = await SocketServer.open(self.on_connection, "127.0.0.1", 0, 50, loop)
         await self.server.start_serving()
         self.address = self.server.sockets[0].getsockname()
         return self
@@ -69,15 +69,15 @@ class Stage:
         self.server.close()
         for protocol in self.protocols:
             protocol.transport.abort()
-        await turns()
+        await yield_to_loop()
 
 
-async def turns(count=5):
+async def yield_to_loop(count=5):
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-async def until(condition):
+async def wait_until(condition):
     for _ in range(2000):
         if condition():
             return
@@ -85,119 +85,119 @@ async def until(condition):
     pytest.fail("it did not happen")
 
 
-def test_many_clients_are_served_side_by_side():
-    async def story():
-        async with Stage() as stage:
-            clients = [await asyncio.open_connection(*stage.address) for _ in range(100)]
+def test_many_clients_are_served_concurrently():
+    async def main():
+        async with EchoServer() as echo_server:
+            clients = [await asyncio.open_connection(*echo_server.address) for _ in range(100)]
             for number, (_, writer) in enumerate(clients):
                 writer.write(b"%03d" % number)
             for number, (reader, writer) in enumerate(clients):
                 assert await reader.readexactly(3) == b"%03d" % number
                 writer.close()
-            await until(lambda: all(("lost", "NoneType") in one.events for one in stage.protocols))
-            assert all(one.events == ["eof", ("lost", "NoneType")] for one in stage.protocols)
+            await wait_until(lambda: all(("lost", "NoneType") in one.events for one in echo_server.protocols))
+            assert all(one.events == ["eof", ("lost", "NoneType")] for one in echo_server.protocols)
 
-    asyncio.run(story())
+    asyncio.run(main())
 
 
-def test_nobody_is_let_in_before_serving():
-    async def story():
+def test_connections_are_refused_until_the_server_starts_serving():
+    async def main():
         loop = asyncio.get_running_loop()
-        server = await SocketServer.open(Stage().take, "127.0.0.1", 0, 50, loop)
+        server = await SocketServer.open(EchoServer().on_connection, "127.0.0.1", 0, 50, loop)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(*server.sockets[0].getsockname())
         server.close()
 
-    asyncio.run(story())
+    asyncio.run(main())
 
 
-def test_a_slow_client_pauses_the_protocol_until_it_has_read_all():
-    async def story():
-        async with Stage() as stage:
-            reader, writer = await asyncio.open_connection(*stage.address, limit=1024)
-            await until(lambda: stage.protocols)
-            stage.protocols[0].reply = bytes(LARGE)
+def test_a_slow_reader_pauses_writing_until_it_has_read_everything():
+    async def main():
+        async with EchoServer() as echo_server:
+            reader, writer = await asyncio.open_connection(*echo_server.address, limit=1024)
+            await wait_until(lambda: echo_server.protocols)
+            echo_server.protocols[0].reply = bytes(LARGE)
             writer.write(b".")
-            await until(lambda: stage.protocols[0].events == ["pause"])
-            assert stage.protocols[0].transport.get_write_buffer_size() > 0
+            await wait_until(lambda: echo_server.protocols[0].events == ["pause"])
+            assert echo_server.protocols[0].transport.get_write_buffer_size() > 0
             assert len(await reader.readexactly(LARGE)) == LARGE
-            await until(lambda: stage.protocols[0].events == ["pause", "resume"])
+            await wait_until(lambda: echo_server.protocols[0].events == ["pause", "resume"])
             writer.close()
 
-    asyncio.run(story())
+    asyncio.run(main())
 
 
 def test_a_paused_connection_is_not_read_from():
-    async def story():
-        async with Stage() as stage:
-            reader, writer = await asyncio.open_connection(*stage.address)
-            await until(lambda: stage.protocols)
-            transport = stage.protocols[0].transport
+    async def main():
+        async with EchoServer() as echo_server:
+            reader, writer = await asyncio.open_connection(*echo_server.address)
+            await wait_until(lambda: echo_server.protocols)
+            transport = echo_server.protocols[0].transport
             transport.pause_reading()
             assert not transport.is_reading()
             writer.write(b"held")
             await writer.drain()
-            await turns(20)
+            await yield_to_loop(20)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(reader.read(4), 0.05)
             transport.resume_reading()
             assert await reader.readexactly(4) == b"held"
             writer.close()
 
-    asyncio.run(story())
+    asyncio.run(main())
 
 
-def test_closing_sends_what_was_written_first():
-    async def story():
-        async with Stage() as stage:
-            reader, writer = await asyncio.open_connection(*stage.address)
-            await until(lambda: stage.protocols)
-            transport = stage.protocols[0].transport
+def test_close_sends_buffered_data_and_drops_later_writes():
+    async def main():
+        async with EchoServer() as echo_server:
+            reader, writer = await asyncio.open_connection(*echo_server.address)
+            await wait_until(lambda: echo_server.protocols)
+            transport = echo_server.protocols[0].transport
             transport.write(bytes(LARGE))
             transport.close()
             transport.write(b"too late")
             assert transport.is_closing() and len(await reader.read(-1)) == LARGE
-            await until(lambda: ("lost", "NoneType") in stage.protocols[0].events)
+            await wait_until(lambda: ("lost", "NoneType") in echo_server.protocols[0].events)
             writer.close()
 
-    asyncio.run(story())
+    asyncio.run(main())
 
 
-def test_a_client_that_never_reads_is_let_go_of(monkeypatch):
-    async def story():
+def test_a_client_that_never_reads_is_dropped_after_the_linger_time(monkeypatch):
+    async def main():
         monkeypatch.setattr(plain, "LINGER_S_MAX", 0.01)
-        async with Stage() as stage:
-            _, writer = await asyncio.open_connection(*stage.address, limit=1)
-            await until(lambda: stage.protocols)
-            stage.protocols[0].transport.write(bytes(4 * LARGE))
-            stage.protocols[0].transport.close()
-            await until(lambda: ("lost", "NoneType") in stage.protocols[0].events)
+        async with EchoServer() as echo_server:
+            _, writer = await asyncio.open_connection(*echo_server.address, limit=1)
+            await wait_until(lambda: echo_server.protocols)
+            echo_server.protocols[0].transport.write(bytes(4 * LARGE))
+            echo_server.protocols[0].transport.close()
+            await wait_until(lambda: ("lost", "NoneType") in echo_server.protocols[0].events)
             writer.transport.abort()
 
-    asyncio.run(story())
+    asyncio.run(main())
 
 
-def test_a_reset_is_told_to_the_protocol_also_while_it_is_paused(readiness):
-    async def story():
-        async with Stage() as stage:
+def test_a_connection_reset_reaches_the_protocol_even_while_reading_is_paused(readiness):
+    async def main():
+        async with EchoServer() as echo_server:
             for paused in (
                 (False, True) if readiness == "epoll" else (False,)
             ):  # a selector reports only readable sockets
-                client = socket.create_connection(stage.address)
-                await until(lambda: len(stage.protocols) == 1 + paused)  # noqa: B023
+                client = socket.create_connection(echo_server.address)
+                await wait_until(lambda: len(echo_server.protocols) == 1 + paused)  # noqa: B023
                 if paused:
-                    stage.protocols[-1].transport.pause_reading()
+                    echo_server.protocols[-1].transport.pause_reading()
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
                 client.close()
-                await until(lambda: any("lost" in event for event in stage.protocols[-1].events))
+                await wait_until(lambda: any("lost" in event for event in echo_server.protocols[-1].events))
 
-    asyncio.run(story())
+    asyncio.run(main())
 
 
-def test_a_shortage_of_descriptors_is_waited_out(monkeypatch, caplog):
-    async def story():
+def test_accepting_resumes_after_a_shortage_of_file_descriptors(monkeypatch, caplog):
+    async def main():
         monkeypatch.setattr(socket_server, "ACCEPT_PAUSE_S", 0.01)
-        async with Stage() as stage:
+        async with EchoServer() as echo_server:
             failures = [OSError(24, "Too many open files")]
 
             class Short:
@@ -213,28 +213,30 @@ def test_a_shortage_of_descriptors_is_waited_out(monkeypatch, caplog):
                     return self.inner.fileno()
 
             loop = asyncio.get_running_loop()
-            inner = stage.server.sockets[0]
+            inner = echo_server.server.sockets[0]
             loop.remove_reader(inner.fileno())
-            door = socket_server._Door(Short(inner), stage.address, is_everywhere=False, is_loopback=True)
-            loop.add_reader(inner.fileno(), stage.server._accept, door)
-            reader, writer = await asyncio.open_connection(*stage.address)
+            listening_socket = socket_server._Door(
+                Short(inner), echo_server.address, is_everywhere=False, is_loopback=True
+            )
+            loop.add_reader(inner.fileno(), echo_server.server._accept, listening_socket)
+            reader, writer = await asyncio.open_connection(*echo_server.address)
             writer.write(b"hello")
             assert await reader.readexactly(5) == b"hello"
             assert "Too many open files" in caplog.text
             writer.close()
 
-    asyncio.run(story())
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_small_answers_do_not_wait_for_others_and_each_end_has_its_name(host):
+def test_accepted_sockets_have_nodelay_and_report_both_addresses(host):
     async def scenario():
         found = []
 
-        def take(client, own, address, readiness):
+        def on_connection(client, own, address, readiness):
             found.append((client, own, address))
 
-        server = await SocketServer.open(take, host, 0, 10, asyncio.get_running_loop())
+        server = await SocketServer.open(on_connection, host, 0, 10, asyncio.get_running_loop())
         await server.start_serving()
         port = server.sockets[0].getsockname()[1]
         _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -50,7 +50,7 @@ class Echo(Connection):
 
 
 @pytest.fixture(scope="module")
-def certified(tmp_path_factory):
+def tls_contexts(tmp_path_factory):
     authority = Authority(tmp_path_factory.mktemp("pem"))
     store = authority.issue("server", "/CN=localhost")[2]
     return Tls(TlsSettings("SSL", keystore=str(store)), lambda: 0), ssl.create_default_context(
@@ -59,20 +59,20 @@ def certified(tmp_path_factory):
 
 
 @pytest.fixture(params=["epoll", "selector"])
-def stage(certified, request, monkeypatch):
+def tls_server(tls_contexts, request, monkeypatch):
     if request.param == "selector":
         monkeypatch.setattr(socket_server, "make_readiness", LoopReadiness)
-    return Stage(*certified)
+    return TlsServer(*tls_contexts)
 
 
-class Stage:
+class TlsServer:
     def __init__(self, tls, context):
         self.tls = tls
         self.context = context
         self.protocols = []
         self.problems = []
 
-    def take(self, client, own, address, readiness):
+    def on_connection(self, client, own, address, readiness):
         Handshake(client, own, address, self.tls, self.make, self.done, readiness, asyncio.get_running_loop())
 
     def make(self):
@@ -82,27 +82,27 @@ class Stage:
     def done(self, handshake, problem):
         self.problems.append(problem)
 
-    def run(self, story):
-        async def whole():
-            server = await SocketServer.open(self.take, "127.0.0.1", 0, 50, asyncio.get_running_loop())
+    def run(self, scenario):
+        async def serve():
+            server = await SocketServer.open(self.on_connection, "127.0.0.1", 0, 50, asyncio.get_running_loop())
             await server.start_serving()
             port = server.sockets[0].getsockname()[1]
             try:
-                await story(*await asyncio.open_connection("127.0.0.1", port, ssl=self.context, limit=2**16))
+                await scenario(*await asyncio.open_connection("127.0.0.1", port, ssl=self.context, limit=2**16))
             finally:
                 server.close()
                 for protocol in self.protocols:
                     protocol.transport.abort()
                 await asyncio.sleep(0)
 
-        asyncio.run(whole())
+        asyncio.run(serve())
 
     async def connection(self):
-        await until(lambda: self.protocols)
+        await wait_until(lambda: self.protocols)
         return self.protocols[0]
 
 
-async def until(condition):
+async def wait_until(condition):
     for _ in range(5000):
         if condition():
             return
@@ -110,45 +110,45 @@ async def until(condition):
     pytest.fail("it did not happen")
 
 
-def test_large_requests_and_answers_arrive_whole(stage):
+def test_large_requests_and_responses_arrive_complete(tls_server):
     data = bytes(range(256)) * (LARGE // 256)
 
-    async def story(reader, writer):
-        connection = await stage.connection()
+    async def scenario(reader, writer):
+        connection = await tls_server.connection()
         writer.write(data)
-        await until(lambda: len(connection.received) == LARGE)
+        await wait_until(lambda: len(connection.received) == LARGE)
         assert connection.received == data
         connection.transport.write(data)
         assert await reader.readexactly(LARGE) == data
         writer.close()
-        await until(lambda: connection.events[-1:] == [("lost", "NoneType")])
+        await wait_until(lambda: connection.events[-1:] == [("lost", "NoneType")])
 
-    stage.run(story)
-    assert stage.problems == [None]
+    tls_server.run(scenario)
+    assert tls_server.problems == [None]
 
 
-def test_a_slow_client_pauses_the_protocol_until_it_has_read_all(stage):
-    async def story(reader, writer):
-        connection = await stage.connection()
+def test_a_slow_reader_pauses_writing_until_it_has_read_everything(tls_server):
+    async def scenario(reader, writer):
+        connection = await tls_server.connection()
         connection.reply = bytes(LARGE)
         writer.write(b".")
-        await until(lambda: connection.events == ["pause"])
+        await wait_until(lambda: connection.events == ["pause"])
         assert connection.transport.get_write_buffer_size() > 0
         connection.transport.write(b"the end")
         assert (await reader.readexactly(LARGE + 7))[-7:] == b"the end"
-        await until(lambda: connection.events == ["pause", "resume"])
+        await wait_until(lambda: connection.events == ["pause", "resume"])
         writer.close()
 
-    stage.run(story)
+    tls_server.run(scenario)
 
 
-def test_what_was_decrypted_before_a_pause_is_read_after_it(stage):
-    async def story(reader, writer):
-        connection = await stage.connection()
-        took = connection.buffer_updated
+def test_data_decrypted_before_a_pause_is_delivered_after_it(tls_server):
+    async def scenario(reader, writer):
+        connection = await tls_server.connection()
+        original = connection.buffer_updated
 
         def pause(size):
-            took(size)
+            original(size)
             connection.transport.pause_reading()
 
         connection.buffer = bytearray(1000)  # less than a TLS record: the rest stays in OpenSSL
@@ -157,30 +157,30 @@ def test_what_was_decrypted_before_a_pause_is_read_after_it(stage):
         while len(connection.received) < 10_000:
             before = len(connection.received)
             connection.transport.resume_reading()
-            await until(lambda: len(connection.received) > before)  # noqa: B023 -- done before the next round
+            await wait_until(lambda: len(connection.received) > before)  # noqa: B023 -- done before the next round
             assert len(connection.received) == before + 1000 and not connection.transport.is_reading()
         writer.close()
 
-    stage.run(story)
+    tls_server.run(scenario)
 
 
-def test_what_was_written_before_the_end_is_sent(stage):
-    async def story(reader, writer):
-        connection = await stage.connection()
+def test_close_sends_buffered_data_and_close_notify(tls_server):
+    async def scenario(reader, writer):
+        connection = await tls_server.connection()
         connection.transport.write(bytes(LARGE))
         connection.transport.close()
         assert len(await reader.readexactly(LARGE)) == LARGE
         assert await reader.read() == b""  # ends with close_notify: OpenSSL would report a truncated stream
         writer.close()
 
-    stage.run(story)
+    tls_server.run(scenario)
 
 
-def test_a_client_that_is_cut_off_is_lost(stage):
-    async def story(reader, writer):
-        connection = await stage.connection()
+def test_an_aborted_client_causes_connection_lost(tls_server):
+    async def scenario(reader, writer):
+        connection = await tls_server.connection()
         writer.transport.abort()
-        await until(lambda: connection.events != [])
+        await wait_until(lambda: connection.events != [])
         assert connection.events[0][0] == "lost"
 
-    stage.run(story)
+    tls_server.run(scenario)

@@ -37,7 +37,7 @@ STEPS = st.lists(
 )
 
 
-class Player:
+class StepRunner:
     """Plays steps on a disk and returns their results."""
 
     def __init__(self, files: Any, root: str) -> None:
@@ -46,13 +46,13 @@ class Player:
         self.open_files: list[Any] = []
         files.make_dirs(f"{root}/d")
 
-    def play(self, step: tuple[Any, ...]) -> Any:
+    def run_step(self, step: tuple[Any, ...]) -> Any:
         try:
-            return self._play(*step)
+            return self._run_step(*step)
         except (OSError, ValueError) as error:
             return type(error), getattr(error, "errno", None)
 
-    def _play(self, what: str, *arguments: Any) -> Any:
+    def _run_step(self, what: str, *arguments: Any) -> Any:
         if what in ("append", "read", "truncate", "size", "sync", "close"):
             if arguments[0] >= len(self.open_files):
                 return None
@@ -65,16 +65,16 @@ class Player:
 
 @settings(deadline=None, max_examples=300)
 @given(STEPS)
-def test_without_a_crash_it_is_the_real_disk(steps: list[tuple[Any, ...]]) -> None:
+def test_without_a_crash_the_simulated_disk_behaves_like_a_real_one(steps: list[tuple[Any, ...]]) -> None:
     with TemporaryDirectory() as directory:
-        real, simulated = Player(DiskFiles(), directory), Player(SimulatedFiles(Random(0)), "/data")
+        real, simulated = StepRunner(DiskFiles(), directory), StepRunner(SimulatedFiles(Random(0)), "/data")
         for step in steps:
-            assert simulated.play(step) == real.play(step), step
+            assert simulated.run_step(step) == real.run_step(step), step
         for file in [*real.open_files]:
             file.close()
 
 
-def test_locks_and_helpers_work_as_on_the_real_disk(tmp_path: Path) -> None:
+def test_locks_and_atomic_writes_work_as_on_a_real_disk(tmp_path: Path) -> None:
     for files, root in ((DiskFiles(), str(tmp_path)), (SimulatedFiles(Random(0)), "/data")):
         files.make_dirs(root)
         with files.lock(f"{root}/.lock"), pytest.raises(BlockingIOError), files.lock(f"{root}/.lock"):
@@ -84,15 +84,15 @@ def test_locks_and_helpers_work_as_on_the_real_disk(tmp_path: Path) -> None:
         assert read_all(files, f"{root}/c", 10) == b"new"
 
 
-def machine(seed: int = 0) -> SimulatedFiles:
+def new_disk(seed: int = 0) -> SimulatedFiles:
     files = SimulatedFiles(Random(seed))
     files.make_dirs("/data")
     files.sync_dir("/")
     return files
 
 
-def test_a_process_crash_loses_nothing_but_locks_and_open_files() -> None:
-    files = machine()
+def test_a_process_crash_loses_only_locks_and_open_files() -> None:
+    files = new_disk()
     lock = files.lock("/data/.lock")
     lock.__enter__()
     file = files.open("/data/a", create=True)
@@ -107,11 +107,11 @@ def test_a_process_crash_loses_nothing_but_locks_and_open_files() -> None:
     assert read_all(files, "/data/a", 100) == b"never synced"
 
 
-def test_a_power_loss_keeps_what_was_synced_and_a_torn_part_of_the_rest() -> None:
+def test_a_power_loss_keeps_synced_data_and_a_torn_part_of_the_rest() -> None:
     synced, tail = b"s" * 1000, bytes(range(1, 256)) * 8
     sizes, torn, holes = set(), 0, 0
     for seed in range(200):
-        files = machine(seed)
+        files = new_disk(seed)
         file = files.open("/data/a", create=True)
         file.append(synced)
         file.sync()
@@ -129,9 +129,9 @@ def test_a_power_loss_keeps_what_was_synced_and_a_torn_part_of_the_rest() -> Non
     assert torn > 30 and holes > 3
 
 
-def test_a_power_loss_after_sync_loses_nothing() -> None:
+def test_a_power_loss_after_an_atomic_write_loses_nothing() -> None:
     for seed in range(20):
-        files = machine(seed)
+        files = new_disk(seed)
         write_atomically(files, "/data/a", b"content")
         files.open("/data/a").read(0, 1)
         files.power_loss()
@@ -139,10 +139,10 @@ def test_a_power_loss_after_sync_loses_nothing() -> None:
         assert files.list_dir("/data") == ["a"]
 
 
-def test_names_that_were_not_synced_may_vanish_in_their_order() -> None:
+def test_a_power_loss_keeps_a_prefix_of_the_unsynced_name_changes() -> None:
     seen = set()
     for seed in range(100):
-        files = machine(seed)
+        files = new_disk(seed)
         for name in "abc":
             file = files.open(f"/data/{name}", create=True)
             file.append(b"x")
@@ -153,10 +153,10 @@ def test_names_that_were_not_synced_may_vanish_in_their_order() -> None:
     assert seen == {"", "a", "ab", "abc", "bcd"}
 
 
-def test_a_directory_whose_name_was_not_synced_takes_its_files_with_it() -> None:
+def test_a_power_loss_may_lose_an_unsynced_directory_with_its_files() -> None:
     results = set()
     for seed in range(30):
-        files = machine(seed)
+        files = new_disk(seed)
         files.make_dirs("/data/p")
         file = files.open("/data/p/a", create=True)
         file.append(b"x")
@@ -167,10 +167,10 @@ def test_a_directory_whose_name_was_not_synced_takes_its_files_with_it() -> None
     assert results == {True, False}
 
 
-def test_a_truncation_that_was_not_synced_may_be_undone() -> None:
+def test_a_power_loss_may_undo_an_unsynced_truncation() -> None:
     results = set()
     for seed in range(60):
-        files = machine(seed)
+        files = new_disk(seed)
         file = files.open("/data/a", create=True)
         file.append(b"old old old")
         file.sync()
@@ -182,8 +182,8 @@ def test_a_truncation_that_was_not_synced_may_be_undone() -> None:
     assert b"old " in results and b"old!" in results
 
 
-def test_a_full_disk_takes_nothing_of_what_does_not_fit() -> None:
-    files = machine()
+def test_an_append_that_does_not_fit_on_the_disk_writes_nothing() -> None:
+    files = new_disk()
     file = files.open("/data/a", create=True)
     file.append(b"x" * 90)
     files.capacity = 100
@@ -199,9 +199,9 @@ def test_a_full_disk_takes_nothing_of_what_does_not_fit() -> None:
     assert file.append(b"z") == 100
 
 
-def test_after_a_failed_sync_no_later_one_helps() -> None:
+def test_data_of_a_failed_sync_is_lost_despite_a_later_sync() -> None:
     for seed in range(20):
-        files = machine(seed)
+        files = new_disk(seed)
         file = files.open("/data/a", create=True)
         file.append(b"synced")
         file.sync()
@@ -218,24 +218,24 @@ def test_after_a_failed_sync_no_later_one_helps() -> None:
         assert found[:6] == b"synced" and found[6:606] != b"x" * 600
 
 
-def test_a_flipped_bit_stays() -> None:
-    files = machine()
+def test_a_flipped_bit_survives_a_power_loss() -> None:
+    files = new_disk()
     write_atomically(files, "/data/a", b"abc")
     files.flip_bit("/data/a", 1, 0)
     files.power_loss()
     assert read_all(files, "/data/a", 10) == b"acc"
 
 
-def test_cached_reads_miss_now_and_then() -> None:
-    files = machine()
+def test_cached_reads_sometimes_miss() -> None:
+    files = new_disk()
     file = files.open("/data/a", create=True)
     file.append(b"abc")
-    answers = {file.read_cached(0, 3) for _ in range(300)}
-    assert answers == {None, b"abc"}
+    reads = {file.read_cached(0, 3) for _ in range(300)}
+    assert reads == {None, b"abc"}
     assert file.read_cached(3, 5) == b""
 
 
-def test_names_can_be_lost_in_any_order() -> None:
+def test_lose_names_keeps_only_the_chosen_name_changes() -> None:
     files = SimulatedFiles(Random(0))
     files.make_dirs("/d")
     for name in "ab":

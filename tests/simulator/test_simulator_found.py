@@ -33,7 +33,7 @@ def open_log(files: SimulatedFiles, **options: bool) -> Log:
     return Log.open(files, DIRECTORY, PARTITION, config, topic_id=TOPIC_ID, now_ms=1, **options)[0]
 
 
-def written(files: SimulatedFiles, batches: int) -> Log:
+def log_with_batches(files: SimulatedFiles, batches: int) -> Log:
     log = open_log(files)
     for _ in range(batches):
         builder = BatchBuilder()
@@ -43,9 +43,9 @@ def written(files: SimulatedFiles, batches: int) -> Log:
     return log
 
 
-def test_a_segment_cut_where_a_batch_ends_takes_the_following_ones_with_it() -> None:
+def test_recovery_removes_the_segments_after_one_truncated_at_a_batch_end() -> None:
     files = SimulatedFiles(Random(0))
-    log = written(files, 8)
+    log = log_with_batches(files, 8)
     first, second = list(log.segments)[:2]
     assert second.base_offset == 2
     files.process_crash()
@@ -54,21 +54,21 @@ def test_a_segment_cut_where_a_batch_ends_takes_the_following_ones_with_it() -> 
     assert (log.log_end, len(log.segments)) == (1, 1)
 
 
-def test_a_torn_partition_metadata_does_not_cost_the_log() -> None:
+def test_a_torn_partition_metadata_file_does_not_lose_the_log() -> None:
     files = SimulatedFiles(Random(0))
-    written(files, 2)
+    log_with_batches(files, 2)
     files.process_crash()
     files.open(f"{DIRECTORY}/{PARTITION_METADATA}").truncate(7)
     log = open_log(files)
     assert (log.log_end, log.topic_id) == (2, TOPIC_ID)
 
 
-def test_a_clean_end_syncs_what_a_killed_run_wrote() -> None:
+def test_a_clean_shutdown_syncs_records_written_before_a_process_crash() -> None:
     for seed in range(20):
         files = SimulatedFiles(Random(seed))
         files.make_dirs("/data")
         files.sync_dir("/")
-        written(files, 5)
+        log_with_batches(files, 5)
         files.process_crash()
         open_log(files).close()
         files.power_loss()
@@ -90,7 +90,7 @@ def abort(log: Log) -> None:
     log.append_as_leader(marker, read_header(marker), 0, 1)
 
 
-def test_a_clean_end_syncs_which_transactions_were_aborted() -> None:
+def test_a_clean_shutdown_syncs_the_aborted_transaction_index() -> None:
     """Reopen the log as after a clean end, which does not rebuild their index."""
     for seed in range(20):
         files = SimulatedFiles(Random(seed))
@@ -105,13 +105,13 @@ def test_a_clean_end_syncs_which_transactions_were_aborted() -> None:
         assert [found.first_offset for found in log.aborted_transactions(0, log.log_end)] == [0]
 
 
-def test_a_disk_with_room_for_half_an_abort_takes_none_of_it() -> None:
+def test_an_abort_marker_that_does_not_fit_on_the_disk_leaves_the_log_unchanged() -> None:
     """Check that a retried marker ends the transaction: otherwise readers would see aborted records."""
-    for room in range(0, 150, 5):
+    for free_bytes in range(0, 150, 5):
         files = SimulatedFiles(Random(0))
         log = open_log(files)
         transactional(log)
-        files.capacity = files.used() + room
+        files.capacity = files.used() + free_bytes
         try:
             abort(log)
         except OSError:
@@ -123,7 +123,7 @@ def test_a_disk_with_room_for_half_an_abort_takes_none_of_it() -> None:
         assert [found.first_offset for found in log.aborted_transactions(0, log.log_end)] == [0]
 
 
-def test_a_node_lets_nobody_in_before_it_is_ready() -> None:
+def test_connections_are_refused_until_the_node_is_ready() -> None:
     loop = SimulatedLoop(Random(0))
     network = Network(loop, Random(1))
     machine = Machine(loop, network, Random(2), History(), {}, lambda text: None)
@@ -148,21 +148,21 @@ def test_a_node_lets_nobody_in_before_it_is_ready() -> None:
     assert seen.count(False) > 1 and machine.failures == []
 
 
-def test_a_start_ends_when_the_controller_gives_up_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_startup_fails_when_the_controller_fails_during_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that it does not wait for metadata that will never arrive."""
     loop = SimulatedLoop(Random(0))
     machine = Machine(loop, Network(loop, Random(1)), Random(2), History(), {}, lambda text: None)
     start = ControllerRole.start
 
-    async def start_and_give_up(self: ControllerRole) -> None:
+    async def start_and_fail(self: ControllerRole) -> None:
         await start(self)
         self.driver.failed.set_exception(QuorumFailed("its disk has failed"))
 
-    async def wait_for_ever(self: BrokerRole, previous_epoch: int) -> None:
+    async def wait_forever(self: BrokerRole, previous_epoch: int) -> None:
         await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(ControllerRole, "start", start_and_give_up)
-    monkeypatch.setattr(BrokerRole, "start", wait_for_ever)
+    monkeypatch.setattr(ControllerRole, "start", start_and_fail)
+    monkeypatch.setattr(BrokerRole, "start", wait_forever)
 
     async def main() -> None:
         await machine.supervise()

@@ -36,7 +36,7 @@ def test_call_soon_is_first_in_first_out_for_every_seed() -> None:
         assert seen == list(range(10))
 
 
-def timers_of_one_instant(seed: int) -> list[int]:
+def order_of_simultaneous_timers(seed: int) -> list[int]:
     loop, seen = new_loop(seed), []
     for number in range(8):
         loop.call_at(1.0, seen.append, number)
@@ -48,14 +48,14 @@ async def _sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-def test_the_seed_orders_timers_of_one_instant() -> None:
-    orders = [timers_of_one_instant(seed) for seed in range(10)]
+def test_the_seed_determines_the_order_of_simultaneous_timers() -> None:
+    orders = [order_of_simultaneous_timers(seed) for seed in range(10)]
     assert len({tuple(order) for order in orders}) > 5
-    assert orders == [timers_of_one_instant(seed) for seed in range(10)]
+    assert orders == [order_of_simultaneous_timers(seed) for seed in range(10)]
     assert all(sorted(order) == list(range(8)) for order in orders)
 
 
-def test_timers_fire_in_the_order_of_their_times_and_not_if_cancelled() -> None:
+def test_timers_fire_in_time_order_unless_cancelled() -> None:
     loop, seen = new_loop(), []
     for when in (3.0, 1.0, 2.0):
         loop.call_at(when, seen.append, when)
@@ -64,7 +64,7 @@ def test_timers_fire_in_the_order_of_their_times_and_not_if_cancelled() -> None:
     assert seen == [1.0, 2.0, 3.0]
 
 
-def test_whoever_polls_with_sleep_0_gets_somewhere() -> None:
+def test_polling_with_sleep_0_advances_the_clock() -> None:
     loop = new_loop()
 
     async def poll() -> None:
@@ -75,22 +75,22 @@ def test_whoever_polls_with_sleep_0_gets_somewhere() -> None:
     loop.run_until_complete(poll())
 
 
-def test_a_deadlock_and_an_endless_run_are_told() -> None:
+def test_a_deadlock_and_an_endless_run_raise() -> None:
     async def wait_for_nothing() -> None:
         await asyncio.get_running_loop().create_future()
 
     with pytest.raises(Deadlock, match="wait_for_nothing"):
         new_loop().run_until_complete(wait_for_nothing())
 
-    async def for_ever() -> None:
+    async def yield_forever() -> None:
         while True:
             await asyncio.sleep(0)
 
     with pytest.raises(TooManySteps):
-        new_loop(steps_max=1000).run_until_complete(for_ever())
+        new_loop(steps_max=1000).run_until_complete(yield_forever())
 
 
-def test_exceptions_that_meet_nobody_are_kept() -> None:
+def test_unhandled_exceptions_are_recorded() -> None:
     loop = new_loop()
 
     def fail() -> None:
@@ -106,11 +106,11 @@ def test_exceptions_that_meet_nobody_are_kept() -> None:
         assert task.done()
 
     loop.run_until_complete(main())
-    told = loop.unhandled()
-    assert len(told) == 2 and "in a callback" in told[0] and "in a task" in told[1]
+    errors = loop.unhandled()
+    assert len(errors) == 2 and "in a callback" in errors[0] and "in a task" in errors[1]
 
 
-def test_work_of_a_thread_happens_later_and_without_a_loop() -> None:
+def test_executor_work_runs_later_and_outside_the_event_loop() -> None:
     loop = new_loop()
 
     def work(number: int) -> int:
@@ -131,7 +131,7 @@ def test_work_of_a_thread_happens_later_and_without_a_loop() -> None:
     loop.run_until_complete(main())
 
 
-def test_the_seed_orders_threads() -> None:
+def test_the_seed_determines_the_order_of_executor_work() -> None:
     def order(seed: int) -> list[int]:
         loop, seen = new_loop(seed), []
 
@@ -145,7 +145,7 @@ def test_the_seed_orders_threads() -> None:
     assert len(orders) > 3
 
 
-def test_work_that_was_cancelled_before_it_began_is_not_done() -> None:
+def test_executor_work_cancelled_before_it_starts_does_not_run() -> None:
     seen: list[int] = []
 
     async def main(seed: int) -> None:
@@ -159,7 +159,7 @@ def test_work_that_was_cancelled_before_it_began_is_not_done() -> None:
     assert 0 < len(seen) < 20
 
 
-def test_nothing_of_a_dead_process_ever_runs() -> None:
+def test_no_callback_or_task_of_an_ended_process_runs() -> None:
     loop, seen = new_loop(), []
 
     async def inner() -> None:
@@ -192,7 +192,7 @@ def test_nothing_of_a_dead_process_ever_runs() -> None:
     loop.close()
 
 
-def test_a_look_at_the_clock_can_cost_time() -> None:
+def test_reading_the_clock_can_take_simulated_time() -> None:
     loop = new_loop()
     loop.look_s = 0.001
     first = loop.time()

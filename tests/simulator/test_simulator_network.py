@@ -78,7 +78,7 @@ class Net:
         return await self.loop.create_connection(make, "host", 9092)
 
 
-def play(main: Callable[[Net], Coroutine[Any, Any, Any]], seed: int = 0) -> Any:
+def simulate(main: Callable[[Net], Coroutine[Any, Any, Any]], seed: int = 0) -> Any:
     net = Net(seed)
     result = net.loop.run_until_complete(main(net))
     assert net.loop.unhandled() == []
@@ -86,7 +86,7 @@ def play(main: Callable[[Net], Coroutine[Any, Any, Any]], seed: int = 0) -> Any:
 
 
 @pytest.mark.parametrize("make", [Recorder, BufferedRecorder])
-def test_a_stream_arrives_whole_and_in_order_whatever_the_pieces(make: Callable[[], Any]) -> None:
+def test_a_stream_arrives_complete_and_in_order_however_it_is_split(make: Callable[[], Any]) -> None:
     data = Random(1).randbytes(300_000)
 
     async def main(net: Net) -> int:
@@ -100,11 +100,11 @@ def test_a_stream_arrives_whole_and_in_order_whatever_the_pieces(make: Callable[
         assert bytes(net.accepted[0].received) == data
         return getattr(net.accepted[0], "pieces", 0)
 
-    pieces = {play(main, seed) for seed in range(5)}
+    pieces = {simulate(main, seed) for seed in range(5)}
     assert make is BufferedRecorder or len(pieces) > 1
 
 
-def test_what_is_written_before_the_server_is_told_waits() -> None:
+def test_data_written_before_the_server_accepts_is_delivered() -> None:
     async def main(net: Net) -> None:
         await net.serve(Echo)
         transport, protocol = await net.connect()
@@ -113,10 +113,10 @@ def test_what_is_written_before_the_server_is_told_waits() -> None:
         await asyncio.sleep(1)
         assert (net.accepted[0].events, bytes(protocol.received)) == (["made"], b"hello")
 
-    play(main)
+    simulate(main)
 
 
-def test_nobody_is_let_in_before_the_server_serves_and_after_it_is_closed() -> None:
+def test_connections_are_refused_unless_the_server_is_serving() -> None:
     async def main(net: Net) -> None:
         server = await net.serve(start_serving=False)
         with pytest.raises(ConnectionRefusedError):
@@ -130,10 +130,10 @@ def test_nobody_is_let_in_before_the_server_serves_and_after_it_is_closed() -> N
             await net.connect()
         await net.serve()
 
-    play(main)
+    simulate(main)
 
 
-def test_close_sends_what_was_written_and_abort_does_not() -> None:
+def test_close_delivers_written_data_and_abort_resets_the_peer() -> None:
     async def main(net: Net) -> None:
         await net.serve()
         transport, protocol = await net.connect()
@@ -151,10 +151,10 @@ def test_close_sends_what_was_written_and_abort_does_not() -> None:
         await asyncio.sleep(1)
         assert (protocol.events, net.accepted[1].events) == (["made", "closed"], ["made", "reset"])
 
-    play(main)
+    simulate(main)
 
 
-def test_a_reader_that_pauses_holds_up_the_writer() -> None:
+def test_a_paused_reader_applies_back_pressure_to_the_writer() -> None:
     async def main(net: Net) -> None:
         await net.serve()
         transport, protocol = await net.connect()
@@ -171,10 +171,10 @@ def test_a_reader_that_pauses_holds_up_the_writer() -> None:
         assert len(net.accepted[0].received) == 500_000
         assert protocol.events == ["made", "pause", "resume"]
 
-    play(main)
+    simulate(main)
 
 
-def test_a_cut_loses_a_tail_and_tells_both_ends() -> None:
+def test_a_cut_loses_the_tail_and_resets_both_ends() -> None:
     data = Random(2).randbytes(40_000)
 
     async def main(net: Net) -> int:
@@ -192,11 +192,11 @@ def test_a_cut_loses_a_tail_and_tells_both_ends() -> None:
         assert net.network.connections() == []
         return len(received)
 
-    sizes = {play(main, seed) for seed in range(20)}
+    sizes = {simulate(main, seed) for seed in range(20)}
     assert min(sizes) < 40_000 and len(sizes) > 10
 
 
-def test_nothing_arrives_behind_the_hole_that_a_cut_leaves() -> None:
+def test_no_data_arrives_after_the_gap_left_by_a_cut() -> None:
     """Let the server write until it notices the cut: bytes after the gap would corrupt the stream."""
     for seed in range(40):
         net = Net(seed)
@@ -218,15 +218,15 @@ def test_nothing_arrives_behind_the_hole_that_a_cut_leaves() -> None:
         net.loop.close()
 
 
-def test_connections_overtake_one_another() -> None:
+def test_the_seed_determines_the_order_across_connections() -> None:
     async def main(net: Net) -> tuple[int, ...]:
         order: list[int] = []
 
-        class Noting(Recorder):
+        class OrderRecorder(Recorder):
             def data_received(self, data: bytes) -> None:
                 order.append(data[0])
 
-        await net.serve(Noting)
+        await net.serve(OrderRecorder)
         transports = [(await net.connect())[0] for _ in range(5)]
         await asyncio.sleep(1)
         for number, transport in enumerate(transports):
@@ -234,12 +234,12 @@ def test_connections_overtake_one_another() -> None:
         await asyncio.sleep(1)
         return tuple(order)
 
-    orders = [play(main, seed) for seed in range(10)]
+    orders = [simulate(main, seed) for seed in range(10)]
     assert len(set(orders)) > 5
-    assert orders == [play(main, seed) for seed in range(10)]
+    assert orders == [simulate(main, seed) for seed in range(10)]
 
 
-def test_a_partition_cuts_all_and_lets_none_in_until_it_heals() -> None:
+def test_a_partition_resets_and_refuses_connections_until_it_heals() -> None:
     async def main(net: Net) -> None:
         await net.serve()
         _, protocol = await net.connect()
@@ -254,11 +254,11 @@ def test_a_partition_cuts_all_and_lets_none_in_until_it_heals() -> None:
         await net.connect()
 
     for seed in range(5):
-        play(main, seed)
+        simulate(main, seed)
 
 
 @pytest.mark.parametrize("silently", [False, True])
-def test_a_dead_process_answers_nothing_and_its_peers_are_reset(silently: bool) -> None:
+def test_connections_of_a_dead_process_are_reset_without_a_response(silently: bool) -> None:
     async def main(net: Net) -> None:
         process = net.loop.new_process("server")
         await net.loop.spawn(process, net.serve(Echo))
@@ -275,7 +275,7 @@ def test_a_dead_process_answers_nothing_and_its_peers_are_reset(silently: bool) 
         with pytest.raises(ConnectionRefusedError):
             await net.connect()
 
-    play(main)
+    simulate(main)
 
 
 def test_a_protocol_that_raises_loses_its_connection() -> None:

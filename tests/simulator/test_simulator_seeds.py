@@ -18,14 +18,14 @@ COMPARED = (2, 5, 12)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_seed_is_good(seed: int) -> None:
+def test_a_seed_finds_no_anomaly(seed: int) -> None:
     outcome = run_seed(seed)
     assert (outcome.failures, outcome.anomalies) == ([], []), f"python -m testkit.simulator --seed {seed} --trace"
     assert outcome.acknowledged > 0 and outcome.read > 0 and outcome.faults
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_seed_of_groups_is_good(seed: int) -> None:
+def test_a_group_seed_finds_no_anomaly(seed: int) -> None:
     outcome = run_seed(seed, None, GroupSimulation)
     assert (outcome.failures, outcome.anomalies) == ([], []), (
         f"python -m testkit.simulator --groups --seed {seed} --trace"
@@ -34,7 +34,7 @@ def test_a_seed_of_groups_is_good(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_seed_of_transactions_is_good(seed: int) -> None:
+def test_a_transaction_seed_finds_no_anomaly(seed: int) -> None:
     outcome = run_seed(seed, None, TransactionSimulation)
     assert (outcome.failures, outcome.anomalies) == ([], []), (
         f"python -m testkit.simulator --transactions --seed {seed} --trace"
@@ -42,7 +42,7 @@ def test_a_seed_of_transactions_is_good(seed: int) -> None:
     assert outcome.acknowledged > 0 and outcome.read > 0
 
 
-def test_a_seed_is_the_same_run_under_another_hash_seed() -> None:
+def test_a_seed_has_the_same_trace_under_any_hash_seed() -> None:
     program = (
         "import sys\n"
         "from testkit.simulator.groups.simulation import GroupSimulation\n"
@@ -51,7 +51,7 @@ def test_a_seed_is_the_same_run_under_another_hash_seed() -> None:
         "print(*(run_seed(int(seed)).trace_hash for seed in sys.argv[1:]))\n"
         "print(*(run_seed(0, None, kind).trace_hash for kind in (GroupSimulation, TransactionSimulation)))\n"
     )
-    told = [
+    output = [
         subprocess.run(
             [sys.executable, "-c", program, *map(str, COMPARED)],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -63,7 +63,7 @@ def test_a_seed_is_the_same_run_under_another_hash_seed() -> None:
     ]
     here = [run_seed(seed).trace_hash for seed in COMPARED]
     here += [run_seed(0, None, kind).trace_hash for kind in (GroupSimulation, TransactionSimulation)]
-    assert told[0].split() == told[1].split() == here
+    assert output[0].split() == output[1].split() == here
 
 
 # Seeds at which each was found when this was written, for a short search; any change of the product shifts them a little.
@@ -77,29 +77,29 @@ SEARCHED = 60
 
 
 @pytest.mark.parametrize("mutation", sorted(MUTATIONS))
-def test_a_fault_in_the_product_is_found(mutation: str) -> None:
+def test_each_log_mutation_is_found(mutation: str) -> None:
     first = FOUND_FROM[mutation]
     with MUTATIONS[mutation]():
         assert any(not run_seed(seed).is_good for seed in range(first, first + SEARCHED))
 
 
 @pytest.mark.parametrize("mutation", sorted(GROUP_MUTATIONS))
-def test_a_fault_in_the_group_coordinator_is_found(mutation: str) -> None:
+def test_each_group_mutation_is_found(mutation: str) -> None:
     with GROUP_MUTATIONS[mutation]():
         assert any(not run_seed(seed, None, GroupSimulation).is_good for seed in range(SEARCHED))
 
 
 @pytest.mark.parametrize("mutation", sorted(TRANSACTION_MUTATIONS))
-def test_a_fault_in_transactions_is_found(mutation: str) -> None:
+def test_each_transaction_mutation_is_found(mutation: str) -> None:
     with TRANSACTION_MUTATIONS[mutation]():
         assert any(not run_seed(seed, None, TransactionSimulation).is_good for seed in range(SEARCHED))
 
 
-def test_the_command_tells_the_seed_and_the_way_back(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_seed_and_how_to_rerun_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seed", "1"]) == 0
     assert "seed 1: good, trace " in capsys.readouterr().out
     first = FOUND_FROM["acknowledge-before-write"]
     assert main(["--seeds", f"{first}-{first + SEARCHED}", "--mutation", "acknowledge-before-write"]) == 1
-    told = capsys.readouterr().out
-    assert "again: python -m testkit.simulator --seed " in told
-    assert "--mutation acknowledge-before-write" in told
+    output = capsys.readouterr().out
+    assert "again: python -m testkit.simulator --seed " in output
+    assert "--mutation acknowledge-before-write" in output

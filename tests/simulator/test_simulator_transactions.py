@@ -18,16 +18,16 @@ from testkit.simulator.transactions.readers import (
 
 from headrace.protocol.messages.fetch import FetchResponse
 
-PLACES: tuple[Place, Place] = (("t", 0), ("t", 1))
+PARTITIONS: tuple[Place, Place] = (("t", 0), ("t", 1))
 PRODUCER = 7
 
 
-class Story(History):
+class TransactionHistory(History):
     """One producer; transaction n has epoch n, and its values are p-n.0, p-n.1 and so on."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.final = FinalTransactions({place: [] for place in PLACES}, {place: [] for place in PLACES})
+        self.final = FinalTransactions({place: [] for place in PARTITIONS}, {place: [] for place in PARTITIONS})
         self.offsets: dict[tuple[str, Place], int] = {}
         self._sent = 0
 
@@ -42,7 +42,7 @@ class Story(History):
             self.final.logs[place].append(Entry(offset, PRODUCER, value))
 
     def commit_offset(self, number: int, offset: int) -> None:
-        offsets = [[*PLACES[0], offset]]
+        offsets = [[*PARTITIONS[0], offset]]
         self.ok(self.invoke("p", OFFSETS, group="g", offsets=offsets, **self.name(number)))
 
     def begin_end(self, number: int, *, commit: bool) -> int:
@@ -66,143 +66,143 @@ class Story(History):
     def stable(self, place: Place, offset: int) -> None:
         self.ok(self.invoke("r", STABLE, place=place), stable=offset)
 
-    def verdict(self) -> list[str]:
+    def anomaly_kinds(self) -> list[str]:
         return [one.kind for one in check_transactions(self, self.final, self.offsets, is_compacted=False)]
 
 
-def committed() -> Story:
-    story = Story()
-    story.send(1, *PLACES)
+def committed() -> TransactionHistory:
+    story = TransactionHistory()
+    story.send(1, *PARTITIONS)
     story.end(1, commit=True)
-    story.mark(1, *PLACES, commit=True)
+    story.mark(1, *PARTITIONS, commit=True)
     return story
 
 
-def test_a_transaction_is_there_as_a_whole_or_not_at_all() -> None:
-    assert committed().verdict() == []
+def test_fully_committed_and_fully_aborted_transactions_have_no_anomalies() -> None:
+    assert committed().anomaly_kinds() == []
     for end in (True, False):
-        story = Story()
-        story.send(1, *PLACES)
+        story = TransactionHistory()
+        story.send(1, *PARTITIONS)
         if end:
             story.begin_end(1, commit=True)  # without a response
-        story.mark(1, *PLACES, commit=False)
-        assert story.verdict() == []
+        story.mark(1, *PARTITIONS, commit=False)
+        assert story.anomaly_kinds() == []
 
 
-def test_a_commit_that_was_acknowledged_is_there() -> None:
-    story = Story()
-    story.send(1, *PLACES)
+def test_an_acknowledged_commit_that_was_aborted_is_a_lost_transaction() -> None:
+    story = TransactionHistory()
+    story.send(1, *PARTITIONS)
     story.end(1, commit=True)
-    story.mark(1, *PLACES, commit=False)
-    assert story.verdict() == ["lost transaction"]
+    story.mark(1, *PARTITIONS, commit=False)
+    assert story.anomaly_kinds() == ["lost transaction"]
 
 
-def test_half_a_transaction_is_torn() -> None:
-    story = Story()
-    story.send(1, *PLACES)
+def test_a_partially_committed_transaction_is_torn() -> None:
+    story = TransactionHistory()
+    story.send(1, *PARTITIONS)
     story.begin_end(1, commit=True)
-    story.mark(1, PLACES[0], commit=True)
-    story.mark(1, PLACES[1], commit=False)
-    assert story.verdict() == ["torn transaction"]
+    story.mark(1, PARTITIONS[0], commit=True)
+    story.mark(1, PARTITIONS[1], commit=False)
+    assert story.anomaly_kinds() == ["torn transaction"]
 
 
-def test_what_nobody_wanted_or_was_granted_is_not_seen() -> None:
+def test_a_commit_marker_after_an_abort_or_a_refused_commit_is_reported() -> None:
     for is_refused in (False, True):
-        story = Story()
-        story.send(1, *PLACES)
+        story = TransactionHistory()
+        story.send(1, *PARTITIONS)
         if is_refused:
             story.fail(story.begin_end(1, commit=True))
         else:
             story.end(1, commit=False)
-        story.mark(1, *PLACES, commit=True)
-        assert story.verdict() == ["aborted read"]
+        story.mark(1, *PARTITIONS, commit=True)
+        assert story.anomaly_kinds() == ["aborted read"]
 
 
-def test_every_transaction_has_an_end_and_readers_are_told_the_same() -> None:
-    story = Story()
-    story.send(1, PLACES[0])
-    assert story.verdict() == ["no end"]
-    story.mark(1, PLACES[0], commit=False)
-    assert story.verdict() == []
-    story.final.committed[PLACES[0]] = [(0, "p-1.0")]
-    assert story.verdict() == ["markers and reads", "aborted read"]
+def test_a_missing_marker_and_reads_that_contradict_a_marker_are_reported() -> None:
+    story = TransactionHistory()
+    story.send(1, PARTITIONS[0])
+    assert story.anomaly_kinds() == ["no end"]
+    story.mark(1, PARTITIONS[0], commit=False)
+    assert story.anomaly_kinds() == []
+    story.final.committed[PARTITIONS[0]] = [(0, "p-1.0")]
+    assert story.anomaly_kinds() == ["markers and reads", "aborted read"]
 
 
-def test_records_are_there_once_in_order_and_where_they_were_acknowledged() -> None:
+def test_duplicate_reordered_and_lost_records_are_reported() -> None:
     story = committed()
-    story.final.logs[PLACES[0]].append(Entry(2, PRODUCER, "p-1.0"))
-    story.mark(1, PLACES[0], commit=False)
-    assert story.verdict() == ["duplicate", "order", "lost write"]
+    story.final.logs[PARTITIONS[0]].append(Entry(2, PRODUCER, "p-1.0"))
+    story.mark(1, PARTITIONS[0], commit=False)
+    assert story.anomaly_kinds() == ["duplicate", "order", "lost write"]
     story = committed()
-    story.final.logs[PLACES[1]].clear()
-    story.final.committed[PLACES[1]].clear()
-    assert story.verdict() == ["lost write", "torn transaction"]
+    story.final.logs[PARTITIONS[1]].clear()
+    story.final.committed[PARTITIONS[1]].clear()
+    assert story.anomaly_kinds() == ["lost write", "torn transaction"]
 
 
-def test_readers_see_the_beginning_of_what_is_there_in_the_end() -> None:
+def test_a_read_that_skips_a_record_is_reported() -> None:
     story = committed()
     for isolation in (READ_COMMITTED, READ_UNCOMMITTED):
-        story.read(PLACES[0], (0, "p-1.0"), following=2, isolation=isolation)
-    assert story.verdict() == []
-    story.read(PLACES[0], following=2)
-    assert story.verdict() == ["poll skip"]
+        story.read(PARTITIONS[0], (0, "p-1.0"), following=2, isolation=isolation)
+    assert story.anomaly_kinds() == []
+    story.read(PARTITIONS[0], following=2)
+    assert story.anomaly_kinds() == ["poll skip"]
 
 
-def test_nothing_is_read_that_is_aborted_or_not_yet_committed() -> None:
-    story = Story()
-    story.send(1, PLACES[0])
-    story.read(PLACES[0], (0, "p-1.0"), following=1, isolation=READ_UNCOMMITTED)
+def test_reading_aborted_or_uncommitted_records_is_reported() -> None:
+    story = TransactionHistory()
+    story.send(1, PARTITIONS[0])
+    story.read(PARTITIONS[0], (0, "p-1.0"), following=1, isolation=READ_UNCOMMITTED)
     story.end(1, commit=False)
-    story.mark(1, PLACES[0], commit=False)
-    assert story.verdict() == []
-    story.read(PLACES[0], (0, "p-1.0"), following=1)
-    assert story.verdict() == ["aborted read", "precommitted read"]
+    story.mark(1, PARTITIONS[0], commit=False)
+    assert story.anomaly_kinds() == []
+    story.read(PARTITIONS[0], (0, "p-1.0"), following=1)
+    assert story.anomaly_kinds() == ["aborted read", "precommitted read"]
 
 
-def test_what_is_stable_is_decided_and_stays_so() -> None:
-    story = Story()
-    story.send(1, PLACES[0])
-    story.stable(PLACES[0], 0)
+def test_a_stable_offset_that_recedes_or_passes_an_open_transaction_is_reported() -> None:
+    story = TransactionHistory()
+    story.send(1, PARTITIONS[0])
+    story.stable(PARTITIONS[0], 0)
     story.end(1, commit=True)
-    story.mark(1, PLACES[0], commit=True)
-    story.stable(PLACES[0], 2)
-    assert story.verdict() == []
-    story.stable(PLACES[0], 1)
-    assert story.verdict() == ["unstable offset"]
-    story = Story()
-    story.send(1, PLACES[0])
-    story.stable(PLACES[0], 1)
+    story.mark(1, PARTITIONS[0], commit=True)
+    story.stable(PARTITIONS[0], 2)
+    assert story.anomaly_kinds() == []
+    story.stable(PARTITIONS[0], 1)
+    assert story.anomaly_kinds() == ["unstable offset"]
+    story = TransactionHistory()
+    story.send(1, PARTITIONS[0])
+    story.stable(PARTITIONS[0], 1)
     story.end(1, commit=True)
-    story.mark(1, PLACES[0], commit=True)
-    assert story.verdict() == ["unstable offset"]
+    story.mark(1, PARTITIONS[0], commit=True)
+    assert story.anomaly_kinds() == ["unstable offset"]
 
 
-def test_offsets_have_the_fate_of_their_transaction() -> None:
-    story = Story()
+def test_group_offsets_that_differ_from_their_transaction_are_reported() -> None:
+    story = TransactionHistory()
     for number, commit in ((1, True), (2, False)):
-        story.send(number, PLACES[0], offset=number * 2)
+        story.send(number, PARTITIONS[0], offset=number * 2)
         story.commit_offset(number, 10 * number)
         story.end(number, commit=commit)
-        story.mark(number, PLACES[0], commit=commit)
-    story.offsets["g", PLACES[0]] = 10
-    story.ok(story.invoke("r", "fetch", group="g"), offsets=[[*PLACES[0], 10]])
-    assert story.verdict() == []
-    story.offsets["g", PLACES[0]] = 20
-    assert story.verdict() == ["torn offsets"]
-    story.offsets["g", PLACES[0]] = 10
+        story.mark(number, PARTITIONS[0], commit=commit)
+    story.offsets["g", PARTITIONS[0]] = 10
+    story.ok(story.invoke("r", "fetch", group="g"), offsets=[[*PARTITIONS[0], 10]])
+    assert story.anomaly_kinds() == []
+    story.offsets["g", PARTITIONS[0]] = 20
+    assert story.anomaly_kinds() == ["torn offsets"]
+    story.offsets["g", PARTITIONS[0]] = 10
     for offset, kind in ((20, "aborted offset"), (30, "aborted offset"), (-1, "lost offset")):
         call = story.invoke("r", "fetch", group="g")
-        story.ok(call, offsets=[[*PLACES[0], offset]])
-        assert kind in story.verdict()
+        story.ok(call, offsets=[[*PARTITIONS[0], offset]])
+        assert kind in story.anomaly_kinds()
 
 
-def test_an_identity_is_given_once() -> None:
+def test_a_producer_identity_assigned_twice_is_reported() -> None:
     story = committed()
     story.ok(story.invoke("q", INIT), producer=(PRODUCER, 2))
-    assert story.verdict() == ["identity given twice"]
+    assert story.anomaly_kinds() == ["identity given twice"]
 
 
-def test_a_reader_leaves_out_what_is_listed_as_aborted_up_to_its_marker() -> None:
+def test_a_reader_skips_aborted_records_up_to_their_marker() -> None:
     def batch(offset: int, producer_id: int, value: str | None) -> Batch:
         return Batch(offset, [Entry(offset, producer_id, value)])
 

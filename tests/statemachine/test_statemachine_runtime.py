@@ -15,7 +15,7 @@ class MemoryJournal:
         self.end = 0
         self.committed = -1
         self.leader = True
-        self.tell_committed = self.tell_lost = None
+        self.committed_callback = self.lost_callback = None
 
     def next_offset(self):
         if not self.leader:
@@ -35,19 +35,19 @@ class MemoryJournal:
             yield start, batch
             start += len(batch)
 
-    def on_committed(self, tell):
-        self.tell_committed = tell
+    def on_committed(self, callback):
+        self.committed_callback = callback
 
-    def on_lost(self, tell):
-        self.tell_lost = tell
+    def on_lost(self, callback):
+        self.lost_callback = callback
 
     def commit(self, offset):
         self.committed = offset
-        self.tell_committed(offset)
+        self.committed_callback(offset)
 
-    def lose(self):
+    def lose_leadership(self):
         self.leader = False
-        self.tell_lost()
+        self.lost_callback()
 
 
 class Register:
@@ -80,51 +80,51 @@ class Register:
 
 
 @pytest.fixture
-def stage():
+def leading_runtime():
     journal, machine = MemoryJournal(), Register()
     runtime = Runtime(machine, journal)
     runtime.lead(0)
     journal.commit(0)
-    answers = []
+    replies = []
 
-    def ask(verb, key, value=None, now_ms=0):
-        runtime.submit((verb, key, value), now_ms, lambda answer, error: answers.append(error or answer))
+    def send(verb, key, value=None, now_ms=0):
+        runtime.submit((verb, key, value), now_ms, lambda result, error: replies.append(error or result))
 
-    return journal, machine, runtime, ask, answers
+    return journal, machine, runtime, send, replies
 
 
-def test_an_answer_waits_for_its_commit_and_so_does_whoever_read_it(stage):
-    journal, machine, _, ask, answers = stage
-    ask("set", "x", 1)
-    ask("read", "x")
-    assert answers == [] and machine.values["x"] == 1 and machine.values.committed("x") is None
+def test_replies_wait_until_the_records_they_depend_on_are_committed(leading_runtime):
+    journal, machine, _, send, replies = leading_runtime
+    send("set", "x", 1)
+    send("read", "x")
+    assert replies == [] and machine.values["x"] == 1 and machine.values.committed("x") is None
     journal.commit(1)
-    assert answers == ["done", 1] and machine.values.committed("x") == 1
+    assert replies == ["done", 1] and machine.values.committed("x") == 1
 
 
-def test_an_exception_takes_back_what_was_emitted_and_writes_nothing(stage):
-    journal, machine, _, ask, answers = stage
-    ask("bad", "x", 1)
-    assert isinstance(answers[0], ValueError)
+def test_an_exception_undoes_the_decision_and_writes_no_records(leading_runtime):
+    journal, machine, _, send, replies = leading_runtime
+    send("bad", "x", 1)
+    assert isinstance(replies[0], ValueError)
     assert "x" not in machine.values and journal.end == 1
 
 
-def test_losing_leadership_takes_back_the_uncommitted_and_fails_the_parked(stage):
-    journal, machine, runtime, ask, answers = stage
-    ask("set", "x", 1)
+def test_losing_leadership_undoes_uncommitted_records_and_fails_parked_requests(leading_runtime):
+    journal, machine, runtime, send, replies = leading_runtime
+    send("set", "x", 1)
     journal.commit(1)
-    ask("set", "x", 2)
-    ask("set", "y", 3)
-    journal.lose()
-    assert answers[0] == "done" and all(isinstance(answer, NotLeader) for answer in answers[1:]) and len(answers) == 3
+    send("set", "x", 2)
+    send("set", "y", 3)
+    journal.lose_leadership()
+    assert replies[0] == "done" and all(isinstance(result, NotLeader) for result in replies[1:]) and len(replies) == 3
     assert machine.values["x"] == 1 and "y" not in machine.values and not runtime.leading
-    ask("read", "x")
-    assert isinstance(answers[-1], NotLeader)
+    send("read", "x")
+    assert isinstance(replies[-1], NotLeader)
 
 
-def test_a_timer_fires_once_through_the_journal(stage):
-    journal, machine, runtime, ask, _ = stage
-    ask("timed", "x", 1, now_ms=50)
+def test_a_timer_fires_once_and_writes_its_records_to_the_journal(leading_runtime):
+    journal, machine, runtime, send, _ = leading_runtime
+    send("timed", "x", 1, now_ms=50)
     assert runtime.next_timer() == 150
     runtime.tick(149)
     assert machine.values["x"] == 1
@@ -133,10 +133,10 @@ def test_a_timer_fires_once_through_the_journal(stage):
     assert journal.batches[-1] == [("x", "timer at 150")]
 
 
-def test_loading_applies_the_journal_in_slices(stage):
-    journal, _, _, ask, _ = stage
+def test_loading_applies_the_journal_one_batch_at_a_time(leading_runtime):
+    journal, _, _, send, _ = leading_runtime
     for value in range(5):
-        ask("set", "x", value)
+        send("set", "x", value)
     follower = Register()
     runtime = Runtime(follower, journal)
     assert list(runtime.load(journal.read(0))) == [1, 2, 3, 4, 5, 6]
@@ -147,32 +147,32 @@ def test_loading_applies_the_journal_in_slices(stage):
 @given(
     st.lists(st.tuples(st.sampled_from(["arm", "cancel", "tick"]), st.integers(0, 4), st.integers(0, 30)), max_size=60)
 )
-def test_timers_fire_when_they_were_last_armed_for(steps):
+def test_timers_fire_at_the_time_they_were_last_armed_for(steps):
     machine = Register()
     runtime = Runtime(machine, MemoryJournal())
     runtime.lead(0)
-    fired, wanted, now_ms = [], {}, 0
+    fired, deadlines, now_ms = [], {}, 0
     machine.on_timer = lambda timer, at_ms, tx: fired.append(timer)
     for verb, number, ms in steps:
         if verb == "arm":
-            wanted[number] = now_ms + ms
+            deadlines[number] = now_ms + ms
             runtime.arm(number, now_ms + ms)
         elif verb == "cancel":
-            wanted.pop(number, None)
+            deadlines.pop(number, None)
             runtime.arm(number, None)
         else:
             now_ms += ms
             runtime.tick(now_ms)
-            due = sorted((at, number) for number, at in wanted.items() if at <= now_ms)
+            due = sorted((at, number) for number, at in deadlines.items() if at <= now_ms)
             assert sorted(fired) == sorted(number for _, number in due)
-            assert [wanted[number] for number in fired] == [at for at, _ in due]
+            assert [deadlines[number] for number in fired] == [at for at, _ in due]
             for number in fired:
-                del wanted[number]
+                del deadlines[number]
             fired.clear()
-        assert runtime.next_timer() == min(wanted.values(), default=None)
+        assert runtime.next_timer() == min(deadlines.values(), default=None)
 
 
-def test_a_timer_that_is_moved_to_later_again_and_again_takes_one_place():
+def test_a_timer_that_is_rearmed_repeatedly_has_one_queue_entry():
     runtime = Runtime(Register(), MemoryJournal())
     for at_ms in range(1000):
         runtime.arm("session", at_ms)

@@ -18,7 +18,7 @@ STEPS = st.lists(
 
 @settings(deadline=None, max_examples=200)
 @given(STEPS)
-def test_live_and_committed_views_equal_the_copies(steps):
+def test_live_and_committed_views_match_a_model_of_full_copies(steps):
     undo = UndoLog()
     table: Table[str, int] = Table(undo)
     committed: dict[str, int] = {}

@@ -78,7 +78,7 @@ def horizons(log: Log) -> list[int]:
     return [header.base_timestamp for header, _ in batches(log) if header.attributes & DELETE_HORIZON]
 
 
-def last_of_each(records: list[Record]) -> dict[bytes | None, Record]:
+def newest_by_key(records: list[Record]) -> dict[bytes | None, Record]:
     return {record.key: record for record in records}
 
 

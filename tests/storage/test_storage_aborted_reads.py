@@ -20,13 +20,13 @@ SPARSE = LogConfig(segment_bytes=4000, index_interval_bytes=400, producer_id_exp
 
 def overlapping_transactions(path: Path, seed: int) -> tuple[Log, list[AbortedTransaction]]:
     """Write a log of concurrent producers, some of whose transactions span segments."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     log, _ = open_log(path, SPARSE)
     open_, epochs, aborted = {}, dict.fromkeys(range(PRODUCERS), 0), []
     for _ in range(400):
-        producer = chance.randrange(PRODUCERS)
-        if producer in open_ and chance.random() < 0.4:
-            commit = chance.random() < 0.5
+        producer = rng.randrange(PRODUCERS)
+        if producer in open_ and rng.random() < 0.4:
+            commit = rng.random() < 0.5
             last = append_marker(log, producer, epochs[producer], commit=commit).first_offset
             first = open_.pop(producer)
             if not commit:
@@ -38,7 +38,7 @@ def overlapping_transactions(path: Path, seed: int) -> tuple[Log, list[AbortedTr
             )
             open_[producer] = append(log, batch).first_offset
         else:
-            append(log, make_batch(chance.randrange(1, 4)))
+            append(log, make_batch(rng.randrange(1, 4)))
     return log, aborted
 
 
@@ -49,20 +49,20 @@ def offsets_of(read: FileRange) -> tuple[int, int]:
     return begun[0].base_offset, begun[-1].last_offset
 
 
-def told(log: Log, offset: int, size: int) -> tuple[set[tuple[int, int]], FileRange]:
+def aborted_in_read(log: Log, offset: int, size: int) -> tuple[set[tuple[int, int]], FileRange]:
     stable = log.last_stable_offset(log.log_end)
     read = log.read(offset, size, stable).range
     return {(one.producer_id, one.first_offset) for one in log.aborted_transactions(offset, stable, read)}, read
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_reader_is_told_of_what_it_reads_and_of_little_else(tmp_path: Path, seed: int) -> None:
+def test_a_read_lists_all_overlapping_aborted_transactions_and_few_others(tmp_path: Path, seed: int) -> None:
     log, aborted = overlapping_transactions(tmp_path, seed)
-    stable, spare = log.last_stable_offset(log.log_end), 0
+    stable, extra = log.last_stable_offset(log.log_end), 0
     assert len(log.segments.from_offset(0)) > 3 and len(aborted) > 30
     for offset in range(0, stable, 3):
         for size in (1, 300, 2000):
-            listed, read = told(log, offset, size)
+            listed, read = aborted_in_read(log, offset, size)
             first, last = offsets_of(read)
             needed = {
                 (one.producer_id, one.first_offset)
@@ -70,15 +70,15 @@ def test_a_reader_is_told_of_what_it_reads_and_of_little_else(tmp_path: Path, se
                 if one.last_offset >= max(first, offset) and one.first_offset <= last
             }
             assert needed <= listed
-            spare = max(spare, len(listed - needed))
-    assert spare <= 8  # from the one index interval that is read too far
+            extra = max(extra, len(listed - needed))
+    assert extra <= 8  # from the one index interval that is read too far
     log.close()
 
 
-def test_an_index_that_lies_makes_the_list_longer_not_shorter(tmp_path: Path) -> None:
+def test_a_damaged_offset_index_never_shortens_the_list_of_aborted_transactions(tmp_path: Path) -> None:
     """Check that a flipped bit never makes a reader see aborted records."""
     log, _ = overlapping_transactions(tmp_path, 5)
-    expected, _ = told(log, 0, 300)
+    expected, _ = aborted_in_read(log, 0, 300)
     sync(log)
     log.close()
     for place in range(8):
@@ -87,5 +87,5 @@ def test_an_index_that_lies_makes_the_list_longer_not_shorter(tmp_path: Path) ->
             data[place + 8] ^= 0x04
             path.write_bytes(data)
         log, _ = open_log(tmp_path, SPARSE, recovery_point=10**6, clean=True)
-        assert told(log, 0, 300)[0] >= expected
+        assert aborted_in_read(log, 0, 300)[0] >= expected
         log.close()

@@ -18,7 +18,7 @@ from headrace.storage.leader_epochs import EpochEnd, EpochStart, LeaderEpochs
 TOPIC_ID = Uuid(bytes(range(16)))
 
 
-def test_offset_checkpoints_have_kafkas_bytes() -> None:
+def test_offset_checkpoints_have_kafkas_format() -> None:
     offsets = {TopicPartition("a", 0): 5, TopicPartition("b.c_d-e", 12): 2**63 - 1}
     data = checkpoints.encode_offsets(offsets)
     assert data == b"0\n2\na 0 5\nb.c_d-e 12 9223372036854775807\n"
@@ -41,14 +41,14 @@ def test_offset_checkpoints_have_kafkas_bytes() -> None:
         ("0\n1\na 0 -5\n", "line 3"),
     ],
 )
-def test_a_bad_checkpoint_is_named_by_file_and_line(text: str, line: str) -> None:
+def test_errors_in_checkpoints_name_the_file_and_line(text: str, line: str) -> None:
     with pytest.raises(CorruptCheckpoint, match=f"some-file, {line}: "):
         checkpoints.parse_offsets("some-file", text)
 
 
 @given(st.text(max_size=200))
 @settings(deadline=None, max_examples=200)
-def test_garbage_is_a_checkpoint_or_corrupt(text: str) -> None:
+def test_garbage_checkpoints_parse_or_raise_corrupt_checkpoint(text: str) -> None:
     for parse in (checkpoints.parse_offsets, checkpoints.parse_leader_epochs):
         for candidate in (text, f"0\n1\n{text}"):
             with contextlib.suppress(CorruptCheckpoint):
@@ -57,7 +57,7 @@ def test_garbage_is_a_checkpoint_or_corrupt(text: str) -> None:
 
 @given(st.binary(max_size=200))
 @settings(deadline=None, max_examples=100)
-def test_garbage_in_the_other_files_is_a_value_or_corrupt(
+def test_garbage_in_other_files_is_read_or_raises_corrupt_checkpoint(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "garbage"
@@ -74,7 +74,7 @@ def test_garbage_in_the_other_files_is_a_value_or_corrupt(
             assert str(path) in str(error)
 
 
-def test_partition_metadata(tmp_path: Path) -> None:
+def test_partition_metadata_has_kafkas_format_and_round_trips(tmp_path: Path) -> None:
     path = tmp_path / "partition.metadata"
     assert partition_metadata.read_partition_metadata(DiskFiles(), str(path)) is None
     path.write_bytes(partition_metadata.encode_partition_metadata(TOPIC_ID))
@@ -82,7 +82,7 @@ def test_partition_metadata(tmp_path: Path) -> None:
     assert partition_metadata.read_partition_metadata(DiskFiles(), str(path)) == TOPIC_ID
 
 
-def test_meta_properties(tmp_path: Path) -> None:
+def test_meta_properties_of_kafka_are_read_and_need_a_cluster_id(tmp_path: Path) -> None:
     path = tmp_path / "meta.properties"
     meta = MetaProperties(cluster_id="2LPl-nGAQryaKS9SNiYnIw", node_id=NodeId(3), directory_id=TOPIC_ID)
     path.write_bytes(checkpoints.encode_meta_properties(meta))
@@ -95,7 +95,7 @@ def test_meta_properties(tmp_path: Path) -> None:
         checkpoints.read_meta_properties(DiskFiles(), str(path))
 
 
-def test_clean_shutdown_marker(tmp_path: Path) -> None:
+def test_the_clean_shutdown_marker_round_trips_and_garbage_reads_as_minus_1(tmp_path: Path) -> None:
     path = tmp_path / ".kafka_cleanshutdown"
     assert checkpoints.read_clean_shutdown(DiskFiles(), str(path)) is None
     path.write_bytes(checkpoints.encode_clean_shutdown(12))
@@ -113,7 +113,7 @@ def test_leader_epochs_round_trip() -> None:
     assert checkpoints.parse_leader_epochs("x", data.decode()) == entries
 
 
-def test_the_end_of_an_epoch() -> None:
+def test_an_epoch_ends_where_the_next_known_epoch_begins() -> None:
     epochs = LeaderEpochs([EpochStart(2, 10), EpochStart(4, 20), EpochStart(7, 30)])
     assert epochs.end_offset_for(7, 99) == EpochEnd(7, 99)
     assert epochs.end_offset_for(4, 99) == EpochEnd(4, 30)
@@ -125,7 +125,7 @@ def test_the_end_of_an_epoch() -> None:
     assert [epochs.epoch_for(offset) for offset in (9, 10, 29, 1000)] == [-1, 2, 4, 7]
 
 
-def test_epochs_keep_their_first_offset_and_drop_what_contradicts() -> None:
+def test_assigning_an_epoch_keeps_its_first_offset_and_drops_contradicting_epochs() -> None:
     epochs = LeaderEpochs([EpochStart(2, 10), EpochStart(4, 20)])
     assert not epochs.dirty
     epochs.assign(4, 25)
@@ -138,7 +138,7 @@ def test_epochs_keep_their_first_offset_and_drop_what_contradicts() -> None:
         epochs.assign(-1, 0)
 
 
-def test_epochs_are_cut_at_both_ends() -> None:
+def test_epochs_are_truncated_from_the_start_and_from_the_end() -> None:
     epochs = LeaderEpochs([EpochStart(2, 10), EpochStart(4, 20), EpochStart(7, 30)])
     epochs.truncate_from_end(30)
     assert epochs.entries() == [(2, 10), (4, 20)]

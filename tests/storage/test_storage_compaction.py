@@ -14,8 +14,8 @@ from compaction_samples import (
     data_records,
     horizons,
     keyed_log,
-    last_of_each,
     log_directory,
+    newest_by_key,
     put,
 )
 from msgspec.structs import replace
@@ -29,7 +29,7 @@ from headrace.storage.compaction.decisions import GROUP_SEGMENTS_MAX, cleanable,
 from headrace.storage.compaction.swap import Swap
 
 
-def test_of_a_hundred_records_of_one_key_the_last_stays(tmp_path: Path) -> None:
+def test_compaction_keeps_only_the_last_record_of_a_key(tmp_path: Path) -> None:
     log = keyed_log(tmp_path)
     for number in range(100):
         put(log, (b"one", b"%d" % number))
@@ -43,7 +43,7 @@ def test_of_a_hundred_records_of_one_key_the_last_stays(tmp_path: Path) -> None:
     assert ends == set(log.segments.base_offsets()[1:])
 
 
-def test_the_active_segment_and_what_is_not_stable_are_left_alone(tmp_path: Path) -> None:
+def test_the_active_segment_and_records_above_the_last_stable_offset_are_not_compacted(tmp_path: Path) -> None:
     log = keyed_log(tmp_path)
     for number in range(60):
         put(log, (b"k%d" % (number % 3), b"old"))
@@ -62,7 +62,7 @@ def test_the_active_segment_and_what_is_not_stable_are_left_alone(tmp_path: Path
     assert [record.value for record in data_records(log) if record.key == b"k0"] == [b"younger"]
 
 
-def test_tombstones_get_a_horizon_and_go_when_it_has_passed(tmp_path: Path) -> None:
+def test_tombstones_get_a_delete_horizon_and_are_removed_after_it(tmp_path: Path) -> None:
     log = keyed_log(tmp_path)
     put(log, (b"a", b"1"), (b"b", b"1"))
     put(log, (b"a", None), (b"b", b"2"))
@@ -83,7 +83,7 @@ def test_tombstones_get_a_horizon_and_go_when_it_has_passed(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_batches_stay_in_their_codec_and_untouched_ones_as_they_are(tmp_path: Path, codec: Codec) -> None:
+def test_compacted_batches_keep_their_codec_and_unaffected_ones_their_bytes(tmp_path: Path, codec: Codec) -> None:
     log = keyed_log(tmp_path)
     put(log, (b"gone", b"1" * 50), (b"kept", b"2" * 50), codec=codec)
     put(log, (b"gone", b"3" * 50), (b"also kept", b"4" * 50), codec=codec)
@@ -97,7 +97,7 @@ def test_batches_stay_in_their_codec_and_untouched_ones_as_they_are(tmp_path: Pa
     assert stored_batches(log)[1] == whole
 
 
-def test_the_last_batch_of_a_producer_stays_empty_so_that_it_can_go_on(tmp_path: Path) -> None:
+def test_the_last_batch_of_a_producer_is_kept_empty_to_preserve_its_state(tmp_path: Path) -> None:
     log = keyed_log(tmp_path)
     put(log, (b"a", b"1"), producer_id=7, producer_epoch=2, base_sequence=0)
     put(log, (b"a", b"2"), (b"b", b"2"), producer_id=7, producer_epoch=2, base_sequence=1)
@@ -116,7 +116,7 @@ def test_the_last_batch_of_a_producer_stays_empty_so_that_it_can_go_on(tmp_path:
     assert entry is not None and (entry.epoch, entry.last_sequence, entry.last_offset) == (2, 2, 2)
 
 
-def test_aborted_data_goes_at_once_and_its_marker_later(tmp_path: Path) -> None:
+def test_aborted_records_are_removed_at_once_and_their_markers_later(tmp_path: Path) -> None:
     log = keyed_log(tmp_path)
     put(log, (b"a", b"0"))
     put(log, (b"a", b"1"), producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
@@ -156,7 +156,7 @@ def test_aborted_data_goes_at_once_and_its_marker_later(tmp_path: Path) -> None:
     assert [record.value for record in data_records(log)] == [b"5"]
 
 
-def test_records_without_a_key_go(tmp_path: Path) -> None:
+def test_records_without_a_key_are_removed(tmp_path: Path) -> None:
     log = keyed_log(tmp_path, replace(COMPACTED, cleanup_policy=("delete",)))
     put(log, (b"a", b"1"))
     log.append_as_follower(_keyless(1), NOW_MS)
@@ -174,23 +174,23 @@ def _keyless(offset: int) -> bytes:
     return bytes(build_batch([Record(0, NOW_MS, None, b"none")], base_offset=offset, leader_epoch=0))
 
 
-def test_a_map_that_is_too_small_takes_several_runs(tmp_path: Path) -> None:
+def test_a_small_offset_map_needs_several_cleaning_runs(tmp_path: Path) -> None:
     log = keyed_log(tmp_path)
     for turn in range(3):
         for number in range(200):
             put(log, (b"key-%d" % number, b"%d" % turn))
     log.roll(NOW_MS)
-    expected = last_of_each(data_records(log))
+    expected = newest_by_key(data_records(log))
     small = replace(LIMITS, map_bytes=64 * 24)
     runs = 0
     while log.cleaned_to < 600:
         runs += 1
         assert clean(log, limits=small).keys <= 57
-        assert last_of_each(data_records(log)) == expected
+        assert newest_by_key(data_records(log)) == expected
     assert 5 < runs < 30 and len(data_records(log)) == 200
 
 
-def test_how_dirty_a_log_is_and_what_it_may_lose(tmp_path: Path) -> None:
+def test_the_cleanable_range_follows_the_dirty_ratio_and_compaction_lags(tmp_path: Path) -> None:
     log = keyed_log(tmp_path, replace(COMPACTED, min_cleanable_dirty_ratio=0.5))
     for number in range(40):
         put(log, (b"k%d" % number, b"v" * 50), timestamp=NOW_MS + number * 1000)
@@ -215,7 +215,7 @@ def test_how_dirty_a_log_is_and_what_it_may_lose(tmp_path: Path) -> None:
     assert cleanable(log, log.log_end, NOW_MS).first_dirty == 0  # a checkpoint beyond the log end is ignored
 
 
-def test_segments_become_one_up_to_the_limits(tmp_path: Path) -> None:
+def test_small_segments_are_merged_up_to_the_size_and_count_limits(tmp_path: Path) -> None:
     log = keyed_log(tmp_path, replace(COMPACTED, segment_bytes=600))
     for number in range(90):
         put(log, (b"k%d" % (number % 5), b"v" * 40))
@@ -235,7 +235,7 @@ def test_segments_become_one_up_to_the_limits(tmp_path: Path) -> None:
     assert len(list(group_segments(sealed, narrow))) > 1 == len(list(group_segments(sealed, wide)))
 
 
-def test_reads_of_a_replaced_segment_go_on(tmp_path: Path) -> None:
+def test_a_read_in_progress_survives_the_replacement_of_its_segment(tmp_path: Path) -> None:
     log = keyed_log(tmp_path)
     for number in range(30):
         put(log, (b"k", b"%d" % number))
@@ -253,7 +253,7 @@ def test_reads_of_a_replaced_segment_go_on(tmp_path: Path) -> None:
     }
 
 
-def test_a_log_that_changed_meanwhile_is_not_swapped(tmp_path: Path) -> None:
+def test_cleaned_segments_are_discarded_if_the_log_changed_meanwhile(tmp_path: Path) -> None:
     for change in ("truncated", "deleted", "cut in the swap"):
         path = tmp_path / change
         path.mkdir()
@@ -281,7 +281,7 @@ def test_a_log_that_changed_meanwhile_is_not_swapped(tmp_path: Path) -> None:
         log.check()
 
 
-def test_damage_makes_a_log_uncleanable_and_is_left_as_it_is(tmp_path: Path) -> None:
+def test_cleaning_a_damaged_log_raises_corrupt_data_and_changes_no_file(tmp_path: Path) -> None:
     log = keyed_log(tmp_path)
     put(log, (b"k", b"1"), (b"l", b"1"))
     put(log, (b"k", b"2"), (b"m", b"1"))
@@ -297,7 +297,7 @@ def test_damage_makes_a_log_uncleanable_and_is_left_as_it_is(tmp_path: Path) -> 
     clean(log)
 
 
-def test_a_segment_is_closed_in_time_for_max_compaction_lag(tmp_path: Path) -> None:
+def test_the_active_segment_rolls_after_max_compaction_lag_ms(tmp_path: Path) -> None:
     log = keyed_log(tmp_path, replace(COMPACTED, max_compaction_lag_ms=5000))
     put(log, (b"k", b"1"))
     put(log, (b"k", b"2"), timestamp=NOW_MS + 5000)
@@ -306,7 +306,7 @@ def test_a_segment_is_closed_in_time_for_max_compaction_lag(tmp_path: Path) -> N
     assert len(log.segments) == 2
 
 
-def test_a_new_segment_is_as_old_as_the_last_of_those_it_is_made_from(tmp_path: Path) -> None:
+def test_a_merged_segment_has_the_modification_time_of_its_last_source(tmp_path: Path) -> None:
     """Check the file's time: retention uses it where no record is left to date the segment."""
     log = keyed_log(tmp_path)
     for number in range(2):

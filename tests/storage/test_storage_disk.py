@@ -24,7 +24,7 @@ from headrace.storage.log_config import LogConfig
 
 
 @contextmanager
-def largest_file(size: int) -> Iterator[None]:
+def file_size_limit(size: int) -> Iterator[None]:
     """Make the kernel cut writes short at that file size."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -34,7 +34,7 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_append_read_truncate(tmp_path: Path) -> None:
+def test_files_can_be_appended_read_and_truncated(tmp_path: Path) -> None:
     files = DiskFiles()
     path = str(tmp_path / "a")
     with pytest.raises(FileNotFoundError):
@@ -51,10 +51,10 @@ def test_append_read_truncate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit, error", [(1000, ShortWrite), (500, OSError)])
-def test_a_write_that_does_not_fit_leaves_nothing(tmp_path: Path, limit: int, error: type[OSError]) -> None:
+def test_a_failed_append_leaves_no_partial_data(tmp_path: Path, limit: int, error: type[OSError]) -> None:
     file = DiskFiles().open(str(tmp_path / "a"), create=True)
     file.append(b"a" * 500)
-    with largest_file(limit), pytest.raises(error):
+    with file_size_limit(limit), pytest.raises(error):
         file.append(b"b" * 501)
     assert file.size() == os.path.getsize(file.path) == 500
     assert file.append(b"c") == 500
@@ -62,7 +62,7 @@ def test_a_write_that_does_not_fit_leaves_nothing(tmp_path: Path, limit: int, er
 
 
 @pytest.mark.parametrize("size", [10, 5000, disk.EXACT_PROBE_BYTES, 300_000])
-def test_cached_reads_answer_as_reads_do(tmp_path: Path, size: int) -> None:
+def test_cached_reads_return_the_same_bytes_as_reads_or_none(tmp_path: Path, size: int) -> None:
     file = DiskFiles().open(str(tmp_path / "a"), create=True)
     data = os.urandom(size)
     file.append(data)
@@ -71,7 +71,7 @@ def test_cached_reads_answer_as_reads_do(tmp_path: Path, size: int) -> None:
         assert file.read(position, length) == data[position : position + length]
 
 
-def test_descriptors_are_bounded_and_reopened(tmp_path: Path) -> None:
+def test_open_descriptors_are_limited_and_evicted_files_are_reopened(tmp_path: Path) -> None:
     files = DiskFiles(open_files_max=4)
     opened = [files.open(str(tmp_path / str(number)), create=True) for number in range(20)]
     for turn in range(3):
@@ -87,7 +87,7 @@ def test_descriptors_are_bounded_and_reopened(tmp_path: Path) -> None:
         opened[0].sync()
 
 
-def test_readers_in_threads_never_meet_a_foreign_descriptor(tmp_path: Path) -> None:
+def test_concurrent_readers_never_read_through_another_files_descriptor(tmp_path: Path) -> None:
     files = DiskFiles(open_files_max=2)
     opened = [files.open(str(tmp_path / str(number)), create=True) for number in range(8)]
     for number, file in enumerate(opened):
@@ -116,7 +116,7 @@ def test_a_lock_has_one_holder(tmp_path: Path) -> None:
         pass
 
 
-def test_small_files_are_replaced_whole_and_read_with_a_limit(tmp_path: Path) -> None:
+def test_small_files_are_replaced_atomically_and_read_with_a_size_limit(tmp_path: Path) -> None:
     files = DiskFiles()
     path = str(tmp_path / "checkpoint")
     write_atomically(files, path, b"first, and longer")
@@ -127,7 +127,7 @@ def test_small_files_are_replaced_whole_and_read_with_a_limit(tmp_path: Path) ->
     assert files.list_dir(str(tmp_path)) == ["checkpoint"]
 
 
-def test_names(tmp_path: Path) -> None:
+def test_directories_are_created_renamed_and_removed(tmp_path: Path) -> None:
     files = DiskFiles()
     files.make_dirs(str(tmp_path / "b" / "c"))
     files.open(str(tmp_path / "b" / "c" / "x"), create=True).close()
@@ -139,7 +139,7 @@ def test_names(tmp_path: Path) -> None:
     assert files.list_dir(str(tmp_path)) == []
 
 
-def test_a_file_that_moves_stays_usable(tmp_path: Path) -> None:
+def test_a_file_stays_usable_after_it_is_moved(tmp_path: Path) -> None:
     files = DiskFiles(open_files_max=1)
     file = files.open(str(tmp_path / "a"), create=True)
     file.append(b"first")
@@ -155,7 +155,7 @@ def test_a_file_that_moves_stays_usable(tmp_path: Path) -> None:
     file.close()
 
 
-def test_thousands_of_logs_need_few_descriptors(tmp_path: Path) -> None:
+def test_many_logs_share_a_limited_number_of_descriptors(tmp_path: Path) -> None:
     """Use three files per segment and two segments per log, with two hundred descriptors for all of them."""
     bound, count = 200, 1500
     files = DiskFiles(open_files_max=bound)
@@ -194,7 +194,7 @@ def _descriptors_below(directory: Path) -> int:
         ("fdatasync", lambda file: file.sync()),
     ],
 )
-def test_a_write_that_fails_names_its_file(tmp_path, monkeypatch, call, operation):
+def test_failed_writes_name_the_file_in_the_error(tmp_path, monkeypatch, call, operation):
     file = DiskFiles().open(str(tmp_path / "a.log"), create=True)
     file.append(b"some")
 

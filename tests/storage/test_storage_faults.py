@@ -39,7 +39,7 @@ class FullDiskFile(DiskFile):
     def append(self, data: Buffer) -> int:
         files = self._files
         assert isinstance(files, FullDiskFiles)
-        if files.room is not None and len(data) > files.room:
+        if files.append_bytes_max is not None and len(data) > files.append_bytes_max:
             raise ShortWrite(errno.ENOSPC, "No space left on device", self.path)
         return super().append(data)
 
@@ -47,7 +47,7 @@ class FullDiskFile(DiskFile):
 class FullDiskFiles(DiskFiles):
     def __init__(self) -> None:
         super().__init__()
-        self.room: int | None = None
+        self.append_bytes_max: int | None = None
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
         file = super().open(path, create=create)
@@ -65,37 +65,37 @@ def filled_log(path: Path, batches: int = 60) -> Log:
     return log
 
 
-def test_a_full_disk_leaves_everything_as_it_was(tmp_path: Path) -> None:
+def test_a_failed_append_on_a_full_disk_leaves_the_log_unchanged(tmp_path: Path) -> None:
     files = FullDiskFiles()
     log, _ = open_log(tmp_path, files=files)
     batch = make_batch(1, producer_id=1, producer_epoch=0, base_sequence=0)
     append(log, batch, 3)
     before = (log.log_end, log.segments.active.size, log.epochs.entries(), log.producers.end_offset)
     following = make_batch(1, producer_id=1, producer_epoch=0, base_sequence=1, transactional=True)
-    files.room = 50
+    files.append_bytes_max = 50
     for _ in range(3):
         with pytest.raises(OSError):
             append(log, following, 4)
     assert (log.log_end, log.segments.active.size, log.epochs.entries(), log.producers.end_offset) == before
     assert log.producers.first_unstable_offset is None
     log.check()
-    files.room = None
+    files.append_bytes_max = None
     assert append(log, following, 4).first_offset == 1
     assert [first for first, _, _ in stored_batches(log)] == [0, 1]
 
 
-def test_a_roll_that_finds_no_room_can_be_tried_again(tmp_path: Path) -> None:
+def test_a_roll_that_fails_on_a_full_disk_can_be_retried(tmp_path: Path) -> None:
     files = FullDiskFiles()
     log, _ = open_log(tmp_path, files=files)
     while len(log.segments) == 1:
         end, size = log.log_end, log.segments.active.size
         if size > SMALL.segment_bytes - 200:
-            files.room = 4
+            files.append_bytes_max = 4
             with pytest.raises(OSError):
                 append(log, make_batch(3))
             log.check()
             assert (log.log_end, len(log.segments)) == (end, 1)
-            files.room = None
+            files.append_bytes_max = None
         append(log, make_batch(3))
     assert len(stored_batches(log)) * 3 == log.log_end
     log.close()
@@ -103,7 +103,7 @@ def test_a_roll_that_finds_no_room_can_be_tried_again(tmp_path: Path) -> None:
     assert report.messages() == []
 
 
-def test_a_torn_last_batch_is_cut_and_counted(tmp_path: Path) -> None:
+def test_a_torn_last_batch_is_truncated_and_its_bytes_are_reported(tmp_path: Path) -> None:
     log = filled_log(tmp_path)
     expected = stored_batches(log)
     sync(log)
@@ -119,7 +119,7 @@ def test_a_torn_last_batch_is_cut_and_counted(tmp_path: Path) -> None:
     assert report.segments_checked == 1  # segments below the recovery point are left alone
 
 
-def test_a_flipped_bit_behind_the_recovery_point_cuts_the_log_there(tmp_path: Path) -> None:
+def test_a_flipped_bit_above_the_recovery_point_truncates_the_log_there(tmp_path: Path) -> None:
     log = filled_log(tmp_path)
     expected = stored_batches(log)
     log.abandon()
@@ -137,7 +137,7 @@ def test_a_flipped_bit_behind_the_recovery_point_cuts_the_log_there(tmp_path: Pa
     assert segment_files(tmp_path, ".log")[-1].name == f"{log.segments.active.base_offset:020d}.log"
 
 
-def test_a_flipped_bit_below_the_recovery_point_is_the_readers_business(tmp_path: Path) -> None:
+def test_a_flipped_bit_below_the_recovery_point_is_not_checked_by_recovery(tmp_path: Path) -> None:
     log = filled_log(tmp_path)
     sync(log)
     log.abandon()
@@ -150,7 +150,7 @@ def test_a_flipped_bit_below_the_recovery_point_is_the_readers_business(tmp_path
 @pytest.mark.parametrize("harm", ["missing", "cut", "emptied", "zeroed"])
 @pytest.mark.parametrize("which", [0, 1, -1])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_lost_index_is_built_again(tmp_path: Path, suffix: str, harm: str, which: int, clean: bool) -> None:
+def test_a_lost_or_damaged_index_is_rebuilt(tmp_path: Path, suffix: str, harm: str, which: int, clean: bool) -> None:
     log = filled_log(tmp_path)
     expected, end = stored_batches(log), log.log_end
     log.close()
@@ -170,7 +170,7 @@ def test_a_lost_index_is_built_again(tmp_path: Path, suffix: str, harm: str, whi
         assert victim.read_bytes() == good
 
 
-def test_a_flipped_bit_in_an_old_index_is_noticed_by_the_reader_that_it_misleads(tmp_path: Path) -> None:
+def test_reads_are_correct_despite_a_flipped_bit_in_a_sealed_index(tmp_path: Path) -> None:
     log = filled_log(tmp_path)
     expected, end = stored_batches(log), log.log_end
     log.close()
@@ -186,7 +186,7 @@ def test_a_flipped_bit_in_an_old_index_is_noticed_by_the_reader_that_it_misleads
         victim.write_bytes(good)
 
 
-def test_an_index_that_knows_offsets_behind_the_end_is_built_again(tmp_path: Path) -> None:
+def test_an_index_with_offsets_beyond_the_log_end_is_rebuilt(tmp_path: Path) -> None:
     log = filled_log(tmp_path)
     expected, end = stored_batches(log), log.log_end
     log.close()
@@ -210,7 +210,7 @@ def log_with_times(path: Path) -> Log:
 
 
 @pytest.mark.parametrize("which", [0, 1, -1])
-def test_a_flipped_bit_in_a_time_index_is_noticed_by_whoever_it_misleads(tmp_path: Path, which: int) -> None:
+def test_timestamp_lookups_are_correct_despite_a_flipped_bit_in_a_time_index(tmp_path: Path, which: int) -> None:
     log = log_with_times(tmp_path)
     times = range(NOW_MS, NOW_MS + 110, 3)
     expected = [log.find_by_timestamp(time) for time in times]
@@ -228,7 +228,7 @@ def test_a_flipped_bit_in_a_time_index_is_noticed_by_whoever_it_misleads(tmp_pat
         victim.write_bytes(good)
 
 
-def test_retention_does_not_believe_a_flipped_time(tmp_path: Path) -> None:
+def test_retention_does_not_trust_a_damaged_time_index(tmp_path: Path) -> None:
     log = log_with_times(tmp_path)
     end = log.log_end
     log.close()
@@ -244,7 +244,7 @@ def test_retention_does_not_believe_a_flipped_time(tmp_path: Path) -> None:
     assert log.segments.first.max_timestamp > NOW_MS
 
 
-def test_a_hole_in_an_old_segment_is_reported_and_left(tmp_path: Path) -> None:
+def test_a_damaged_batch_in_an_old_segment_is_reported_and_left_unchanged(tmp_path: Path) -> None:
     log = filled_log(tmp_path)
     end = log.log_end
     log.close()
@@ -260,7 +260,7 @@ def test_a_hole_in_an_old_segment_is_reported_and_left(tmp_path: Path) -> None:
         log.read(log.segments.floor(int(victim.stem)).base_offset + 4, 100)  # type: ignore[union-attr]
 
 
-def test_a_garbage_epoch_checkpoint_is_built_again_from_the_batches(tmp_path: Path) -> None:
+def test_a_damaged_epoch_checkpoint_is_rebuilt_from_the_batches(tmp_path: Path) -> None:
     log = filled_log(tmp_path)
     epochs, end = log.epochs.entries(), log.log_end
     log.close()
@@ -274,7 +274,7 @@ def test_a_garbage_epoch_checkpoint_is_built_again_from_the_batches(tmp_path: Pa
 
 
 @pytest.mark.parametrize("harm", [b"", b"garbage"])
-def test_a_bad_producer_snapshot_is_replaced_by_the_batches(tmp_path: Path, harm: bytes) -> None:
+def test_producer_state_is_rebuilt_from_the_batches_if_its_snapshot_is_damaged(tmp_path: Path, harm: bytes) -> None:
     log, _ = open_log(tmp_path)
     for number in range(40):
         append(log, make_batch(1, producer_id=5, producer_epoch=1, base_sequence=number))
@@ -287,7 +287,7 @@ def test_a_bad_producer_snapshot_is_replaced_by_the_batches(tmp_path: Path, harm
     assert len(entry.batches) == 5  # the replay remembers even more than the snapshot
 
 
-def test_aborted_transactions_survive_a_crash_without_their_index(tmp_path: Path) -> None:
+def test_recovery_restores_aborted_transactions_without_their_index(tmp_path: Path) -> None:
     log, _ = open_log(tmp_path)
     for number in range(20):
         batch = make_batch(2, producer_id=1, producer_epoch=number, base_sequence=0, transactional=True)
@@ -308,7 +308,7 @@ def test_aborted_transactions_survive_a_crash_without_their_index(tmp_path: Path
     assert log.last_stable_offset(end) == end - 2 and report.cuts == []
 
 
-def test_leftovers_of_a_dead_broker_are_tidied(tmp_path: Path) -> None:
+def test_leftover_files_of_a_crashed_broker_are_removed_or_swapped_in(tmp_path: Path) -> None:
     log = filled_log(tmp_path)
     expected, end = stored_batches(log), log.log_end
     bases = [segment.base_offset for segment in log.segments]
@@ -338,7 +338,7 @@ def test_leftovers_of_a_dead_broker_are_tidied(tmp_path: Path) -> None:
     assert f"{7:020d}.index" in report.removed_files
 
 
-def test_a_log_that_ends_below_its_start_begins_anew(tmp_path: Path) -> None:
+def test_a_log_that_ends_below_its_log_start_is_emptied_and_starts_there(tmp_path: Path) -> None:
     log = filled_log(tmp_path)
     log.close()
     log, report = open_log(tmp_path, recovery_point=120, log_start=500, clean=True)
@@ -347,7 +347,7 @@ def test_a_log_that_ends_below_its_start_begins_anew(tmp_path: Path) -> None:
     assert append(log, make_batch()).first_offset == 500
 
 
-def test_a_directory_of_another_topic_is_refused(tmp_path: Path) -> None:
+def test_a_directory_with_another_topic_id_is_refused(tmp_path: Path) -> None:
     mine, other = Uuid(bytes(15) + b"\x07"), Uuid(bytes(15) + b"\x08")
     log, _ = open_log(tmp_path, topic_id=mine)
     log.close()
@@ -364,7 +364,7 @@ def test_a_directory_of_another_topic_is_refused(tmp_path: Path) -> None:
     assert log.topic_id == mine
 
 
-def test_a_follower_refuses_what_does_not_continue_its_log(tmp_path: Path) -> None:
+def test_a_follower_refuses_batches_that_do_not_continue_its_log(tmp_path: Path) -> None:
     log, _ = open_log(tmp_path)
 
     def at(offset: int, epoch: int) -> bytearray:
@@ -386,7 +386,7 @@ def test_a_follower_refuses_what_does_not_continue_its_log(tmp_path: Path) -> No
     assert (log.log_end, len(stored_batches(log))) == (2, 1)
 
 
-def test_a_sync_that_a_truncation_overtook_moves_nothing(tmp_path: Path) -> None:
+def test_a_sync_overtaken_by_a_truncation_does_not_move_the_recovery_point(tmp_path: Path) -> None:
     log = filled_log(tmp_path)
     plan = log.pending_sync()
     assert plan is not None and plan.offset == 120
@@ -399,7 +399,7 @@ def test_a_sync_that_a_truncation_overtook_moves_nothing(tmp_path: Path) -> None
     assert log.pending_sync() is None
 
 
-def test_header_and_batch_stay_in_step_under_append_time(tmp_path: Path) -> None:
+def test_checksums_stay_valid_when_an_append_rewrites_timestamps(tmp_path: Path) -> None:
     log, _ = open_log(tmp_path)
     batch = make_batch([5, 6], producer_id=1, producer_epoch=0, base_sequence=0)
     again = bytearray(batch)
@@ -409,8 +409,8 @@ def test_header_and_batch_stay_in_step_under_append_time(tmp_path: Path) -> None
     assert log.append_as_leader(again, read_header(again), 0, NOW_MS + 9, append_time=True) == info._replace(
         duplicate=True
     )
-    lying = bytearray(make_batch([7]))
-    log.append_as_leader(lying, read_header(lying), 0, NOW_MS, max_timestamp=99)
+    understated = bytearray(make_batch([7]))
+    log.append_as_leader(understated, read_header(understated), 0, NOW_MS, max_timestamp=99)
     log.abandon()
     _, report = open_log(tmp_path)  # checks every checksum
     assert report.cuts == []

@@ -31,7 +31,7 @@ def time_index(path: Path | str) -> TimeIndex:
 
 @given(entries_strategy, st.lists(st.integers(-5, 600_000), max_size=20), st.integers(0, 600_000))
 @settings(deadline=None, max_examples=40)
-def test_offset_index_finds_what_a_list_finds(steps: list[tuple[int, int]], targets: list[int], cut: int) -> None:
+def test_offset_index_lookups_match_a_list(steps: list[tuple[int, int]], targets: list[int], cut: int) -> None:
     with TemporaryDirectory() as path:
         index = offset_index(path)
         model: list[tuple[int, int]] = []
@@ -43,31 +43,31 @@ def test_offset_index_finds_what_a_list_finds(steps: list[tuple[int, int]], targ
             if number % 7 == 0:
                 index.write_pending()
 
-        def agree(subject: OffsetIndex) -> None:
+        def assert_matches_model(subject: OffsetIndex) -> None:
             assert len(subject) == len(model)
             assert subject.last() == (model[-1] if model else (BASE, 0))
             for target in targets:
                 below = [entry for entry in model if entry[0] <= BASE + target]
                 assert subject.lookup(BASE + target) == (below[-1] if below else (BASE, 0))
 
-        agree(index)
+        assert_matches_model(index)
         index.seal()
-        agree(index)
+        assert_matches_model(index)
         reopened = offset_index(path)
         reopened.check_sealed()
-        agree(reopened)
+        assert_matches_model(reopened)
         model = [entry for entry in model if entry[0] < BASE + cut]
         reopened.truncate_to(BASE + cut)
-        agree(reopened)
+        assert_matches_model(reopened)
         reopened.write_pending()
         again = offset_index(path)
         again.load()
-        agree(again)
+        assert_matches_model(again)
 
 
 @given(entries_strategy, st.lists(st.integers(-5, 600_000), max_size=20), st.integers(0, 600_000))
 @settings(deadline=None, max_examples=40)
-def test_time_index_finds_what_a_list_finds(steps: list[tuple[int, int]], targets: list[int], cut: int) -> None:
+def test_time_index_lookups_match_a_list(steps: list[tuple[int, int]], targets: list[int], cut: int) -> None:
     with TemporaryDirectory() as path:
         index = time_index(path)
         model: list[tuple[int, int]] = []
@@ -86,7 +86,7 @@ def test_time_index_finds_what_a_list_finds(steps: list[tuple[int, int]], target
         assert index.last() == (kept[-1] if kept else (-1, BASE))
 
 
-def test_a_preallocated_file_is_cut_to_its_entries(tmp_path: Path) -> None:
+def test_a_preallocated_index_file_is_truncated_to_its_entries(tmp_path: Path) -> None:
     index = offset_index(tmp_path)
     index.append(BASE + 10, 4096)
     index.append(BASE + 20, 0x10000)  # an entry that ends in zero bytes itself
@@ -116,7 +116,7 @@ def test_a_corrupt_offset_index_is_refused(tmp_path: Path, data: bytes) -> None:
         offset_index(tmp_path).check_sealed()
 
 
-def test_a_missing_index_is_not_found(tmp_path: Path) -> None:
+def test_opening_a_missing_index_raises_file_not_found(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         offset_index(tmp_path).load()
     with pytest.raises(FileNotFoundError):
@@ -125,7 +125,7 @@ def test_a_missing_index_is_not_found(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=100))
 @settings(deadline=None, max_examples=100)
-def test_garbage_is_an_index_or_corrupt(data: bytes) -> None:
+def test_garbage_index_files_load_or_raise_a_corruption_error(data: bytes) -> None:
     with TemporaryDirectory() as path:
         for make in (offset_index, time_index):
             subject = make(path)
@@ -139,7 +139,7 @@ def test_garbage_is_an_index_or_corrupt(data: bytes) -> None:
             aborted.entries()
 
 
-def test_an_index_is_full_one_entry_before_its_end_where_a_segment_needs_a_last_one(tmp_path: Path) -> None:
+def test_the_time_index_is_full_one_entry_early_but_the_offset_index_is_not(tmp_path: Path) -> None:
     offsets = offset_index(tmp_path, 16)
     times = TimeIndex(DiskFiles(), str(tmp_path / "t"), BASE, 24)
     for number in range(1, 3):

@@ -15,12 +15,12 @@ from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
 
 CONFIG = LogConfig(index_interval_bytes=100, producer_id_expiration_ms=10**15)
-OLDEST, OLD = 0, 1
+MAGIC_0, MAGIC_1 = 0, 1
 
 
 def message(magic: int, offset: int, value: bytes, *, timestamp: int = -1, codec: Codec = Codec.NONE) -> bytes:
     body = struct.pack(">bb", magic, codec)
-    if magic == OLD:
+    if magic == MAGIC_1:
         body += struct.pack(">q", timestamp)
     body += struct.pack(">i", -1) + struct.pack(">i", len(value)) + value
     return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
@@ -28,17 +28,19 @@ def message(magic: int, offset: int, value: bytes, *, timestamp: int = -1, codec
 
 def wrapper(first: int, timestamps: list[int], codec: Codec = Codec.SNAPPY) -> bytes:
     """Return a wrapper as a broker stored it: relative offsets inside, the last offset and largest time outside."""
-    inner = b"".join(message(OLD, number, b"w%d" % number, timestamp=time) for number, time in enumerate(timestamps))
+    inner = b"".join(
+        message(MAGIC_1, number, b"w%d" % number, timestamp=time) for number, time in enumerate(timestamps)
+    )
     last = first + len(timestamps) - 1
-    return message(OLD, last, compress(codec, inner), timestamp=max(timestamps), codec=codec)
+    return message(MAGIC_1, last, compress(codec, inner), timestamp=max(timestamps), codec=codec)
 
 
-def old_log(path: Path) -> list[bytes]:
+def write_legacy_log(path: Path) -> list[bytes]:
     """Write offsets 0 to 9 in magic 0 and 10 to 39 in magic 1: ten single messages, then four wrappers of five."""
     directory = path / str(PARTITION)
     directory.mkdir()
-    oldest = [message(OLDEST, offset, b"v%d" % offset) for offset in range(10)]
-    old = [message(OLD, offset, b"v%d" % offset, timestamp=NOW_MS + offset) for offset in range(10, 20)]
+    oldest = [message(MAGIC_0, offset, b"v%d" % offset) for offset in range(10)]
+    old = [message(MAGIC_1, offset, b"v%d" % offset, timestamp=NOW_MS + offset) for offset in range(10, 20)]
     wrapped = [wrapper(first, [NOW_MS + first + n for n in range(5)]) for first in range(20, 40, 5)]
     (directory / f"{0:020d}.log").write_bytes(b"".join(oldest))
     (directory / f"{10:020d}.log").write_bytes(b"".join(old + wrapped))
@@ -55,8 +57,8 @@ def stored(log: Log) -> list[bytes]:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_old_segments_are_opened_and_read_as_they_lie(tmp_path: Path, clean: bool) -> None:
-    expected = old_log(tmp_path)
+def test_legacy_segments_are_opened_and_read_unchanged(tmp_path: Path, clean: bool) -> None:
+    expected = write_legacy_log(tmp_path)
     log, report = open_log(tmp_path, CONFIG, clean=clean)
     assert (log.log_end, report.cuts, report.damage) == (40, [], [])
     assert stored(log) == expected
@@ -73,8 +75,8 @@ def test_old_segments_are_opened_and_read_as_they_lie(tmp_path: Path, clean: boo
     assert report.messages() == [] and stored(log) == [*expected, bytes(batch)]
 
 
-def test_offsets_by_time_come_from_inside_the_wrappers(tmp_path: Path) -> None:
-    old_log(tmp_path)
+def test_timestamp_lookups_find_records_inside_wrappers(tmp_path: Path) -> None:
+    write_legacy_log(tmp_path)
     log, _ = open_log(tmp_path, CONFIG)
     assert log.find_by_timestamp(NOW_MS + 10) == (10, NOW_MS + 10, -1)  # magic 0 has no times
     assert log.find_by_timestamp(NOW_MS + 33) == (33, NOW_MS + 33, -1)
@@ -82,8 +84,8 @@ def test_offsets_by_time_come_from_inside_the_wrappers(tmp_path: Path) -> None:
     assert log.max_timestamp_offset() == (39, NOW_MS + 39, -1)
 
 
-def test_indexes_of_old_segments_can_be_built_again(tmp_path: Path) -> None:
-    expected = old_log(tmp_path)
+def test_indexes_of_legacy_segments_are_rebuilt(tmp_path: Path) -> None:
+    expected = write_legacy_log(tmp_path)
     log, _ = open_log(tmp_path, CONFIG)
     log.close()
     for suffix in (".index", ".timeindex"):
@@ -97,8 +99,8 @@ def test_indexes_of_old_segments_can_be_built_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 30, 60])
-def test_a_torn_message_is_cut(tmp_path: Path, lost: int) -> None:
-    expected = old_log(tmp_path)
+def test_recovery_truncates_a_torn_legacy_message(tmp_path: Path, lost: int) -> None:
+    expected = write_legacy_log(tmp_path)
     path = segment_files(tmp_path, ".log")[-1]
     path.write_bytes(path.read_bytes()[:-lost])
     log, report = open_log(tmp_path, CONFIG)
@@ -106,8 +108,8 @@ def test_a_torn_message_is_cut(tmp_path: Path, lost: int) -> None:
     assert len(report.cuts) == 1
 
 
-def test_a_flipped_bit_in_a_message_is_found_by_recovery(tmp_path: Path) -> None:
-    old_log(tmp_path)
+def test_recovery_finds_a_flipped_bit_in_a_legacy_message(tmp_path: Path) -> None:
+    write_legacy_log(tmp_path)
     path = segment_files(tmp_path, ".log")[0]
     data = bytearray(path.read_bytes())
     data[-1] ^= 4

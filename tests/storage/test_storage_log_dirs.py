@@ -30,7 +30,7 @@ def formatted(path: Path, properties: MetaProperties) -> str:
     return str(path)
 
 
-def test_a_second_node_gets_a_clear_error(tmp_path: Path) -> None:
+def test_a_directory_in_use_by_another_node_is_refused(tmp_path: Path) -> None:
     held = LogDir.open(DiskFiles(), str(tmp_path))
     with pytest.raises(ConfigError, match="in use by another node"):
         LogDir.open(DiskFiles(), str(tmp_path))
@@ -38,7 +38,7 @@ def test_a_second_node_gets_a_clear_error(tmp_path: Path) -> None:
     LogDir.open(DiskFiles(), str(tmp_path)).close()
 
 
-def test_a_directory_is_formatted_once(tmp_path: Path) -> None:
+def test_a_formatted_directory_cannot_be_formatted_again(tmp_path: Path) -> None:
     formatted(tmp_path, meta(1))
     log_dir = LogDir.open(DiskFiles(), str(tmp_path))
     assert log_dir.meta == meta(1)
@@ -55,7 +55,7 @@ def test_a_directory_is_formatted_once(tmp_path: Path) -> None:
         (meta(1), "the same directory id"),
     ],
 )
-def test_directories_of_different_owners_are_refused_and_released(
+def test_directories_with_conflicting_identities_are_refused_and_unlocked(
     tmp_path: Path, second: MetaProperties, message: str
 ) -> None:
     paths = [formatted(tmp_path / "a", meta(1)), formatted(tmp_path / "b", second)]
@@ -68,7 +68,7 @@ def test_directories_of_different_owners_are_refused_and_released(
         open_log_dirs(DiskFiles(), paths[:1], node_id=NodeId(2))
 
 
-def test_contents_follow_kafkas_names(tmp_path: Path) -> None:
+def test_directory_contents_are_recognized_by_kafkas_names(tmp_path: Path) -> None:
     names = (
         "a-0",
         "b-c-12",
@@ -95,7 +95,7 @@ def test_contents_follow_kafkas_names(tmp_path: Path) -> None:
     log_dir.close()
 
 
-def test_checkpoints_and_the_clean_shutdown_marker(tmp_path: Path) -> None:
+def test_checkpoints_round_trip_and_the_clean_shutdown_marker_is_taken_once(tmp_path: Path) -> None:
     log_dir = LogDir.open(DiskFiles(), str(tmp_path))
     offsets = {TopicPartition("a", 0): 5}
     assert log_dir.load_offsets(RECOVERY_POINT_CHECKPOINT) == {}
@@ -111,7 +111,7 @@ def test_checkpoints_and_the_clean_shutdown_marker(tmp_path: Path) -> None:
     log_dir.close()
 
 
-def test_a_deleted_log_makes_room_for_a_new_one(tmp_path: Path) -> None:
+def test_a_deleted_log_is_renamed_and_a_new_one_can_be_created(tmp_path: Path) -> None:
     log, _ = open_log(tmp_path)
     append(log, make_batch(3))
     moved = log.delete_directory("0" * 32)
@@ -122,7 +122,7 @@ def test_a_deleted_log_makes_room_for_a_new_one(tmp_path: Path) -> None:
     assert len(long_name) == 255 and long_name.endswith(f"t-3.{'0' * 32}-delete")
 
 
-def test_segments_roll_by_time_size_and_index(tmp_path: Path) -> None:
+def test_segments_roll_by_time_and_refuse_batches_larger_than_a_segment(tmp_path: Path) -> None:
     log, _ = open_log(tmp_path, LogConfig(segment_ms=1000))
     append(log, make_batch([5000]))
     append(log, make_batch([6000]))
@@ -138,7 +138,7 @@ def test_segments_roll_by_time_size_and_index(tmp_path: Path) -> None:
     assert caught.value.code == ErrorCode.RECORD_LIST_TOO_LARGE
 
 
-def test_an_index_that_is_full_rolls_the_segment(tmp_path: Path) -> None:
+def test_a_full_index_rolls_the_segment(tmp_path: Path) -> None:
     log, _ = open_log(tmp_path, LogConfig(index_interval_bytes=0, segment_index_bytes=48))
     for number in range(20):
         append(log, make_batch([1000 + number]))
@@ -147,7 +147,7 @@ def test_an_index_that_is_full_rolls_the_segment(tmp_path: Path) -> None:
         assert len(segment.offset_index) <= 6 and len(segment.time_index) <= 4
 
 
-def test_a_flush_is_due_some_time_after_something_new(tmp_path: Path) -> None:
+def test_a_flush_is_due_flush_ms_after_new_records_are_noticed(tmp_path: Path) -> None:
     log, _ = open_log(tmp_path, LogConfig(flush_ms=1000))
     assert not log.flush_due(0) and not log.flush_due(5000)
     append(log, make_batch(2))
@@ -158,34 +158,34 @@ def test_a_flush_is_due_some_time_after_something_new(tmp_path: Path) -> None:
     assert not log.flush_due(7001)
 
 
-def living(paths: list[str], files: DiskFiles | None = None) -> tuple[list[str], dict[str, OSError]]:
+def open_usable_dirs(paths: list[str], files: DiskFiles | None = None) -> tuple[list[str], dict[str, OSError]]:
     log_dirs, failed = open_living_dirs(files or DiskFiles(), paths, paths[0], node_id=NodeId(1))
     close_log_dirs(log_dirs)
     return [log_dir.path for log_dir in log_dirs], failed
 
 
-def test_new_directories_are_made_and_a_known_node_misses_those_that_are_gone(tmp_path: Path) -> None:
+def test_new_directories_are_created_but_missing_ones_of_a_known_node_are_reported(tmp_path: Path) -> None:
     paths = [str(tmp_path / name) for name in "abc"]
-    assert living(paths) == (paths, {})
+    assert open_usable_dirs(paths) == (paths, {})
     formatted(tmp_path / "a", meta(1))
     shutil.rmtree(paths[1])
-    found, failed = living(paths)
+    found, failed = open_usable_dirs(paths)
     assert (found, list(failed)) == ([paths[0], paths[2]], [paths[1]])
     assert "does not exist" in str(failed[paths[1]]) and not (tmp_path / "b").exists()
     shutil.rmtree(paths[0])
     formatted(tmp_path / "b", meta(2))
     with pytest.raises(ConfigError, match="without it this node cannot start"):
-        living(paths)
+        open_usable_dirs(paths)
 
 
-def test_a_directory_that_cannot_be_used_is_left_out_unless_it_has_the_metadata(tmp_path: Path) -> None:
+def test_an_unusable_directory_is_skipped_unless_it_is_the_metadata_directory(tmp_path: Path) -> None:
     paths = [str(tmp_path / "a"), str(tmp_path / "b")]
     formatted(tmp_path / "a", meta(1))
     (tmp_path / "b").write_text("a file")
-    found, failed = living(paths)
+    found, failed = open_usable_dirs(paths)
     assert (found, list(failed)) == (paths[:1], paths[1:])
     with pytest.raises(ConfigError, match=r"metadata\.log\.dir: .* cannot be used"):
-        living(paths[::-1])
+        open_usable_dirs(paths[::-1])
 
 
 class ReadOnlyFiles(DiskFiles):
@@ -201,8 +201,8 @@ class ReadOnlyFiles(DiskFiles):
         return super().lock(path)
 
 
-def test_a_read_only_directory_is_left_out(tmp_path: Path) -> None:
+def test_a_read_only_directory_is_skipped(tmp_path: Path) -> None:
     paths = [formatted(tmp_path / "a", meta(1)), formatted(tmp_path / "b", meta(2))]
-    found, failed = living(paths, ReadOnlyFiles(tmp_path / "b"))
+    found, failed = open_usable_dirs(paths, ReadOnlyFiles(tmp_path / "b"))
     assert found == paths[:1] and failed[paths[1]].errno == errno.EROFS
-    assert living(paths) == (paths, {})
+    assert open_usable_dirs(paths) == (paths, {})

@@ -95,7 +95,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log.truncate_to(offset, NOW_MS)
         self.model = [one for one in self.model if one[1] < offset]
         assert self.end <= offset
-        self.forget_producer()
+        self.adopt_producer_state()
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())
@@ -117,7 +117,7 @@ class LogMachine(RuleBasedStateMachine):
             doomed.remove()
 
     @rule()
-    def reopen_after_a_clean_end(self) -> None:
+    def reopen_after_a_clean_shutdown(self) -> None:
         start, end = self.log.log_start, self.end
         self.log.close()
         self.log, report = open_log(self.path, GAPPY, recovery_point=end, log_start=start, clean=True)
@@ -141,9 +141,9 @@ class LogMachine(RuleBasedStateMachine):
         self.log, report = open_log(self.path, GAPPY, recovery_point=point, log_start=start, clean=False)
         assert report.segments_checked >= 1
         assert len(report.cuts) <= 1 and report.damage == []
-        self.forget_producer()
+        self.adopt_producer_state()
 
-    def forget_producer(self) -> None:
+    def adopt_producer_state(self) -> None:
         """Continue with the log's own producer state, since truncation may have removed the last batches."""
         entry = self.log.producers.entry(PID)
         same_epoch = entry is not None and entry.epoch == self.epoch
@@ -152,7 +152,7 @@ class LogMachine(RuleBasedStateMachine):
             self.epoch = entry.epoch
 
     @invariant()
-    def the_log_holds_what_the_list_holds(self) -> None:
+    def stored_batches_match_the_model(self) -> None:
         if not hasattr(self, "path"):
             return
         self.log.check()
@@ -182,7 +182,7 @@ class LogMachine(RuleBasedStateMachine):
         return parts
 
     @invariant()
-    def timestamps_are_found(self) -> None:
+    def timestamp_lookups_match_the_model(self) -> None:
         if not hasattr(self, "path"):
             return
         records = [
@@ -214,7 +214,7 @@ TestLogMachine.settings = settings(
 )
 
 
-def test_the_largest_timestamp_is_found_at_its_first_record(tmp_path: Path) -> None:
+def test_max_timestamp_offset_is_the_first_record_with_the_largest_timestamp(tmp_path: Path) -> None:
     log, _ = open_log(tmp_path)
     assert log.max_timestamp_offset() is None
     for timestamps in ([NOW_MS, NOW_MS + 7, NOW_MS + 7], [NOW_MS + 7], [NOW_MS + 1]):
@@ -225,7 +225,7 @@ def test_the_largest_timestamp_is_found_at_its_first_record(tmp_path: Path) -> N
     assert log.max_timestamp_offset() == (1, NOW_MS + 7, 4)
 
 
-def test_reads_of_old_segments_go_by_the_index_on_disk(tmp_path: Path) -> None:
+def test_reads_of_sealed_segments_use_the_index_on_disk(tmp_path: Path) -> None:
     log, _ = open_log(tmp_path, SMALL)
     for _ in range(60):
         append(log, make_batch(3))

@@ -31,57 +31,57 @@ def state_after(*headers: BatchHeader) -> ProducerState:
     return state
 
 
-def refused(state: ProducerState, incoming: BatchHeader, **options: int) -> ErrorCode:
+def check_error_code(state: ProducerState, incoming: BatchHeader, **options: int) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
         state.check(incoming, **options)
     return caught.value.code
 
 
-def test_the_next_sequence_is_appended() -> None:
+def test_the_next_sequence_is_accepted() -> None:
     state = state_after(header(0, 3))
     assert state.check(header(3)) is None
 
 
-def test_each_of_the_last_five_batches_is_recognised_and_no_older_one() -> None:
+def test_only_the_last_five_batches_are_recognized_as_duplicates() -> None:
     state = state_after(*(header(2 * number, 2) for number in range(6)))
     for number in range(1, 6):
         assert state.check(header(2 * number, 2)) == AppendedBatch(
             2 * number, 2 * number + 1, 2 * number, 2 * number + 1, NOW_MS
         )
-    assert refused(state, header(0, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert refused(state, header(2, 1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER  # not the same batch
-    assert refused(state, header(13)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert check_error_code(state, header(0, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert check_error_code(state, header(2, 1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER  # not the same batch
+    assert check_error_code(state, header(13)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_sequences_start_again_after_the_largest() -> None:
+def test_sequences_wrap_to_zero_after_the_largest() -> None:
     state = state_after(header(SEQUENCE_MAX))
     assert state.check(header(0)) is None
-    assert refused(state, header(1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert check_error_code(state, header(1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     across = state_after(header(SEQUENCE_MAX - 1, 4))  # sequences MAX-1, MAX, 0, 1
     assert across.check(header(2)) is None
     found = across.check(header(SEQUENCE_MAX - 1, 4))
     assert found is not None and found.last_sequence == 1
 
 
-def test_epochs() -> None:
+def test_older_epochs_are_refused_and_a_new_epoch_starts_at_sequence_0() -> None:
     state = state_after(header(0, epoch=3))
-    assert refused(state, header(1, epoch=2)) == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert refused(state, header(1, epoch=4)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert check_error_code(state, header(1, epoch=2)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert check_error_code(state, header(1, epoch=4)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert state.check(header(0, epoch=4)) is None
     state.appended(header(0, epoch=4), 1, NOW_MS)
     entry = state.entry(PID)
     assert entry is not None and len(entry.batches) == 1  # batches of the old epoch are forgotten
-    assert refused(state, header(1, epoch=3)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert check_error_code(state, header(1, epoch=3)) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_a_producer_without_state_may_begin_anywhere_unless_transactions_are_of_version_2() -> None:
+def test_an_unknown_producer_may_start_at_any_sequence_before_transaction_version_2() -> None:
     state = ProducerState()
     assert state.check(header(41)) is None
     assert state.check(header(0), transaction_version=2) is None
-    assert refused(state, header(41), transaction_version=2) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert check_error_code(state, header(41), transaction_version=2) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_what_a_coordinator_appends_has_an_epoch_and_no_sequence() -> None:
+def test_coordinator_batches_are_checked_for_their_epoch_but_not_their_sequence() -> None:
     state = state_after(header(5, epoch=2))
     assert state.check(header(-1, epoch=2), sequences=False) is None
     assert state.check(header(-1, epoch=3), sequences=False) is None
@@ -89,9 +89,9 @@ def test_what_a_coordinator_appends_has_an_epoch_and_no_sequence() -> None:
         state.check(header(-1, epoch=1), sequences=False)
 
 
-def test_no_other_batch_while_a_transaction_is_open() -> None:
+def test_non_transactional_batches_are_refused_while_a_transaction_is_open() -> None:
     state = state_after(header(0, transactional=True))
-    assert refused(state, header(1)) == ErrorCode.INVALID_TXN_STATE
+    assert check_error_code(state, header(1)) == ErrorCode.INVALID_TXN_STATE
     assert state.check(header(1, transactional=True)) is None
 
 
@@ -115,7 +115,7 @@ def test_the_first_unstable_offset_waits_for_markers_and_for_the_high_watermark(
     assert state.ended(two, COMMIT, 6, NOW_MS) is None  # no transaction was open
 
 
-def test_markers_of_the_past_are_refused() -> None:
+def test_markers_with_old_producer_or_coordinator_epochs_are_refused() -> None:
     state = state_after(header(0, epoch=5, transactional=True))
     marker = header(-1, epoch=5, transactional=True)
     state.check_marker(marker, COMMIT, transaction_version=0)
@@ -158,7 +158,7 @@ def test_an_empty_snapshot_is_ten_bytes() -> None:
 
 @given(st.binary(max_size=120), st.integers(0, 119))
 @settings(deadline=None, max_examples=200)
-def test_garbage_is_no_snapshot(data: bytes, position: int) -> None:
+def test_garbage_and_damaged_snapshots_raise_corrupt_data(data: bytes, position: int) -> None:
     with pytest.raises(CorruptData):
         decode_snapshot(data)
     good = bytearray(encode_snapshot(state_after(header(0), header(0, pid=8)).entries()))

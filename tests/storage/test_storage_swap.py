@@ -16,7 +16,7 @@ from headrace.records.record import Record
 from headrace.storage.log import Log
 
 DIRECTORY = f"/data/{PARTITION}"
-SUBSETS_AT_RANDOM = 20
+RANDOM_SUBSETS = 20
 
 Batches = list[tuple[BatchHeader, list[Record]]]  # batches of all segments; overlapping segments show up as duplicates
 
@@ -42,14 +42,14 @@ def make_log(files: SimulatedFiles) -> Log:
     return log
 
 
-def crashes(files: SimulatedFiles) -> Iterator[SimulatedFiles]:
+def disks_after_crash(files: SimulatedFiles) -> Iterator[SimulatedFiles]:
     """Yield the disk after each possible loss: all, none, a prefix, one alone, all but one, and random subsets survive."""
     count = files.unsynced_names(DIRECTORY)
     everything = frozenset(range(count))
     few = [frozenset(range(at, at + size)) for size in (0, 1) for at in range(count)]
     chosen = {*few, *(everything - some for some in few), *(frozenset(range(end)) for end in range(count))}
-    chance = Random(count)
-    chosen |= {frozenset(one for one in everything if chance.random() < 0.5) for _ in range(SUBSETS_AT_RANDOM)}
+    rng = Random(count)
+    chosen |= {frozenset(one for one in everything if rng.random() < 0.5) for _ in range(RANDOM_SUBSETS)}
     for kept in sorted(chosen, key=sorted):
         disk = deepcopy(files)
         disk.lose_names(DIRECTORY, kept)
@@ -60,7 +60,7 @@ def between(found: Batches, start: int, end: int) -> Batches:
     return [one for one in found if start <= one[0].base_offset < end]
 
 
-def test_whatever_names_a_crash_leaves_each_place_holds_the_old_segments_or_the_new_one() -> None:
+def test_after_any_crash_during_a_swap_each_offset_range_is_entirely_old_or_new() -> None:
     files = SimulatedFiles(Random(0))
     files.make_dirs("/data")
     files.sync_dir("/")
@@ -83,7 +83,7 @@ def test_whatever_names_a_crash_leaves_each_place_holds_the_old_segments_or_the_
     changed = [start for start, following in places if between(old, start, following) != between(new, start, following)]
     assert len(changed) > 1 and len(bases) < len(old_bases)
     seen: set[tuple[int, bool]] = set()
-    for disk in [disk for moment in moments for disk in crashes(moment)]:
+    for disk in [disk for moment in moments for disk in disks_after_crash(moment)]:
         found = open_on(disk, end)
         found.check()
         left = batches(found)

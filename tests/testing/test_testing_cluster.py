@@ -17,36 +17,38 @@ from headrace.testing.cluster import EmbeddedNode
 pytest_plugins = ["pytester"]
 
 
-def topics_of(node: EmbeddedNode, *, create: str | None = None) -> set[str]:
-    async def ask() -> set[str]:
+def topic_names(node: EmbeddedNode, *, create: str | None = None) -> set[str]:
+    async def fetch_names() -> set[str]:
         async with Cluster([("127.0.0.1", node.port)]) as cluster:
             if create is not None:
                 await cluster.partitions(create, create=True)
             return {topic.name or "" for topic in (await cluster.refresh(None)).topics}
 
-    return asyncio.run(ask())
+    return asyncio.run(fetch_names())
 
 
-def test_the_fixture_gives_a_node_that_serves(headrace_node: EmbeddedNode) -> None:
-    assert topics_of(headrace_node, create="mine") == {"mine"}
+def test_the_node_fixture_provides_a_running_node(headrace_node: EmbeddedNode) -> None:
+    assert topic_names(headrace_node, create="mine") == {"mine"}
 
 
-def test_each_test_has_a_node_of_its_own(headrace_node: EmbeddedNode, headrace_cluster: EmbeddedNode) -> None:
+def test_the_node_fixture_starts_a_separate_empty_node(
+    headrace_node: EmbeddedNode, headrace_cluster: EmbeddedNode
+) -> None:
     assert headrace_node.bootstrap != headrace_cluster.bootstrap
-    assert topics_of(headrace_node) == set()
+    assert topic_names(headrace_node) == set()
 
 
 def test_data_survives_stop_kill_and_restart() -> None:
     with EmbeddedNode({"num.partitions": "2"}) as node:
         port = node.port
-        assert topics_of(node, create="kept") == {"kept"}
-        assert topics_of(node.restart()) == {"kept"}
+        assert topic_names(node, create="kept") == {"kept"}
+        assert topic_names(node.restart()) == {"kept"}
         node.kill()
-        assert topics_of(node.start()) == {"kept"}
+        assert topic_names(node.start()) == {"kept"}
         assert node.port == port
 
 
-def test_nothing_is_left_behind() -> None:
+def test_stopping_a_node_removes_its_directory_and_threads() -> None:
     before = set(threading.enumerate())
     with EmbeddedNode() as node:
         directory = node.data_dir
@@ -56,27 +58,27 @@ def test_nothing_is_left_behind() -> None:
     node.stop()  # a second stop does nothing
 
 
-def test_a_given_directory_stays(tmp_path: Path) -> None:
+def test_a_data_directory_given_by_the_caller_is_kept(tmp_path: Path) -> None:
     with EmbeddedNode(data_dir=tmp_path / "data"):
         pass
     assert (tmp_path / "data" / "meta.properties").exists()
 
 
-def test_a_node_that_cannot_be_says_why(tmp_path: Path) -> None:
+def test_a_directory_in_use_or_a_missing_role_raises_config_error(tmp_path: Path) -> None:
     with EmbeddedNode(data_dir=tmp_path), pytest.raises(ConfigError, match="in use by another node"):
         EmbeddedNode(data_dir=tmp_path).start()
     with pytest.raises(ConfigError, match=r"process\.roles"):
         EmbeddedNode({"process.roles": "broker"}).start()
 
 
-def test_the_plugin_is_cheap_to_load() -> None:
+def test_importing_the_plugin_imports_no_other_headrace_module() -> None:
     """Every pytest run in an environment with Headrace imports the plugin."""
     code = "import sys, headrace.testing.plugin; print([n for n in sys.modules if n.startswith('headrace.')])"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
-    assert said.strip() == "['headrace.testing', 'headrace.testing.plugin']"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert output.strip() == "['headrace.testing', 'headrace.testing.plugin']"
 
 
-def test_the_plugin_works_in_somebody_elses_project(pytester: pytest.Pytester) -> None:
+def test_the_plugin_works_in_another_project(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import socket

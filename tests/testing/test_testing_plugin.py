@@ -9,7 +9,7 @@ def headrace_settings():
     return {"num.partitions": "3"}
 
 
-def test_a_project_configures_its_nodes_by_overriding_a_fixture(headrace_node):
+def test_overriding_the_settings_fixture_configures_the_node(headrace_node):
     headrace = CommandLine(headrace_node.bootstrap)
     headrace("produce", "by-default", stdin="1\n")
     assert headrace("offsets", "get", "by-default", "--json").count('"partition"') == 3

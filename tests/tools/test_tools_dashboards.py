@@ -13,14 +13,14 @@ kafka_server_replicamanager_leadercount 3
 """
 
 
-def test_a_page_is_read_by_name_and_labels() -> None:
+def test_samples_are_parsed_by_name_and_labels() -> None:
     samples = parse(PAGE)
     assert samples["kafka_server_replicamanager_leadercount"] == {frozenset(): 3.0}
     assert samples["kafka_log_log_size"][frozenset({("topic", TOPIC), ("partition", "0")})] == 77
     assert 1.5e6 in samples["kafka_log_log_size"].values()
 
 
-def test_the_table_of_the_page_is_found() -> None:
+def test_documented_metrics_are_read_from_the_table() -> None:
     names = [metric.name for metric in documented()]
     assert len(names) == len(set(names)) >= 45
     assert "kafka_network_requestmetrics_totaltimems" in names

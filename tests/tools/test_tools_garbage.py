@@ -15,21 +15,23 @@ GOOD = Throughput(
 QUIET = Trickle(opened=1000, kb_each=3.0, still_there=0, ended_s=12.0)
 
 
-def test_a_good_client_works_among_bad_ones(tmp_path: Path) -> None:
+def test_a_good_client_is_served_while_bad_clients_are_disconnected(tmp_path: Path) -> None:
     found = pester(tmp_path, Scale(connections=20, rounds=1, seconds=1.2))
     assert len(found.alone) == len(found.pestered) == 1
     assert min(found.alone + found.pestered) > (0, 0)
     assert found.thrown_out >= 10
 
 
-def test_the_loss_is_that_of_neighbouring_rounds() -> None:
+def test_throughput_loss_is_the_median_over_pairs_of_rounds() -> None:
     assert GOOD.loss == pytest.approx(0.05)
-    said = judge(GOOD, QUIET)
-    assert said.startswith("100 MB/s at 1.50 CPU s/GB alone, 95 MB/s at 1.60 CPU s/GB among 1000 bad clients (-5.0% by")
+    message = judge(GOOD, QUIET)
+    assert message.startswith(
+        "100 MB/s at 1.50 CPU s/GB alone, 95 MB/s at 1.60 CPU s/GB among 1000 bad clients (-5.0% by"
+    )
 
 
 @pytest.mark.parametrize(
-    ("throughput", "slow", "said"),
+    ("throughput", "slow", "message"),
     [
         (Throughput([Round(100.0, 1.0)], [Round(89.0, 1.0)]), QUIET, r"lost 11\.0% of 100 MB/s"),
         (GOOD, Trickle(1000, 17.0, 0, 5.0), r"1000 slow clients cost 17\.0 KB each"),
@@ -37,11 +39,11 @@ def test_the_loss_is_that_of_neighbouring_rounds() -> None:
         (GOOD, Trickle(1000, 3.0, 7, 60.0), r"7 slow clients are still there"),
     ],
 )
-def test_what_is_broken_is_named(throughput: Throughput, slow: Trickle, said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_an_exceeded_limit_is_named_in_the_error(throughput: Throughput, slow: Trickle, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         judge(throughput, slow)
 
 
-def test_every_kind_of_garbage_is_another() -> None:
+def test_all_kinds_of_garbage_are_distinct() -> None:
     found = kinds(random.Random(1))
     assert len(set(found)) == len(found) > 5

@@ -19,7 +19,7 @@ class _ParsesWhenCollected:
         ast.parse("f(g(h(1)))")
 
 
-def test_threads_and_collections_in_the_middle_of_a_parse_do_no_harm() -> None:
+def test_garbage_collection_in_other_threads_does_not_break_a_parse() -> None:
     errors: list[SystemError] = []
 
     def parse() -> None:

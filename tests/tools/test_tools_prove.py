@@ -12,7 +12,7 @@ from tools.prove.registry import CHECKS, ROOT, Check, NotRun
 LINE = re.compile(r"^\| (?P<promise>.+) \| `(?P<name>[a-z-]+)` \|$", re.MULTILINE)
 
 
-def test_the_page_lists_the_checks() -> None:
+def test_promises_md_lists_every_check_with_its_promise() -> None:
     page = (ROOT / "docs/promises.md").read_text()
     listed = {found["name"]: found["promise"] for found in LINE.finditer(page)}
     assert listed == {name: check.promise for name, check in CHECKS.items()}
@@ -26,7 +26,7 @@ def missing() -> str:
     raise NotRun("no JDK")
 
 
-def test_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_is_reported_as_pass_fail_or_not_run(capsys: pytest.CaptureFixture[str]) -> None:
     outcomes = [
         run(Check("good", "works", lambda: "42 things")),
         run(Check("bad", "fails", failing)),
@@ -47,6 +47,6 @@ def test_the_table_is_aligned() -> None:
     assert first.endswith("one") and second.endswith("two")
 
 
-def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_check_exits_with_2_and_lists_the_checks(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["no-such-check"]) == 2
     assert "kill-nine" in capsys.readouterr().err

@@ -197,7 +197,7 @@ def test_overloads_replace_the_signature_of_the_implementation(sources: Sources)
 # --- classes
 
 
-def test_a_class_has_its_public_methods_in_source_order(sources: Sources) -> None:
+def test_public_methods_are_listed_in_source_order(sources: Sources) -> None:
     methods = methods_of(sources, "Shop")
     assert list(methods) == ["__iter__", "open", "close", "is_open", "parse", "sell"]
     assert str(methods["close"].signatures[0]) == "async close(open: bool = False) -> None"
@@ -205,7 +205,7 @@ def test_a_class_has_its_public_methods_in_source_order(sources: Sources) -> Non
     assert str(methods["parse"].signatures[0]) == 'static parse(text: str, separator=",") -> "Shop"'
 
 
-def test_a_class_has_the_attributes_that_its_constructor_sets(sources: Sources) -> None:
+def test_attributes_set_in_the_constructor_are_listed(sources: Sources) -> None:
     shop = class_of(sources, "Shop")
     assert shop.bases == ("dict[str, Order]",)
     assert shop.with_statements == ("with",)
@@ -225,7 +225,7 @@ def test_fields_become_the_parameters_of_named_tuples_and_dataclasses(sources: S
     assert str(order.signature) == "class Order(*, lines: list[Line] = [], size: Size = Size.SMALL)"
 
 
-def test_an_enum_has_its_members(sources: Sources) -> None:
+def test_enum_members_are_listed_with_values_and_comments(sources: Sources) -> None:
     size = class_of(sources, "Size")
     assert size.attributes == (
         Attribute("SMALL", value='"s"', comment="fits into a letter box"),
@@ -236,23 +236,23 @@ def test_an_enum_has_its_members(sources: Sources) -> None:
 # --- other entries
 
 
-def test_an_alias_has_the_comment_above_it(sources: Sources) -> None:
+def test_an_alias_is_documented_by_the_comment_above_it(sources: Sources) -> None:
     assert entry(sources, "shop.goods", "Pricing") == Alias(
         "Pricing", 'Callable[[int], "Price"]', "From an order to its price."
     )
 
 
-def test_a_fixture_has_its_scope_and_the_value_that_tests_receive(sources: Sources) -> None:
+def test_a_fixture_is_listed_with_its_scope_and_yielded_type(sources: Sources) -> None:
     assert entry(sources, "shop.goods", "a_shop") == Fixture("a_shop", "Shop", "session", "Open one shop.")
 
 
-def test_names_are_found_through_imports(sources: Sources) -> None:
+def test_imported_names_are_resolved_to_their_module(sources: Sources) -> None:
     assert sources.find("shop", "Store").module.name == "shop.goods"
     assert public_names(sources.module("shop")) == ["Store", "opening"]
 
 
 @pytest.mark.parametrize(("module", "name"), [("shop", "Absent"), ("shop.absent", "Shop"), ("shop.goods", "Price")])
-def test_a_name_that_is_not_in_the_sources_is_an_error(sources: Sources, module: str, name: str) -> None:
+def test_a_name_missing_from_the_sources_raises_not_found(sources: Sources, module: str, name: str) -> None:
     with pytest.raises(NotFound):
         entry(sources, module, name)
 
@@ -292,12 +292,12 @@ def test_fields_without_a_comment_are_only_in_the_signature(sources: Sources) ->
     assert '- `LARGE = "l"`' in text
 
 
-def test_a_class_that_calls_return_has_no_constructor(sources: Sources) -> None:
+def test_a_class_marked_as_returned_is_shown_without_its_constructor(sources: Sources) -> None:
     text = render(sources, page_of("Shop", returned="Shop"))
     assert "```python\nclass Shop\n```" in text
 
 
-def test_fixtures_are_not_imported(sources: Sources) -> None:
+def test_fixtures_have_no_import_line(sources: Sources) -> None:
     text = render(sources, page_of("a_shop"))
     assert "A fixture of type `Shop`, scope `session`." in text
     assert "import" not in text

@@ -24,25 +24,25 @@ def files(tmp_path):
     return SecuredFiles(tmp_path)
 
 
-def test_the_page_has_server_files():
+def test_security_md_contains_three_server_files():
     assert server_files() == ["server.properties", "tls.properties", "sasl.properties"]
 
 
 @pytest.mark.parametrize("name", server_files())
-def test_a_node_starts_from_each_file_and_lets_no_stranger_in(files, name):
+def test_a_node_starts_from_each_file_and_refuses_unauthenticated_clients(files, name):
     with SecuredNode(files, name) as node:
         ports = [files.port, files.controller_port] if "CONTROLLER://" in files.file(name).read_text() else [files.port]
         for port in ports:
             for tls in (False, True):
                 with pytest.raises(Disconnected):
-                    asyncio.run(ask_as_a_stranger(files, port, tls))
+                    asyncio.run(request_without_login(files, port, tls))
         log = node.log_text()
         assert not [
             line for line in log.splitlines() if "no effect" in line or "is not used" in line or " ERROR " in line
         ]
 
 
-async def ask_as_a_stranger(files, port, tls):
+async def request_without_login(files, port, tls):
     values = {name: option.default for name, option in CLIENT_OPTIONS.items()}
     if tls:
         values |= {"security.protocol": "SSL", "ssl.truststore.location": str(files.authority)}
@@ -55,7 +55,7 @@ async def ask_as_a_stranger(files, port, tls):
         await connection.close()
 
 
-def test_users_of_the_page_do_what_the_page_allows(files):
+def test_the_documented_scram_user_has_only_the_documented_permissions(files):
     files.run("format")
     with SecuredNode(files):
         files.run("users")
@@ -72,7 +72,7 @@ def test_users_of_the_page_do_what_the_page_allows(files):
             admin.describe_acls()
 
 
-def test_the_plain_user_of_the_page_logs_in(files):
+def test_the_documented_plain_user_can_log_in(files):
     login = f'{PLAIN} required username="bob" password="bob-secret";'
     with SecuredNode(files, "sasl.properties"):
         options = {**files.properties("alice.properties"), "sasl.mechanism": "PLAIN", "sasl.jaas.config": login}
@@ -80,7 +80,7 @@ def test_the_plain_user_of_the_page_logs_in(files):
             assert admin.list_topics() == []
 
 
-def test_a_certificate_of_the_page_logs_in(files):
+def test_a_documented_certificate_authenticates_a_client(files):
     options = {
         "bootstrap.servers": f"localhost:{files.port}",
         "security.protocol": "SSL",

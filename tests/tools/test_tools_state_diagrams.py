@@ -36,11 +36,11 @@ def section(title: str) -> str:
     return DOCUMENT.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
-def test_the_document_is_what_the_generator_writes() -> None:
+def test_the_document_matches_the_generator_output() -> None:
     assert DOCUMENT.read_text() == document(), "run `make docs`"
 
 
-def test_every_machine_is_compared_with_its_table() -> None:
+def test_every_state_machine_has_a_table_to_compare_with() -> None:
     assert [machine.title for machine in machines()] == list(TABLES)
 
 
@@ -56,7 +56,7 @@ def test_a_diagram_has_exactly_the_transitions_of_its_table(title: str) -> None:
 
 
 @pytest.mark.parametrize("title", TABLES)
-def test_the_rows_below_a_diagram_are_the_same_transitions(title: str) -> None:
+def test_the_rows_below_a_diagram_list_the_same_transitions(title: str) -> None:
     has_events = any(event for _, _, event in TABLES[title])
     _, _, *rows = [line.strip("| ").split(" | ") for line in section(title).splitlines() if line.startswith("|")]
     listed = [(source, row[1], row[2] if has_events else "") for row in rows for source in split(row[0])]

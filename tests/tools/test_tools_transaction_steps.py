@@ -14,12 +14,12 @@ def record(*topics: tuple[str, list[int]]) -> str:
     return json.dumps({"key": {"type": 0, "data": {"transactionalId": "a"}}, "value": value}, separators=(",", ":"))
 
 
-def test_partitions_of_a_record_are_a_set() -> None:
+def test_partition_order_in_a_record_is_ignored() -> None:
     assert in_order(record(("b", [2, 0]), ("a", [1]))) == record(("a", [1]), ("b", [0, 2]))
     assert in_order(record(("b", [2, 0]))) != in_order(record(("b", [2, 1])))
 
 
-def test_records_without_partitions_stay_as_they_are() -> None:
+def test_records_without_partitions_are_unchanged() -> None:
     empty = (
         '{"key":{"type":0,"data":{"transactionalId":"a"}},"value":{"version":1,"data":{"transactionPartitions":null}}}'
     )
@@ -27,12 +27,12 @@ def test_records_without_partitions_stay_as_they_are() -> None:
     assert (in_order(empty), in_order(tombstone)) == (empty, tombstone)
 
 
-def test_partitions_of_a_table_are_a_set() -> None:
+def test_partition_order_in_a_table_row_is_ignored() -> None:
     assert in_order("1 id 6 0 Ongoing b-2,a-0,a-1") == "1 id 6 0 Ongoing a-0,a-1,b-2"
     assert in_order("alone") == " alone"
 
 
-def test_a_reader_sees_what_is_committed_up_to_the_first_that_is_open() -> None:
+def test_a_reader_sees_committed_records_before_the_first_open_transaction() -> None:
     ledger = Transactions()
     committed, aborted, undecided = Transaction("c", True), Transaction("a", False), Transaction("u")
     log = [(b"1", committed), (b"2", aborted), (b"3", committed), (b"4", undecided), (b"5", committed)]

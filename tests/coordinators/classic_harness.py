@@ -2,7 +2,7 @@
 
 import struct
 
-from group_stage import GroupStage
+from group_harness import GroupHarness
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid
@@ -24,35 +24,35 @@ SESSION_MS = 10_000
 REBALANCE_MS = 60_000
 
 
-class Stage(GroupStage):
+class ClassicHarness(GroupHarness):
     """A group shard that counts the responses to each request."""
 
     def __init__(self, **settings):
         super().__init__({TOPIC: 4}, **{"group_initial_rebalance_delay_ms": 0} | settings)
-        self.answers = []
+        self.response_counts = []
 
-    def submit(self, request, tell, version=1, **asked):
-        number = len(self.answers)
-        self.answers.append(0)
+    def submit(self, request, callback, version=1, **caller):
+        number = len(self.response_counts)
+        self.response_counts.append(0)
 
-        def told(answer, error):
-            self.answers[number] += 1
-            tell(answer, error)
+        def recorded(response, error):
+            self.response_counts[number] += 1
+            callback(response, error)
 
-        super().submit(request, told, version, **{"client_id": "cl", "client_host": "/h"} | asked)
+        super().submit(request, recorded, version, **{"client_id": "cl", "client_host": "/h"} | caller)
 
-    def hear(self, request, version, tell):
+    def send(self, request, version, callback):
         """Submit a request and pass its response or error to `tell` whenever it arrives."""
-        self.submit(request, lambda answer, error: tell(answer if error is None else error), version)
+        self.submit(request, lambda response, error: callback(response if error is None else error), version)
 
     def code(self, request, version):
         """Return the error code of a request that is refused, or of its response."""
         try:
-            return ErrorCode(self.ask(request, version).error_code)
+            return ErrorCode(self.execute(request, version).error_code)
         except KafkaError as error:
             return error.code
 
-    def glance(self, request):
+    def heartbeat_without_decision(self, request):
         """Return the response to a heartbeat that needs no decision, or None if it needs one."""
         if not self.runtime.is_settled:
             return None
@@ -79,13 +79,15 @@ def subscription(*topics, owned=(), version=1):
 class Member:
     """A client that keeps its id and generation and adds every response to the transcript."""
 
-    def __init__(self, cast, name, instance=None, protocols=("range",), topics=(TOPIC,)):
-        self.cast, self.name, self.instance = cast, name, instance
+    def __init__(self, scenario, name, instance=None, protocols=("range",), topics=(TOPIC,)):
+        self.scenario, self.name, self.instance = scenario, name, instance
         self.protocols, self.topics = protocols, topics
         self.id, self.generation, self.leads, self.roster = "", -1, False, []
 
     def join(self, version=9, **more):
-        self.cast.stage.hear(self._join_request(**more), version, lambda answer: self._joined(answer, version, more))
+        self.scenario.harness.send(
+            self._join_request(**more), version, lambda response: self._joined(response, version, more)
+        )
         return self
 
     def _join_request(self, metadata=None, session=SESSION_MS, rebalance=REBALANCE_MS, kind="consumer"):
@@ -95,68 +97,68 @@ class Member:
         ]
         return JoinGroupRequest(GROUP, session, rebalance, self.id, self.instance, kind, offered)
 
-    def _joined(self, answer, version, more):
-        if isinstance(answer, Exception):
-            self.cast.say(self.name, "join", _name_of(answer))
+    def _joined(self, response, version, more):
+        if isinstance(response, Exception):
+            self.scenario.record(self.name, "join", _name_of(response))
             return
-        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            self.id = answer.member_id
+        if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.id = response.member_id
             self.join(version, **more)
             return
-        if answer.error_code:
-            self.cast.say(self.name, "join", ErrorCode(answer.error_code).name)
-            if answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+        if response.error_code:
+            self.scenario.record(self.name, "join", ErrorCode(response.error_code).name)
+            if response.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
                 self.id = ""
             return
-        self.id, self.generation = answer.member_id, answer.generation_id
-        self.leads = answer.leader == answer.member_id
-        self.roster = [one.member_id for one in answer.members]
-        said = f"generation {answer.generation_id} {answer.protocol_name}, leader {self.cast.who(answer.leader)}"
-        if answer.members:
-            said += ", of " + " ".join(self.cast.who(member) for member in self.roster)
-        self.cast.say(self.name, "join", said + (", nothing to assign" if answer.skip_assignment else ""))
+        self.id, self.generation = response.member_id, response.generation_id
+        self.leads = response.leader == response.member_id
+        self.roster = [one.member_id for one in response.members]
+        line = f"generation {response.generation_id} {response.protocol_name}, leader {self.scenario.name_by_id(response.leader)}"
+        if response.members:
+            line += ", of " + " ".join(self.scenario.name_by_id(member) for member in self.roster)
+        self.scenario.record(self.name, "join", line + (", nothing to assign" if response.skip_assignment else ""))
 
     def sync(self, version=5, **shares):
         """Sync; a leader assigns `shares` by name, by default pieces that name the generation."""
-        pieces = {self.cast.by_name(name).id: piece for name, piece in shares.items()}
+        pieces = {self.scenario.by_name(name).id: piece for name, piece in shares.items()}
         if self.leads and not pieces:
-            pieces = {member: f"{self.generation}:{self.cast.who(member)}" for member in self.roster}
+            pieces = {member: f"{self.generation}:{self.scenario.name_by_id(member)}" for member in self.roster}
         given = [
             SyncGroupRequest.SyncGroupRequestAssignment(member, piece.encode()) for member, piece in pieces.items()
         ]
         request = SyncGroupRequest(GROUP, self.generation, self.id, self.instance, "consumer", self.protocols[0], given)
         generation = self.generation
-        self.cast.stage.hear(request, version, lambda answer: self._synced(answer, generation))
+        self.scenario.harness.send(request, version, lambda response: self._synced(response, generation))
         return self
 
-    def _synced(self, answer, generation):
-        if isinstance(answer, Exception) or answer.error_code:
-            self.cast.say(self.name, "sync", _name_of(answer))
+    def _synced(self, response, generation):
+        if isinstance(response, Exception) or response.error_code:
+            self.scenario.record(self.name, "sync", _name_of(response))
         else:
-            self.cast.say(self.name, "sync", answer.assignment.decode() or "nothing")
-            self.cast.assigned.append((generation, self.name, answer.assignment))
+            self.scenario.record(self.name, "sync", response.assignment.decode() or "nothing")
+            self.scenario.assigned.append((generation, self.name, response.assignment))
 
     def beat(self):
-        request, stage = HeartbeatRequest(GROUP, self.generation, self.id, self.instance), self.cast.stage
-        glanced = stage.glance(request)
-        code = stage.code(request, 4)
-        assert glanced is None or (glanced == HeartbeatResponse() and code is ErrorCode.NONE)
-        self.cast.say(self.name, "beat", code.name)
+        request, harness = HeartbeatRequest(GROUP, self.generation, self.id, self.instance), self.scenario.harness
+        early_response = harness.heartbeat_without_decision(request)
+        code = harness.code(request, 4)
+        assert early_response is None or (early_response == HeartbeatResponse() and code is ErrorCode.NONE)
+        self.scenario.record(self.name, "beat", code.name)
         return self
 
     def leave(self):
         identity = LeaveGroupRequest.MemberIdentity(self.id, self.instance)
-        [left] = self.cast.stage.ask(LeaveGroupRequest(GROUP, members=[identity]), 5).members
-        self.cast.say(self.name, "leave", ErrorCode(left.error_code).name)
+        [left] = self.scenario.harness.execute(LeaveGroupRequest(GROUP, members=[identity]), 5).members
+        self.scenario.record(self.name, "leave", ErrorCode(left.error_code).name)
         return self
 
     def commit(self, offset, version=9):
         request = commit_request(GROUP, {0: offset}, self.generation, self.id, self.instance)
         try:
-            code = ErrorCode(self.cast.stage.ask(request, version).topics[0].partitions[0].error_code)
+            code = ErrorCode(self.scenario.harness.execute(request, version).topics[0].partitions[0].error_code)
         except KafkaError as error:
             code = error.code
-        self.cast.say(self.name, "commit", code.name)
+        self.scenario.record(self.name, "commit", code.name)
         return self
 
 
@@ -171,19 +173,19 @@ def commit_request(
     return OffsetCommitRequest(group, generation, member, instance, topics=topics)
 
 
-def _name_of(answer):
-    if isinstance(answer, NotLeader):
+def _name_of(response):
+    if isinstance(response, NotLeader):
         return "NotLeader"
-    return (answer.code if isinstance(answer, KafkaError) else ErrorCode(answer.error_code)).name
+    return (response.code if isinstance(response, KafkaError) else ErrorCode(response.error_code)).name
 
 
-class Cast:
+class Scenario:
     """The members of one group and the transcript of their responses."""
 
     def __init__(self, **settings):
-        self.stage = Stage(**settings)
+        self.harness = ClassicHarness(**settings)
         self.members = []
-        self.story = []
+        self.transcript = []
         self.assigned = []
 
     def member(self, name, **more):
@@ -193,27 +195,27 @@ class Cast:
     def by_name(self, name):
         return next(member for member in self.members if member.name == name)
 
-    def who(self, member_id):
+    def name_by_id(self, member_id):
         return next((member.name for member in self.members if member.id == member_id), "?")
 
-    def say(self, *words):
-        self.story.append(" ".join((words[0], words[1] + ":", *words[2:])))
+    def record(self, *words):
+        self.transcript.append(" ".join((words[0], words[1] + ":", *words[2:])))
 
-    def heard(self):
+    def responses(self):
         """Return the transcript since the last call."""
-        told, self.story = self.story, []
-        return told
+        recorded, self.transcript = self.transcript, []
+        return recorded
 
     def stable(self, *names, **settings):
         """Return members of these names after they have joined and synced."""
         members = [self.member(name, **settings) for name in names]
         for member in members:
             member.join()
-            self.stage.pass_time(0)
+            self.harness.pass_time(0)
         for member in members[:-1]:
             if member.generation != members[-1].generation or member.generation < 0:
                 member.join()
         for member in sorted(members, key=lambda member: member.leads):
             member.sync()
-        self.heard()
+        self.responses()
         return members

@@ -1,6 +1,6 @@
 """The visible effects of Spark without Spark: results in topics and tables, and checkpoints with their progress.
 
-python pretended_pipelines.py FOLDER BOOTSTRAP [FAULT]: runs until SIGTERM. The fault `doubled` writes a session twice, `lost` omits one.
+python fake_pipelines.py FOLDER BOOTSTRAP [FAULT]: runs until SIGTERM. The fault `doubled` writes a session twice, `lost` omits one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from headrace.demo.shop.requests import Shop, places_of
 from headrace.demo.stages import QUERIES, SHOP, topic_of
 from headrace.pipelines.source.offsets import StreamOffset
 
-TURN_S = 0.05
-NAMES = {
+POLL_INTERVAL_S = 0.05
+COLUMNS = {
     "page_views": ("minute", "page", "clicks"),
     "sessions": ("visitor", "first_click", "last_click", "clicks"),
     "enriched_orders": ("id", "customer", "name", "city", "product", "cents", "at"),
@@ -37,7 +37,7 @@ def main(folder: str, bootstrap: str, fault: str = "") -> None:
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     batch = 0
     with Shop(bootstrap) as shop:
-        while not stopped.wait(TURN_S):
+        while not stopped.wait(POLL_INTERVAL_S):
             layout, ends = shop.layout(), shop.ends()
             is_closed = bool(layout.closings) and not layout.missing_bells(ends)
             if is_closed and not any(shop.ends(places_of([one.topic for one in RESULTS])).values()):
@@ -47,15 +47,15 @@ def main(folder: str, bootstrap: str, fault: str = "") -> None:
             for query in QUERIES:
                 there = ends if query.pipeline == SHOP else results
                 offsets = {place: end for place, end in there.items() if place.topic == topic_of(query)}
-                note(folders.checkpoints / query.pipeline / query.result.name, batch, watermark_ms, offsets)
+                write_checkpoint(folders.checkpoints / query.pipeline / query.result.name, batch, watermark_ms, offsets)
             batch += 1
 
 
-def note(checkpoint, batch, watermark_ms, offsets):
+def write_checkpoint(checkpoint, batch, watermark_ms, offsets):
     for name in ("offsets", "commits"):
         (checkpoint / name).mkdir(parents=True, exist_ok=True)
-    told = ["v1", json.dumps({"batchWatermarkMs": watermark_ms}), json.dumps(StreamOffset(offsets).to_json())]
-    (checkpoint / "offsets" / str(batch)).write_text("\n".join(told))
+    lines = ["v1", json.dumps({"batchWatermarkMs": watermark_ms}), json.dumps(StreamOffset(offsets).to_json())]
+    (checkpoint / "offsets" / str(batch)).write_text("\n".join(lines))
     (checkpoint / "commits" / str(batch)).write_text("v1\n{}")
 
 
@@ -64,7 +64,7 @@ def write(folders, bootstrap, layout, events, fault):
         rows = list(result.wanted(layout, events))
         if result.name == "sessions" and fault:
             rows = rows[1:] if fault == "lost" else [*rows, rows[0]]
-        named = [dict(zip(NAMES[result.name], row, strict=True)) for row in rows]
+        named = [dict(zip(COLUMNS[result.name], row, strict=True)) for row in rows]
         for row in named:
             for name in row.keys() & {"minute", "first_click", "last_click", "at"}:
                 row[name] = datetime.fromtimestamp(row[name] / 1000, UTC)

@@ -40,7 +40,7 @@ class Journal:
         self.late = False
         self.refusal = None
         self.lost = False
-        self._tell_committed, self._tell_lost = [], []
+        self._committed_callbacks, self._lost_callbacks = [], []
 
     def next_offset(self):
         if self.lost:
@@ -56,23 +56,23 @@ class Journal:
     def committed_offset(self):
         return self.committed - 1
 
-    def on_committed(self, tell):
-        self._tell_committed.append(tell)
+    def on_committed(self, callback):
+        self._committed_callbacks.append(callback)
 
-    def on_lost(self, tell):
-        self._tell_lost.append(tell)
+    def on_lost(self, callback):
+        self._lost_callbacks.append(callback)
 
     def commit(self):
         if not self.lost and self.committed < len(self.written):
             self.committed = len(self.written)
-            for tell in self._tell_committed:
-                tell(self.committed - 1)
+            for callback in self._committed_callbacks:
+                callback(self.committed - 1)
 
     def lose(self):
         self.lost = True
         del self.written[self.committed :]
-        for tell in self._tell_lost:
-            tell()
+        for callback in self._lost_callbacks:
+            callback()
 
 
 def make_image(topics, configs=None, offset=1):
@@ -92,18 +92,18 @@ def make_image(topics, configs=None, offset=1):
     )
 
 
-class GroupStage:
+class GroupHarness:
     def __init__(self, topics, **settings):
         self.settings = GroupSettings(**settings)
         self.now_ms = 1_000_000
         self.image = make_image(topics)
-        self.chance = random.Random(3)
+        self.random_source = random.Random(3)
         self.journal = Journal()
         self.lead()
 
     def lead(self):
         """Start a new coordinator that loads what is written."""
-        self.shard = GroupShard(GROUP_ROOMS, self.settings, lambda: self.image, self.chance)
+        self.shard = GroupShard(GROUP_ROOMS, self.settings, lambda: self.image, self.random_source)
         self.runtime = Runtime(self.shard, self.journal)
         list(self.runtime.load([(0, [read(record) for record in self.journal.written])]))
         self.runtime.lead(self.now_ms)
@@ -119,17 +119,17 @@ class GroupStage:
         if not self.journal.late:
             self.journal.commit()
 
-    def submit(self, request, tell, version=1, **asked):
-        self.runtime.submit(Asked(request, version, **asked), self.now_ms, tell)
+    def submit(self, request, callback, version=1, **caller):
+        self.runtime.submit(Asked(request, version, **caller), self.now_ms, callback)
         self.settle()
 
-    def ask(self, request, version=1, **asked):
-        heard = []
-        self.submit(request, lambda answer, error: heard.append(error or answer), version, **asked)
-        [answer] = heard
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    def execute(self, request, version=1, **caller):
+        responses = []
+        self.submit(request, lambda response, error: responses.append(error or response), version, **caller)
+        [response] = responses
+        if isinstance(response, Exception):
+            raise response
+        return response
 
     def pass_time(self, ms):
         until = self.now_ms + ms

@@ -44,13 +44,13 @@ class Coordinator:
     """A stateless transaction coordinator that responds with the configured error codes once `gate` is open."""
 
     def __init__(self):
-        self.asked = []
+        self.requested = []
         self.code = ErrorCode.NONE
         self.codes = {}
         self.gate = None
 
     async def verify(self, transactional_id, producer_id, producer_epoch, partitions, *, add):
-        self.asked.append((transactional_id, producer_id, producer_epoch, list(partitions), add))
+        self.requested.append((transactional_id, producer_id, producer_epoch, list(partitions), add))
         if self.gate is not None:
             await self.gate
         return {partition: self.codes.get(partition, self.code) for partition in partitions}
@@ -68,7 +68,7 @@ class Partitions:
         return self.open[topic, index]
 
 
-class Stage:
+class LeaderHarness:
     def __init__(self, partitions=1, topic="t", authority=ALLOW_ALL, coordinator="one", **options):
         self.loop = SimulatedLoop(Random(7))
         self.files = SimulatedFiles(Random(0))
@@ -99,8 +99,8 @@ class Stage:
         self.dispatcher = Dispatcher({one.key: one for one in services}, bytes, Metrics(), self.loop)
         self.start()
 
-    async def _end_offsets(self, *asked):
-        self.ended_offsets.append(asked)
+    async def _end_offsets(self, *requested):
+        self.ended_offsets.append(requested)
         if self.offsets_error is not None:
             raise self.offsets_error
 
@@ -146,7 +146,7 @@ class Stage:
     async def _wait(deferred, key, version):
         return _decode(await deferred.wait(), key, version)
 
-    def ask(self, request, version):
+    def send_and_wait(self, request, version):
         answer, _ = self.send(request, version)
         return self.run(answer) if isinstance(answer, asyncio.Future) else answer
 
@@ -165,7 +165,7 @@ class Stage:
     def produce(self, sequence=0, epoch=0, index=0, version=12, **options):
         """Produce one batch and return the error code and the base offset."""
         request = self.produce_request({index: batch(sequence, epoch, **options)}, version=version)
-        (answer,) = self.ask(request, version).responses[0].partition_responses
+        (answer,) = self.send_and_wait(request, version).responses[0].partition_responses
         return ErrorCode(answer.error_code), answer.base_offset
 
     def mark(
@@ -186,7 +186,7 @@ class Stage:
                 for topic, indexes in topics.items()
             ],
         )
-        return marker_codes(self.ask(WriteTxnMarkersRequest(markers=[marker]), version))
+        return marker_codes(self.send_and_wait(WriteTxnMarkersRequest(markers=[marker]), version))
 
     def fetch_request(self, offset=0, *, committed=True, max_wait_ms=0, index=0):
         partition = FetchRequest.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
@@ -200,7 +200,7 @@ class Stage:
         )
 
     def fetch(self, offset=0, **options):
-        return fetched(self.ask(self.fetch_request(offset, **options), 12))
+        return fetched(self.send_and_wait(self.fetch_request(offset, **options), 12))
 
     def log(self, index=0):
         return self.partitions.open[self.names[index]].log

@@ -17,10 +17,10 @@ from headrace.protocol.messages.create_partitions import CreatePartitionsRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
 
-PATIENCE_S = 20.0
+WAIT_S_MAX = 20.0
 POLL_S = 0.05
 # Sessions are so short that a test notices a member's death.
-QUICK = {
+SHORT_TIMEOUTS = {
     "log.retention.ms": "-1",
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "0",
@@ -88,10 +88,10 @@ class Application:
         return self.member.assignment
 
     def start(self):
-        self._polling = asyncio.create_task(self._poll_on())
+        self._polling = asyncio.create_task(self._poll_forever())
         return self
 
-    async def _poll_on(self):
+    async def _poll_forever(self):
         while True:
             try:
                 self.settled = await self.member.poll(POLL_S)
@@ -142,7 +142,7 @@ async def applications(bootstrap, protocol):
 
 
 async def until(condition, what="it"):
-    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    deadline = asyncio.get_running_loop().time() + WAIT_S_MAX
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, f"{what} did not come true"
         await asyncio.sleep(0.01)
@@ -166,20 +166,20 @@ def share_evenly(applications, wanted):
 async def make_topic(bootstrap, name, count):
     async with open_cluster(client_values({"bootstrap.servers": bootstrap}, CONSUMER_OPTIONS)) as cluster:
         topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=count, replication_factor=1)
-        answer = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
-        assert answer.topics[0].error_code == 0, answer.topics[0]
+        response = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
+        assert response.topics[0].error_code == 0, response.topics[0]
         await cluster.partitions(name, create=True)  # waits until the topic is known; automatic creation is disabled
 
 
 async def delete_topic(bootstrap, name):
     async with open_cluster(client_values({"bootstrap.servers": bootstrap}, CONSUMER_OPTIONS)) as cluster:
         topic = DeleteTopicsRequest.DeleteTopicState(name=name)
-        answer = await cluster.request(DeleteTopicsRequest(topics=[topic], timeout_ms=10_000))
-        assert answer.responses[0].error_code == 0
+        response = await cluster.request(DeleteTopicsRequest(topics=[topic], timeout_ms=10_000))
+        assert response.responses[0].error_code == 0
 
 
 async def grow_topic(bootstrap, name, count):
     async with open_cluster(client_values({"bootstrap.servers": bootstrap}, CONSUMER_OPTIONS)) as cluster:
         topic = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
-        answer = await cluster.request(CreatePartitionsRequest(topics=[topic], timeout_ms=10_000))
-        assert answer.results[0].error_code == 0
+        response = await cluster.request(CreatePartitionsRequest(topics=[topic], timeout_ms=10_000))
+        assert response.results[0].error_code == 0

@@ -16,7 +16,7 @@ ELR = "eligible.leader.replicas.version"
 FEATURES = {ELR: (0, 1), "metadata.version": (7, 30), "group.version": (0, 1)}
 
 
-class Committing:
+class InstantJournal:
     """A journal that commits at once."""
 
     def __init__(self):
@@ -44,7 +44,7 @@ class Committing:
         pass
 
 
-class Stage:
+class ControllerHarness:
     def __init__(self, brokers=(1,), elr=True, **settings):
         self.context = ControllerContext(
             "cluster", random.Random(5), node_id=1, supported_features=FEATURES, **settings
@@ -52,14 +52,14 @@ class Stage:
         replay(self.context.state, FeatureLevelRecord(name="metadata.version", feature_level=30))
         if elr:
             replay(self.context.state, FeatureLevelRecord(name=ELR, feature_level=1))
-        self.journal = Committing()
+        self.journal = InstantJournal()
         self.runtime = Runtime(Controller(self.context, []), self.journal)
         self.runtime.lead(0)
         self.epochs = {}
         for broker in brokers:
             self.register(broker)
 
-    def ask(self, request, now_ms=0):
+    def send_request(self, request, now_ms=0):
         answers = []
         self.runtime.submit(request, now_ms, lambda answer, error: answers.append(error or answer))
         [answer] = answers
@@ -68,7 +68,7 @@ class Stage:
         return answer
 
     def register(self, broker, incarnation=b"a" * 16, now_ms=0, active=True):
-        answer = self.ask(
+        answer = self.send_request(
             BrokerRegistrationRequest(
                 broker_id=broker,
                 cluster_id="cluster",
@@ -83,21 +83,21 @@ class Stage:
         )
         self.epochs[broker] = answer.broker_epoch
         if active:
-            assert not self.beat(broker, now_ms).is_fenced
+            assert not self.heartbeat(broker, now_ms).is_fenced
 
-    def beat(self, broker, now_ms=0, **wishes):
-        return self.ask(
+    def heartbeat(self, broker, now_ms=0, **heartbeat_fields):
+        return self.send_request(
             BrokerHeartbeatRequest(
                 broker_id=broker,
                 broker_epoch=self.epochs[broker],
                 current_metadata_offset=len(self.journal.records),
-                **wishes,
+                **heartbeat_fields,
             ),
             now_ms,
         )
 
     def create(self, *topics, **more):
-        return self.ask(CreateTopicsRequest(topics=list(topics), **more)).topics
+        return self.send_request(CreateTopicsRequest(topics=list(topics), **more)).topics
 
     def partition(self, topic, index=0):
         return self.context.state.partitions[(self.context.state.topic_ids[topic], index)]

@@ -1,6 +1,6 @@
 """A transaction shard with controlled time, on a journal that can commit late, refuse writes and lose the lead."""
 
-from group_stage import Journal as GroupJournal
+from group_harness import Journal as GroupJournal
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
@@ -27,7 +27,7 @@ class Journal(GroupJournal):
         return len(self.written) - 1
 
 
-class Stage:
+class TransactionHarness:
     def __init__(self, version=2, **settings):
         self.version = version  # the cluster's transaction version
         self.settings = TransactionSettings(**settings)
@@ -65,20 +65,20 @@ class Stage:
 
     def submit(self, request):
         """Return a list that is empty until the response or exception arrives."""
-        told = []
-        self.runtime.submit(request, self.now_ms, lambda answer, error: told.append(error or answer))
+        responses = []
+        self.runtime.submit(request, self.now_ms, lambda response, error: responses.append(error or response))
         self.settle()
-        return told
+        return responses
 
-    def ask(self, request):
-        [answer] = self.submit(request)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    def execute(self, request):
+        [response] = self.submit(request)
+        if isinstance(response, Exception):
+            raise response
+        return response
 
     def code(self, request):
         try:
-            self.ask(request)
+            self.execute(request)
         except KafkaError as error:
             return error.code
         return ErrorCode.NONE
@@ -88,7 +88,7 @@ class Stage:
         sent = self.sent[:]
         del self.sent[:]
         for markers in sent:
-            self.ask(markers.written())
+            self.execute(markers.written())
         return bool(sent)
 
     def pass_time(self, ms):
