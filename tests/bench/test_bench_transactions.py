@@ -68,7 +68,7 @@ def test_requests_refused_with_concurrent_transactions_are_retried(
 
     monkeypatch.setattr(_Producer, "answered", refuse_one)
     found = run(broker.port, broker.pid, Transactions(topic, 2, 2, 20, 100), Span(0.5, 0.0))
-    assert found["retries"] == 1
+    assert refused and found["retries"] >= 1  # a busy broker may refuse some requests by itself
     assert ends_at(broker, topic, 2, int(found["all_responses"]) * 11)
 
 
