@@ -223,7 +223,7 @@ def test_offsets_can_be_committed_without_membership(node):
             await one.commits.commit(offsets, group, 5.0)
             assert await one.commits.committed(partitions("t", 2), group, 5.0) == offsets
             with pytest.raises(KafkaError) as refused:
-                await one.commits.commit({TopicPartition("none", 0): CommittedOffset(1)}, group, 0.3)
+                await one.commits.commit({TopicPartition("none", 0): CommittedOffset(1)}, group, 2.0)
             assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert "none-0" in str(refused.value)
 
