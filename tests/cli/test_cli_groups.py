@@ -107,7 +107,7 @@ def test_an_exported_reset_plan_is_executed_from_a_file(group, tmp_path):
 
 def test_offsets_and_groups_are_deleted(group):
     headrace, name, topic = group
-    assert "forgotten" in headrace("groups", "delete-offsets", name, "--topic", f"{topic}:0")
+    assert "deleted the offset" in headrace("groups", "delete-offsets", name, "--topic", f"{topic}:0")
     assert reset_result(headrace, name, "--all-topics", "--to-current") == {1: (4, 4)}
     assert headrace("groups", "delete", name) == f"deleted group {name}\n"
     assert "GROUP_ID_NOT_FOUND" in headrace("groups", "describe", name, fails=True)
@@ -115,10 +115,10 @@ def test_offsets_and_groups_are_deleted(group):
 
 def test_ambiguous_arguments_and_invalid_reset_plans_are_refused(headrace_node, tmp_path):
     headrace = CommandLine(headrace_node.bootstrap)
-    assert "whereto" in headrace("groups", "reset-offsets", "g", "--all-topics", fails=True)
-    assert "whereto" in headrace("groups", "reset-offsets", "g", "--to-latest", "--to-earliest", fails=True)
-    assert "which topics" in headrace("groups", "reset-offsets", "g", "--to-latest", fails=True)
-    assert "which groups" in headrace("groups", "describe", fails=True)
+    assert "give exactly one of" in headrace("groups", "reset-offsets", "g", "--all-topics", fails=True)
+    assert "give exactly one of" in headrace("groups", "reset-offsets", "g", "--to-latest", "--to-earliest", fails=True)
+    assert "either --topic or --all-topics" in headrace("groups", "reset-offsets", "g", "--to-latest", fails=True)
+    assert "either group ids or --all-groups" in headrace("groups", "describe", fails=True)
     bad = tmp_path / "bad.csv"
     bad.write_text("t,0,1\nt,x\n")
     with pytest.raises(ConfigError, match="line 2"):

@@ -1,4 +1,4 @@
-"""Builds rules from the flags of `headrace acls`: resources, operations, and what producers and consumers need."""
+"""Builds rules from the flags of `headrace acls`: resources, operations, and the permissions of producers and consumers."""
 
 from __future__ import annotations
 
@@ -79,18 +79,18 @@ def convenience(named: Resources, *, producer: bool, consumer: bool, idempotent:
 
 
 def rules(
-    wanted: list[tuple[int, str, int]],
+    requested: list[tuple[int, str, int]],
     pattern: int,
     allow: list[str] | None,
     deny: list[str] | None,
     allow_host: list[str] | None,
     deny_host: list[str] | None,
 ) -> Iterator[Rule]:
-    for kind, name, operation in wanted:
+    for kind, name, operation in requested:
         one = Pattern.LITERAL if kind == Resource.CLUSTER else pattern
-        for who in allow or []:
+        for principal in allow or []:
             for host in allow_host or [WILDCARD]:
-                yield Rule(kind, name, one, who, host, operation, Permission.ALLOW)
-        for who in deny or []:
+                yield Rule(kind, name, one, principal, host, operation, Permission.ALLOW)
+        for principal in deny or []:
             for host in deny_host or [WILDCARD]:
-                yield Rule(kind, name, one, who, host, operation, Permission.DENY)
+                yield Rule(kind, name, one, principal, host, operation, Permission.DENY)

@@ -17,7 +17,7 @@ from headrace.observe.log_format import LineFormatter
 if TYPE_CHECKING:
     from headrace.pipelines.definitions.definition import Pipeline
 
-SPARK_LINES_SHOWN = 20  # last lines of Spark's output that are shown if it cannot be started
+SPARK_LINES_SHOWN = 20  # number of last lines of Spark's output to show when it cannot be started
 
 
 def overrides(brokers: str | None, master: str | None, once: bool, settings: Sequence[str] | None) -> dict[str, str]:
@@ -70,18 +70,13 @@ def spark_for(pipelines: Sequence[Pipeline]) -> Iterator[Any]:
         except HeadraceError:
             raise
         except Exception as error:
-            said = log.read_text(errors="replace").splitlines()[-SPARK_LINES_SHOWN:]
-            why = "\n  ".join([f"Spark cannot be started with spark.master={master}; it said:", *said])
+            output_lines = log.read_text(errors="replace").splitlines()[-SPARK_LINES_SHOWN:]
+            why = "\n  ".join([f"Spark cannot be started with spark.master={master}; its last output:", *output_lines])
             raise NoSpark(why) from error
     try:
         yield spark
     finally:
         spark.stop()
-
-
-@contextmanager
-def nobody() -> Iterator[None]:
-    yield
 
 
 class _Screen(logging.Handler):
@@ -92,8 +87,8 @@ class _Screen(logging.Handler):
 
 
 @contextmanager
-def told(level: int) -> Iterator[None]:
-    """Show what drivers log on standard error."""
+def logs_on_stderr(level: int) -> Iterator[None]:
+    """Show log records of drivers on standard error."""
     screen = _Screen()
     screen.setFormatter(LineFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     log = logging.getLogger("headrace")
@@ -101,7 +96,7 @@ def told(level: int) -> Iterator[None]:
     log.setLevel(level)
     log.propagate = False
     log.addHandler(screen)
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # the end of Spark is logged once, by Headrace
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # Headrace itself logs that Spark has exited
     try:
         yield
     finally:

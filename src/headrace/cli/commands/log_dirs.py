@@ -18,13 +18,13 @@ app = noun()
 
 @app.callback()
 def _noun() -> None:
-    """Show the data directories of brokers and what is in them."""
+    """Show the data directories of brokers and the partitions in them."""
 
 
 @app.command()
 def describe(
-    broker_list: Annotated[str | None, typer.Option(metavar="1,2", help="brokers; else all")] = None,
-    topic_list: Annotated[str | None, typer.Option(metavar="a,b", help="topics; else all")] = None,
+    broker_list: Annotated[str | None, typer.Option(metavar="1,2", help="Broker ids. Defaults to all brokers.")] = None,
+    topic_list: Annotated[str | None, typer.Option(metavar="a,b", help="Topics. Defaults to all topics.")] = None,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
@@ -33,21 +33,21 @@ def describe(
     try:
         brokers = [int(text) for text in broker_list.split(",")] if broker_list else None
     except ValueError:
-        raise ConfigError(f"--broker-list {broker_list!r}: expected numbers, with commas between") from None
+        raise ConfigError(f"--broker-list {broker_list!r}: expected numbers separated by commas") from None
     topics = {name.strip() for name in topic_list.split(",")} if topic_list else None
 
     async def work(cluster: Cluster) -> list[tuple[int, DescribeLogDirsResponse]]:
-        answers = []
+        responses = []
         for broker in brokers or await cluster.brokers():
             connection = await cluster.broker(broker)
-            answer: DescribeLogDirsResponse = await connection.request(DescribeLogDirsRequest(topics=None))
-            check(answer.error_code, f"broker {broker}")
-            answers.append((broker, answer))
-        return answers
+            response: DescribeLogDirsResponse = await connection.request(DescribeLogDirsRequest(topics=None))
+            check(response.error_code, f"broker {broker}")
+            responses.append((broker, response))
+        return responses
 
     described = [
-        (broker, [_as_json(one, topics) for one in sorted(answer.results, key=lambda one: one.log_dir)])
-        for broker, answer in with_cluster(Target(bootstrap_server, command_config), work)
+        (broker, [_as_json(one, topics) for one in sorted(response.results, key=lambda one: one.log_dir)])
+        for broker, response in with_cluster(Target(bootstrap_server, command_config), work)
     ]
     if json:
         # The format of kafka-log-dirs, with the disk space added.

@@ -26,38 +26,40 @@ app = noun()
 
 @app.callback()
 def _noun() -> None:
-    """Show the controllers and their progress."""
+    """Show the controllers and their replication progress."""
 
 
 @app.command()
 def describe(
-    status: Annotated[bool, typer.Option("--status", help="only the quorum as a whole")] = False,
-    replication: Annotated[bool, typer.Option("--replication", "--re", help="only each voter and observer")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Show only the state of the quorum.")] = False,
+    replication: Annotated[
+        bool, typer.Option("--replication", "--re", help="Show only the voters and observers.")
+    ] = False,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show leader, epoch, high watermark, and the progress of each replica of the metadata log."""
+    """Show the leader, its epoch, the high watermark, and the progress of each replica of the metadata log."""
 
     async def work(cluster: Cluster) -> tuple[DescribeClusterResponse, DescribeQuorumResponse]:
-        ask = DescribeQuorumRequest(
+        request = DescribeQuorumRequest(
             topics=[
                 DescribeQuorumRequest.TopicData(
                     topic_name=METADATA_TOPIC, partitions=[DescribeQuorumRequest.PartitionData(partition_index=0)]
                 )
             ]
         )
-        return await cluster.request(DescribeClusterRequest()), await cluster.request(ask)
+        return await cluster.request(DescribeClusterRequest()), await cluster.request(request)
 
-    cluster, answer = with_cluster(Target(bootstrap_server, command_config), work)
+    cluster, response = with_cluster(Target(bootstrap_server, command_config), work)
     check(cluster.error_code, cluster.error_message)
-    check(answer.error_code, answer.error_message)
-    quorum = answer.topics[0].partitions[0]
+    check(response.error_code, response.error_message)
+    quorum = response.topics[0].partitions[0]
     check(quorum.error_code, quorum.error_message)
     both = status == replication
     endpoints = {
         node.node_id: [f"{one.name}://{host_and_port(one.host, one.port)}" for one in node.listeners]
-        for node in answer.nodes
+        for node in response.nodes
     }
     summary, replicas = _status(cluster.cluster_id, quorum, endpoints), _replication(quorum)
     if json:

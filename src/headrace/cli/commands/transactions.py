@@ -42,30 +42,50 @@ def _noun() -> None:
     """List and describe transactions; find and end hanging ones."""
 
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="TRANSACTIONAL-ID…", show_default=False)]
-MoreIds = Annotated[list[str] | None, typer.Option("--transactional-id", metavar="ID", help="the same, as an option")]
-Topic = Annotated[str, typer.Option(metavar="NAME", help="of the partition", show_default=False)]
-Partition = Annotated[int, typer.Option("-p", "--partition", min=0, max=INT32_MAX, show_default=False)]
+Ids = Annotated[
+    list[str] | None, typer.Argument(metavar="TRANSACTIONAL-ID…", show_default=False, help="Transactional ids.")
+]
+MoreIds = Annotated[
+    list[str] | None,
+    typer.Option("--transactional-id", metavar="ID", help="Same as TRANSACTIONAL-ID; may be repeated."),
+]
+Topic = Annotated[str, typer.Option(metavar="NAME", help="Topic of the partition.", show_default=False)]
+Partition = Annotated[
+    int, typer.Option("-p", "--partition", min=0, max=INT32_MAX, help="Number of the partition.", show_default=False)
+]
 
 
 @app.command(name="list")
 def show_list(
-    state: Annotated[list[str] | None, typer.Option(help="only these: Ongoing, CompleteCommit …")] = None,
-    producer_id: Annotated[list[int] | None, typer.Option(help="only of these producers", max=INT64_MAX)] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(help="Show only transactions in this state (Ongoing, CompleteCommit …); may be repeated."),
+    ] = None,
+    producer_id: Annotated[
+        list[int] | None,
+        typer.Option(help="Show only transactions of this producer id; may be repeated.", max=INT64_MAX),
+    ] = None,
     duration_filter: Annotated[
         int | None,
-        typer.Option(metavar="MS", min=0, max=INT64_MAX, help="only those that began longer ago, or nothing yet"),
+        typer.Option(
+            metavar="MS",
+            min=0,
+            max=INT64_MAX,
+            help="Show only transactions that began longer ago than this, and ids without one.",
+        ),
     ] = None,
     transactional_id_pattern: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="only ids that match this regular expression, as a whole")
+        str | None, typer.Option(metavar="PATTERN", help="Show only ids that fully match this regular expression.")
     ] = None,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
     """List the transactional ids of the cluster with the state of their last transactions."""
-    wanted = TransactionFilter(state or [], producer_id or [], duration_filter, transactional_id_pattern)
-    listed = with_cluster(Target(bootstrap_server, command_config), lambda cluster: list_transactions(cluster, wanted))
+    requested = TransactionFilter(state or [], producer_id or [], duration_filter, transactional_id_pattern)
+    listed = with_cluster(
+        Target(bootstrap_server, command_config), lambda cluster: list_transactions(cluster, requested)
+    )
     if json:
         show_json([one._asdict() for one in listed])
     else:
@@ -111,12 +131,14 @@ def describe(
 def producers(
     topic: Topic,
     partition: Partition,
-    broker_id: Annotated[int | None, typer.Option(help="as this broker remembers them; else the leader")] = None,
+    broker_id: Annotated[
+        int | None, typer.Option(help="Broker to query. Defaults to the leader of the partition.")
+    ] = None,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show the producers that a partition remembers, and where their open transactions start."""
+    """Show the producers of a partition, and the start offsets of their open transactions."""
     where = TopicPartition(topic, partition)
     found = with_cluster(
         Target(bootstrap_server, command_config), lambda cluster: describe_producers(cluster, where, broker_id)
@@ -136,22 +158,23 @@ def producers(
 
 @app.command(name="find-hanging")
 def show_hanging(
-    topic: Annotated[str | None, typer.Option(metavar="NAME", help="only in this one")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="NAME", help="Search only this topic.")] = None,
     partition: Annotated[
-        int | None, typer.Option("-p", "--partition", min=0, max=INT32_MAX, help="only in this one of the topic")
+        int | None,
+        typer.Option("-p", "--partition", min=0, max=INT32_MAX, help="Search only this partition of --topic."),
     ] = None,
-    broker_id: Annotated[int | None, typer.Option(help="only in partitions that this broker leads")] = None,
+    broker_id: Annotated[int | None, typer.Option(help="Search only partitions that this broker leads.")] = None,
     max_transaction_timeout: Annotated[
         int,
-        typer.Option(metavar="MINUTES", min=0, max=INT32_MAX, help="the largest timeout of any producer"),
+        typer.Option(metavar="MINUTES", min=0, max=INT32_MAX, help="Largest transaction timeout of any producer."),
     ] = TIMEOUT_MINUTES,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Find transactions at least five minutes past the largest timeout that no coordinator will end."""
+    """Find hanging transactions: at least five minutes past the largest timeout, with no coordinator to end them."""
     if partition is not None and topic is None:
-        raise ConfigError("--partition: of which topic? Give --topic, too")
+        raise ConfigError("--partition needs --topic")
     where, timeout_ms, now_ms = Search(topic, partition, broker_id), max_transaction_timeout * MINUTE_MS, _now_ms()
 
     async def work(cluster: Cluster) -> Found:
@@ -185,22 +208,34 @@ def abort(
     topic: Topic,
     partition: Partition,
     start_offset: Annotated[
-        int | None, typer.Option(min=0, max=INT64_MAX, help="where it begins, as find-hanging and producers tell")
+        int | None,
+        typer.Option(
+            min=0, max=INT64_MAX, help="Start offset of the transaction, as shown by find-hanging and producers."
+        ),
     ] = None,
     producer_id: Annotated[
-        int | None, typer.Option(min=0, max=INT64_MAX, help="instead, with both epochs: it is done unasked")
+        int | None,
+        typer.Option(
+            min=0,
+            max=INT64_MAX,
+            help="Producer id, with both epochs, instead of --start-offset; aborts without checking that the transaction hangs.",
+        ),
     ] = None,
-    producer_epoch: Annotated[int | None, typer.Option(min=0, max=INT16_MAX)] = None,
-    coordinator_epoch: Annotated[int | None, typer.Option(min=-1, max=INT32_MAX)] = None,
+    producer_epoch: Annotated[
+        int | None, typer.Option(min=0, max=INT16_MAX, help="Epoch of the producer, with --producer-id.")
+    ] = None,
+    coordinator_epoch: Annotated[
+        int | None, typer.Option(min=-1, max=INT32_MAX, help="Epoch of the coordinator, with --producer-id.")
+    ] = None,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Abort a hanging transaction in one partition, so that readers of committed records can continue."""
+    """Abort a hanging transaction in one partition, so that read_committed consumers can continue."""
     where, by_producer = TopicPartition(topic, partition), (producer_id, producer_epoch, coordinator_epoch)
     if (start_offset is None) == (by_producer == (None, None, None)):
-        raise ConfigError("which transaction? Either --start-offset, or --producer-id with both epochs")
+        raise ConfigError("give either --start-offset, or --producer-id with --producer-epoch and --coordinator-epoch")
     if start_offset is None and None in by_producer:
-        raise ConfigError("--producer-id, --producer-epoch and --coordinator-epoch: all three, or --start-offset")
+        raise ConfigError("--producer-id, --producer-epoch and --coordinator-epoch must be given together")
 
     async def work(cluster: Cluster) -> tuple[int, int]:
         if start_offset is not None:
@@ -211,7 +246,7 @@ def abort(
         return producer_id, producer_epoch
 
     aborted, epoch = with_cluster(Target(bootstrap_server, command_config), work)
-    print(f"{where}: what producer {aborted} of epoch {epoch} had open is aborted")
+    print(f"{where}: aborted the transaction of producer {aborted} with epoch {epoch}")
 
 
 @app.command()
@@ -221,7 +256,8 @@ def commit(
     prepared: Annotated[
         str | None,
         typer.Option(
-            metavar="PRODUCER-ID:EPOCH", help="only if this is the one, as whoever prepared it has written down"
+            metavar="PRODUCER-ID:EPOCH",
+            help="Commit only if this is the prepared transaction, as recorded by its preparer.",
         ),
     ] = None,
     bootstrap_server: Bootstrap = None,
@@ -231,7 +267,7 @@ def commit(
     names, expected = _ids(ids, transactional_id), None
     if prepared is not None:
         if len(names) > 1:
-            raise ConfigError("--prepared is of one transactional id")
+            raise ConfigError("--prepared works with exactly one transactional id")
         try:
             expected = PreparedTransaction.parse(prepared)
         except ValueError as error:
@@ -246,7 +282,7 @@ def commit(
                 failures.found(name, error.code, error.message)
             else:
                 done = PreparedTransaction(before.producer_id, before.producer_epoch)
-                print(f"{name}: transaction {done} is committed: {' '.join(map(str, before.partitions))}")
+                print(f"{name}: committed transaction {done}: {' '.join(map(str, before.partitions))}")
 
     with_cluster(Target(bootstrap_server, command_config), work)
     failures.end()
@@ -270,8 +306,12 @@ def terminate(
             except KafkaError as error:
                 failures.found(name, error.code, error.message)
             else:
-                what = "its transaction is aborted" if before.state == ONGOING else f"nothing was open ({before.state})"
-                print(f"{name}: its producer is fenced, {what}")
+                what = (
+                    "aborted its transaction"
+                    if before.state == ONGOING
+                    else f"no transaction was open ({before.state})"
+                )
+                print(f"{name}: fenced its producer; {what}")
 
     with_cluster(Target(bootstrap_server, command_config), work)
     failures.end()
@@ -280,7 +320,7 @@ def terminate(
 def _ids(ids: list[str] | None, more: list[str] | None) -> list[str]:
     names = [*(ids or []), *(more or [])]
     if not names:
-        raise ConfigError("which transactional ids? Give at least one")
+        raise ConfigError("give at least one transactional id")
     return names
 
 
@@ -292,7 +332,7 @@ def _now_ms() -> int:
 
 
 def _when(timestamp_ms: int | None) -> str | None:
-    """Format a timestamp; show it as a number if it is past the year 9999, as producers may write any number."""
+    """Format a timestamp; show it as a number if it is past the year 9999, because producers may write any number."""
     if timestamp_ms is None or timestamp_ms < 0:
         return None
     if timestamp_ms > _YEAR_9999_MS:
