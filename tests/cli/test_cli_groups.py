@@ -8,7 +8,7 @@ from tests.cli.command_line import CommandLine
 
 from headrace.base.errors import ConfigError
 from headrace.cli.commands.reset_offsets import read_plan
-from headrace.cli.output import duration, show_table
+from headrace.cli.output import format_duration, show_table
 from headrace.cli.times import parse_datetime
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
@@ -132,7 +132,7 @@ def test_durations_are_written_in_their_two_largest_units():
         None: None, 0: "0 ms", 40: "40 ms", 1500: "1.5 s", 12_345: "12.3 s", 59_999: "1 min", 60_000: "1 min", 90_000: "1 min 30 s",
         7_200_000: "2 h", 11_520_000: "3 h 12 min", 200_000_000: "2 d 7 h", -1500: "-1.5 s",
     }  # fmt: skip
-    assert {length: duration(length) for length in lengths} == lengths
+    assert {length: format_duration(length) for length in lengths} == lengths
 
 
 @pytest.mark.parametrize("columns", [80, 50])

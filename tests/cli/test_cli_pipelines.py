@@ -12,7 +12,7 @@ from tests.pipelines.fake_engine import FakeEngine, make_pipeline
 from typer.testing import CliRunner
 
 from headrace.cli.app import app
-from headrace.cli.pipeline_runs import COLUMNS, ERROR_CHARACTERS_MAX, _size, row_of
+from headrace.cli.pipeline_runs import COLUMNS, ERROR_CHARACTERS_MAX, _size, status_row
 from headrace.pipelines.runner import Driver, Run, Runs
 from headrace.pipelines.runner.processes import Process, this_process
 from headrace.pipelines.runner.status import QueryStatus
@@ -166,7 +166,7 @@ def test_status_rows_are_formatted_for_the_table():
         dead_letters=1234,
         error="line one\nline two " + "x" * 400,
     )
-    row = row_of(status)
+    row = status_row(status)
     assert len(row) == len(COLUMNS)
     assert row[3:8] == ["12,346", None, "1 min 30 s", "0", "5.0 MiB"]
     assert row[COLUMNS.index("dead letters")] == "1,234"

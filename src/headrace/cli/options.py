@@ -12,14 +12,14 @@ from headrace.base.errors import ConfigError
 from headrace.options.table import suggestion
 
 
-def noun() -> typer.Typer:
+def command_group() -> typer.Typer:
     """Return the app of a module with several commands: `headrace topics list`."""
     return typer.Typer(
         add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
     )
 
 
-def verb() -> typer.Typer:
+def single_command() -> typer.Typer:
     """Return the app of a module with a single command: `headrace serve`."""
     return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -57,7 +57,7 @@ Config = Annotated[
 Strict = Annotated[bool, typer.Option("--strict", help="Treat unknown option names as errors instead of warnings.")]
 
 
-def pair(option: str, text: str) -> tuple[str, str]:
+def parse_pair(option: str, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise ConfigError(f"{option} {text!r}: expected name=value")

@@ -51,12 +51,12 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
         print(_GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def duration(milliseconds: int | None) -> str | None:
+def format_duration(milliseconds: int | None) -> str | None:
     """Format a duration in its two largest units: `3 h 12 min`, `1 min 30 s`, `2.5 s`, `40 ms`; None for None."""
     if milliseconds is None:
         return None
     if milliseconds < 0:
-        return f"-{duration(-milliseconds)}"
+        return f"-{format_duration(-milliseconds)}"
     if milliseconds < 1000:
         return f"{milliseconds} ms"
     if milliseconds < 60_000:
@@ -69,7 +69,7 @@ def duration(milliseconds: int | None) -> str | None:
     raise AssertionError(milliseconds)
 
 
-def error_of(code: int, message: str | None) -> KafkaError:
+def make_error(code: int, message: str | None) -> KafkaError:
     try:
         return KafkaError(ErrorCode(code), message or "")
     except ValueError:
@@ -78,7 +78,7 @@ def error_of(code: int, message: str | None) -> KafkaError:
 
 def check(code: int, message: str | None) -> None:
     if code != ErrorCode.NONE:
-        raise error_of(code, message)
+        raise make_error(code, message)
 
 
 class Failures:
@@ -94,7 +94,7 @@ class Failures:
         if code == ErrorCode.NONE:
             return False
         self._count += 1
-        print(f"headrace: {what}: {error_of(code, message)}", file=sys.stderr)
+        print(f"headrace: {what}: {make_error(code, message)}", file=sys.stderr)
         return True
 
     def __bool__(self) -> bool:

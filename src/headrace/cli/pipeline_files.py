@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from headrace.base.errors import HeadraceError
-from headrace.cli.options import pair
+from headrace.cli.options import parse_pair
 from headrace.observe.log_format import LineFormatter
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ SPARK_LINES_SHOWN = 20  # number of last lines of Spark's output to show when it
 
 
 def overrides(brokers: str | None, master: str | None, once: bool, settings: Sequence[str] | None) -> dict[str, str]:
-    found = dict(pair("--set", text) for text in settings or [])
+    found = dict(parse_pair("--set", text) for text in settings or [])
     if brokers is not None:
         found["kafka.bootstrap.servers"] = brokers
     if master is not None:
@@ -56,7 +56,7 @@ def build_all(pipelines: Sequence[Pipeline], spark: Any) -> None:
 
 
 @contextmanager
-def spark_for(pipelines: Sequence[Pipeline]) -> Iterator[Any]:
+def start_spark(pipelines: Sequence[Pipeline]) -> Iterator[Any]:
     """Start Spark to check the pipelines; its standard error is only shown if it cannot be started."""
     from headrace.pipelines.runner.engine import NoSpark, settings_of, spark_log
     from headrace.pipelines.session import make_session

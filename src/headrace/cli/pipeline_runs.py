@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.base.errors import ConfigError
-from headrace.cli.output import duration
+from headrace.cli.output import format_duration
 from headrace.options.table import suggestion
 from headrace.pipelines.runner.control import NoAnswer, ask_status
 from headrace.pipelines.runner.runs import Run, Runs
@@ -18,7 +18,7 @@ COLUMNS = (
 )
 
 
-def row_of(one: QueryStatus) -> list[object]:
+def status_row(one: QueryStatus) -> list[object]:
     error = " ".join(one.error.split())
     return [
         one.pipeline,
@@ -26,7 +26,7 @@ def row_of(one: QueryStatus) -> list[object]:
         one.state,
         f"{one.rows_per_s:,.0f}",
         None if one.lag_records is None else f"{one.lag_records:,}",
-        duration(one.lag_ms),
+        format_duration(one.lag_ms),
         f"{one.state_rows:,}",
         _size(one.state_bytes),
         one.batches,
@@ -37,9 +37,9 @@ def row_of(one: QueryStatus) -> list[object]:
     ]
 
 
-def statuses_of(runs: Runs, names: Sequence[str]) -> list[QueryStatus]:
+def query_statuses(runs: Runs, names: Sequence[str]) -> list[QueryStatus]:
     found: list[QueryStatus] = []
-    for run in chosen(runs, names):
+    for run in select_runs(runs, names):
         if not run.is_alive:
             killed = f"its driver (process {run.driver.pid}) was killed; run the pipeline again to resume from its checkpoint"
             found.append(QueryStatus(name="", pipeline=run.pipeline, state=GONE, error=killed))
@@ -51,7 +51,7 @@ def statuses_of(runs: Runs, names: Sequence[str]) -> list[QueryStatus]:
     return found
 
 
-def chosen(runs: Runs, names: Sequence[str]) -> list[Run]:
+def select_runs(runs: Runs, names: Sequence[str]) -> list[Run]:
     running = {run.pipeline: run for run in runs.all()}
     for name in names:
         if name not in running:
@@ -71,7 +71,7 @@ def search_hint(runs: Runs) -> str:
     )
 
 
-def is_stopped(runs: Runs, run: Run) -> bool:
+def has_stopped(runs: Runs, run: Run) -> bool:
     """Return whether the pipeline has stopped. Its driver may continue with other pipelines."""
     now = runs.find(run.pipeline)
     return now is None or now.driver != run.driver

@@ -10,8 +10,16 @@ from typing import Annotated, Any
 import typer
 
 from headrace.base.errors import ConfigError, KafkaError
-from headrace.cli.acl_rules import ANY_OPERATION, Resources, Rule, convenience, operations, patterns, rules
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
+from headrace.cli.acl_rules import (
+    ANY_OPERATION,
+    Resources,
+    Rule,
+    expand_convenience_flags,
+    make_rules,
+    parse_operations,
+    parse_pattern_type,
+)
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group
 from headrace.cli.output import Failures, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.admin.acls import create_acls, describe_acls
@@ -20,7 +28,7 @@ from headrace.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAcls
 from headrace.security.acls import ANY, AclFilter, Pattern, Permission
 from headrace.security.resources import Operation, Resource
 
-app = noun()
+app = command_group()
 
 Topic = Annotated[
     list[str] | None, typer.Option("--topic", metavar="NAME", help="Topic, or * for all topics; may be repeated.")
@@ -97,7 +105,7 @@ def list_(
 ) -> None:
     """List the rules for these resources, or all rules."""
     named = Resources(topic, group, cluster, transactional_id, delegation_token, user_principal)
-    pattern = patterns(resource_pattern_type, filters=True)
+    pattern = parse_pattern_type(resource_pattern_type, filters=True)
     everything: list[tuple[int, str | None]] = [(ANY, None)]
     any_principal: list[str | None] = [None]
     filters = [
@@ -136,9 +144,9 @@ def add(
 ) -> None:
     """Add rules that allow or deny operations for principals."""
     named = Resources(topic, group, cluster, transactional_id, delegation_token, user_principal)
-    pattern = patterns(resource_pattern_type, filters=False)
+    pattern = parse_pattern_type(resource_pattern_type, filters=False)
     requested = _targets(named, operation, producer, consumer, idempotent, default=Operation.ALL)
-    new = list(rules(requested, pattern, allow_principal, deny_principal, allow_host, deny_host))
+    new = list(make_rules(requested, pattern, allow_principal, deny_principal, allow_host, deny_host))
     if not new:
         raise ConfigError("name a principal with --allow-principal or --deny-principal")
 
@@ -181,7 +189,7 @@ def remove(
 ) -> None:
     """Remove the rules that match; without principals, remove all rules for the resources."""
     named = Resources(topic, group, cluster, transactional_id, delegation_token, user_principal)
-    pattern = patterns(resource_pattern_type, filters=True)
+    pattern = parse_pattern_type(resource_pattern_type, filters=True)
     requested = _targets(named, operation, producer, consumer, idempotent, default=ANY_OPERATION)
     filters = list(_filters(requested, pattern, allow_principal, deny_principal, allow_host, deny_host))
     if not force and sys.stdin.isatty() and not typer.confirm(f"remove all rules that {len(filters)} filter(s) match?"):
@@ -221,11 +229,11 @@ def _targets(
             raise ConfigError(
                 "--operation cannot be combined with --producer or --consumer, which imply the operations"
             )
-        return convenience(named, producer=producer, consumer=consumer, idempotent=idempotent)
+        return expand_convenience_flags(named, producer=producer, consumer=consumer, idempotent=idempotent)
     found = named.all()
     if not found:
         raise ConfigError("name a resource: --topic, --group, --cluster, --transactional-id …")
-    return [(kind, name, one) for kind, name in found for one in operations(names, default)]
+    return [(kind, name, one) for kind, name in found for one in parse_operations(names, default)]
 
 
 def _filters(

@@ -13,7 +13,7 @@ import typer
 
 from headrace.base.errors import ConfigError
 from headrace.cli.commands import quotas
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun, refuse_unset
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group, refuse_unset
 from headrace.cli.output import show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.admin.configs import (
@@ -39,7 +39,7 @@ TYPES = (*RESOURCES, *QUOTA_TYPES)
 # Sources of values that were set explicitly, by type; for loggers, everything is shown.
 _OWN = {TOPIC: {1}, BROKER: {2, 3}, CLIENT_METRICS: {7}, GROUP: {8}, LOGGER: {6}}
 
-app = noun()
+app = command_group()
 
 
 class Entity(NamedTuple):

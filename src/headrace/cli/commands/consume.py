@@ -13,7 +13,7 @@ import typer
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import TopicPartition
-from headrace.cli.options import Bootstrap, CommandConfig, verb
+from headrace.cli.options import Bootstrap, CommandConfig, single_command
 from headrace.cli.target import Target, with_cluster
 from headrace.cli.times import parse_moment
 from headrace.client.consumer.consumer import AsyncConsumer
@@ -27,7 +27,7 @@ RECORDS_AT_ONCE = 500
 COMMIT_EVERY_S = 1.0
 COMMIT_S_MAX = 5.0
 
-app = verb()
+app = single_command()
 
 
 class Start(NamedTuple):

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from headrace.base.errors import ConfigError
-from headrace.cli.options import verb
+from headrace.cli.options import single_command
 from headrace.demo.display.state import USUAL_PORT
 from headrace.demo.folders import Folders
 from headrace.demo.main import RATE, Options, run
 
-app = verb()
+app = single_command()
 
 
 @app.command()

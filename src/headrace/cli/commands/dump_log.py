@@ -14,7 +14,7 @@ from headrace.base.errors import ConfigError, CorruptData
 from headrace.cli.dump.batches import Line, dump_batches
 from headrace.cli.dump.indexes import dump_index, dump_snapshot
 from headrace.cli.dump.values import DECODERS, WITHOUT_COLON, Decoder, as_metadata, as_text
-from headrace.cli.options import verb
+from headrace.cli.options import single_command
 from headrace.cli.output import Progress, progress
 from headrace.storage.names import parse_partition_dir
 
@@ -23,7 +23,7 @@ INDEXES = (".index", ".timeindex", ".txnindex")
 SNAPSHOTS = (".snapshot",)
 KNOWN = (*LOGS, *INDEXES, *SNAPSHOTS)
 
-app = verb()
+app = single_command()
 
 
 @app.command()

@@ -11,7 +11,7 @@ import typer
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigError
 from headrace.base.ids import uuid_from_text
-from headrace.cli.options import Config, SettingFlags, Strict, verb
+from headrace.cli.options import Config, SettingFlags, Strict, single_command
 from headrace.node.feature_levels import METADATA, feature_levels, release_name
 from headrace.node.formatting import bootstrap_records, format_log_dirs, new_cluster_id
 from headrace.node.settings import read_settings
@@ -19,7 +19,7 @@ from headrace.security.scram_arguments import parse_scram_argument
 from headrace.storage.disk import DiskFiles
 from headrace.storage.log_dirs import close_log_dirs, open_log_dirs
 
-app = verb()
+app = single_command()
 
 
 @app.command()

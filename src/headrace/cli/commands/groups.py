@@ -11,8 +11,8 @@ import typer
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.cli.commands.reset_offsets import parse_topics, reset_offsets
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
-from headrace.cli.output import Failures, duration, progress, show_json, show_table
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group
+from headrace.cli.output import Failures, format_duration, progress, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.admin.groups import (
     GroupInfo,
@@ -30,12 +30,12 @@ from headrace.client.wire.cluster import Cluster
 LOOK_BYTES = 64 * 1024  # bytes to read from a partition for the timestamp of its first unread record
 T = TypeVar("T")
 
-app = noun()
+app = command_group()
 app.command(name="reset-offsets")(reset_offsets)
 
 
 @app.callback()
-def _noun() -> None:
+def _group() -> None:
     """List, describe and delete groups; reset and delete their offsets."""
 
 
@@ -95,7 +95,7 @@ def describe(
 
     described = _each(groups, all_groups, Target(bootstrap_server, command_config), one)
     if json:
-        show_json([_group_json(found, lagging) for found, lagging in described.results])
+        show_json([_group_json(found, partition_lags) for found, partition_lags in described.results])
     elif state:
         rows = [
             (found.group, found.type, found.state, found.assignor, found.coordinator, len(found.members), found.epoch)
@@ -105,7 +105,7 @@ def describe(
     elif described.results or not described.failures:
         show_table(
             ("group", "topic", "partition", "committed", "end", "lag", "lag time", "member", "host", "client"),
-            [_row(found.group, one) for found, lagging in described.results for one in lagging],
+            [_row(found.group, one) for found, partition_lags in described.results for one in partition_lags],
         )
     described.failures.end()
 
@@ -237,7 +237,7 @@ async def _age_ms(cluster: Cluster, partition: TopicPartition, offset: int) -> i
 def _row(group: str, one: PartitionLag) -> tuple[object, ...]:
     member = one.member
     who = (None, None, None) if member is None else (member.member_id, member.host, member.client_id)
-    return (group, *one.partition, one.committed, one.end, one.lag, duration(one.lag_ms), *who)
+    return (group, *one.partition, one.committed, one.end, one.lag, format_duration(one.lag_ms), *who)
 
 
 def _names(partitions: list[TopicPartition]) -> str:
@@ -247,7 +247,7 @@ def _names(partitions: list[TopicPartition]) -> str:
     return " ".join(f"{topic}:{','.join(indexes)}" for topic, indexes in by_topic.items())
 
 
-def _group_json(found: GroupInfo, lagging: list[PartitionLag]) -> dict[str, Any]:
+def _group_json(found: GroupInfo, partition_lags: list[PartitionLag]) -> dict[str, Any]:
     return {
         "group": found.group,
         "type": found.type,
@@ -278,6 +278,6 @@ def _group_json(found: GroupInfo, lagging: list[PartitionLag]) -> dict[str, Any]
                 "lag_ms": one.lag_ms,
                 "member_id": None if one.member is None else one.member.member_id,
             }
-            for one in lagging
+            for one in partition_lags
         ],
     }

@@ -7,17 +7,17 @@ from typing import Annotated, Any
 import typer
 
 from headrace.base.errors import ConfigError, ErrorCode
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
-from headrace.cli.output import check, error_of, show_json, show_table
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group
+from headrace.cli.output import check, make_error, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.wire.cluster import Cluster
 from headrace.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 
-app = noun()
+app = command_group()
 
 
 @app.callback()
-def _noun() -> None:
+def _group() -> None:
     """Show the data directories of brokers and the partitions in them."""
 
 
@@ -71,7 +71,7 @@ def describe(
 def _as_json(one: DescribeLogDirsResponse.DescribeLogDirsResult, topics: set[str] | None) -> dict[str, Any]:
     return {
         "logDir": one.log_dir,
-        "error": None if one.error_code == ErrorCode.NONE else str(error_of(one.error_code, None)),
+        "error": None if one.error_code == ErrorCode.NONE else str(make_error(one.error_code, None)),
         "totalBytes": one.total_bytes,
         "usableBytes": one.usable_bytes,
         "isCordoned": one.is_cordoned,

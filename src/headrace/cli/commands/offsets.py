@@ -10,7 +10,7 @@ import typer
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.cli.commands.topics import MoreNames, Names, select_topics
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group
 from headrace.cli.output import Failures, progress, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.cli.times import parse_datetime
@@ -22,11 +22,11 @@ from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffs
 TIMES = {"latest": -1, "earliest": -2, "max-timestamp": -3, "earliest-local": -4, "latest-tiered": -5}
 PARTITIONS_AT_ONCE = 1000
 
-app = noun()
+app = command_group()
 
 
 @app.callback()
-def _noun() -> None:
+def _group() -> None:
     """Show the first or last offsets of partitions, or offsets by time."""
 
 

@@ -12,10 +12,10 @@ from typing import Annotated
 import typer
 
 from headrace.base.errors import ConfigError, HeadraceError
-from headrace.cli.options import Json, noun
+from headrace.cli.options import Json, command_group
 from headrace.cli.output import show_json, show_table
-from headrace.cli.pipeline_files import build_all, load_all, logs_on_stderr, overrides, spark_for
-from headrace.cli.pipeline_runs import COLUMNS, chosen, is_stopped, row_of, search_hint, statuses_of
+from headrace.cli.pipeline_files import build_all, load_all, logs_on_stderr, overrides, start_spark
+from headrace.cli.pipeline_runs import COLUMNS, has_stopped, query_statuses, search_hint, select_runs, status_row
 from headrace.pipelines.runner.control import ask_to_stop
 from headrace.pipelines.runner.runs import Runs
 from headrace.pipelines.runner.status import GONE, to_json
@@ -26,7 +26,7 @@ WATCH_EVERY_S = 2.0
 STOP_S_MAX = 90.0
 STOP_PAUSE_S = 0.2
 
-app = noun()
+app = command_group()
 
 Paths = Annotated[
     list[Path], typer.Argument(metavar="PATH…", help="Pipeline files (*.yaml, *.py), or folders of them.")
@@ -114,7 +114,7 @@ def validate(
     """Report all errors in pipeline files, with file and line; exit with code 1 if there are any."""
     pipelines = load_all(paths, overrides(bootstrap_server, master, False, settings))
     if with_spark:
-        with spark_for(pipelines) as spark:
+        with start_spark(pipelines) as spark:
             build_all(pipelines, spark)
     for one in pipelines:
         print(f"{one.name}: {len(one.sources)} source(s), {len(one.steps)} step(s), {len(one.sinks)} sink(s): valid")
@@ -134,7 +134,7 @@ def plan(
     from headrace.pipelines.definitions.plan_text import plan as plan_text
 
     pipelines = load_all(paths, overrides(bootstrap_server, master, False, settings))
-    with spark_for(pipelines) if with_spark else nullcontext() as spark:
+    with start_spark(pipelines) if with_spark else nullcontext() as spark:
         print("\n\n".join(plan_text(one, spark).rstrip() for one in pipelines))
 
 
@@ -180,13 +180,13 @@ def status(
     """Show the status of each query: rows per second, lag, size of its state, and errors."""
     runs = Runs(runtime)
     while True:
-        statuses = statuses_of(runs, names or [])
+        statuses = query_statuses(runs, names or [])
         if json:
             show_json([to_json(one) for one in statuses])
         else:
             if watch and sys.stdout.isatty():
                 print("\033[H\033[2J", end="")
-            show_table(COLUMNS, [row_of(one) for one in statuses])
+            show_table(COLUMNS, [status_row(one) for one in statuses])
             if not statuses:
                 _report_none_running(runs)
         if not watch:
@@ -205,7 +205,7 @@ def stop(
     if not names and not all_:
         raise ConfigError("name the pipelines to stop, or give --all")
     runs = Runs(runtime)
-    requested = chosen(runs, [] if all_ else names or [])
+    requested = select_runs(runs, [] if all_ else names or [])
     if not requested:
         _report_none_running(runs)
     for run in requested:
@@ -213,7 +213,7 @@ def stop(
             ask_to_stop(run)
     deadline = time.monotonic() + STOP_S_MAX
     for run in requested:
-        while run.is_alive and not is_stopped(runs, run):
+        while run.is_alive and not has_stopped(runs, run):
             if time.monotonic() > deadline:
                 raise HeadraceError(
                     f"pipeline {run.pipeline} (process {run.driver.pid}) did not stop within {STOP_S_MAX:g} s"

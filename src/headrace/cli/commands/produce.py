@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from headrace.base.errors import ConfigError
-from headrace.cli.options import Bootstrap, CommandConfig, pair, verb
+from headrace.cli.options import Bootstrap, CommandConfig, parse_pair, single_command
 from headrace.cli.output import progress
 from headrace.cli.target import Target, with_cluster
 from headrace.client.producer.deliveries import Sent
@@ -41,7 +41,7 @@ class ParsedLine(NamedTuple):
     headers: Headers
 
 
-app = verb()
+app = single_command()
 
 
 @app.command()
@@ -113,7 +113,9 @@ def produce(
         headers_delimiter=headers_delimiter.encode() if parse_headers else None,
         null_marker=_encoded(null_marker),
         empty_as_null=empty_as_null,
-        headers=tuple((name, value.encode()) for name, value in (pair("--header", text) for text in header or [])),
+        headers=tuple(
+            (name, value.encode()) for name, value in (parse_pair("--header", text) for text in header or [])
+        ),
     )
 
     async def work(cluster: Cluster) -> int:

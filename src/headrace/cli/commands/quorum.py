@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from headrace.base.ids import ZERO_UUID, uuid_text
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
-from headrace.cli.output import check, duration, show_json, show_table
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group
+from headrace.cli.output import check, format_duration, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.wire.cluster import Cluster
 from headrace.node.listener_addresses import host_and_port
@@ -21,11 +21,11 @@ METADATA_TOPIC = "__cluster_metadata"
 
 Replica = DescribeQuorumResponse.ReplicaState
 
-app = noun()
+app = command_group()
 
 
 @app.callback()
-def _noun() -> None:
+def _group() -> None:
     """Show the controllers and their replication progress."""
 
 
@@ -71,7 +71,7 @@ def describe(
     if both or status:
         for name, value in summary.items():
             if name.endswith("_ms"):
-                name, value = name.removesuffix("_ms"), duration(value)
+                name, value = name.removesuffix("_ms"), format_duration(value)
             print(f"{name + ':':<26}{dumps(value) if isinstance(value, list) else value}")
     if both or replication:
         show_table(
@@ -129,7 +129,7 @@ def _replication(quorum: DescribeQuorumResponse.PartitionData) -> list[dict[str,
 
 def _ago(timestamp_ms: int) -> str | None:
     """Return how long ago it was by this machine's clock, or None if the leader does not know the time."""
-    return None if timestamp_ms < 0 else f"{duration(max(0, int(time.time() * 1000) - timestamp_ms))} ago"
+    return None if timestamp_ms < 0 else f"{format_duration(max(0, int(time.time() * 1000) - timestamp_ms))} ago"
 
 
 def _leader(quorum: DescribeQuorumResponse.PartitionData) -> Replica | None:

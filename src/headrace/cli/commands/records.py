@@ -11,7 +11,7 @@ import typer
 
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group
 from headrace.cli.output import Failures, progress, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.admin.topic_changes import delete_records_of
@@ -22,11 +22,11 @@ TIMEOUT_MS = 30_000
 FILE_BYTES_MAX = 64 << 20
 PARTITIONS_AT_ONCE = 1000
 
-app = noun()
+app = command_group()
 
 
 @app.callback()
-def _noun() -> None:
+def _group() -> None:
     """Delete records from the beginning of partitions."""
 
 

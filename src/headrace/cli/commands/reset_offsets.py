@@ -24,7 +24,7 @@ _TOPIC = re.compile(r"([a-zA-Z0-9._-]+)(?::([0-9]{1,9}(?:,[0-9]{1,9})*))?\Z")
 _INACTIVE = ("Empty", "Dead")
 
 
-class Move(NamedTuple):
+class OffsetReset(NamedTuple):
     """How new offsets are determined; exactly one field is set."""
 
     to_earliest: bool = False
@@ -37,7 +37,7 @@ class Move(NamedTuple):
     from_file: Path | None = None
 
 
-class Moved(NamedTuple):
+class OffsetChange(NamedTuple):
     partition: TopicPartition
     before: int | None
     after: int
@@ -81,36 +81,36 @@ def reset_offsets(
     command_config: CommandConfig = None,
 ) -> None:
     """Reset the committed offsets of a group. The group must have no members."""
-    move = Move(to_earliest, to_latest, to_current, to_offset, shift_by, to_datetime, by_duration, from_file)
-    if sum(way not in (None, False) for way in move) != 1:
-        ways = ", ".join(f"--{name.replace('_', '-')}" for name in Move._fields)
-        raise ConfigError(f"give exactly one of {ways}")
-    requested = None if from_file is None else read_plan(from_file)
-    if requested is None and bool(topic) == all_topics:
+    reset = OffsetReset(to_earliest, to_latest, to_current, to_offset, shift_by, to_datetime, by_duration, from_file)
+    if sum(value not in (None, False) for value in reset) != 1:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in OffsetReset._fields)
+        raise ConfigError(f"give exactly one of {flags}")
+    plan = None if from_file is None else read_plan(from_file)
+    if plan is None and bool(topic) == all_topics:
         raise ConfigError("give either --topic or --all-topics")
 
-    async def work(cluster: Cluster) -> tuple[list[Moved], dict[TopicPartition, ErrorCode]]:
+    async def work(cluster: Cluster) -> tuple[list[OffsetChange], dict[TopicPartition, ErrorCode]]:
         await _check_inactive(cluster, group)
         committed = {partition: one.offset for partition, one in (await committed_offsets(cluster, group)).items()}
-        if requested is not None:
-            partitions = sorted(requested)
+        if plan is not None:
+            partitions = sorted(plan)
         else:
             partitions = sorted(committed) if all_topics else await parse_topics(cluster, topic or [])
-        moved = []
+        changes = []
         with progress("partitions", len(partitions)) as done:
             for partition in partitions:
                 before = committed.get(partition)
-                target = None if requested is None else requested[partition]
-                moved.append(Moved(partition, before, await _find(cluster, partition, before, move, target)))
+                target = None if plan is None else plan[partition]
+                changes.append(OffsetChange(partition, before, await _find(cluster, partition, before, reset, target)))
                 done.advance(1)
-        codes = await commit_offsets(cluster, group, {one.partition: one.after for one in moved}) if execute else {}
-        return moved, codes
+        codes = await commit_offsets(cluster, group, {one.partition: one.after for one in changes}) if execute else {}
+        return changes, codes
 
-    moved, codes = with_cluster(Target(bootstrap_server, command_config), work)
+    changes, codes = with_cluster(Target(bootstrap_server, command_config), work)
     failures = Failures()
     for partition, code in codes.items():
         failures.found(str(partition), code, None)
-    _show(group, [one for one in moved if codes.get(one.partition, ErrorCode.NONE) is ErrorCode.NONE], export, json)
+    _show(group, [one for one in changes if codes.get(one.partition, ErrorCode.NONE) is ErrorCode.NONE], export, json)
     failures.end()
 
 
@@ -130,33 +130,33 @@ async def _check_inactive(cluster: Cluster, group: str) -> None:
 
 
 async def _find(
-    cluster: Cluster, partition: TopicPartition, committed: int | None, move: Move, planned: int | None
+    cluster: Cluster, partition: TopicPartition, committed: int | None, reset: OffsetReset, planned: int | None
 ) -> int:
     """Return the new offset, clamped to the partition's offsets as in Kafka's tool."""
     first, end = await list_offset(cluster, partition, EARLIEST), await list_offset(cluster, partition, LATEST)
-    if move.to_earliest:
+    if reset.to_earliest:
         return first
-    if move.to_latest:
+    if reset.to_latest:
         return end
-    if move.to_datetime is not None or move.by_duration is not None:
+    if reset.to_datetime is not None or reset.by_duration is not None:
         at = (
-            before_now("--by-duration", move.by_duration)
-            if move.by_duration is not None
-            else parse_datetime("--to-datetime", move.to_datetime or "")
+            before_now("--by-duration", reset.by_duration)
+            if reset.by_duration is not None
+            else parse_datetime("--to-datetime", reset.to_datetime or "")
         )
         found = await list_offset(cluster, partition, at)
         return found if found >= 0 else end
-    if move.to_current:
-        requested = end if committed is None else committed
-    elif move.shift_by is not None:
+    if reset.to_current:
+        target = end if committed is None else committed
+    elif reset.shift_by is not None:
         if committed is None:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"{partition}: --shift-by needs a committed offset, and there is none"
             )
-        requested = committed + move.shift_by
+        target = committed + reset.shift_by
     else:
-        requested = planned if planned is not None else move.to_offset or 0
-    return min(max(requested, first), end)
+        target = planned if planned is not None else reset.to_offset or 0
+    return min(max(target, first), end)
 
 
 async def parse_topics(cluster: Cluster, texts: list[str]) -> list[TopicPartition]:
@@ -196,12 +196,12 @@ def read_plan(file: Path) -> dict[TopicPartition, int]:
     return plan
 
 
-def _show(group: str, moved: list[Moved], export: bool, json: bool) -> None:
+def _show(group: str, changes: list[OffsetChange], export: bool, json: bool) -> None:
     if export:
-        for one in moved:
+        for one in changes:
             print(f"{one.partition.topic},{one.partition.partition},{one.after}")
     elif json:
-        show_json([{**one.partition._asdict(), "before": one.before, "after": one.after} for one in moved])
+        show_json([{**one.partition._asdict(), "before": one.before, "after": one.after} for one in changes])
     else:
-        rows = [(group, *one.partition, one.before, one.after) for one in moved]
+        rows = [(group, *one.partition, one.before, one.after) for one in changes]
         show_table(("group", "topic", "partition", "before", "after"), rows)

@@ -19,7 +19,7 @@ from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigError
 from headrace.cli.examples import Serving
 from headrace.cli.examples import examples as make_examples
-from headrace.cli.options import Config, SettingFlags, Strict, verb
+from headrace.cli.options import Config, SettingFlags, Strict, single_command
 from headrace.node.listener_addresses import host_and_port
 from headrace.node.node import Node, Ports
 from headrace.node.setting_sources import gather
@@ -39,7 +39,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
 MALLOC_MMAP_THRESHOLD_BYTES = 4 * 1024 * 1024  # buffers of at least this size are mapped, and unmapped when freed
 MALLOC_TRIM_THRESHOLD_BYTES = 16 * 1024 * 1024  # maximum free memory kept at the top of the heap
 
-app = verb()
+app = single_command()
 
 
 @app.command()

@@ -13,7 +13,7 @@ import typer
 
 from headrace.base.errors import ConfigError
 from headrace.broker.dynamic_options import CLUSTER_WIDE, FIXED, PER_BROKER
-from headrace.cli.options import Config, Json, SettingFlags, Strict, verb
+from headrace.cli.options import Config, Json, SettingFlags, Strict, single_command
 from headrace.cli.output import show_json, show_table
 from headrace.metadata.layers import without_listener
 from headrace.node.listener_options import PREFIX as LISTENER_PREFIX
@@ -33,7 +33,7 @@ _COMMENTS = {
     "offsets.topic.replication.factor": "internal topics have one replica, because there is only one node",
 }
 
-app = verb()
+app = single_command()
 
 
 @app.command()

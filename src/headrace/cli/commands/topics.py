@@ -9,7 +9,7 @@ import typer
 
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import uuid_text
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun, pair
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group, parse_pair
 from headrace.cli.output import Failures, progress, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.admin.configs import TOPIC, describe_configs
@@ -24,7 +24,7 @@ TOPIC_SOURCE = 1  # source of an option that is set on the topic
 TOPICS_AT_ONCE = 100
 _NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
 
-app = noun()
+app = command_group()
 
 Names = Annotated[
     list[str] | None, typer.Argument(metavar="NAME…", help="Topic names, or patterns such as 'orders.*|bills'.")
@@ -160,7 +160,7 @@ def create(
     """Create topics."""
     configs = [
         CreateTopicsRequest.CreatableTopicConfig(name=name, value=value)
-        for name, value in (pair("--config", text) for text in config or [])
+        for name, value in (parse_pair("--config", text) for text in config or [])
     ]
     assignments = [
         CreateTopicsRequest.CreatableReplicaAssignment(partition_index=index, broker_ids=brokers)

@@ -10,8 +10,8 @@ import typer
 
 from headrace.base.errors import ConfigError, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
-from headrace.cli.output import Failures, duration, show_json, show_table
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group
+from headrace.cli.output import Failures, format_duration, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.admin.hanging_transactions import Found, Search, abort_hanging, find_hanging
 from headrace.client.admin.transactions import (
@@ -34,11 +34,11 @@ INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
 TIMEOUT_MINUTES = 15  # the default of transaction.max.timeout.ms
 _YEAR_9999_MS = 253_402_300_799_999
 
-app = noun()
+app = command_group()
 
 
 @app.callback()
-def _noun() -> None:
+def _group() -> None:
     """List and describe transactions; find and end hanging ones."""
 
 
@@ -196,7 +196,7 @@ def show_hanging(
             ("topic", "partition", "start offset", "producer id", "epoch", "last written", "open for", "why"),
             [
                 (*one.partition, one.start_offset, one.producer_id, one.producer_epoch, _when(one.last_timestamp_ms),
-                 duration(now_ms - one.last_timestamp_ms), reason)
+                 format_duration(now_ms - one.last_timestamp_ms), reason)
                 for one, _, reason in found.hanging
             ],
         )  # fmt: skip
@@ -343,9 +343,9 @@ def _when(timestamp_ms: int | None) -> str | None:
 def _transaction_row(one: TransactionInfo) -> tuple[object, ...]:
     return (
         *one[:5],
-        "none: two-phase commit" if one.timeout_ms is None else duration(one.timeout_ms),
+        "none: two-phase commit" if one.timeout_ms is None else format_duration(one.timeout_ms),
         _when(one.started_ms),
-        None if one.started_ms is None or one.state != ONGOING else duration(_now_ms() - one.started_ms),
+        None if one.started_ms is None or one.state != ONGOING else format_duration(_now_ms() - one.started_ms),
         " ".join(map(str, one.partitions)),
     )
 

@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 
 from headrace.base.errors import ConfigError, ErrorCode
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
-from headrace.cli.output import Failures, check, error_of, show_json, show_table
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group
+from headrace.cli.output import Failures, check, make_error, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.wire.cluster import Cluster
 from headrace.protocol.messages.alter_user_scram_credentials import (
@@ -38,7 +38,7 @@ Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
 Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion
 Result = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
 
-app = noun()
+app = command_group()
 
 Mechanisms = Annotated[
     list[str] | None,
@@ -61,7 +61,7 @@ def list_(
         found = await describe_credentials(cluster, names)
         for name in names or []:
             if not found.get(name):
-                raise error_of(ErrorCode.RESOURCE_NOT_FOUND, f"user {name} does not exist")
+                raise make_error(ErrorCode.RESOURCE_NOT_FOUND, f"user {name} does not exist")
         return found
 
     found = with_cluster(Target(bootstrap_server, command_config), work)
