@@ -10,6 +10,8 @@ import typer
 
 from headrace.cli.app import app
 
+SUMMARY_CHARACTERS_MAX = 58  # fits on a line of 80 characters next to the longest command
+
 
 def help_texts(command: Any, path: str) -> Iterator[tuple[str, str]]:
     """Yield the help texts of a command, its arguments and options, and all commands below it."""
@@ -24,3 +26,12 @@ def test_every_help_text_is_a_sentence() -> None:
     texts = list(help_texts(typer.main.get_command(app), "headrace"))
     assert len(texts) > 300
     assert [(where, text) for where, text in texts if not (text[:1].isupper() and text.endswith("."))] == []
+
+
+def test_the_summary_of_every_command_fits_on_a_line() -> None:
+    root: Any = typer.main.get_command(app)
+    groups = {name: root.get_command(click.Context(root), name) for name in root.list_commands(click.Context(root))}
+    commands = [(group, name, one) for group, of in groups.items() for name, one in getattr(of, "commands", {}).items()]
+    assert len(commands) > 30
+    summaries = {f"{group} {name}": one.get_short_help_str(SUMMARY_CHARACTERS_MAX) for group, name, one in commands}
+    assert {name: text for name, text in summaries.items() if not text.endswith(".") or text.endswith("...")} == {}

@@ -187,7 +187,10 @@ def remove(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Remove the rules that match; without principals, remove all rules for the resources."""
+    """Remove the rules that match.
+
+    Without principals, all rules for the resources are removed.
+    """
     named = Resources(topic, group, cluster, transactional_id, delegation_token, user_principal)
     pattern = parse_pattern_type(resource_pattern_type, filters=True)
     requested = _targets(named, operation, producer, consumer, idempotent, default=ANY_OPERATION)

@@ -112,7 +112,10 @@ def describe(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show options and where their values come from, or the quotas of users, clients and addresses."""
+    """Show options and the sources of their values.
+
+    For users, clients and addresses, show quotas and SCRAM mechanisms.
+    """
     shorts = _shorthands(
         topics=topic, brokers=broker, broker_loggers=broker_logger, users=user, clients=client, ips=ip, groups=group,
         client_metrics=client_metrics,

@@ -45,7 +45,7 @@ class Ending(NamedTuple):
 
 @app.command()
 def consume(
-    topic: Annotated[str, typer.Argument(help="Topic to read.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.")],
     group: Annotated[
         str | None,
         typer.Option(

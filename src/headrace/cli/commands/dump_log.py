@@ -29,7 +29,7 @@ app = single_command()
 @app.command()
 def dump_log(
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="FILE…", help="Files, or directories of partitions.")
+        list[Path] | None, typer.Argument(metavar="FILE", help="Files, or directories of partitions.")
     ] = None,
     more_files: Annotated[
         str | None, typer.Option("--files", metavar="A,B", help="Same as FILE, separated by commas.")

@@ -31,7 +31,6 @@ LOOK_BYTES = 64 * 1024  # bytes to read from a partition for the timestamp of it
 T = TypeVar("T")
 
 app = command_group()
-app.command(name="reset-offsets")(reset_offsets)
 
 
 @app.callback()
@@ -39,7 +38,7 @@ def _group() -> None:
     """List, describe and delete groups; reset and delete their offsets."""
 
 
-Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP…", show_default=False, help="Group ids.")]
+Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP", show_default=False, help="Group ids.")]
 AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups of the cluster, instead of names.")]
 
 
@@ -87,7 +86,10 @@ def describe(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show the committed offsets of groups, and their lag in records and in time."""
+    """Show the committed offsets and the lag of groups.
+
+    The lag is shown in records, and as the age of the first unread record.
+    """
 
     async def one(cluster: Cluster, group: str) -> tuple[GroupInfo, list[PartitionLag]]:
         found = await describe_group(cluster, group)
@@ -141,7 +143,10 @@ def delete(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Delete groups and their committed offsets. The groups must have no members."""
+    """Delete groups and their committed offsets.
+
+    The groups must have no members.
+    """
 
     async def one(cluster: Cluster, group: str) -> str:
         code = await delete_group(cluster, group)
@@ -157,7 +162,7 @@ def delete(
 
 @app.command(name="delete-offsets")
 def delete_offsets(
-    group: Annotated[str, typer.Argument(help="Group id.")],
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Group id.")],
     topic: Annotated[
         list[str],
         typer.Option(metavar="NAME[:0,2]", help="Topic, with its partitions if not all of them; may be repeated."),
@@ -165,7 +170,10 @@ def delete_offsets(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Delete the committed offsets of a group for topics that it no longer reads."""
+    """Delete committed offsets of a group.
+
+    The group must no longer be subscribed to the topics.
+    """
 
     async def work(cluster: Cluster) -> dict[TopicPartition, ErrorCode]:
         return await delete_committed_offsets(cluster, group, await parse_topics(cluster, topic))
@@ -175,6 +183,9 @@ def delete_offsets(
         if not failures.found(str(partition), code, None):
             print(f"deleted the offset of {partition} in group {group}")
     failures.end()
+
+
+app.command(name="reset-offsets")(reset_offsets)
 
 
 # --- many groups

@@ -29,7 +29,7 @@ def describe(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show directories, their disk space, and the partitions in them."""
+    """Show directories, their disk space and partitions."""
     try:
         brokers = [int(text) for text in broker_list.split(",")] if broker_list else None
     except ValueError:

@@ -28,13 +28,11 @@ STOP_PAUSE_S = 0.2
 
 app = command_group()
 
-Paths = Annotated[
-    list[Path], typer.Argument(metavar="PATH…", help="Pipeline files (*.yaml, *.py), or folders of them.")
-]
+Paths = Annotated[list[Path], typer.Argument(metavar="PATH", help="Pipeline files (*.yaml, *.py), or folders of them.")]
 MaybePaths = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="PATH…", help="Pipeline files or folders to list as well. Defaults to running pipelines only."
+        metavar="PATH", help="Pipeline files or folders to list as well. Defaults to running pipelines only."
     ),
 ]
 Brokers = Annotated[
@@ -80,7 +78,10 @@ def run(
     runtime: Runtime = RUNTIME,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only warnings and errors.")] = False,
 ) -> None:
-    """Run pipelines in this process until Ctrl-C, SIGTERM or `stop`, or until all input of bounded ones is read."""
+    """Run pipelines in this process.
+
+    It runs until Ctrl-C, SIGTERM or `headrace pipelines stop`, or until all input of bounded pipelines is read.
+    """
     from headrace.pipelines.runner.bars import line_of, watching
     from headrace.pipelines.runner.driver import Driver
 
@@ -111,7 +112,10 @@ def validate(
         ),
     ] = False,
 ) -> None:
-    """Report all errors in pipeline files, with file and line; exit with code 1 if there are any."""
+    """Report all errors in pipeline files.
+
+    Each error has its file and line. The exit code is 1 if there are any.
+    """
     pipelines = load_all(paths, overrides(bootstrap_server, master, False, settings))
     if with_spark:
         with start_spark(pipelines) as spark:
@@ -130,7 +134,10 @@ def plan(
         bool, typer.Option("--spark", help="Include schemas from Spark, which takes about ten seconds to start.")
     ] = False,
 ) -> None:
-    """Show the parts of pipelines: sources, steps, sinks, topics, stateful steps and triggers."""
+    """Show the parts of pipelines.
+
+    These are sources, steps, sinks, topics, stateful steps and triggers.
+    """
     from headrace.pipelines.definitions.plan_text import plan as plan_text
 
     pipelines = load_all(paths, overrides(bootstrap_server, master, False, settings))
@@ -140,7 +147,7 @@ def plan(
 
 @app.command("list")
 def list_(paths: MaybePaths = None, json: Json = False, runtime: Runtime = RUNTIME) -> None:
-    """List running pipelines, and those defined in files or folders."""
+    """List running pipelines, and those in files or folders."""
     known = Runs(runtime)
     runs = {run.pipeline: run for run in known.all()}
     defined = {one.name: one for one in (load_all(paths, {}) if paths else [])}
@@ -166,7 +173,7 @@ def list_(paths: MaybePaths = None, json: Json = False, runtime: Runtime = RUNTI
 
 
 Names = Annotated[
-    list[str] | None, typer.Argument(metavar="NAME…", help="Pipelines. Defaults to all running pipelines.")
+    list[str] | None, typer.Argument(metavar="NAME", help="Pipelines. Defaults to all running pipelines.")
 ]
 
 
@@ -177,7 +184,10 @@ def status(
     json: Json = False,
     runtime: Runtime = RUNTIME,
 ) -> None:
-    """Show the status of each query: rows per second, lag, size of its state, and errors."""
+    """Show the status of running queries.
+
+    This includes rows per second, lag, the size of the state, and errors.
+    """
     runs = Runs(runtime)
     while True:
         statuses = query_statuses(runs, names or [])
@@ -197,11 +207,14 @@ def status(
 
 @app.command()
 def stop(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME…", help="Pipelines to stop.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Pipelines to stop.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="Stop all running pipelines.")] = False,
     runtime: Runtime = RUNTIME,
 ) -> None:
-    """Stop pipelines. The next run resumes from their checkpoints. A driver without pipelines exits."""
+    """Stop pipelines.
+
+    The next run resumes from their checkpoints. A driver without pipelines exits.
+    """
     if not names and not all_:
         raise ConfigError("name the pipelines to stop, or give --all")
     runs = Runs(runtime)

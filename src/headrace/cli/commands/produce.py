@@ -46,7 +46,7 @@ app = single_command()
 
 @app.command()
 def produce(
-    topic: Annotated[str, typer.Argument(help="Topic to write to.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to.")],
     key_separator: Annotated[
         str | None,
         typer.Option(

@@ -39,7 +39,10 @@ def describe(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show the leader, its epoch, the high watermark, and the progress of each replica of the metadata log."""
+    """Show the state of the metadata quorum.
+
+    This is the leader, its epoch, the high watermark, and the progress of each replica of the metadata log.
+    """
 
     async def work(cluster: Cluster) -> tuple[DescribeClusterResponse, DescribeQuorumResponse]:
         request = DescribeQuorumRequest(

@@ -49,7 +49,10 @@ def delete(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Delete all records before an offset. This cannot be undone."""
+    """Delete all records before an offset.
+
+    This cannot be undone.
+    """
     if (offset_json_file is None) == (topic is None or before_offset is None):
         raise ConfigError("give either --offset-json-file, or --topic with --before-offset (and --partition)")
     if offset_json_file is not None:

@@ -44,7 +44,7 @@ class OffsetChange(NamedTuple):
 
 
 def reset_offsets(
-    group: Annotated[str, typer.Argument(help="Group id.")],
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Group id.")],
     topic: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME[:0,2]", help="Topic, with its partitions if not all of them; may be repeated."),
@@ -80,7 +80,10 @@ def reset_offsets(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Reset the committed offsets of a group. The group must have no members."""
+    """Reset the committed offsets of a group.
+
+    The group must have no members.
+    """
     reset = OffsetReset(to_earliest, to_latest, to_current, to_offset, shift_by, to_datetime, by_duration, from_file)
     if sum(value not in (None, False) for value in reset) != 1:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in OffsetReset._fields)

@@ -27,9 +27,9 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
 app = command_group()
 
 Names = Annotated[
-    list[str] | None, typer.Argument(metavar="NAME…", help="Topic names, or patterns such as 'orders.*|bills'.")
+    list[str] | None, typer.Argument(metavar="NAME", help="Topic names, or patterns such as 'orders.*|bills'.")
 ]
-NewNames = Annotated[list[str] | None, typer.Argument(metavar="NAME…", help="Topic names.")]
+NewNames = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Topic names.")]
 MoreNames = Annotated[list[str] | None, typer.Option("--topic", metavar="NAME", help="Same as NAME; may be repeated.")]
 ExcludeInternal = Annotated[
     bool, typer.Option("--exclude-internal", help="Leave out internal topics such as __consumer_offsets.")
@@ -213,7 +213,10 @@ def alter(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Add partitions to topics (`headrace configs alter` changes options)."""
+    """Add partitions to topics.
+
+    To change options of topics, use `headrace configs alter`.
+    """
     if partitions < 1:
         raise ConfigError("--partitions is required: the new number of partitions, at least 1")
     brokers = [

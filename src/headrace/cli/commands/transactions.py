@@ -43,7 +43,7 @@ def _group() -> None:
 
 
 Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="TRANSACTIONAL-ID…", show_default=False, help="Transactional ids.")
+    list[str] | None, typer.Argument(metavar="TRANSACTIONAL-ID", show_default=False, help="Transactional ids.")
 ]
 MoreIds = Annotated[
     list[str] | None,
@@ -81,7 +81,10 @@ def show_list(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """List the transactional ids of the cluster with the state of their last transactions."""
+    """List transactional ids and their states.
+
+    The state is that of the last transaction of each id.
+    """
     requested = TransactionFilter(state or [], producer_id or [], duration_filter, transactional_id_pattern)
     listed = with_cluster(
         Target(bootstrap_server, command_config), lambda cluster: list_transactions(cluster, requested)
@@ -100,7 +103,10 @@ def describe(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show transactions as their coordinators know them: start, timeout and partitions."""
+    """Show the transactions of transactional ids.
+
+    Their coordinators report producer, state, start, timeout and partitions.
+    """
     names = _ids(ids, transactional_id)
     failures = Failures()
 
@@ -138,7 +144,10 @@ def producers(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show the producers of a partition, and the start offsets of their open transactions."""
+    """Show the producers known to a partition.
+
+    For each open transaction, the start offset is shown.
+    """
     where = TopicPartition(topic, partition)
     found = with_cluster(
         Target(bootstrap_server, command_config), lambda cluster: describe_producers(cluster, where, broker_id)
@@ -172,7 +181,11 @@ def show_hanging(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Find hanging transactions: at least five minutes past the largest timeout, with no coordinator to end them."""
+    """Find hanging transactions.
+
+    A transaction hangs if no coordinator will end it. Only those are considered whose last record is five minutes
+    older than the largest timeout.
+    """
     if partition is not None and topic is None:
         raise ConfigError("--partition needs --topic")
     where, timeout_ms, now_ms = Search(topic, partition, broker_id), max_transaction_timeout * MINUTE_MS, _now_ms()
@@ -230,7 +243,10 @@ def abort(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Abort a hanging transaction in one partition, so that read_committed consumers can continue."""
+    """Abort a hanging transaction in one partition.
+
+    Consumers with read_committed, which wait at its first record, can then continue.
+    """
     where, by_producer = TopicPartition(topic, partition), (producer_id, producer_epoch, coordinator_epoch)
     if (start_offset is None) == (by_producer == (None, None, None)):
         raise ConfigError("give either --start-offset, or --producer-id with --producer-epoch and --coordinator-epoch")
@@ -263,7 +279,10 @@ def commit(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Commit prepared two-phase transactions whose producers will not return; `terminate` aborts them."""
+    """Commit prepared two-phase transactions.
+
+    This is for producers that will not return; `terminate` aborts their transactions instead.
+    """
     names, expected = _ids(ids, transactional_id), None
     if prepared is not None:
         if len(names) > 1:
@@ -295,7 +314,10 @@ def terminate(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Fence the producers of transactional ids, which aborts their open transactions."""
+    """Fence producers and abort their transactions.
+
+    The producers are given by their transactional ids.
+    """
     names = _ids(ids, transactional_id)
     failures = Failures()
 

@@ -49,7 +49,7 @@ Mechanisms = Annotated[
 @app.command("list")
 def list_(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME…", help="User names. Defaults to all users.")
+        list[str] | None, typer.Argument(metavar="NAME", help="User names. Defaults to all users.")
     ] = None,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
@@ -76,7 +76,7 @@ def list_(
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(help="User name.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="User name.")],
     mechanism: Mechanisms = None,
     password: Annotated[
         str | None, typer.Option(help="Password. Defaults to a prompt, or to the first line of standard input.")
@@ -87,7 +87,10 @@ def add(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Add a user or change its password. The default mechanism is SCRAM-SHA-512."""
+    """Add a user or change its password.
+
+    The default mechanism is SCRAM-SHA-512.
+    """
     _check_iterations(iterations)
     chosen = _mechanisms(mechanism) or [ScramMechanism.SHA_512]
     if password is None:
@@ -106,12 +109,15 @@ def add(
 
 @app.command()
 def remove(
-    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="User names.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="User names.")],
     mechanism: Mechanisms = None,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Remove users or, with --mechanism, only their passwords for these mechanisms."""
+    """Remove users.
+
+    With --mechanism, only the passwords for these mechanisms are removed.
+    """
     chosen = _mechanisms(mechanism)
     failures = Failures()
 
