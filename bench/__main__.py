@@ -87,8 +87,8 @@ def main(words: Sequence[str]) -> int:
         shutil.rmtree(data, ignore_errors=True)
     settings = {
         "rounds": str(given.rounds),
-        "seconds a round": f"{given.seconds:g}",
-        "bytes a round at most": f"{options.bytes_max / 1e9:.1f} GB",
+        "seconds per round": f"{given.seconds:g}",
+        "maximum bytes per round": f"{options.bytes_max / 1e9:.1f} GB",
         "load generator": generator_name(),
         **_tls(results),
         **_guests(lines, options),

@@ -38,12 +38,12 @@ BACKOFF = {"log.cleaner.backoff.ms": "100"}
 @dataclass(frozen=True)
 class Compaction:
     name: str = "compaction"
-    title: str = "compact a topic of records of 100 B, each key five times, a producer beside it"
+    title: str = "compact a topic of 100 B records, each key five times, while a producer writes"
     figures: tuple[Figure, ...] = (
         Figure("mb_per_s", "MB/s of log", True, goal=1.0),
         Figure("records_per_s", "records/s", True, goal=1.0),
-        Figure("p99_ratio", "p99 beside it / alone", False, goal_absolute=2.0, digits=1),
-        Figure("more_mb", "MB more memory", False),
+        Figure("p99_ratio", "producer's p99, compacting / alone", False, goal_absolute=2.0, digits=1),
+        Figure("more_mb", "additional memory, MB", False),
     )
     against: tuple[str, ...] = (KAFKA,)
     alone: bool = True

@@ -30,9 +30,9 @@ class IdleConnections:
     name: str = "idle-1000"
     title: str = "1,000 idle connections"
     figures: tuple[Figure, ...] = (
-        Figure("kb_per_connection", "KB a connection", False, goal=1.0, digits=1),
-        Figure("rss_mb", "resident memory with them, MB", False, goal=1.0),
-        Figure("cpu_percent", "CPU meanwhile, % of a core", False, goal=1.0, digits=2),
+        Figure("kb_per_connection", "KB per connection", False, goal=1.0, digits=1),
+        Figure("rss_mb", "resident memory, MB", False, goal=1.0),
+        Figure("cpu_percent", "CPU, % of a core", False, goal=1.0, digits=2),
     )
     against: tuple[str, ...] = (KAFKA,)
     alone: bool = True

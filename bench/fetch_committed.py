@@ -26,7 +26,7 @@ PART_OF_BYTES = 2  # divisor of the other fetch lines' bytes: writing is slow, a
 @dataclass(frozen=True)
 class FetchCommitted:
     name: str = "fetch-committed"
-    title: str = "fetch 1 KB records of transactions, every tenth aborted, 1 connection, 1 MB a fetch"
+    title: str = "fetch 1 KB records of transactions, every tenth aborted, 1 connection, 1 MB per fetch"
     figures: tuple[Figure, ...] = (
         Figure("mb_per_s", "read_committed MB/s", True, goal=1.2),
         Figure("uncommitted_mb_per_s", "read_uncommitted MB/s", True),

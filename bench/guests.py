@@ -12,7 +12,7 @@ from bench.contestants import HEADRACE, Broker, Contestant, TlsDoor
 from bench.wire import CannotRun
 
 CONFLUENT, CONNECTOR = "confluent-kafka", "Spark's connector"
-CONNECTOR_AT_KAFKA = f"{CONNECTOR} at Kafka"
+CONNECTOR_AT_KAFKA = f"{CONNECTOR} on Kafka"
 
 
 class Closable(Protocol):
@@ -71,4 +71,4 @@ def server_named(servers: Mapping[str, Broker], name: str) -> Broker:
 
 def server_suffix(server: str) -> tuple[str, str]:
     """Return the suffixes of a line's name and title; both are empty for Headrace."""
-    return ("", "") if server == HEADRACE else (f"-{server.lower()}", f", at {server}")
+    return ("", "") if server == HEADRACE else (f"-{server.lower()}", f", on {server}")

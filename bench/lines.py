@@ -65,8 +65,8 @@ def _encrypted(records: int) -> list[Line]:
     ]  # fmt: skip
     return [
         *produce,
-        Fetch("tls-fetch-1", "TLS, fetch 1 KB records, 1 connection, 1 MB a fetch", figures, 1, tls=True),
-        Fetch("tls-fetch-4", "TLS, fetch 1 KB records, 4 connections, 1 MB a fetch", figures, 4, tls=True),
+        Fetch("tls-fetch-1", "TLS, fetch 1 KB records, 1 connection, 1 MB per fetch", figures, 1, tls=True),
+        Fetch("tls-fetch-4", "TLS, fetch 1 KB records, 4 connections, 1 MB per fetch", figures, 4, tls=True),
     ]
 
 
@@ -120,8 +120,8 @@ def _broker() -> list[Line]:
             "idempotent-16k", "idempotent producer, 16 KB batches, 1 connection, 5 in flight", throughput,
             records_16k, KIB, 1, 1, idempotent=True,
         ),
-        Fetch("fetch-1", "fetch 1 KB records, 1 connection, 1 MB a fetch", (mb_per_s(1.2), cpu_s_per_gb()), 1),
-        Fetch("fetch-4", "fetch 1 KB records, 4 connections, 1 MB a fetch", (mb_per_s(1.2), cpu_s_per_gb()), 4),
+        Fetch("fetch-1", "fetch 1 KB records, 1 connection, 1 MB per fetch", (mb_per_s(1.2), cpu_s_per_gb()), 1),
+        Fetch("fetch-4", "fetch 1 KB records, 4 connections, 1 MB per fetch", (mb_per_s(1.2), cpu_s_per_gb()), 4),
         Produce(
             "message-1",
             "one message of 100 B, one connection",

@@ -24,11 +24,11 @@ SHARE = 0.999
 @dataclass(frozen=True)
 class LoopLag:
     name: str = "loop"
-    title: str = "loop lag while 64 KB batches come at full speed and 10,000 partitions are created"
+    title: str = "event loop lag during 64 KB batches at full speed and the creation of 10,000 partitions"
     figures: tuple[Figure, ...] = (
-        Figure("lag_p999_ms", "lag p99.9, ms, at most", False, goal_absolute=50.0, digits=1),
-        Figure("filled_mb_per_s", "MB/s of the load meanwhile", True),
-        Figure("message_p999_ms", "p99.9 of single messages meanwhile, ms", False, digits=1),
+        Figure("lag_p999_ms", "lag p99.9, ms, upper bound", False, goal_absolute=50.0, digits=1),
+        Figure("filled_mb_per_s", "MB/s of the load", True),
+        Figure("message_p999_ms", "p99.9 of single messages, ms", False, digits=1),
         Figure("create_s", "until all are served, s", False, digits=1),
     )
     against: tuple[str, ...] = ()

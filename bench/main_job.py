@@ -176,7 +176,7 @@ class MainJobLine:
 @dataclass(frozen=True)
 class FirstResult(MainJobLine):
     name: str = "pipeline-first-result"
-    title: str = "the main job, installed: process start to the first result that can be read"
+    title: str = "the demo, installed: process start to the first readable result"
     figures: tuple[Figure, ...] = (Figure("first_result_s", "s", False, goal_absolute=FIRST_RESULT_S_GOAL, digits=1),)
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
@@ -186,10 +186,10 @@ class FirstResult(MainJobLine):
 @dataclass(frozen=True)
 class MainJobMemory(MainJobLine):
     name: str = "pipeline-memory"
-    title: str = "the main job, a minute after its first result, at 1,000 events a second: resident memory"
+    title: str = "the demo, one minute after its first result, at 1,000 events per second: resident memory"
     figures: tuple[Figure, ...] = (
         Figure("small_mb", "node and generator, MB", False, goal_absolute=MEMORY_MB_GOAL),
-        Figure("all_mb", "all processes, Spark's too, MB", False),
+        Figure("all_mb", "all processes including Spark, MB", False),
     )
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:

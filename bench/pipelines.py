@@ -78,7 +78,9 @@ class ShopLine:
 class PipelineRows(ShopLine):
     warm_rounds: int = 3  # about twenty seconds each: the JVM compiles for a minute
     name: str = "pipeline-rows"
-    title: str = "the shop's three queries at once over filled topics, AvailableNow, exactly once against at least once"
+    title: str = (
+        "the shop's three queries together over filled topics, AvailableNow, exactly once against at least once"
+    )
     figures: tuple[Figure, ...] = ROWS_FIGURES
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:
@@ -100,7 +102,7 @@ class PipelineRows(ShopLine):
 @dataclass(frozen=True)
 class PipelineLatency(ShopLine):
     name: str = "pipeline-latency"
-    title: str = "the shop's three queries while 1,000 events come a second: from an order to its enriched row"
+    title: str = "the shop's three queries at 1,000 events per second: from an order to its enriched row"
     figures: tuple[Figure, ...] = LATENCY_FIGURES
 
     def measure(self, contestant: Contestant, topic: str, options: Options) -> Measured:

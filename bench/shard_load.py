@@ -30,8 +30,8 @@ class ShardLoad:
     name: str = "load-1m-offsets"
     title: str = "restart with a million committed offsets in one shard"
     figures: tuple[Figure, ...] = (
-        Figure("restart_s", "until they are answered for, s", False, goal=1.0, digits=1),
-        Figure("lag_p999_ms", "lag of the loop p99.9, ms, at most", False, goal_absolute=50.0, digits=1),
+        Figure("restart_s", "until OffsetFetch returns them, s", False, goal=1.0, digits=1),
+        Figure("lag_p999_ms", "event loop lag p99.9, ms, upper bound", False, goal_absolute=50.0, digits=1),
         Figure("rss_mb", "resident memory, MB", False, digits=0),
     )
     against: tuple[str, ...] = (KAFKA,)

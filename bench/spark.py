@@ -151,7 +151,7 @@ class SparkStart:
     """Start of the session that our helper makes, in a separate process; there is no opponent."""
 
     name: str = "spark-start"
-    title: str = "driver of Spark, process start to the first count, warm"
+    title: str = "Spark driver, process start to the first count, warm"
     figures: tuple[Figure, ...] = (Figure("start_s", "s", False, goal_absolute=START_S_GOAL, digits=1),)
     against: tuple[str, ...] = ()
     alone: bool = True

@@ -102,11 +102,11 @@ def overwrite(data, at, fields):
     ("suffix", "change", "expected_problem"),
     [
         (".log", lambda data: overwrite(data, 100, b"!"), "checksum"),
-        (".log", lambda data: data[:-1], "no whole batch"),
-        (".log", lambda data: overwrite(data, 8, b"\xff\xff\xff\xff"), "no whole batch"),
+        (".log", lambda data: data[:-1], "not a complete batch"),
+        (".log", lambda data: overwrite(data, 8, b"\xff\xff\xff\xff"), "not a complete batch"),
         (".log", lambda data: overwrite(data, 16, b"\x07"), "magic"),
-        (".log", lambda data: overwrite(data, 0, struct.pack(">q", 5000)), "the one before it ended"),
-        (".index", lambda data: data[:-1], "multiple of the 8"),
+        (".log", lambda data: overwrite(data, 0, struct.pack(">q", 5000)), "the previous one ended"),
+        (".index", lambda data: data[:-1], "not a multiple of the 8 bytes"),
         (".index", lambda data: overwrite(data, 8, data[:8]), "does not follow"),
         (".index", lambda data: overwrite(data, 4, struct.pack(">i", 17)), "no batch begins at position 17"),
         (".index", lambda data: overwrite(data, 0, struct.pack(">i", 3)), "ends with offset"),
@@ -141,7 +141,7 @@ def test_producer_snapshots_are_dumped_and_invalid_files_are_reported(directory,
     for wrong in (tmp_path / "odd.txt", tmp_path / "x.index"):
         wrong.write_bytes(b"odd")
         assert "WRONG" in headrace("dump-log", wrong, fails=True)
-    assert "which files" in headrace("dump-log", fails=True)
+    assert "name the files" in headrace("dump-log", fails=True)
 
 
 def test_messages_of_magic_0_and_1_are_dumped_and_checked(tmp_path):

@@ -8,7 +8,7 @@ from tests.cli.command_line import CommandLine
 
 from headrace.base.errors import ConfigError
 from headrace.cli.commands.reset_offsets import read_plan
-from headrace.cli.output import duration, show_table
+from headrace.cli.output import format_duration, show_table
 from headrace.cli.times import parse_datetime
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
@@ -107,7 +107,7 @@ def test_an_exported_reset_plan_is_executed_from_a_file(group, tmp_path):
 
 def test_offsets_and_groups_are_deleted(group):
     headrace, name, topic = group
-    assert "forgotten" in headrace("groups", "delete-offsets", name, "--topic", f"{topic}:0")
+    assert "deleted the offset" in headrace("groups", "delete-offsets", name, "--topic", f"{topic}:0")
     assert reset_result(headrace, name, "--all-topics", "--to-current") == {1: (4, 4)}
     assert headrace("groups", "delete", name) == f"deleted group {name}\n"
     assert "GROUP_ID_NOT_FOUND" in headrace("groups", "describe", name, fails=True)
@@ -115,10 +115,10 @@ def test_offsets_and_groups_are_deleted(group):
 
 def test_ambiguous_arguments_and_invalid_reset_plans_are_refused(headrace_node, tmp_path):
     headrace = CommandLine(headrace_node.bootstrap)
-    assert "whereto" in headrace("groups", "reset-offsets", "g", "--all-topics", fails=True)
-    assert "whereto" in headrace("groups", "reset-offsets", "g", "--to-latest", "--to-earliest", fails=True)
-    assert "which topics" in headrace("groups", "reset-offsets", "g", "--to-latest", fails=True)
-    assert "which groups" in headrace("groups", "describe", fails=True)
+    assert "give exactly one of" in headrace("groups", "reset-offsets", "g", "--all-topics", fails=True)
+    assert "give exactly one of" in headrace("groups", "reset-offsets", "g", "--to-latest", "--to-earliest", fails=True)
+    assert "either --topic or --all-topics" in headrace("groups", "reset-offsets", "g", "--to-latest", fails=True)
+    assert "either group ids or --all-groups" in headrace("groups", "describe", fails=True)
     bad = tmp_path / "bad.csv"
     bad.write_text("t,0,1\nt,x\n")
     with pytest.raises(ConfigError, match="line 2"):
@@ -132,7 +132,7 @@ def test_durations_are_written_in_their_two_largest_units():
         None: None, 0: "0 ms", 40: "40 ms", 1500: "1.5 s", 12_345: "12.3 s", 59_999: "1 min", 60_000: "1 min", 90_000: "1 min 30 s",
         7_200_000: "2 h", 11_520_000: "3 h 12 min", 200_000_000: "2 d 7 h", -1500: "-1.5 s",
     }  # fmt: skip
-    assert {length: duration(length) for length in lengths} == lengths
+    assert {length: format_duration(length) for length in lengths} == lengths
 
 
 @pytest.mark.parametrize("columns", [80, 50])

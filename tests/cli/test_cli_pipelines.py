@@ -12,7 +12,7 @@ from tests.pipelines.fake_engine import FakeEngine, make_pipeline
 from typer.testing import CliRunner
 
 from headrace.cli.app import app
-from headrace.cli.pipeline_runs import COLUMNS, ERROR_CHARACTERS_MAX, _size, row_of
+from headrace.cli.pipeline_runs import COLUMNS, ERROR_CHARACTERS_MAX, _size, status_row
 from headrace.pipelines.runner import Driver, Run, Runs
 from headrace.pipelines.runner.processes import Process, this_process
 from headrace.pipelines.runner.status import QueryStatus
@@ -61,7 +61,7 @@ def driver(tmp_path):
 
 
 def test_validate_accepts_a_valid_file_and_plan_shows_it(command):
-    assert command("validate", "shop.yaml") == "shop: 1 source(s), 1 step(s), 1 sink(s): good\n"
+    assert command("validate", "shop.yaml") == "shop: 1 source(s), 1 step(s), 1 sink(s): valid\n"
     assert "topic loud" in command("plan", "shop.yaml", "-b", "there:1") and "there:1" in command(
         "plan", ".", "-b", "there:1"
     )
@@ -84,9 +84,9 @@ def test_errors_in_a_pipeline_file_are_reported_with_their_location(command, tmp
 def test_invalid_arguments_are_reported(command, tmp_path):
     assert "is not there" in command("run", "nowhere.yaml", fails=True)
     assert "name=value" in command("run", "shop.yaml", "-c", "oops", fails=True)
-    assert "which pipeline" in command("stop", fails=True)
-    assert "no pipeline shop runs here" in command("stop", "shop", fails=True)
-    assert "no pipeline shop runs here" in command("status", "shop", fails=True)
+    assert "name the pipelines" in command("stop", fails=True)
+    assert "no pipeline shop is running" in command("stop", "shop", fails=True)
+    assert "no pipeline shop is running" in command("status", "shop", fails=True)
     (tmp_path / "again.yaml").write_text(SHOP)
     assert "shop" in command("validate", "shop.yaml", "again.yaml", fails=True), "two pipelines of one name"
 
@@ -119,7 +119,7 @@ def test_validating_with_spark_prints_only_the_result(command, tmp_path):
         cwd=tmp_path,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "shop: 1 source(s), 1 step(s), 1 sink(s): good\n"
+    assert done.stdout == "shop: 1 source(s), 1 step(s), 1 sink(s): valid\n"
 
 
 def test_a_running_driver_is_listed_queried_and_stopped(command, driver, tmp_path):
@@ -127,8 +127,8 @@ def test_a_running_driver_is_listed_queried_and_stopped(command, driver, tmp_pat
     assert (one["name"], one["state"], one["rows"], one["lag_records"]) == ("counts", "running", 1234, 4)
     assert [one["pipeline"] for one in json.loads(command("status", "--json"))] == ["shop", "stock"]
     header, row = command("status", "shop").splitlines()
-    assert row.split()[:3] == ["shop", "counts", "running"] and "1,234" in row and "behind" in header
-    assert "there are shop, stock" in command("status", "nobody", fails=True)
+    assert row.split()[:3] == ["shop", "counts", "running"] and "1,234" in row and "lag" in header
+    assert "running: shop, stock" in command("status", "nobody", fails=True)
     listed = {one["pipeline"]: one for one in json.loads(command("list", "shop.yaml", "--json"))}
     assert listed["shop"]["state"] == "running" and listed["shop"]["sinks"] == ["loud"]
     assert listed["stock"]["process"] == this_process().pid
@@ -143,7 +143,7 @@ def test_a_killed_driver_is_shown_as_gone_and_removed_by_stop(command, tmp_path)
     runs = Runs(tmp_path / ".headrace")
     runs.claim(Run(pipeline="shop", driver=Process(2**22 + 7, "long ago"), origin="shop.yaml"))
     (one,) = json.loads(command("status", "--json"))
-    assert one["state"] == "gone" and "run it again" in one["error"]
+    assert one["state"] == "gone" and "run the pipeline again" in one["error"]
     assert "gone" in command("list")
     assert command("stop", "shop") == "stopped shop\n"
     assert runs.all() == []
@@ -152,7 +152,7 @@ def test_a_killed_driver_is_shown_as_gone_and_removed_by_stop(command, tmp_path)
 def test_an_unresponsive_driver_is_shown_as_silent(command, tmp_path):
     Runs(tmp_path / ".headrace").claim(Run(pipeline="shop", driver=this_process(), port=1))
     (one,) = json.loads(command("status", "--json"))
-    assert one["state"] == "silent" and "does not answer" in one["error"]
+    assert one["state"] == "unresponsive" and "does not answer" in one["error"]
 
 
 def test_status_rows_are_formatted_for_the_table():
@@ -166,7 +166,7 @@ def test_status_rows_are_formatted_for_the_table():
         dead_letters=1234,
         error="line one\nline two " + "x" * 400,
     )
-    row = row_of(status)
+    row = status_row(status)
     assert len(row) == len(COLUMNS)
     assert row[3:8] == ["12,346", None, "1 min 30 s", "0", "5.0 MiB"]
     assert row[COLUMNS.index("dead letters")] == "1,234"

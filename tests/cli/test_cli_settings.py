@@ -5,7 +5,7 @@ import logging
 
 from tests.cli.command_line import CommandLine
 
-from headrace.cli.commands.settings import changes
+from headrace.cli.commands.settings import update_mode
 from headrace.node.settings import ALL_OPTIONS, read_settings
 
 headrace = CommandLine()
@@ -33,8 +33,8 @@ def test_one_option_is_explained():
         == "a number from 1048576 to 2147483647"
     )
     assert "did you mean num.partitions" in headrace("settings", "num.partition", fails=True)
-    assert changes("log.retention.ms") == "cluster-wide" and changes("listeners") == "read-only"
-    assert changes("ssl.client.auth") == "per-broker" and changes("num.partitions") == "read-only"
+    assert update_mode("log.retention.ms") == "cluster-wide" and update_mode("listeners") == "read-only"
+    assert update_mode("ssl.client.auth") == "per-broker" and update_mode("num.partitions") == "read-only"
 
 
 def test_values_are_shown_with_their_source_and_secrets_hidden(tmp_path, monkeypatch):

@@ -225,7 +225,7 @@ def test_a_prepared_transaction_is_committed_by_an_operator(headrace, node, topi
     assert all_committed(node, topic) == [[], []]
     arguments = [name] if how == "by name" else ["--transactional-id", name, "--prepared", prepared_identity]
     message = headrace("transactions", "commit", *arguments)
-    assert message == f"{name}: transaction {prepared_identity} is committed: {topic}-0 {topic}-1\n"
+    assert message == f"{name}: committed transaction {prepared_identity}: {topic}-0 {topic}-1\n"
     assert_soon(lambda: all_committed(node, topic) == [[b"0"], [b"1"]])
     message = headrace("transactions", "commit", name, fails=True)
     assert "INVALID_TXN_STATE" in message and "no transaction is open (CompleteCommit)" in message
@@ -270,14 +270,14 @@ def test_the_producers_of_a_partition_are_listed(headrace, topic, make_producer)
 def test_terminate_fences_the_producer_and_aborts(headrace, node, topic, make_producer):
     producer, name = make_producer(f"{topic}-t"), f"{topic}-t"
     write(producer, topic)
-    assert "its transaction is aborted" in headrace("transactions", "terminate", name)
+    assert "aborted its transaction" in headrace("transactions", "terminate", name)
     (found,) = loads(headrace, "describe", name)
     assert found["state"] == "Empty" and found["partitions"] == []
     assert loads(headrace, "producers", "--topic", topic, "-p", 0)[0]["start_offset"] is None
     with pytest.raises(confluent_kafka.KafkaException) as refused:
         producer.commit_transaction(20)
     assert refused.value.args[0].fatal() or refused.value.args[0].txn_requires_abort()
-    assert "nothing was open (Empty)" in headrace("transactions", "terminate", "--transactional-id", name)
+    assert "no transaction was open (Empty)" in headrace("transactions", "terminate", "--transactional-id", name)
 
 
 # --- hanging transactions
@@ -341,12 +341,12 @@ def test_an_ongoing_transaction_is_not_reported_as_hanging(headrace, node, topic
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("describe",), "which transactional ids"),
-        (("terminate",), "which transactional ids"),
-        (("commit",), "which transactional ids"),
+        (("describe",), "at least one transactional id"),
+        (("terminate",), "at least one transactional id"),
+        (("commit",), "at least one transactional id"),
         (("commit", "nobody"), "TRANSACTIONAL_ID_NOT_FOUND"),
         (("commit", "a", "--prepared", "12"), "'12' is not PRODUCER-ID:EPOCH"),
-        (("commit", "a", "b", "--prepared", "1:2"), "of one transactional id"),
+        (("commit", "a", "b", "--prepared", "1:2"), "exactly one transactional id"),
         (("describe", "nobody"), "TRANSACTIONAL_ID_NOT_FOUND"),
         (("terminate", "nobody"), "TRANSACTIONAL_ID_NOT_FOUND"),
         (("list", "--state", "Happy"), "Happy"),
@@ -355,9 +355,12 @@ def test_an_ongoing_transaction_is_not_reported_as_hanging(headrace, node, topic
         (("find-hanging", "--partition", "0"), "--topic"),
         (("find-hanging", "--topic", "nowhere"), "UNKNOWN_TOPIC_OR_PARTITION"),
         (("find-hanging", "--broker-id", "77"), "there is no broker 77"),
-        (("abort", "--topic", "t", "--partition", "0"), "which transaction"),
-        (("abort", "--topic", "t", "-p", "0", "--start-offset", "1", "--producer-id", "1"), "which transaction"),
-        (("abort", "--topic", "t", "-p", "0", "--producer-id", "1"), "all three"),
+        (("abort", "--topic", "t", "--partition", "0"), "give either --start-offset"),
+        (
+            ("abort", "--topic", "t", "-p", "0", "--start-offset", "1", "--producer-id", "1"),
+            "give either --start-offset",
+        ),
+        (("abort", "--topic", "t", "-p", "0", "--producer-id", "1"), "given together"),
     ],
 )
 def test_invalid_commands_fail_with_a_specific_message(headrace, arguments, message):

@@ -1,4 +1,4 @@
-"""Builds rules from the flags of `headrace acls`: resources, operations, and what producers and consumers need."""
+"""Builds rules from the flags of `headrace acls`: resources, operations, and the permissions of producers and consumers."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Resources(NamedTuple):
         ]
 
 
-def patterns(text: str, *, filters: bool) -> int:
+def parse_pattern_type(text: str, *, filters: bool) -> int:
     known = _FILTER_PATTERNS if filters else _PATTERNS
     if text.lower() not in known:
         raise ConfigError(f"--resource-pattern-type {text!r}: expected {', '.join(known)}")
     return known[text.lower()]
 
 
-def operations(names: list[str] | None, default: int) -> list[int]:
+def parse_operations(names: list[str] | None, default: int) -> list[int]:
     """Parse Kafka's names of operations in any spelling: DescribeConfigs, describe-configs, DESCRIBE_CONFIGS."""
     known = {one.name.replace("_", "").lower(): one for one in Operation if one is not Operation.NONE}
     found: list[int] = []
@@ -56,7 +56,9 @@ def operations(names: list[str] | None, default: int) -> list[int]:
     return found or [default]
 
 
-def convenience(named: Resources, *, producer: bool, consumer: bool, idempotent: bool) -> list[tuple[int, str, int]]:
+def expand_convenience_flags(
+    named: Resources, *, producer: bool, consumer: bool, idempotent: bool
+) -> list[tuple[int, str, int]]:
     """Return the resources and operations that --producer and --consumer stand for in kafka-acls."""
     if not named.topics:
         raise ConfigError("--producer and --consumer need --topic")
@@ -78,19 +80,19 @@ def convenience(named: Resources, *, producer: bool, consumer: bool, idempotent:
     return list(dict.fromkeys(found))
 
 
-def rules(
-    wanted: list[tuple[int, str, int]],
+def make_rules(
+    requested: list[tuple[int, str, int]],
     pattern: int,
     allow: list[str] | None,
     deny: list[str] | None,
     allow_host: list[str] | None,
     deny_host: list[str] | None,
 ) -> Iterator[Rule]:
-    for kind, name, operation in wanted:
+    for kind, name, operation in requested:
         one = Pattern.LITERAL if kind == Resource.CLUSTER else pattern
-        for who in allow or []:
+        for principal in allow or []:
             for host in allow_host or [WILDCARD]:
-                yield Rule(kind, name, one, who, host, operation, Permission.ALLOW)
-        for who in deny or []:
+                yield Rule(kind, name, one, principal, host, operation, Permission.ALLOW)
+        for principal in deny or []:
             for host in deny_host or [WILDCARD]:
-                yield Rule(kind, name, one, who, host, operation, Permission.DENY)
+                yield Rule(kind, name, one, principal, host, operation, Permission.DENY)

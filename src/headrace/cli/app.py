@@ -19,32 +19,35 @@ COMMANDS = {
     "serve": ("headrace.cli.commands.serve", "Run a node until SIGTERM or Ctrl-C."),
     "format": (
         "headrace.cli.commands.format",
-        "Make the data directories of a node (serve does it too, on its first start).",
+        "Format the data directories of a node (`serve` formats empty ones on its first start).",
     ),
     "settings": (
         "headrace.cli.commands.settings",
-        "Every option of a node: what it means, what it may be, what it is.",
+        "Show the options of a node: meaning, default, allowed values and current value.",
     ),
     "topics": ("headrace.cli.commands.topics", "List, describe, create, alter and delete topics."),
-    "configs": ("headrace.cli.commands.configs", "Describe and alter options of topics, brokers, users and others."),
-    "offsets": ("headrace.cli.commands.offsets", "Find offsets of partitions: first, last, or by time."),
-    "records": ("headrace.cli.commands.records", "Delete the records at the beginning of partitions."),
-    "groups": ("headrace.cli.commands.groups", "List, describe and delete groups; move and delete their offsets."),
+    "configs": (
+        "headrace.cli.commands.configs",
+        "Describe and alter the options of topics, brokers and groups, and the quotas of users and clients.",
+    ),
+    "offsets": ("headrace.cli.commands.offsets", "Show the first or last offsets of partitions, or offsets by time."),
+    "records": ("headrace.cli.commands.records", "Delete records from the beginning of partitions."),
+    "groups": ("headrace.cli.commands.groups", "List, describe and delete groups; reset and delete their offsets."),
     "transactions": (
         "headrace.cli.commands.transactions",
-        "List and describe transactions; find and end those that hang.",
+        "List and describe transactions; find and end hanging ones.",
     ),
-    "log-dirs": ("headrace.cli.commands.log_dirs", "Show the data directories of brokers and what is in them."),
-    "quorum": ("headrace.cli.commands.quorum", "Show the controllers and how far they are."),
+    "log-dirs": ("headrace.cli.commands.log_dirs", "Show the data directories of brokers and the partitions in them."),
+    "quorum": ("headrace.cli.commands.quorum", "Show the controllers and their replication progress."),
     "acls": ("headrace.cli.commands.acls", "List, add and remove access rules."),
     "users": ("headrace.cli.commands.users", "List, add and remove SCRAM users."),
     "produce": ("headrace.cli.commands.produce", "Send each line of standard input as a record."),
-    "consume": ("headrace.cli.commands.consume", "Print records as they come."),
+    "consume": ("headrace.cli.commands.consume", "Print records as they arrive."),
     "pipelines": (
         "headrace.cli.commands.pipelines",
-        "Run, check and watch pipelines: topics, files and tables through Spark.",
+        "Run, validate and monitor pipelines that process topics, files and tables with Spark.",
     ),
-    "demo": ("headrace.cli.commands.demo", "Run a web shop on a node and Spark."),
+    "demo": ("headrace.cli.commands.demo", "Run the demo: a web shop with a node and Spark pipelines."),
     "dump-log": ("headrace.cli.commands.dump_log", "Print and check the files of a data directory."),
 }
 
@@ -81,8 +84,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         print(f"headrace {__version__}")
         raise typer.Exit
 

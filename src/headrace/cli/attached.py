@@ -1,4 +1,4 @@
-"""`python -m headrace.cli.attached serve …` runs `headrace serve …` until it ends or its parent does."""
+"""`python -m headrace.cli.attached serve …` runs `headrace serve …` and exits when its parent process exits."""
 
 from __future__ import annotations
 

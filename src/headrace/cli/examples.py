@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-LOCAL = "localhost:9092"  # the broker that commands use without -b
+LOCAL = "localhost:9092"  # the broker that commands connect to without -b
 
 
 class Serving(NamedTuple):
-    """Where a node can be reached."""
+    """The addresses of a running node, and its data directories."""
 
-    command: str  # how the user started headrace
+    command: str  # path or name under which the user started headrace
     bootstrap: str
     http: str | None  # host:port of /health and /metrics
     log_dirs: str
@@ -22,7 +22,7 @@ def examples(serving: Serving) -> str:
         f"Health and metrics: http://{serving.http}/health and http://{serving.http}/metrics. " if serving.http else ""
     )
     return f"""
-Every Kafka client can connect to {serving.bootstrap}. In another terminal, for example:
+Any Kafka client can connect to {serving.bootstrap}. Try this in another terminal:
 
     {command} topics create first --partitions 3{at}
     echo 'hello, stream' | {command} produce first{at}
@@ -30,5 +30,5 @@ Every Kafka client can connect to {serving.bootstrap}. In another terminal, for 
 
     echo 'from kcat' | kcat -b {serving.bootstrap} -t first -P        and        kcat -b {serving.bootstrap} -t first -C -e
 
-{http}Ctrl-C stops the node; its data stay in {serving.log_dirs}.
+{http}Press Ctrl-C to stop the node; its data stays in {serving.log_dirs}.
 """

@@ -12,14 +12,14 @@ from headrace.base.errors import ConfigError
 from headrace.options.table import suggestion
 
 
-def noun() -> typer.Typer:
+def command_group() -> typer.Typer:
     """Return the app of a module with several commands: `headrace topics list`."""
     return typer.Typer(
         add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
     )
 
 
-def verb() -> typer.Typer:
+def single_command() -> typer.Typer:
     """Return the app of a module with a single command: `headrace serve`."""
     return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -30,7 +30,7 @@ Bootstrap = Annotated[
         "-b",
         "--bootstrap-server",
         metavar="HOST:PORT,…",
-        help="any brokers of the cluster; else bootstrap.servers of --command-config, else localhost:9092",
+        help="Brokers to connect to first. Defaults to bootstrap.servers of --command-config, then to localhost:9092.",
     ),
 ]
 CommandConfig = Annotated[
@@ -38,21 +38,26 @@ CommandConfig = Annotated[
     typer.Option(
         "--command-config",
         metavar="FILE",
-        help="properties of the client in Kafka's names: security.protocol, sasl.jaas.config, ssl.truststore.location …",
+        help="Properties file of the client, with Kafka's names: security.protocol, sasl.jaas.config, ssl.truststore.location and others.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="JSON for scripts instead of a table")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 SettingFlags = Annotated[
-    list[str] | None, typer.Option("-c", "--set", metavar="NAME=VALUE", help="a setting, in Kafka's names")
+    list[str] | None,
+    typer.Option("-c", "--set", metavar="NAME=VALUE", help="Set an option of the node; may be repeated."),
 ]
 Config = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="a server.properties; else a single node on localhost:9092"),
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Properties file of the node (server.properties). Defaults to a single node on localhost:9092.",
+    ),
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="a name that is no option is an error, not a warning")]
+Strict = Annotated[bool, typer.Option("--strict", help="Treat unknown option names as errors instead of warnings.")]
 
 
-def pair(option: str, text: str) -> tuple[str, str]:
+def parse_pair(option: str, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise ConfigError(f"{option} {text!r}: expected name=value")
@@ -62,7 +67,7 @@ def pair(option: str, text: str) -> tuple[str, str]:
 def refuse_unset(entity: str, names: Sequence[str], own: Collection[str], known: Collection[str]) -> None:
     """Raise ConfigError for all names that are not in `own`, the options set on the entity."""
     unset = [
-        f"{name} is not set here" if name in known else f"{name} is no known option{suggestion(name, known)}"
+        f"{name} is not set" if name in known else f"{name} is not a known option{suggestion(name, known)}"
         for name in names
         if name not in own
     ]

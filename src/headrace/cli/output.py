@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from headrace.base.errors import ErrorCode, KafkaError
 
-LINE_EVERY_S = 5.0  # interval between progress lines if there is no terminal for a bar
+LINE_EVERY_S = 5.0  # interval between progress lines when standard error is not a terminal
 FOLDED_WIDTH_MIN = 8  # minimum width of a folded column, in characters
 _GAP = "  "
 _FRAME_WIDTH = 3  # extra width of each column in a table with frames: a bar and two spaces
@@ -40,7 +40,9 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
         foldable = [min(width, FOLDED_WIDTH_MIN) for width in widths[1:]]
         if widths[0] + sum(foldable) + _FRAME_WIDTH * len(columns) + 1 <= console.width:
             first = Column(columns[0], no_wrap=True, min_width=widths[0])
-            table = Table(first, *(Column(name, overflow="fold") for name in columns[1:]))  # nothing is cut off
+            table = Table(
+                first, *(Column(name, overflow="fold") for name in columns[1:])
+            )  # folded, so that no text is cut off
             for row in texts:
                 table.add_row(*map(Text, row))  # plain text: a name may look like markup
             console.print(table)
@@ -49,12 +51,12 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
         print(_GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def duration(milliseconds: int | None) -> str | None:
+def format_duration(milliseconds: int | None) -> str | None:
     """Format a duration in its two largest units: `3 h 12 min`, `1 min 30 s`, `2.5 s`, `40 ms`; None for None."""
     if milliseconds is None:
         return None
     if milliseconds < 0:
-        return f"-{duration(-milliseconds)}"
+        return f"-{format_duration(-milliseconds)}"
     if milliseconds < 1000:
         return f"{milliseconds} ms"
     if milliseconds < 60_000:
@@ -67,7 +69,7 @@ def duration(milliseconds: int | None) -> str | None:
     raise AssertionError(milliseconds)
 
 
-def error_of(code: int, message: str | None) -> KafkaError:
+def make_error(code: int, message: str | None) -> KafkaError:
     try:
         return KafkaError(ErrorCode(code), message or "")
     except ValueError:
@@ -76,11 +78,11 @@ def error_of(code: int, message: str | None) -> KafkaError:
 
 def check(code: int, message: str | None) -> None:
     if code != ErrorCode.NONE:
-        raise error_of(code, message)
+        raise make_error(code, message)
 
 
 class Failures:
-    """Failures of a command that works on many things.
+    """Counts the failures of a command that works on several objects.
 
     Each is printed to standard error at once; `end` exits with code 1 if there was one.
     """
@@ -92,7 +94,7 @@ class Failures:
         if code == ErrorCode.NONE:
             return False
         self._count += 1
-        print(f"headrace: {what}: {error_of(code, message)}", file=sys.stderr)
+        print(f"headrace: {what}: {make_error(code, message)}", file=sys.stderr)
         return True
 
     def __bool__(self) -> bool:
@@ -142,5 +144,5 @@ class _Lines:
         self._done += amount
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + LINE_EVERY_S
-            behind = f" of {self._total}" if self._total is not None else ""
-            print(f"{self._label}: {self._done}{behind}", file=sys.stderr)
+            total = f" of {self._total}" if self._total is not None else ""
+            print(f"{self._label}: {self._done}{total}", file=sys.stderr)

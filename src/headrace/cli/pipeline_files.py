@@ -11,17 +11,17 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from headrace.base.errors import HeadraceError
-from headrace.cli.options import pair
+from headrace.cli.options import parse_pair
 from headrace.observe.log_format import LineFormatter
 
 if TYPE_CHECKING:
     from headrace.pipelines.definitions.definition import Pipeline
 
-SPARK_LINES_SHOWN = 20  # last lines of Spark's output that are shown if it cannot be started
+SPARK_LINES_SHOWN = 20  # number of last lines of Spark's output to show when it cannot be started
 
 
 def overrides(brokers: str | None, master: str | None, once: bool, settings: Sequence[str] | None) -> dict[str, str]:
-    found = dict(pair("--set", text) for text in settings or [])
+    found = dict(parse_pair("--set", text) for text in settings or [])
     if brokers is not None:
         found["kafka.bootstrap.servers"] = brokers
     if master is not None:
@@ -56,7 +56,7 @@ def build_all(pipelines: Sequence[Pipeline], spark: Any) -> None:
 
 
 @contextmanager
-def spark_for(pipelines: Sequence[Pipeline]) -> Iterator[Any]:
+def start_spark(pipelines: Sequence[Pipeline]) -> Iterator[Any]:
     """Start Spark to check the pipelines; its standard error is only shown if it cannot be started."""
     from headrace.pipelines.runner.engine import NoSpark, settings_of, spark_log
     from headrace.pipelines.session import make_session
@@ -70,18 +70,13 @@ def spark_for(pipelines: Sequence[Pipeline]) -> Iterator[Any]:
         except HeadraceError:
             raise
         except Exception as error:
-            said = log.read_text(errors="replace").splitlines()[-SPARK_LINES_SHOWN:]
-            why = "\n  ".join([f"Spark cannot be started with spark.master={master}; it said:", *said])
+            output_lines = log.read_text(errors="replace").splitlines()[-SPARK_LINES_SHOWN:]
+            why = "\n  ".join([f"Spark cannot be started with spark.master={master}; its last output:", *output_lines])
             raise NoSpark(why) from error
     try:
         yield spark
     finally:
         spark.stop()
-
-
-@contextmanager
-def nobody() -> Iterator[None]:
-    yield
 
 
 class _Screen(logging.Handler):
@@ -92,8 +87,8 @@ class _Screen(logging.Handler):
 
 
 @contextmanager
-def told(level: int) -> Iterator[None]:
-    """Show what drivers log on standard error."""
+def logs_on_stderr(level: int) -> Iterator[None]:
+    """Show log records of drivers on standard error."""
     screen = _Screen()
     screen.setFormatter(LineFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     log = logging.getLogger("headrace")
@@ -101,7 +96,7 @@ def told(level: int) -> Iterator[None]:
     log.setLevel(level)
     log.propagate = False
     log.addHandler(screen)
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # the end of Spark is logged once, by Headrace
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # Headrace itself logs that Spark has exited
     try:
         yield
     finally:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.base.errors import ConfigError
-from headrace.cli.output import duration
+from headrace.cli.output import format_duration
 from headrace.options.table import suggestion
 from headrace.pipelines.runner.control import NoAnswer, ask_status
 from headrace.pipelines.runner.runs import Run, Runs
 from headrace.pipelines.runner.status import GONE, QueryStatus
 
-ERROR_CHARACTERS_MAX = 250  # in a table; --json shows the whole text
+ERROR_CHARACTERS_MAX = 250  # longest error in a table; --json shows the whole text
 COLUMNS = (
-    *("pipeline", "query", "state", "rows/s", "behind", "behind by"),
+    *("pipeline", "query", "state", "rows/s", "lag", "lag time"),
     *("state rows", "state size", "batches", "rows", "dead letters", "restarts", "error"),
 )
 
 
-def row_of(one: QueryStatus) -> list[object]:
+def status_row(one: QueryStatus) -> list[object]:
     error = " ".join(one.error.split())
     return [
         one.pipeline,
@@ -26,7 +26,7 @@ def row_of(one: QueryStatus) -> list[object]:
         one.state,
         f"{one.rows_per_s:,.0f}",
         None if one.lag_records is None else f"{one.lag_records:,}",
-        duration(one.lag_ms),
+        format_duration(one.lag_ms),
         f"{one.state_rows:,}",
         _size(one.state_bytes),
         one.batches,
@@ -37,41 +37,41 @@ def row_of(one: QueryStatus) -> list[object]:
     ]
 
 
-def statuses_of(runs: Runs, names: Sequence[str]) -> list[QueryStatus]:
+def query_statuses(runs: Runs, names: Sequence[str]) -> list[QueryStatus]:
     found: list[QueryStatus] = []
-    for run in chosen(runs, names):
+    for run in select_runs(runs, names):
         if not run.is_alive:
-            told = f"its driver (process {run.driver.pid}) was killed; run it again: it goes on from its checkpoint"
-            found.append(QueryStatus(name="", pipeline=run.pipeline, state=GONE, error=told))
+            killed = f"its driver (process {run.driver.pid}) was killed; run the pipeline again to resume from its checkpoint"
+            found.append(QueryStatus(name="", pipeline=run.pipeline, state=GONE, error=killed))
             continue
         try:
             found += ask_status(run)
         except NoAnswer as error:
-            found.append(QueryStatus(name="", pipeline=run.pipeline, state="silent", error=str(error)))
+            found.append(QueryStatus(name="", pipeline=run.pipeline, state="unresponsive", error=str(error)))
     return found
 
 
-def chosen(runs: Runs, names: Sequence[str]) -> list[Run]:
-    there = {run.pipeline: run for run in runs.all()}
+def select_runs(runs: Runs, names: Sequence[str]) -> list[Run]:
+    running = {run.pipeline: run for run in runs.all()}
     for name in names:
-        if name not in there:
-            if not there:
-                raise ConfigError(f"no pipeline {name} runs here: {where_looked(runs)}")
+        if name not in running:
+            if not running:
+                raise ConfigError(f"no pipeline {name} is running: {search_hint(runs)}")
             raise ConfigError(
-                f"no pipeline {name} runs here{suggestion(name, there)}; there are {', '.join(there)}; {where_looked(runs)}"
+                f"no pipeline {name} is running{suggestion(name, running)}; running: {', '.join(running)}; {search_hint(runs)}"
             )
-    return [there[name] for name in names] if names else list(there.values())
+    return [running[name] for name in names] if names else list(running.values())
 
 
-def where_looked(runs: Runs) -> str:
-    """Return a text that says where drivers were looked for, and how to look elsewhere."""
+def search_hint(runs: Runs) -> str:
+    """Return a text that names the folder that was searched for drivers, and how to search another."""
     return (
-        f"drivers are looked for in {runs.runtime.absolute()}; they leave word in .headrace of the folder that"
-        " `pipelines run` is started in, and --runtime FOLDER or HEADRACE_RUNTIME names another"
+        f"searched for drivers in {runs.runtime.absolute()}; they register in .headrace of the folder that"
+        " `pipelines run` was started in, and --runtime FOLDER or HEADRACE_RUNTIME selects another"
     )
 
 
-def is_stopped(runs: Runs, run: Run) -> bool:
+def has_stopped(runs: Runs, run: Run) -> bool:
     """Return whether the pipeline has stopped. Its driver may continue with other pipelines."""
     now = runs.find(run.pipeline)
     return now is None or now.driver != run.driver

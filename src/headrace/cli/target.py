@@ -35,7 +35,7 @@ def file_values(file: Path | None) -> dict[str, Value]:
         return client_values({}, CLIENT_OPTIONS)
     try:
         if file.stat().st_size > FILE_BYTES_MAX:
-            raise ConfigError(f"--command-config: {file} has more than {FILE_BYTES_MAX} bytes")
+            raise ConfigError(f"--command-config: {file} is larger than {FILE_BYTES_MAX} bytes")
         given = parse_properties(file.read_text(), str(file))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--command-config: {file} cannot be read: {error}") from error
@@ -60,7 +60,7 @@ def with_cluster(target: Target, work: Callable[[Cluster], Awaitable[T]]) -> T:
     except Disconnected as error:
         if str(values["security.protocol"]).startswith("SASL") or "cannot connect" in str(error):
             raise
-        raise Disconnected(f"{error} (if it wants a login, --command-config says who you are)") from error
+        raise Disconnected(f"{error} (if the broker requires a login, pass one with --command-config)") from error
 
 
 def _warn(line: str) -> None:

@@ -22,7 +22,7 @@ def parse_moment(option: str, text: str) -> int:
         return parse_datetime(option, text)
     except ConfigError:
         raise ConfigError(
-            f"{option} {text!r}: expected a time as 2026-07-01T12:00:00Z, milliseconds since 1970, or a duration as PT30M"
+            f"{option} {text!r}: expected a time such as 2026-07-01T12:00:00Z, milliseconds since 1970, or a duration such as PT30M"
         ) from None
 
 
@@ -30,7 +30,7 @@ def parse_datetime(option: str, text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"{option} {text!r}: expected a time as 2026-07-01T12:00:00") from None
+        raise ConfigError(f"{option} {text!r}: expected a time such as 2026-07-01T12:00:00") from None
     return max(0, int((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1000))
 
 
@@ -38,5 +38,5 @@ def before_now(option: str, text: str) -> int:
     try:
         length_ms = duration_ms(text)
     except ValueError:
-        raise ConfigError(f"{option} {text!r}: expected PnDTnHnMnS, as P1DT6H or PT30M") from None
+        raise ConfigError(f"{option} {text!r}: expected PnDTnHnMnS, such as P1DT6H or PT30M") from None
     return max(0, int(time.time() * 1000) - length_ms)

@@ -20,7 +20,8 @@ SPARK_ROUNDS = "2"  # each takes eight minutes
 
 @check(
     "benchmark",
-    "produce, fetch, latency, memory, groups and start against Apache Kafka in one interleaved run, as a table of ratios",
+    "Benchmark against Apache Kafka in one interleaved run, as a table of ratios: produce, fetch, latency, "
+    "memory, groups and startup",
 )
 def benchmark() -> str:
     return _published(BROKER)
@@ -28,7 +29,8 @@ def benchmark() -> str:
 
 @check(
     "benchmark-transactions",
-    "transactions a second, latency of commits and read_committed fetches against Apache Kafka in one interleaved run",
+    "Benchmark against Apache Kafka in one interleaved run: transactions per second, commit latency and "
+    "read_committed fetches",
 )
 def benchmark_transactions() -> str:
     return _published(TRANSACTIONS)
@@ -36,7 +38,8 @@ def benchmark_transactions() -> str:
 
 @check(
     "benchmark-client",
-    "our client into and from Arrow against confluent-kafka at the same server, Headrace and Kafka, as a table of ratios",
+    "Benchmark of the client against confluent-kafka, writing and reading Arrow data, on Headrace and on Kafka, "
+    "as a table of ratios",
 )
 def benchmark_client() -> str:
     return _published(CLIENT)
@@ -44,8 +47,8 @@ def benchmark_client() -> str:
 
 @check(
     "benchmark-spark",
-    'format("headrace") against Spark\'s own Kafka connector, reading and writing, batch and streaming, on Headrace and on Kafka, as a '
-    "table of ratios; and the start of a driver",
+    'Benchmark of format("headrace") against Spark\'s own Kafka connector, as a table of ratios: reading and '
+    "writing, batch and streaming, on Headrace and on Kafka; and the startup of a driver",
 )
 def benchmark_spark() -> str:
     return _published(SPARK, spark_missing() or connector_missing(), "--rounds", SPARK_ROUNDS)
@@ -53,8 +56,9 @@ def benchmark_spark() -> str:
 
 @check(
     "benchmark-pipelines",
-    "the main job's three queries, exactly once on Headrace, against the same SQL with Spark's own connector on Kafka: rows a second, and "
-    "from an event to its result; the main job's time to its first result, and its memory",
+    "Benchmark of the demo's three queries, exactly once on Headrace, against the same SQL with Spark's own "
+    "connector on Kafka: rows per second and latency from event to result; also the demo's time to its first "
+    "result, and its memory",
 )
 def benchmark_pipelines() -> str:
     return _published(PIPELINES, spark_missing() or connector_missing() or reader_missing())

@@ -15,9 +15,10 @@ TEST_PROCESSES = 2
 
 @check(
     "client-conformance",
-    "our client on real Kafka and on us alike: records in five codecs as librdkafka writes and reads them, 10,000 keys where Java puts "
-    "them, groups of five protocols under kills of members and node (every record read, no commit goes back), transactions with offsets "
-    "and zombies, nothing lost or doubled when the node dies under load, full buffers and late deliveries told in time",
+    "The client behaves the same on a real Kafka and on Headrace: records in five codecs as librdkafka writes and "
+    "reads them, 10,000 keys in the partitions that Java chooses, groups of five protocols while members and node "
+    "are killed (every record is read, no committed offset decreases), transactions with offsets and zombies, "
+    "nothing lost or duplicated when the node dies under load, full buffers and late deliveries reported in time",
 )
 def client_conformance() -> str:
     reason = available()
@@ -31,7 +32,8 @@ def client_conformance() -> str:
 
 @check(
     "tests-on-kafka",
-    "the tests of our client and of the sink, every request of a commit among them, pass on a real Kafka as they do on a node of ours",
+    "The tests of the client and of the sink, including every request of a commit, pass on a real Kafka as they "
+    "do on a Headrace node",
 )
 def tests_on_kafka() -> str:
     reason = available()

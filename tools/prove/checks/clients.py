@@ -13,7 +13,8 @@ ACKNOWLEDGEMENTS = (("0", False), ("1", False), ("all", False))
 
 @check(
     "clients-read-each-other",
-    "kcat, confluent-kafka, aiokafka, kafka-python and Java's console tools read what each other wrote, byte for byte, in all five codecs",
+    "kcat, confluent-kafka, aiokafka, kafka-python and Java's console tools read each other's records byte for "
+    "byte, in all five codecs",
 )
 def clients_read_each_other() -> str:
     missing = {

@@ -52,7 +52,7 @@ def fresh_clone() -> Iterator[Path]:
         yield target
 
 
-@check("tests-in-a-fresh-clone", "make test is green in a fresh clone in under 15 minutes")
+@check("tests-in-a-fresh-clone", "make test passes in a fresh clone in under 15 minutes")
 def tests_in_a_fresh_clone() -> str:
     with fresh_clone() as clone:
         began = time.monotonic()
@@ -64,7 +64,8 @@ def tests_in_a_fresh_clone() -> str:
 
 @check(
     "tests-again-and-again",
-    "make test is green six times in a row in a fresh clone, each time in another random order, four times beside a busy core",
+    "make test passes six times in a row in a fresh clone, each time in another random order, four times with one "
+    "core busy",
 )
 def tests_again_and_again() -> str:
     figures = []
@@ -111,8 +112,9 @@ def serve_in_a_fresh_clone() -> str:
 
 @check(
     "run-in-a-fresh-clone",
-    "make run in a fresh clone, as a new user types it: progress from the start, first results within 90 s of the installation, which "
-    "other people's clients read; Ctrl-C stops it cleanly, and EVENTS=… make run goes on from there and ends with its own check green",
+    "make run in a fresh clone, started as a new user would, shows progress from the start and has first results, "
+    "readable by other clients, within 90 s of the installation; Ctrl-C stops it cleanly, and EVENTS=… make run "
+    "continues from there and passes its own check",
 )
 def run_in_a_fresh_clone() -> str:
     _require_port()

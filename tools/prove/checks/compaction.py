@@ -19,8 +19,9 @@ COMPARED_KEYS = 1_500
 
 @check(
     "compaction",
-    "100 messages with one key become one; 10 million keyed records keep exactly the last value of every key, under writes and "
-    "kill -9; Kafka opens the compacted directory, and keeps the same records of the same topic",
+    "100 messages with one key become one; 10 million keyed records are reduced to exactly the last value of "
+    "every key, during writes and kill -9; Kafka opens the compacted directory, and keeps the same records when "
+    "it compacts the same topic",
 )
 def compaction() -> str:
     reason = available()

@@ -36,8 +36,9 @@ STORIES: tuple[tuple[dict[str, str], Sequence[Story]], ...] = (
 
 @check(
     "differential",
-    "10,000 produces, fetches and list-offsets, good and bad, are answered as real Kafka answers them: offsets, errors, timestamps, bytes; "
-    "and so are scripts of groups of both protocols, of transactions and of administrators",
+    "10,000 valid and invalid Produce, Fetch and ListOffsets requests get the same responses as from a real Kafka "
+    "(offsets, errors, timestamps, bytes); so do scripted groups of both protocols, transactions and admin "
+    "requests",
 )
 def differential() -> str:
     reason = peers.available()

@@ -21,7 +21,8 @@ LIVES = 4  # number of times the node is killed or stopped, in turn
 
 @check(
     "dump-log-finds-nothing-wrong",
-    "Kafka's own dump-log reads every file we write (deep iteration, index checks, metadata decoder) and finds nothing wrong",
+    "Kafka's own dump-log reads every file that Headrace writes (deep iteration, index checks, metadata decoder) "
+    "and finds no error",
 )
 def dump_log_finds_nothing_wrong() -> str:
     reason = peers.available()

@@ -9,8 +9,9 @@ from tools.prove.registry import check, say
 
 @check(
     "examples-of-consumers",
-    "the examples of consumers: the partition of one that is killed goes to the others and every record is read; work before the commit "
-    "is done twice and never lost after a crash, a commit before the work loses it and never doubles it",
+    "The consumer examples work as described: when one is killed, the others take over its partition and every "
+    "record is read; after a crash, work done before the commit is repeated but never lost, and work done after "
+    "the commit is lost but never repeated",
 )
 def examples_of_consumers() -> str:
     with NodeProcess() as node:

@@ -11,8 +11,9 @@ from tools.prove.registry import WORK, check
 
 @check(
     "garbage-connections",
-    "a thousand connections of garbage, come again as often as they are thrown out, cost a good client at most 10 % of its"
-    " throughput; a thousand that trickle cost at most 16 KB each and are ended by connections.max.idle.ms",
+    "A thousand connections that send garbage and reconnect whenever they are closed cost a well-behaved client "
+    "at most 10 % of its throughput; a thousand slow ones cost at most 16 KB each and are closed by "
+    "connections.max.idle.ms",
 )
 def garbage_connections() -> str:
     from tools.prove.garbage import ROUNDS, Scale, judge, pester, trickle

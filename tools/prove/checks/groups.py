@@ -22,8 +22,9 @@ NODE = {"group.initial.rebalance.delay.ms": "500", "group.consumer.session.timeo
 
 @check(
     "groups-of-clients",
-    "groups of 2, 3 and 10 members of four clients, with every assignor they have, while members join, leave and are killed and the node "
-    "is killed: every record is read, assignments are disjoint and complete, committed offsets never go back",
+    "In groups of 2, 3 and 10 members of four clients, with each of their assignors, while members join, leave "
+    "and are killed and the node is killed, every record is read, assignments are disjoint and complete, and "
+    "committed offsets never decrease",
 )
 def groups_of_clients() -> str:
     reason = available()

@@ -13,8 +13,8 @@ ABORTED_CONNECTIONS = 5_000
 
 @check(
     "hostile-memory",
-    "100 compression bombs and 5,000 connections aborted in the middle of a frame, with and without TLS and SASL, leave a node within"
-    " 50 MB of the memory it started with",
+    "After 100 compression bombs and 5,000 connections aborted in the middle of a frame, with and without TLS and "
+    "SASL, a node is within 50 MB of its initial memory",
 )
 def hostile_memory() -> str:
     from tools.prove.hostile_memory import GROWTH_MB_MAX, attack
@@ -28,8 +28,8 @@ def hostile_memory() -> str:
 
 @check(
     "log-lines",
-    "line breaks, terminal escapes and separators in every name that a client can send, in every API, forge no line of the log or the"
-    " audit log",
+    "Line breaks, terminal escapes and separators in any name that a client can send, in any API, cannot forge a "
+    "line of the log or the audit log",
 )
 def log_lines() -> str:
     from tools.prove.log_lines import judge_lines, poison_node

@@ -11,7 +11,7 @@ from tools.prove.registry import NotRun, check
 
 @check(
     "kafka-tools-agree",
-    "Kafka's command-line tools print on us what they print on Kafka, also over TLS and SASL",
+    "Kafka's command-line tools print the same for Headrace as for Kafka, also over TLS and SASL",
 )
 def kafka_tools_agree() -> str:
     return _compare("kafka_tools")
@@ -19,7 +19,8 @@ def kafka_tools_agree() -> str:
 
 @check(
     "group-tools-agree",
-    "Kafka's consumer-groups tool describes, resets and deletes groups on us as on Kafka, and its formatters read __consumer_offsets alike",
+    "Kafka's consumer-groups tool describes, resets and deletes groups on Headrace as on Kafka, and its "
+    "formatters read __consumer_offsets alike",
 )
 def group_tools_agree() -> str:
     return _compare("group_steps")
@@ -27,8 +28,8 @@ def group_tools_agree() -> str:
 
 @check(
     "transaction-tools-agree",
-    "Kafka's transactions tool lists, describes, finds, aborts and terminates on us as on Kafka, its formatter reads __transaction_state "
-    "alike, and headrace transactions says the same",
+    "Kafka's transactions tool lists, describes, finds, aborts and terminates transactions on Headrace as on "
+    "Kafka, its formatter reads __transaction_state alike, and headrace transactions reports the same",
 )
 def transaction_tools_agree() -> str:
     return _compare("transaction_steps")

@@ -10,8 +10,8 @@ from tools.prove.registry import WORK, check, say
 
 @check(
     "metrics-for-dashboards",
-    "after a minute of load every metric that public Kafka dashboards read is there, with the labels and values that jmx_exporter gives"
-    " the same load on Kafka",
+    "After a minute of load, every metric that public Kafka dashboards read exists, with the labels and values "
+    "that jmx_exporter reports for the same load on Kafka",
 )
 def metrics_for_dashboards() -> str:
     from tools.prove.dashboards import LOAD_S, differences, documented, on_headrace, on_kafka

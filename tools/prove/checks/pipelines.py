@@ -35,8 +35,8 @@ def _require(*reasons: str | None) -> None:
 
 @check(
     "demo-under-kills",
-    "make run killed with -9 at 20 random moments (node, generator, driver, Spark, itself, all at once) and started again: topics and "
-    "Parquet have each event's effect exactly once",
+    "After make run is killed with -9 at 20 random moments (node, generator, driver, Spark, itself, all at once) "
+    "and restarted, topics and Parquet contain the effect of each event exactly once",
 )
 def demo_killed() -> str:
     _require(missing())
@@ -45,7 +45,7 @@ def demo_killed() -> str:
     return demo_under_kills(int(os.environ.get("HEADRACE_ROUNDS", KILLS)), seed, say)
 
 
-@check("demo-of-a-million", "make run with EVENTS=1000000 ends by itself, and its own check of all results is green")
+@check("demo-of-a-million", "make run with EVENTS=1000000 ends by itself, and its own check of all results passes")
 def demo_of_a_million() -> str:
     _require(missing())
     with tempfile.TemporaryDirectory(prefix="demo-of-a-million-") as folder:
@@ -59,7 +59,7 @@ def demo_of_a_million() -> str:
     return f"{summary}, {lines[-1].split(';')[0]}"
 
 
-@check("examples-of-pipelines", "the five examples of pipelines give what their tests say")
+@check("examples-of-pipelines", "The five example pipelines pass their tests")
 def examples_of_pipelines() -> str:
     _require(missing())
     command = [sys.executable, "-m", "pytest", "-p", "no:randomly", EXAMPLES]
@@ -71,8 +71,8 @@ def examples_of_pipelines() -> str:
 
 @check(
     "pipeline-elsewhere",
-    "a pipeline gives the same on a standalone cluster of Spark's and against a real Kafka, by two settings: --master and "
-    "--bootstrap-server",
+    "A pipeline gives the same results on a standalone Spark cluster and with a real Kafka, by changing only "
+    "--master and --bootstrap-server",
 )
 def pipeline_elsewhere() -> str:
     _require(missing(), available())
@@ -96,8 +96,8 @@ def pipeline_elsewhere() -> str:
 
 @check(
     "pipeline-on-a-full-disk",
-    "the disk under a checkpoint becomes full while a pipeline runs: its queries say so and wait; when there is room again they go on, and "
-    "topic and Parquet have everything once",
+    "When the disk of a checkpoint becomes full while a pipeline runs, its queries report it and wait; when there "
+    "is space again they resume, and topic and Parquet contain everything once",
 )
 def pipeline_on_full_disk() -> str:
     _require(missing(), cannot_be_full())

@@ -12,7 +12,8 @@ from tools.prove.registry import NotRun, check
 
 @check(
     "retention-and-reload",
-    "retention by time, size and log start, rolling and changed configs take effect on a running node, seen through Kafka's tools",
+    "Retention by time, size and log start, segment rolling and changed options take effect on a running node, as "
+    "observed with Kafka's tools",
 )
 def retention_and_reload() -> str:
     reason = available()

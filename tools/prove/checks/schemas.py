@@ -21,7 +21,7 @@ FOREIGN = {"SubscriptionInfoData.json"}
 
 @check(
     "schemas-equal-kafkas",
-    "every message and stored record is declared as in the schemas of Kafka's jars, field by field",
+    "Every message and stored record is declared as in the schemas of Kafka's jars, field by field",
 )
 def schemas_equal_kafkas() -> str:
     reason = peers.available()

@@ -15,9 +15,9 @@ from tools.prove.registry import NotRun, check, say
 
 @check(
     "secured-node",
-    "a node from the files of docs/security.md: groups, transactions, our client, Kafka's tools and Spark work for a user with the rights "
-    "of that page and are refused by name, in time, without; every API refuses a user without rights, and both listeners refuse "
-    "everything without a login",
+    "With the files of docs/security.md, a user with the permissions on that page can use groups, transactions, "
+    "the client, Kafka's tools and Spark; a user without them is refused promptly, by name, in every API; and "
+    "both listeners refuse all requests without a login",
 )
 def secured_node() -> str:
     from tools.prove import secured_node as acts

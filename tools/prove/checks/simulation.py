@@ -28,7 +28,10 @@ MANY_S_MAX = 3600.0
 ONE_S_MAX = 120.0
 
 
-@check("simulated-seeds", "500 simulated seeds with crashes and torn writes: nothing acknowledged is lost or changed")
+@check(
+    "simulated-seeds",
+    "In 500 simulated seeds with crashes and torn writes, no acknowledged record is lost or changed",
+)
 def simulated_seeds() -> str:
     said = run([*SIMULATOR, "--seeds", f"0-{SEEDS - 1}"], timeout_s=MANY_S_MAX).stdout
     summary = re.search(rf"^{SEEDS} seeds, 0 bad.*$", said, re.MULTILINE)
@@ -38,8 +41,8 @@ def simulated_seeds() -> str:
 
 @check(
     "mutations-found",
-    "the simulator finds a skipped torn-tail cut, an acknowledgement before the write, one before the fsync, and forgotten producer state,"
-    " each within 200 seeds",
+    "The simulator finds four planted faults within 200 seeds each: a torn tail that is not truncated, an "
+    "acknowledgement before the write, one before the fsync, and lost producer state",
 )
 def mutations_found() -> str:
     return _find(MUTATIONS)
@@ -47,8 +50,9 @@ def mutations_found() -> str:
 
 @check(
     "simulated-groups",
-    "1,000 simulated seeds of classic and consumer groups, with crashes, unloads and reloads of their coordinator: no partition"
-    " with two owners, no acknowledged commit lost, every group stable again",
+    "In 1,000 simulated seeds of classic and consumer groups, with crashes, unloads and reloads of their "
+    "coordinator, no partition has two owners, no acknowledged commit is lost, and every group becomes stable "
+    "again",
 )
 def simulated_groups() -> str:
     commits, reads = _play("--groups", GROUP_SEEDS, GROUP_SEEDS_AT_ONCE)
@@ -57,7 +61,8 @@ def simulated_groups() -> str:
 
 @check(
     "group-mutations-found",
-    "the simulator finds a coordinator that answers before the commit, and one that loses a revocation, each within 200 seeds",
+    "The simulator finds two planted faults within 200 seeds each: a coordinator that replies before the commit, "
+    "and one that loses a revocation",
 )
 def group_mutations_found() -> str:
     return _find(GROUP_MUTATIONS)
@@ -65,9 +70,10 @@ def group_mutations_found() -> str:
 
 @check(
     "simulated-transactions",
-    "1,000 simulated seeds of transactions, with crashes, zombies, requests that come again much later and coordinators that come and go:"
-    " each transaction is seen as a whole or not at all, nothing acknowledged is lost, nothing aborted is read, none stays open, and no"
-    " producer is fenced that is alone with its transactional id",
+    "In 1,000 simulated seeds of transactions, with crashes, zombies, long-delayed requests and moving "
+    "coordinators, each transaction is visible completely or not at all, nothing acknowledged is lost, nothing "
+    "aborted is read, no transaction stays open, and no producer is fenced that is the only user of its "
+    "transactional id",
 )
 def simulated_transactions() -> str:
     ends, reads = _play("--transactions", TRANSACTION_SEEDS, TRANSACTION_SEEDS_AT_ONCE)
@@ -76,8 +82,9 @@ def simulated_transactions() -> str:
 
 @check(
     "transaction-mutations-found",
-    "the simulator finds a last stable offset that is off by one, a lost marker, an epoch that outlives its transaction, and a live"
-    " producer that is fenced by its epoch or its new id before the markers are written, each within 300 seeds",
+    "The simulator finds these planted faults within 300 seeds each: a last stable offset that is off by one, a "
+    "lost marker, an epoch that outlives its transaction, and a live producer that is fenced by its epoch or its "
+    "new id before the markers are written",
 )
 def transaction_mutations_found() -> str:
     return _find(TRANSACTION_MUTATIONS, TRANSACTION_SEEDS_A_MUTATION)
@@ -110,7 +117,7 @@ def _find(mutations: tuple[str, ...], seeds: int = SEEDS_A_MUTATION) -> str:
 
 @check(
     "same-seed-same-trace",
-    "a seed plays the same trace under another PYTHONHASHSEED: what failed once can be played again",
+    "A seed produces the same trace under another PYTHONHASHSEED, so that every failure can be reproduced",
 )
 def same_seed_same_trace() -> str:
     for kind in ((), ("--groups",), ("--transactions",)):

@@ -41,8 +41,9 @@ def _require(*reasons: str | None) -> None:
 
 @check(
     "spark-same-rows",
-    'a job of PySpark that changes format("kafka") to format("headrace") has the same rows, batch and streaming, also after a restart '
-    "from its checkpoint; on Headrace and on Kafka, and Spark's own connector on Headrace too",
+    'A PySpark job that changes format("kafka") to format("headrace") gets the same rows, batch and streaming, '
+    "also after a restart from its checkpoint; on Headrace and on Kafka, and with Spark's own connector on "
+    "Headrace",
 )
 def spark_same_rows() -> str:
     _require(missing(), available(), connector_missing())
@@ -70,8 +71,9 @@ def spark_same_rows() -> str:
 
 @check(
     "spark-cluster",
-    "a master and two workers of Spark's own cluster run the same job by another spark.master: windows, exactly once; workers are killed "
-    "under way, one is added, and the output is that of a batch, once each",
+    "A standalone Spark cluster of a master and two workers runs the same windowed job, exactly once, with only "
+    "spark.master changed; workers are killed and one is added during the run, and the output equals that of a "
+    "batch job, each row once",
 )
 def spark_cluster() -> str:
     _require(missing())
@@ -101,8 +103,8 @@ def spark_cluster() -> str:
 
 @check(
     "spark-speculation",
-    "Spark runs tasks twice at the same time (spark.speculation, two workers that it takes for two machines) and whichever attempt is "
-    "first: each record is there once, and no transaction stays open",
+    "When Spark runs tasks twice at the same time (spark.speculation, two workers that it treats as two "
+    "machines), whichever attempt finishes first, each record is written once and no transaction stays open",
 )
 def spark_speculation() -> str:
     _require(missing())
@@ -148,8 +150,9 @@ def spark_speculation() -> str:
 
 @check(
     "spark-exactly-once",
-    "40 kills of drivers, Python workers and brokers under a stream of windows with the exactly-once sink: the output under read_committed "
-    "is that of one batch, once each; on Headrace, on Kafka, and on three nodes of Kafka",
+    "During 40 kills of drivers, Python workers and brokers, a windowed stream with the exactly-once sink writes, "
+    "under read_committed, the output of one batch job, each row once; on Headrace, on Kafka, and on three Kafka "
+    "nodes",
 )
 def spark_exactly_once() -> str:
     _require(missing(), available())

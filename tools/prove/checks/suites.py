@@ -18,12 +18,12 @@ def _suite(name: str) -> str:
 
 @check(
     "kafka-python-suite",
-    "kafka-python's integration tests (admin, producer, consumer): all that real Kafka passes",
+    "kafka-python's integration tests (admin, producer, consumer): all that a real Kafka passes",
 )
 def kafka_python_suite() -> str:
     return _suite("kafka-python")
 
 
-@check("librdkafka-suite", "librdkafka's tests, those of groups and transactions too: all that real Kafka passes")
+@check("librdkafka-suite", "librdkafka's tests, including groups and transactions: all that a real Kafka passes")
 def librdkafka_suite() -> str:
     return _suite("librdkafka")

@@ -13,8 +13,8 @@ TURNS = 5
 
 @check(
     "swap-the-binary",
-    "Kafka opens a directory that Headrace wrote, Headrace the one Kafka then wrote, and again: every record, config and offset is there, "
-    "and what one left open of a transaction the other ends",
+    "Kafka opens a directory written by Headrace, Headrace opens it again after Kafka has written to it, and so "
+    "on: every record, config and offset is present, and each ends the transactions that the other left open",
 )
 def swap_the_binary() -> str:
     reason = available()

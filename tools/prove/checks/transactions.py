@@ -27,8 +27,8 @@ def _seed() -> int:
 
 @check(
     "exactly-once",
-    "copiers of three clients, each killed 50 times, with aborts, zombies and kills of the node in between: under read_committed the copy "
-    "has every record of the source once, in its order",
+    "Programs of three clients that copy a topic are each killed 50 times, with aborts, zombies and kills of the "
+    "node in between; under read_committed the copy has every record of the source once, in order",
 )
 def exactly_once() -> str:
     reason = java_missing()
@@ -50,8 +50,8 @@ def exactly_once() -> str:
 
 @check(
     "transactions-under-kills",
-    "200 rounds of kill -9 and pauses of the node and of producers under transactions over 6 partitions: no aborted read, no torn, lost or "
-    "doubled transaction, none without an end",
+    "In 200 rounds of kill -9 and pauses of the node and of producers, during transactions over 6 partitions, no "
+    "aborted record is read, no transaction is torn, lost or duplicated, and none stays open",
 )
 def transactions_under_kills() -> str:
     return rounds_of_kills(int(os.environ.get("HEADRACE_ROUNDS", ROUNDS)), _seed(), say)
@@ -59,8 +59,9 @@ def transactions_under_kills() -> str:
 
 @check(
     "end-transaction-race",
-    "5 producers each of Java's client and confluent-kafka, 200 rounds of commit, begin, send and abort without a pause: none is fenced, "
-    "and read_committed has what was committed; the same script on Apache Kafka",
+    "5 producers each of Java's client and confluent-kafka run 200 rounds of commit, begin, send and abort "
+    "without pauses: none is fenced, and read_committed shows exactly what was committed; the same script runs on "
+    "Apache Kafka",
 )
 def end_transaction_race() -> str:
     reason = java_missing()

@@ -10,8 +10,16 @@ from typing import Annotated, Any
 import typer
 
 from headrace.base.errors import ConfigError, KafkaError
-from headrace.cli.acl_rules import ANY_OPERATION, Resources, Rule, convenience, operations, patterns, rules
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
+from headrace.cli.acl_rules import (
+    ANY_OPERATION,
+    Resources,
+    Rule,
+    expand_convenience_flags,
+    make_rules,
+    parse_operations,
+    parse_pattern_type,
+)
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group
 from headrace.cli.output import Failures, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.admin.acls import create_acls, describe_acls
@@ -20,29 +28,62 @@ from headrace.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAcls
 from headrace.security.acls import ANY, AclFilter, Pattern, Permission
 from headrace.security.resources import Operation, Resource
 
-app = noun()
+app = command_group()
 
-Topic = Annotated[list[str] | None, typer.Option("--topic", metavar="NAME", help="topics; * for all")]
-Group = Annotated[list[str] | None, typer.Option("--group", metavar="NAME", help="groups; * for all")]
-ClusterFlag = Annotated[bool, typer.Option("--cluster", help="the cluster itself")]
-TransactionalId = Annotated[list[str] | None, typer.Option("--transactional-id", metavar="NAME")]
-Token = Annotated[list[str] | None, typer.Option("--delegation-token", metavar="NAME")]
+Topic = Annotated[
+    list[str] | None, typer.Option("--topic", metavar="NAME", help="Topic, or * for all topics; may be repeated.")
+]
+Group = Annotated[
+    list[str] | None, typer.Option("--group", metavar="NAME", help="Group, or * for all groups; may be repeated.")
+]
+ClusterFlag = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
+TransactionalId = Annotated[
+    list[str] | None,
+    typer.Option("--transactional-id", metavar="NAME", help="Transactional id, or * for all; may be repeated."),
+]
+Token = Annotated[
+    list[str] | None,
+    typer.Option("--delegation-token", metavar="NAME", help="Delegation token, or * for all; may be repeated."),
+]
 UserPrincipal = Annotated[
-    list[str] | None, typer.Option("--user-principal", metavar="NAME", help="users, as a resource")
+    list[str] | None,
+    typer.Option("--user-principal", metavar="NAME", help="User as the resource of a rule; may be repeated."),
 ]
 PatternType = Annotated[
-    str, typer.Option("--resource-pattern-type", help="literal, prefixed; in filters also any, match")
+    str,
+    typer.Option(
+        "--resource-pattern-type", help="Pattern type: literal or prefixed; list and remove also accept any and match."
+    ),
 ]
 Operations = Annotated[
-    list[str] | None, typer.Option("--operation", metavar="NAME", help="Read, Write, Describe …; else All")
+    list[str] | None,
+    typer.Option(
+        "--operation", metavar="NAME", help="Operation: Read, Write, Describe …; may be repeated. Defaults to all."
+    ),
 ]
-AllowPrincipal = Annotated[list[str] | None, typer.Option("--allow-principal", metavar="User:NAME")]
-DenyPrincipal = Annotated[list[str] | None, typer.Option("--deny-principal", metavar="User:NAME")]
-AllowHost = Annotated[list[str] | None, typer.Option("--allow-host", metavar="ADDRESS", help="else all")]
-DenyHost = Annotated[list[str] | None, typer.Option("--deny-host", metavar="ADDRESS", help="else all")]
-Producer = Annotated[bool, typer.Option("--producer", help="all that a producer of --topic needs")]
-Consumer = Annotated[bool, typer.Option("--consumer", help="all that a consumer of --topic in --group needs")]
-Idempotent = Annotated[bool, typer.Option("--idempotent", help="with --producer: without duplicates")]
+AllowPrincipal = Annotated[
+    list[str] | None,
+    typer.Option("--allow-principal", metavar="User:NAME", help="Principal of rules that allow; may be repeated."),
+]
+DenyPrincipal = Annotated[
+    list[str] | None,
+    typer.Option("--deny-principal", metavar="User:NAME", help="Principal of rules that deny; may be repeated."),
+]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option("--allow-host", metavar="ADDRESS", help="Address for --allow-principal. Defaults to all addresses."),
+]
+DenyHost = Annotated[
+    list[str] | None,
+    typer.Option("--deny-host", metavar="ADDRESS", help="Address for --deny-principal. Defaults to all addresses."),
+]
+Producer = Annotated[bool, typer.Option("--producer", help="All operations that a producer to --topic needs.")]
+Consumer = Annotated[
+    bool, typer.Option("--consumer", help="All operations that a consumer of --topic in --group needs.")
+]
+Idempotent = Annotated[
+    bool, typer.Option("--idempotent", help="With --producer: also those of an idempotent producer.")
+]
 
 
 @app.command("list")
@@ -54,20 +95,23 @@ def list_(
     delegation_token: Token = None,
     user_principal: UserPrincipal = None,
     resource_pattern_type: PatternType = "literal",
-    principal: Annotated[list[str] | None, typer.Option("--principal", metavar="User:NAME", help="else all")] = None,
+    principal: Annotated[
+        list[str] | None,
+        typer.Option("--principal", metavar="User:NAME", help="Principal. Defaults to all principals."),
+    ] = None,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
     """List the rules for these resources, or all rules."""
     named = Resources(topic, group, cluster, transactional_id, delegation_token, user_principal)
-    pattern = patterns(resource_pattern_type, filters=True)
+    pattern = parse_pattern_type(resource_pattern_type, filters=True)
     everything: list[tuple[int, str | None]] = [(ANY, None)]
-    everybody: list[str | None] = [None]
+    any_principal: list[str | None] = [None]
     filters = [
         AclFilter(kind, name, pattern if name is not None else ANY, who, None, ANY, ANY)
         for kind, name in named.all() or everything
-        for who in principal or everybody
+        for who in principal or any_principal
     ]
 
     async def work(connected: Cluster) -> list[Rule]:
@@ -98,13 +142,13 @@ def add(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Add rules that allow or deny operations to principals."""
+    """Add rules that allow or deny operations for principals."""
     named = Resources(topic, group, cluster, transactional_id, delegation_token, user_principal)
-    pattern = patterns(resource_pattern_type, filters=False)
-    wanted = _what(named, operation, producer, consumer, idempotent, default=Operation.ALL)
-    new = list(rules(wanted, pattern, allow_principal, deny_principal, allow_host, deny_host))
+    pattern = parse_pattern_type(resource_pattern_type, filters=False)
+    requested = _targets(named, operation, producer, consumer, idempotent, default=Operation.ALL)
+    new = list(make_rules(requested, pattern, allow_principal, deny_principal, allow_host, deny_host))
     if not new:
-        raise ConfigError("whom? Give --allow-principal or --deny-principal")
+        raise ConfigError("name a principal with --allow-principal or --deny-principal")
 
     async def work(connected: Cluster) -> dict[Rule, KafkaError | None]:
         return await create_acls(connected, new)
@@ -138,29 +182,32 @@ def remove(
     producer: Producer = False,
     consumer: Consumer = False,
     idempotent: Idempotent = False,
-    force: Annotated[bool, typer.Option("--force", help="without asking first")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Do not ask for confirmation.")] = False,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Remove the rules that match; without principals, all rules for these resources."""
+    """Remove the rules that match.
+
+    Without principals, all rules for the resources are removed.
+    """
     named = Resources(topic, group, cluster, transactional_id, delegation_token, user_principal)
-    pattern = patterns(resource_pattern_type, filters=True)
-    wanted = _what(named, operation, producer, consumer, idempotent, default=ANY_OPERATION)
-    filters = list(_filters(wanted, pattern, allow_principal, deny_principal, allow_host, deny_host))
+    pattern = parse_pattern_type(resource_pattern_type, filters=True)
+    requested = _targets(named, operation, producer, consumer, idempotent, default=ANY_OPERATION)
+    filters = list(_filters(requested, pattern, allow_principal, deny_principal, allow_host, deny_host))
     if not force and sys.stdin.isatty() and not typer.confirm(f"remove all rules that {len(filters)} filter(s) match?"):
         return
 
     async def work(connected: Cluster) -> DeleteAclsResponse:
-        answer: DeleteAclsResponse = await connected.request(DeleteAclsRequest(filters=filters))
-        return answer
+        response: DeleteAclsResponse = await connected.request(DeleteAclsRequest(filters=filters))
+        return response
 
     failures = Failures()
-    gone: list[Rule] = []
+    removed: list[Rule] = []
     for result in with_cluster(Target(bootstrap_server, command_config), work).filter_results:
         if failures.found("filter", result.error_code, result.error_message):
             continue
-        gone += [
+        removed += [
             Rule(
                 one.resource_type,
                 one.resource_name,
@@ -173,25 +220,27 @@ def remove(
             for one in result.matching_acls
             if not failures.found(one.resource_name, one.error_code, one.error_message)
         ]
-    _show(sorted(set(gone)), json)
+    _show(sorted(set(removed)), json)
     failures.end()
 
 
-def _what(
+def _targets(
     named: Resources, names: list[str] | None, producer: bool, consumer: bool, idempotent: bool, *, default: int
 ) -> list[tuple[int, str, int]]:
     if producer or consumer:
         if names:
-            raise ConfigError("--producer and --consumer say which operations; leave --operation out")
-        return convenience(named, producer=producer, consumer=consumer, idempotent=idempotent)
+            raise ConfigError(
+                "--operation cannot be combined with --producer or --consumer, which imply the operations"
+            )
+        return expand_convenience_flags(named, producer=producer, consumer=consumer, idempotent=idempotent)
     found = named.all()
     if not found:
-        raise ConfigError("of what? Give --topic, --group, --cluster, --transactional-id …")
-    return [(kind, name, one) for kind, name in found for one in operations(names, default)]
+        raise ConfigError("name a resource: --topic, --group, --cluster, --transactional-id …")
+    return [(kind, name, one) for kind, name in found for one in parse_operations(names, default)]
 
 
 def _filters(
-    wanted: list[tuple[int, str, int]],
+    requested: list[tuple[int, str, int]],
     pattern: int,
     allow: list[str] | None,
     deny: list[str] | None,
@@ -204,7 +253,7 @@ def _filters(
         *((who, host, Permission.ALLOW) for who in allow or [] for host in allow_host or anywhere),
         *((who, host, Permission.DENY) for who in deny or [] for host in deny_host or anywhere),
     ]
-    for kind, name, operation in wanted:
+    for kind, name, operation in requested:
         for who, host, permission in chosen or [(None, None, ANY)]:
             yield make(
                 resource_type_filter=kind,

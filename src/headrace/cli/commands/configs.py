@@ -13,7 +13,7 @@ import typer
 
 from headrace.base.errors import ConfigError
 from headrace.cli.commands import quotas
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun, refuse_unset
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group, refuse_unset
 from headrace.cli.output import show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.admin.configs import (
@@ -39,7 +39,7 @@ TYPES = (*RESOURCES, *QUOTA_TYPES)
 # Sources of values that were set explicitly, by type; for loggers, everything is shown.
 _OWN = {TOPIC: {1}, BROKER: {2, 3}, CLIENT_METRICS: {7}, GROUP: {8}, LOGGER: {6}}
 
-app = noun()
+app = command_group()
 
 
 class Entity(NamedTuple):
@@ -50,30 +50,44 @@ class Entity(NamedTuple):
 
 
 EntityType = Annotated[
-    list[str] | None, typer.Option("--entity-type", metavar="TYPE", help=f"{', '.join(TYPES)} (clients of users: both)")
+    list[str] | None,
+    typer.Option(
+        "--entity-type",
+        metavar="TYPE",
+        help=f"Type of the entity: {', '.join(TYPES)}; users and clients may be combined.",
+    ),
 ]
-EntityName = Annotated[list[str] | None, typer.Option("--entity-name", metavar="NAME", help="of the type before it")]
-EntityDefault = Annotated[bool, typer.Option("--entity-default", help="the default of all of that type")]
+EntityName = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--entity-name",
+        metavar="NAME",
+        help="Name of the entity; each belongs to the --entity-type at the same position.",
+    ),
+]
+EntityDefault = Annotated[bool, typer.Option("--entity-default", help="The default for all entities of the type.")]
 
 
-def _short(flag: str, what: str) -> Any:
-    return typer.Option(flag, metavar="NAME", help=f"short for --entity-type {what} --entity-name NAME")
+def _shorthand(flag: str, what: str) -> Any:
+    return typer.Option(flag, metavar="NAME", help=f"Short for --entity-type {what} --entity-name NAME.")
 
 
-Topic = Annotated[str | None, _short("--topic", "topics")]
-Broker = Annotated[str | None, _short("--broker", "brokers")]
+Topic = Annotated[str | None, _shorthand("--topic", "topics")]
+Broker = Annotated[str | None, _shorthand("--broker", "brokers")]
 BrokerDefaults = Annotated[
-    bool, typer.Option("--broker-defaults", help="short for --entity-type brokers --entity-default")
+    bool, typer.Option("--broker-defaults", help="Short for --entity-type brokers --entity-default.")
 ]
-BrokerLogger = Annotated[str | None, _short("--broker-logger", "broker-loggers")]
-User = Annotated[str | None, _short("--user", "users")]
-UserDefaults = Annotated[bool, typer.Option("--user-defaults", help="the default of all users")]
-Client = Annotated[str | None, _short("--client", "clients")]
-ClientDefaults = Annotated[bool, typer.Option("--client-defaults", help="the default of all clients")]
-Ip = Annotated[str | None, _short("--ip", "ips")]
-IpDefaults = Annotated[bool, typer.Option("--ip-defaults", help="the default of all addresses")]
-Group = Annotated[str | None, _short("--group", "groups")]
-Metrics = Annotated[str | None, _short("--client-metrics", "client-metrics")]
+BrokerLogger = Annotated[str | None, _shorthand("--broker-logger", "broker-loggers")]
+User = Annotated[str | None, _shorthand("--user", "users")]
+UserDefaults = Annotated[bool, typer.Option("--user-defaults", help="Short for --entity-type users --entity-default.")]
+Client = Annotated[str | None, _shorthand("--client", "clients")]
+ClientDefaults = Annotated[
+    bool, typer.Option("--client-defaults", help="Short for --entity-type clients --entity-default.")
+]
+Ip = Annotated[str | None, _shorthand("--ip", "ips")]
+IpDefaults = Annotated[bool, typer.Option("--ip-defaults", help="Short for --entity-type ips --entity-default.")]
+Group = Annotated[str | None, _shorthand("--group", "groups")]
+Metrics = Annotated[str | None, _shorthand("--client-metrics", "client-metrics")]
 
 
 @app.command()
@@ -93,13 +107,16 @@ def describe(
     ip_defaults: IpDefaults = False,
     group: Group = None,
     client_metrics: Metrics = None,
-    all: Annotated[bool, typer.Option("--all", help="defaults and settings too, not only what was set here")] = False,
+    all: Annotated[bool, typer.Option("--all", help="Show all options, not only those set on the entity.")] = False,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show options and where their values come from, or the quotas of users, clients and addresses."""
-    shorts = _shorts(
+    """Show options and the sources of their values.
+
+    For users, clients and addresses, show quotas and SCRAM mechanisms.
+    """
+    shorts = _shorthands(
         topics=topic, brokers=broker, broker_loggers=broker_logger, users=user, clients=client, ips=ip, groups=group,
         client_metrics=client_metrics,
     )  # fmt: skip
@@ -137,15 +154,17 @@ def describe(
 def alter(
     add_config: Annotated[
         list[str] | None,
-        typer.Option("--add-config", metavar="A=1,B=[2,3]", help="set these; a list stands in brackets"),
+        typer.Option("--add-config", metavar="A=1,B=[2,3]", help="Options to set; write lists in brackets."),
     ] = None,
     add_config_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="set what stands in a properties file")
+        Path | None, typer.Option(metavar="FILE", help="Properties file with options to set.")
     ] = None,
     delete_config: Annotated[
-        list[str] | None, typer.Option("--delete-config", metavar="A,B", help="back to the default")
+        list[str] | None, typer.Option("--delete-config", metavar="A,B", help="Options to reset to their defaults.")
     ] = None,
-    validate_only: Annotated[bool, typer.Option("--validate-only", help="only ask whether it could be done")] = False,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Check whether the change is possible without making it.")
+    ] = False,
     entity_type: EntityType = None,
     entity_name: EntityName = None,
     entity_default: EntityDefault = False,
@@ -164,8 +183,8 @@ def alter(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Set options, or delete them to restore their defaults."""
-    shorts = _shorts(
+    """Set options, or reset them to their defaults."""
+    shorts = _shorthands(
         topics=topic, brokers=broker, broker_loggers=broker_logger, users=user, clients=client, ips=ip, groups=group,
         client_metrics=client_metrics,
     )  # fmt: skip
@@ -179,7 +198,7 @@ def alter(
         raise ConfigError("nothing to change: give --add-config, --add-config-file or --delete-config")
     target = Target(bootstrap_server, command_config)
     if any(one.name is None for one in entities):
-        raise ConfigError(f"--entity-name (or --entity-default) must say which of {entities[0].type}")
+        raise ConfigError(f"{entities[0].type}: --entity-name or --entity-default is required")
     if entities[0].type in QUOTA_TYPES:
         quotas.alter(target, [(QUOTA_TYPES[one.type], one.name or "") for one in entities], add, delete, validate_only)
     else:
@@ -192,7 +211,7 @@ def alter(
 
         with_cluster(target, work)
     shown = " of ".join(f"{one.type} {one.name or '(default)'}" for one in entities)
-    print(f"{'could change' if validate_only else 'changed'} {', '.join([*add, *delete])} of {shown}")
+    print(f"{'would change' if validate_only else 'changed'} {', '.join([*add, *delete])} of {shown}")
 
 
 async def _check_deletions(cluster: Cluster, entity: Entity, names: Sequence[str]) -> None:
@@ -221,23 +240,21 @@ def parse_entities(types: Sequence[str], names: Sequence[str], default: bool, sh
         raise ConfigError("--entity-name and --entity-default: at most one for each --entity-type")
     for index, name in enumerate(names):
         if not entities:
-            raise ConfigError(f"--entity-name {name}: --entity-type must say of what")
+            raise ConfigError(f"--entity-name {name}: --entity-type is required")
         entities[index] = entities[index]._replace(name=name)
     if default:
         if not entities:
-            raise ConfigError("--entity-default: --entity-type must say of what")
+            raise ConfigError("--entity-default: --entity-type is required")
         entities[len(names)] = entities[len(names)]._replace(name="")
     entities += short
     chosen = [one.type for one in entities]
     if not entities:
-        raise ConfigError("of what? Give --entity-type, or --topic, --broker, --user …")
+        raise ConfigError("name an entity: --entity-type with --entity-name, or --topic, --broker, --user …")
     if len(entities) > 1 and (sorted(chosen) != ["clients", "users"]):
-        raise ConfigError(
-            f"{' and '.join(chosen)}: one thing at a time; only a user and a client can be given together"
-        )
+        raise ConfigError(f"{' and '.join(chosen)}: only one entity at a time, except for a user and a client together")
     for one in entities:
         if one.name == "" and one.type not in ("brokers", *QUOTA_TYPES):
-            raise ConfigError(f"{one.type} have no default of all; give a name")
+            raise ConfigError(f"{one.type} have no default entity; give a name")
     return sorted(entities, key=lambda one: one.type, reverse=True)  # users before clients
 
 
@@ -262,12 +279,12 @@ def parse_additions(text: str) -> dict[str, str]:
     return found
 
 
-def _shorts(**names: str | None) -> list[Entity]:
+def _shorthands(**names: str | None) -> list[Entity]:
     return [Entity(type.replace("_", "-"), name) for type, name in names.items() if name is not None]
 
 
-def _defaults(**wanted: bool) -> list[Entity]:
-    return [Entity(type, "") for type, chosen in wanted.items() if chosen]
+def _defaults(**requested: bool) -> list[Entity]:
+    return [Entity(type, "") for type, chosen in requested.items() if chosen]
 
 
 async def _all_names(cluster: Cluster, kind: int) -> list[str]:

@@ -13,7 +13,7 @@ import typer
 
 from headrace.base.errors import ConfigError
 from headrace.base.ids import TopicPartition
-from headrace.cli.options import Bootstrap, CommandConfig, verb
+from headrace.cli.options import Bootstrap, CommandConfig, single_command
 from headrace.cli.target import Target, with_cluster
 from headrace.cli.times import parse_moment
 from headrace.client.consumer.consumer import AsyncConsumer
@@ -27,7 +27,7 @@ RECORDS_AT_ONCE = 500
 COMMIT_EVERY_S = 1.0
 COMMIT_S_MAX = 5.0
 
-app = verb()
+app = single_command()
 
 
 class Start(NamedTuple):
@@ -45,16 +45,23 @@ class Ending(NamedTuple):
 
 @app.command()
 def consume(
-    topic: str,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.")],
     group: Annotated[
         str | None,
-        typer.Option("-g", "--group", help="read as a member of this group, from what it has committed, and commit"),
+        typer.Option(
+            "-g", "--group", help="Read as a member of this group: start at its committed offsets, and commit."
+        ),
     ] = None,
-    partition: Annotated[int | None, typer.Option("-p", "--partition", help="else all")] = None,
+    partition: Annotated[
+        int | None, typer.Option("-p", "--partition", help="Partition to read. Defaults to all partitions.")
+    ] = None,
     offset: Annotated[
         str | None,
         typer.Option(
-            "-o", "--offset", help="earliest (the default), latest, or a number; of a group, where nothing is committed"
+            "-o",
+            "--offset",
+            help="Start at earliest (the default), latest, or this offset. With --group, it applies only to partitions"
+            " without a committed offset, and must be earliest or latest.",
         ),
     ] = None,
     from_time: Annotated[
@@ -62,20 +69,22 @@ def consume(
         typer.Option(
             "--from",
             metavar="TIME",
-            help="from the first record at or after this time: 2026-07-01T12:00:00Z, milliseconds since 1970, or PT30M:"
-            " half an hour ago",
+            help="Start at the first record at or after this time: 2026-07-01T12:00:00Z, milliseconds since 1970, or a"
+            " duration before now such as PT30M.",
         ),
     ] = None,
     last: Annotated[
-        int | None, typer.Option("--last", metavar="N", min=1, help="from N offsets before the end of each partition")
+        int | None, typer.Option("--last", metavar="N", min=1, help="Start N offsets before the end of each partition.")
     ] = None,
-    max_messages: Annotated[int | None, typer.Option("-n", "--max-messages", min=0)] = None,
-    exit_at_end: Annotated[bool, typer.Option("-e", "--exit", help="stop at the end of all partitions")] = False,
-    format: Annotated[str, typer.Option("-f", "--format", help="value, key-value or json")] = "value",
+    max_messages: Annotated[
+        int | None, typer.Option("-n", "--max-messages", min=0, help="Stop after this many records.")
+    ] = None,
+    exit_at_end: Annotated[bool, typer.Option("-e", "--exit", help="Stop at the end of all partitions.")] = False,
+    format: Annotated[str, typer.Option("-f", "--format", help="Output format: value, key-value or json.")] = "value",
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Print records as they come."""
+    """Print records as they arrive."""
     if format not in FORMATS:
         raise ConfigError(f"--format {format!r}: expected {', '.join(FORMATS)}")
     start = parse_start(offset, from_time, last, group, partition)
@@ -106,7 +115,7 @@ def parse_start(
     given = {"--offset": offset, "--from": from_time, "--last": last}
     chosen = [name for name, value in given.items() if value is not None]
     if len(chosen) > 1:
-        raise ConfigError(f"{' and '.join(chosen)}: only one of them can say where to begin")
+        raise ConfigError(f"{' and '.join(chosen)}: give only one of them")
     if offset is not None and offset not in (EARLIEST, LATEST) and not (offset.isdecimal() and len(offset) < 20):
         raise ConfigError(f"--offset {offset!r}: expected {EARLIEST}, {LATEST} or a number")
     if group is not None:
@@ -114,7 +123,7 @@ def parse_start(
             raise ConfigError("--partition and --group: the group assigns partitions; give only one of them")
         if from_time is not None or last is not None or (offset or EARLIEST).isdecimal():
             raise ConfigError(
-                f"{chosen[0]} and --group: a group begins where it committed; `headrace groups reset-offsets` moves it"
+                f"{chosen[0]} and --group: a group starts at its committed offsets; `headrace groups reset-offsets` changes them"
             )
     return Start(offset or EARLIEST, None if from_time is None else parse_moment("--from", from_time), last)
 
@@ -194,7 +203,7 @@ def _show(record: ConsumerRecord, format: str) -> bytes:
 
 
 def _text(data: bytes | None) -> str | dict[str, str] | None:
-    """Return UTF-8 as text, and other data as base64 in a dict that says so."""
+    """Return UTF-8 data as text, and other data as a dict with its base64 encoding."""
     if data is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""`headrace demo`: a web shop on a node and Spark; `make run` starts it."""
+"""`headrace demo`: a web shop with a node and Spark pipelines; `make run` starts it."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ from typing import Annotated
 import typer
 
 from headrace.base.errors import ConfigError
-from headrace.cli.options import verb
+from headrace.cli.options import single_command
 from headrace.demo.display.state import USUAL_PORT
 from headrace.demo.folders import Folders
 from headrace.demo.main import RATE, Options, run
 
-app = verb()
+app = single_command()
 
 
 @app.command()
 def demo(
     events: Annotated[
         int | None,
-        typer.Option(min=1, help="Stop after this many events and check the results; else run until Ctrl-C."),
+        typer.Option(
+            min=1, help="Stop after this many events and check the results. Defaults to running until Ctrl-C."
+        ),
     ] = None,
     rate: Annotated[
         float | None,
         typer.Option(
-            min=0, help=f"Events per second; 0 is unlimited. The default is {RATE:.0f}, or unlimited with --events."
+            min=0, help=f"Events per second; 0 for no limit. Defaults to {RATE:.0f}, or to no limit with --events."
         ),
     ] = None,
     folder: Annotated[Path, typer.Option(help="Folder for data, tables and logs.")] = Path(".work"),
     port: Annotated[
-        int, typer.Option(min=1, max=65535, help="Port of the node; if taken, the next free one.")
+        int, typer.Option(min=1, max=65535, help="Port of the node. If it is in use, the next free port.")
     ] = USUAL_PORT,
-    plain: Annotated[bool, typer.Option("--plain", help="Print lines of text, even on a terminal.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Print plain lines of text, even on a terminal.")] = False,
 ) -> None:
     """Run a web shop: a node, a generator of events, and Spark pipelines over them."""
     if find_spec("pyspark") is None:

@@ -1,4 +1,4 @@
-"""`headrace dump-log`: prints the files of a data directory in Kafka's words, and checks them."""
+"""`headrace dump-log`: prints the files of a data directory in the format of Kafka's tool, and checks them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.base.errors import ConfigError, CorruptData
 from headrace.cli.dump.batches import Line, dump_batches
 from headrace.cli.dump.indexes import dump_index, dump_snapshot
 from headrace.cli.dump.values import DECODERS, WITHOUT_COLON, Decoder, as_metadata, as_text
-from headrace.cli.options import verb
+from headrace.cli.options import single_command
 from headrace.cli.output import Progress, progress
 from headrace.storage.names import parse_partition_dir
 
@@ -23,62 +23,69 @@ INDEXES = (".index", ".timeindex", ".txnindex")
 SNAPSHOTS = (".snapshot",)
 KNOWN = (*LOGS, *INDEXES, *SNAPSHOTS)
 
-app = verb()
+app = single_command()
 
 
 @app.command()
 def dump_log(
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="FILE…", help="files, or directories of partitions")
+        list[Path] | None, typer.Argument(metavar="FILE", help="Files, or directories of partitions.")
     ] = None,
     more_files: Annotated[
-        str | None, typer.Option("--files", metavar="A,B", help="the same, with commas between")
+        str | None, typer.Option("--files", metavar="A,B", help="Same as FILE, separated by commas.")
     ] = None,
     deep_iteration: Annotated[
-        bool, typer.Option("--deep-iteration", "--deep", help="show the records, not only the batches")
+        bool, typer.Option("--deep-iteration", "--deep", help="Print the records as well as the batches.")
     ] = False,
     print_data: Annotated[
-        bool, typer.Option("--print-data-log", help="show keys and values too; of internal topics what they mean")
+        bool,
+        typer.Option("--print-data-log", help="Print keys and values as well; records of internal topics are decoded."),
     ] = False,
     cluster_metadata: Annotated[
-        bool, typer.Option("--cluster-metadata-decoder", help="values are metadata records")
+        bool, typer.Option("--cluster-metadata-decoder", help="Decode values as metadata records.")
     ] = False,
-    offsets: Annotated[bool, typer.Option("--offsets-decoder", help="… of __consumer_offsets")] = False,
-    transactions: Annotated[bool, typer.Option("--transaction-log-decoder", help="… of __transaction_state")] = False,
-    share_state: Annotated[bool, typer.Option("--share-group-state-decoder", help="… of __share_group_state")] = False,
+    offsets: Annotated[
+        bool, typer.Option("--offsets-decoder", help="Decode records as those of __consumer_offsets.")
+    ] = False,
+    transactions: Annotated[
+        bool, typer.Option("--transaction-log-decoder", help="Decode records as those of __transaction_state.")
+    ] = False,
+    share_state: Annotated[
+        bool, typer.Option("--share-group-state-decoder", help="Decode records as those of __share_group_state.")
+    ] = False,
     skip_record_metadata: Annotated[
-        bool, typer.Option("--skip-record-metadata", help="of records only keys and values")
+        bool, typer.Option("--skip-record-metadata", help="Print only the keys and values of records.")
     ] = False,
     verify_only: Annotated[
         bool,
-        typer.Option("--verify-index-only", "--index-sanity-check", "--verify-only", help="print only what is wrong"),
+        typer.Option("--verify-index-only", "--index-sanity-check", "--verify-only", help="Print only problems."),
     ] = False,
-    max_bytes: Annotated[int | None, typer.Option(help="look only at so many bytes of each log", min=1)] = None,
-    json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
+    max_bytes: Annotated[int | None, typer.Option(help="Read at most this many bytes of each log.", min=1)] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Print and check the files of a data directory; exit with code 1 if anything is wrong."""
+    """Print and check the files of a data directory. Exit with code 1 if there is a problem."""
     chosen = {
         "__cluster_metadata": cluster_metadata,
         "__consumer_offsets": offsets,
         "__transaction_state": transactions,
         "__share_group_state": share_state,
     }
-    decoder = next((DECODERS[name] for name, wanted in chosen.items() if wanted), None)
+    decoder = next((DECODERS[name] for name, requested in chosen.items() if requested), None)
     paths = _expand([*(files or []), *(Path(text) for text in (more_files or "").split(",") if text)])
-    shower = _Shower(json, quiet=verify_only, bare=skip_record_metadata)
+    printer = _Printer(json, quiet=verify_only, bare=skip_record_metadata)
     logs = [path for path in paths if path.suffix in LOGS and path.exists()]
     with progress("bytes", sum(path.stat().st_size for path in logs)) as done:
         for path in paths:
             data = print_data or decoder is not None
             decode = (decoder or _decoder_of(path)) if data else None
-            shower.file(path, _lines(path, data or deep_iteration, decode, max_bytes, done))
-    if shower.wrong:
+            printer.file(path, _lines(path, data or deep_iteration, decode, max_bytes, done))
+    if printer.wrong:
         sys.exit(1)
 
 
 def _expand(paths: list[Path]) -> list[Path]:
     if not paths:
-        raise ConfigError("which files? Give them, or the directory of a partition")
+        raise ConfigError("name the files to dump, or the directory of a partition")
     found: list[Path] = []
     for path in paths:
         if not path.exists():
@@ -91,7 +98,7 @@ def _files_of(directory: Path) -> list[Path]:
     files = sorted(one for one in directory.iterdir() if one.suffix in KNOWN)
     if not files:
         partitions = sorted(one.name for one in directory.iterdir() if parse_partition_dir(one.name) is not None)
-        hint = f"; its partitions are in {partitions[0]} …: name those directories" if partitions else ""
+        hint = f"; name the directory of a partition, such as {partitions[0]}" if partitions else ""
         raise ConfigError(f"{directory} has no {' '.join(KNOWN)} files{hint}")
     return files
 
@@ -113,12 +120,12 @@ def _lines(path: Path, deep: bool, decode: Decoder | None, max_bytes: int | None
         elif path.suffix in SNAPSHOTS:
             yield from dump_snapshot(path)
         else:
-            raise CorruptData(f"not a file of a log: expected {' '.join(KNOWN)}")
+            raise CorruptData(f"not a log file: expected {' '.join(KNOWN)}")
     except (CorruptData, OSError) as error:
         yield Line("problem", {"problem": str(error)})
 
 
-class _Shower:
+class _Printer:
     def __init__(self, json: bool, *, quiet: bool, bare: bool) -> None:
         self._json = json
         self._quiet = quiet

@@ -11,7 +11,7 @@ import typer
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigError
 from headrace.base.ids import uuid_from_text
-from headrace.cli.options import Config, SettingFlags, Strict, verb
+from headrace.cli.options import Config, SettingFlags, Strict, single_command
 from headrace.node.feature_levels import METADATA, feature_levels, release_name
 from headrace.node.formatting import bootstrap_records, format_log_dirs, new_cluster_id
 from headrace.node.settings import read_settings
@@ -19,7 +19,7 @@ from headrace.security.scram_arguments import parse_scram_argument
 from headrace.storage.disk import DiskFiles
 from headrace.storage.log_dirs import close_log_dirs, open_log_dirs
 
-app = verb()
+app = single_command()
 
 
 @app.command()
@@ -28,20 +28,25 @@ def format_(
     flags: SettingFlags = None,
     strict: Strict = False,
     cluster_id: Annotated[
-        str | None, typer.Option("-t", "--cluster-id", help="22 characters of URL-safe base64; else a new one")
+        str | None,
+        typer.Option(
+            "-t", "--cluster-id", help="Cluster id, 22 characters of URL-safe base64. Defaults to a new random id."
+        ),
     ] = None,
     ignore_formatted: Annotated[
-        bool, typer.Option("-g", "--ignore-formatted", help="leave directories alone that are formatted already")
+        bool, typer.Option("-g", "--ignore-formatted", help="Skip directories that are already formatted.")
     ] = False,
     release_version: Annotated[
         str | None,
         typer.Option(
-            "-r", "--release-version", help="the Kafka release whose features the cluster has; else the newest"
+            "-r",
+            "--release-version",
+            help="Kafka release that determines the feature levels of the cluster. Defaults to the newest.",
         ),
     ] = None,
     feature: Annotated[
         list[str] | None,
-        typer.Option("-f", "--feature", metavar="NAME=LEVEL", help="the level of one feature; may be repeated"),
+        typer.Option("-f", "--feature", metavar="NAME=LEVEL", help="Level of one feature; may be repeated."),
     ] = None,
     add_scram: Annotated[
         list[str] | None,
@@ -49,15 +54,15 @@ def format_(
             "-S",
             "--add-scram",
             metavar="SCRAM-SHA-256=[name=…,password=…]",
-            help="a user that exists from the beginning; may be repeated",
+            help="SCRAM user to create with the cluster; may be repeated.",
         ),
     ] = None,
 ) -> None:
-    """Format the data directories of a node (`serve` does this too, on its first start)."""
+    """Format the data directories of a node (`serve` formats empty ones on its first start)."""
     settings = read_settings(config, flags or [], os.environ, strict=strict)
-    chance = random.SystemRandom()
+    random_source = random.SystemRandom()
     levels = feature_levels(release_version, feature or [])
-    users = [parse_scram_argument(text, chance) for text in add_scram or []]
+    users = [parse_scram_argument(text, random_source) for text in add_scram or []]
     records = bootstrap_records(levels, users)
     if cluster_id is not None:
         try:
@@ -69,14 +74,14 @@ def format_(
         formatted = [log_dir for log_dir in log_dirs if log_dir.meta is not None]
         if formatted and users:
             raise ConfigError(
-                f"--add-scram: {formatted[0].path} is formatted already; change users of a running cluster"
+                f"--add-scram: {formatted[0].path} is already formatted; use `headrace users add` on the running cluster"
             )
         if formatted and not ignore_formatted:
-            raise ConfigError(f"{formatted[0].path} is formatted already (--ignore-formatted leaves it alone)")
+            raise ConfigError(f"{formatted[0].path} is already formatted (--ignore-formatted skips it)")
         known = next((log_dir.meta.cluster_id for log_dir in formatted if log_dir.meta is not None), None)
-        chosen = cluster_id or known or new_cluster_id(chance)
+        chosen = cluster_id or known or new_cluster_id(random_source)
         format_log_dirs(
-            log_dirs, settings.metadata_dir, settings.node_id, chosen, SystemClock().now_ms(), chance, records
+            log_dirs, settings.metadata_dir, settings.node_id, chosen, SystemClock().now_ms(), random_source, records
         )
     finally:
         close_log_dirs(log_dirs)

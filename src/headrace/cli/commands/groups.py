@@ -11,8 +11,8 @@ import typer
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.cli.commands.reset_offsets import parse_topics, reset_offsets
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
-from headrace.cli.output import Failures, duration, progress, show_json, show_table
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group
+from headrace.cli.output import Failures, format_duration, progress, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.admin.groups import (
     GroupInfo,
@@ -22,7 +22,7 @@ from headrace.client.admin.groups import (
     describe_group,
     list_groups,
 )
-from headrace.client.admin.groups import delete_offsets as forget_offsets
+from headrace.client.admin.groups import delete_offsets as delete_committed_offsets
 from headrace.client.consumer.list_offsets import LATEST, list_offset
 from headrace.client.consumer.range_reader import read_once
 from headrace.client.wire.cluster import Cluster
@@ -30,21 +30,20 @@ from headrace.client.wire.cluster import Cluster
 LOOK_BYTES = 64 * 1024  # bytes to read from a partition for the timestamp of its first unread record
 T = TypeVar("T")
 
-app = noun()
-app.command(name="reset-offsets")(reset_offsets)
+app = command_group()
 
 
 @app.callback()
-def _noun() -> None:
-    """List, describe and delete groups; move and delete their offsets."""
+def _group() -> None:
+    """List, describe and delete groups; reset and delete their offsets."""
 
 
-Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP…", show_default=False)]
-AllGroups = Annotated[bool, typer.Option("--all-groups", help="instead of names")]
+Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP", show_default=False, help="Group ids.")]
+AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups of the cluster, instead of names.")]
 
 
-class Behind(NamedTuple):
-    """A partition that a group reads. Lags are None if nothing is committed or the partition is unavailable."""
+class PartitionLag(NamedTuple):
+    """A partition that a group reads. Lags are None if no offset is committed or the partition is unavailable."""
 
     partition: TopicPartition
     committed: int | None
@@ -56,8 +55,12 @@ class Behind(NamedTuple):
 
 @app.command(name="list")
 def show_list(
-    state: Annotated[list[str] | None, typer.Option(help="only these: Stable, Empty …")] = None,
-    type: Annotated[list[str] | None, typer.Option(help="only these: classic, consumer …")] = None,
+    state: Annotated[
+        list[str] | None, typer.Option(help="Show only groups in this state (Stable, Empty …); may be repeated.")
+    ] = None,
+    type: Annotated[
+        list[str] | None, typer.Option(help="Show only groups of this type (classic, consumer); may be repeated.")
+    ] = None,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
@@ -76,20 +79,25 @@ def show_list(
 def describe(
     groups: Groups = None,
     all_groups: AllGroups = False,
-    state: Annotated[bool, typer.Option("--state", help="the group itself instead of its partitions")] = False,
+    state: Annotated[
+        bool, typer.Option("--state", help="Show the state of the groups instead of their partitions.")
+    ] = False,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show the committed offsets of groups, and their lag in records and in time."""
+    """Show the committed offsets and the lag of groups.
 
-    async def one(cluster: Cluster, group: str) -> tuple[GroupInfo, list[Behind]]:
+    The lag is shown in records, and as the age of the first unread record.
+    """
+
+    async def one(cluster: Cluster, group: str) -> tuple[GroupInfo, list[PartitionLag]]:
         found = await describe_group(cluster, group)
         return found, [] if state else await lags(cluster, found)
 
     described = _each(groups, all_groups, Target(bootstrap_server, command_config), one)
     if json:
-        show_json([_group_json(found, behind) for found, behind in described.results])
+        show_json([_group_json(found, partition_lags) for found, partition_lags in described.results])
     elif state:
         rows = [
             (found.group, found.type, found.state, found.assignor, found.coordinator, len(found.members), found.epoch)
@@ -99,7 +107,7 @@ def describe(
     elif described.results or not described.failures:
         show_table(
             ("group", "topic", "partition", "committed", "end", "lag", "lag time", "member", "host", "client"),
-            [_row(found.group, one) for found, behind in described.results for one in behind],
+            [_row(found.group, one) for found, partition_lags in described.results for one in partition_lags],
         )
     described.failures.end()
 
@@ -135,7 +143,10 @@ def delete(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Delete groups without members, and all their committed offsets."""
+    """Delete groups and their committed offsets.
+
+    The groups must have no members.
+    """
 
     async def one(cluster: Cluster, group: str) -> str:
         code = await delete_group(cluster, group)
@@ -151,21 +162,30 @@ def delete(
 
 @app.command(name="delete-offsets")
 def delete_offsets(
-    group: Annotated[str, typer.Argument()],
-    topic: Annotated[list[str], typer.Option(metavar="NAME[:0,2]", help="all partitions, or these")],
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Group id.")],
+    topic: Annotated[
+        list[str],
+        typer.Option(metavar="NAME[:0,2]", help="Topic, with its partitions if not all of them; may be repeated."),
+    ],
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Delete the committed offsets of a group for topics that it no longer reads."""
+    """Delete committed offsets of a group.
+
+    The group must no longer be subscribed to the topics.
+    """
 
     async def work(cluster: Cluster) -> dict[TopicPartition, ErrorCode]:
-        return await forget_offsets(cluster, group, await parse_topics(cluster, topic))
+        return await delete_committed_offsets(cluster, group, await parse_topics(cluster, topic))
 
     failures = Failures()
     for partition, code in with_cluster(Target(bootstrap_server, command_config), work).items():
         if not failures.found(str(partition), code, None):
-            print(f"{partition} of group {group} is forgotten")
+            print(f"deleted the offset of {partition} in group {group}")
     failures.end()
+
+
+app.command(name="reset-offsets")(reset_offsets)
 
 
 # --- many groups
@@ -181,7 +201,7 @@ def _each(
 ) -> _Described:
     """Do the work for each group; the failure of one group does not affect the others."""
     if bool(groups) == all_groups:
-        raise ConfigError("which groups? Give their names, or --all-groups")
+        raise ConfigError("give either group ids or --all-groups")
     failures = Failures()
 
     async def run(cluster: Cluster) -> list[T]:
@@ -202,7 +222,7 @@ def _each(
 # --- lag
 
 
-async def lags(cluster: Cluster, group: GroupInfo) -> list[Behind]:
+async def lags(cluster: Cluster, group: GroupInfo) -> list[PartitionLag]:
     committed, owners = await committed_offsets(cluster, group.group), group.owners()
     found = []
     for partition in sorted({**committed, **owners}):
@@ -213,7 +233,7 @@ async def lags(cluster: Cluster, group: GroupInfo) -> list[Behind]:
             age = await _age_ms(cluster, partition, offset) if lag and offset is not None else lag
         except KafkaError:
             end, lag, age = None, None, None  # the topic was deleted or the partition has no leader
-        found.append(Behind(partition, offset, end, lag, age, owners.get(partition)))
+        found.append(PartitionLag(partition, offset, end, lag, age, owners.get(partition)))
     return found
 
 
@@ -225,10 +245,10 @@ async def _age_ms(cluster: Cluster, partition: TopicPartition, offset: int) -> i
 # --- output
 
 
-def _row(group: str, one: Behind) -> tuple[object, ...]:
+def _row(group: str, one: PartitionLag) -> tuple[object, ...]:
     member = one.member
     who = (None, None, None) if member is None else (member.member_id, member.host, member.client_id)
-    return (group, *one.partition, one.committed, one.end, one.lag, duration(one.lag_ms), *who)
+    return (group, *one.partition, one.committed, one.end, one.lag, format_duration(one.lag_ms), *who)
 
 
 def _names(partitions: list[TopicPartition]) -> str:
@@ -238,7 +258,7 @@ def _names(partitions: list[TopicPartition]) -> str:
     return " ".join(f"{topic}:{','.join(indexes)}" for topic, indexes in by_topic.items())
 
 
-def _group_json(found: GroupInfo, behind: list[Behind]) -> dict[str, Any]:
+def _group_json(found: GroupInfo, partition_lags: list[PartitionLag]) -> dict[str, Any]:
     return {
         "group": found.group,
         "type": found.type,
@@ -269,6 +289,6 @@ def _group_json(found: GroupInfo, behind: list[Behind]) -> dict[str, Any]:
                 "lag_ms": one.lag_ms,
                 "member_id": None if one.member is None else one.member.member_id,
             }
-            for one in behind
+            for one in partition_lags
         ],
     }

@@ -7,47 +7,47 @@ from typing import Annotated, Any
 import typer
 
 from headrace.base.errors import ConfigError, ErrorCode
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
-from headrace.cli.output import check, error_of, show_json, show_table
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group
+from headrace.cli.output import check, make_error, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.wire.cluster import Cluster
 from headrace.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 
-app = noun()
+app = command_group()
 
 
 @app.callback()
-def _noun() -> None:
-    """Show the data directories of brokers and what is in them."""
+def _group() -> None:
+    """Show the data directories of brokers and the partitions in them."""
 
 
 @app.command()
 def describe(
-    broker_list: Annotated[str | None, typer.Option(metavar="1,2", help="brokers; else all")] = None,
-    topic_list: Annotated[str | None, typer.Option(metavar="a,b", help="topics; else all")] = None,
+    broker_list: Annotated[str | None, typer.Option(metavar="1,2", help="Broker ids. Defaults to all brokers.")] = None,
+    topic_list: Annotated[str | None, typer.Option(metavar="a,b", help="Topics. Defaults to all topics.")] = None,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show directories, their disk space, and the partitions in them."""
+    """Show directories, their disk space and partitions."""
     try:
         brokers = [int(text) for text in broker_list.split(",")] if broker_list else None
     except ValueError:
-        raise ConfigError(f"--broker-list {broker_list!r}: expected numbers, with commas between") from None
+        raise ConfigError(f"--broker-list {broker_list!r}: expected numbers separated by commas") from None
     topics = {name.strip() for name in topic_list.split(",")} if topic_list else None
 
     async def work(cluster: Cluster) -> list[tuple[int, DescribeLogDirsResponse]]:
-        answers = []
+        responses = []
         for broker in brokers or await cluster.brokers():
             connection = await cluster.broker(broker)
-            answer: DescribeLogDirsResponse = await connection.request(DescribeLogDirsRequest(topics=None))
-            check(answer.error_code, f"broker {broker}")
-            answers.append((broker, answer))
-        return answers
+            response: DescribeLogDirsResponse = await connection.request(DescribeLogDirsRequest(topics=None))
+            check(response.error_code, f"broker {broker}")
+            responses.append((broker, response))
+        return responses
 
     described = [
-        (broker, [_as_json(one, topics) for one in sorted(answer.results, key=lambda one: one.log_dir)])
-        for broker, answer in with_cluster(Target(bootstrap_server, command_config), work)
+        (broker, [_as_json(one, topics) for one in sorted(response.results, key=lambda one: one.log_dir)])
+        for broker, response in with_cluster(Target(bootstrap_server, command_config), work)
     ]
     if json:
         # The format of kafka-log-dirs, with the disk space added.
@@ -71,7 +71,7 @@ def describe(
 def _as_json(one: DescribeLogDirsResponse.DescribeLogDirsResult, topics: set[str] | None) -> dict[str, Any]:
     return {
         "logDir": one.log_dir,
-        "error": None if one.error_code == ErrorCode.NONE else str(error_of(one.error_code, None)),
+        "error": None if one.error_code == ErrorCode.NONE else str(make_error(one.error_code, None)),
         "totalBytes": one.total_bytes,
         "usableBytes": one.usable_bytes,
         "isCordoned": one.is_cordoned,

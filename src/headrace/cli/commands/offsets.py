@@ -10,7 +10,7 @@ import typer
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.cli.commands.topics import MoreNames, Names, select_topics
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group
 from headrace.cli.output import Failures, progress, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.cli.times import parse_datetime
@@ -22,12 +22,12 @@ from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffs
 TIMES = {"latest": -1, "earliest": -2, "max-timestamp": -3, "earliest-local": -4, "latest-tiered": -5}
 PARTITIONS_AT_ONCE = 1000
 
-app = noun()
+app = command_group()
 
 
 @app.callback()
-def _noun() -> None:
-    """Find offsets of partitions: first, last, or by time."""
+def _group() -> None:
+    """Show the first or last offsets of partitions, or offsets by time."""
 
 
 class Found(NamedTuple):
@@ -42,17 +42,22 @@ class Found(NamedTuple):
 def get(
     names: Names = None,
     topic: MoreNames = None,
-    partitions: Annotated[str | None, typer.Option(metavar="0,2,4-7", help="else all")] = None,
+    partitions: Annotated[str | None, typer.Option(metavar="0,2,4-7", help="Partitions. Defaults to all.")] = None,
     time: Annotated[
         str,
         typer.Option(
             metavar="WHEN",
-            help="latest (-1), earliest (-2), max-timestamp (-3), earliest-local (-4), latest-tiered (-5), milliseconds"
-            " since 1970, or a time such as 2026-07-01T12:00:00Z: the first record from then on",
+            help="Point in time: latest (-1), earliest (-2), max-timestamp (-3), earliest-local (-4), latest-tiered (-5), or the first"
+            " record at or after a time: 2026-07-01T12:00:00Z, or milliseconds since 1970.",
         ),
     ] = "latest",
     exclude_internal: Annotated[
-        bool, typer.Option("--exclude-internal-topics", "--exclude-internal", help="without __… topics")
+        bool,
+        typer.Option(
+            "--exclude-internal-topics",
+            "--exclude-internal",
+            help="Leave out internal topics such as __consumer_offsets.",
+        ),
     ] = False,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
@@ -65,13 +70,13 @@ def get(
     async def work(cluster: Cluster) -> list[Found]:
         await cluster.refresh(None)
         found = select_topics(await describe_topics(cluster, None), patterns, exclude_internal)
-        wanted = [
+        requested = [
             TopicPartition(one.name, partition.partition)
             for one in found
             for partition in one.partitions
             if chosen is None or partition.partition in chosen
         ]
-        return await _ask(cluster, wanted, when)
+        return await _list_offsets(cluster, requested, when)
 
     failures = Failures()
     results = with_cluster(Target(bootstrap_server, command_config), work)
@@ -97,24 +102,24 @@ def get(
     failures.end()
 
 
-async def _ask(cluster: Cluster, wanted: list[TopicPartition], when: int) -> list[Found]:
+async def _list_offsets(cluster: Cluster, requested: list[TopicPartition], when: int) -> list[Found]:
     by_leader: dict[Connection, list[TopicPartition]] = defaultdict(list)
     results = []
-    for partition in wanted:
+    for partition in requested:
         try:
             by_leader[await cluster.leader(partition)].append(partition)
         except KafkaError:
             results.append(Found(partition, ErrorCode.LEADER_NOT_AVAILABLE, -1, -1, -1))
-    with progress("partitions", len(wanted)) as done:
+    with progress("partitions", len(requested)) as done:
         for connection, partitions in by_leader.items():
             for at in range(0, len(partitions), PARTITIONS_AT_ONCE):
                 some = partitions[at : at + PARTITIONS_AT_ONCE]
-                results += await _ask_one(connection, some, when)
+                results += await _list_offsets_of(connection, some, when)
                 done.advance(len(some))
     return sorted(results)
 
 
-async def _ask_one(connection: Connection, partitions: list[TopicPartition], when: int) -> list[Found]:
+async def _list_offsets_of(connection: Connection, partitions: list[TopicPartition], when: int) -> list[Found]:
     topics: dict[str, list[ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
     for topic, partition in partitions:
         topics[topic].append(ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=when))
@@ -122,12 +127,12 @@ async def _ask_one(connection: Connection, partitions: list[TopicPartition], whe
         replica_id=-1,
         topics=[ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=some) for name, some in topics.items()],
     )
-    answer: ListOffsetsResponse = await connection.request(request)
+    response: ListOffsetsResponse = await connection.request(request)
     return [
         Found(
             TopicPartition(topic.name, one.partition_index), one.error_code, one.offset, one.timestamp, one.leader_epoch
         )
-        for topic in answer.topics
+        for topic in response.topics
         for one in topic.partitions
     ]
 
@@ -145,7 +150,7 @@ def parse_time(text: str) -> int:
         return parse_datetime("--time", text)
     except ConfigError:
         raise ConfigError(
-            f"--time {text!r}: expected {', '.join(TIMES)}, milliseconds since 1970, or a time as 2026-07-01T12:00:00Z"
+            f"--time {text!r}: expected {', '.join(TIMES)}, milliseconds since 1970, or a time such as 2026-07-01T12:00:00Z"
         ) from None
 
 
@@ -156,6 +161,6 @@ def _parse_partitions(text: str | None) -> set[int] | None:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdigit() or (dash and not last.isdigit()) or len(first + last) > 12:
-            raise ConfigError(f"--partitions {text!r}: expected numbers and ranges as 0,2,4-7")
+            raise ConfigError(f"--partitions {text!r}: expected numbers and ranges such as 0,2,4-7")
         chosen.update(range(int(first), int(last or first) + 1))
     return chosen

@@ -1,4 +1,4 @@
-"""`headrace produce`: sends lines of standard input as records."""
+"""`headrace produce`: sends each line of standard input as a record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from headrace.base.errors import ConfigError
-from headrace.cli.options import Bootstrap, CommandConfig, pair, verb
+from headrace.cli.options import Bootstrap, CommandConfig, parse_pair, single_command
 from headrace.cli.output import progress
 from headrace.cli.target import Target, with_cluster
 from headrace.client.producer.deliveries import Sent
@@ -41,39 +41,60 @@ class ParsedLine(NamedTuple):
     headers: Headers
 
 
-app = verb()
+app = single_command()
 
 
 @app.command()
 def produce(
-    topic: str,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to.")],
     key_separator: Annotated[
-        str | None, typer.Option("-k", "--key-separator", help="text before it on a line is the key")
+        str | None,
+        typer.Option(
+            "-k",
+            "--key-separator",
+            help="Separator between the key and the value of a line. Without it, records have no keys.",
+        ),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("-p", "--partition", help="else by the key's hash, or in turn")
+        int | None,
+        typer.Option(
+            "-p",
+            "--partition",
+            help="Partition to write to. Defaults to the partitioner's choice, by the hash of the key.",
+        ),
     ] = None,
     compression: Annotated[
-        str, typer.Option("-z", "--compression-type", help="none, gzip, snappy, lz4 or zstd")
+        str, typer.Option("-z", "--compression-type", help="Compression: none, gzip, snappy, lz4 or zstd.")
     ] = "none",
-    acks: Annotated[int, typer.Option(help="-1 (all), 0 or 1")] = -1,
+    acks: Annotated[int, typer.Option(help="Acknowledgements to wait for: -1 (all in-sync replicas), 0 or 1.")] = -1,
     header: Annotated[
-        list[str] | None, typer.Option("-H", "--header", metavar="NAME=VALUE", help="a header of every record")
+        list[str] | None,
+        typer.Option("-H", "--header", metavar="NAME=VALUE", help="Header to add to every record; may be repeated."),
     ] = None,
     parse_headers: Annotated[
         bool,
-        typer.Option("--parse-headers", help="each line begins with its headers, as name:value,name:value, and a tab"),
+        typer.Option(
+            "--parse-headers", help="Read headers from the start of each line: name:value,name:value and a tab."
+        ),
     ] = False,
     headers_delimiter: Annotated[
-        str, typer.Option("--headers-delimiter", metavar="TEXT", help="instead of the tab behind the headers")
+        str,
+        typer.Option(
+            "--headers-delimiter",
+            metavar="TEXT",
+            help="Delimiter after the headers of a line. Defaults to a tab.",
+            show_default=False,
+        ),
     ] = "\t",
     null_marker: Annotated[
         str | None,
-        typer.Option("--null-marker", metavar="TEXT", help="a key, value or header value that is this text is null"),
+        typer.Option("--null-marker", metavar="TEXT", help="Text that stands for a null key, value or header value."),
     ] = None,
     empty_as_null: Annotated[
         bool,
-        typer.Option("-Z", "--empty-as-null", help="an empty value is null, a tombstone in a compacted topic"),
+        typer.Option(
+            "-Z", "--empty-as-null", help="Send empty values as null, which is a tombstone in a compacted topic."
+        ),
     ] = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
@@ -85,14 +106,16 @@ def produce(
         raise ConfigError(f"--acks {acks}: expected -1, 0 or 1")
     if key_separator == "" or headers_delimiter == "" or null_marker == "":
         raise ConfigError(
-            "--key-separator, --headers-delimiter and --null-marker must not be empty (-Z makes empty values null)"
+            "--key-separator, --headers-delimiter and --null-marker must not be empty (-Z sends empty values as null)"
         )
     lines = LineFormat(
         key_separator=_encoded(key_separator),
         headers_delimiter=headers_delimiter.encode() if parse_headers else None,
         null_marker=_encoded(null_marker),
         empty_as_null=empty_as_null,
-        headers=tuple((name, value.encode()) for name, value in (pair("--header", text) for text in header or [])),
+        headers=tuple(
+            (name, value.encode()) for name, value in (parse_pair("--header", text) for text in header or [])
+        ),
     )
 
     async def work(cluster: Cluster) -> int:
@@ -105,7 +128,9 @@ def produce(
             with progress("records", None) as done:
                 under_way: list[asyncio.Future[Sent]] = []
                 while some := await asyncio.to_thread(_read_lines):
-                    await asyncio.gather(*under_way)  # of the previous round; the first failure ends the command
+                    await asyncio.gather(
+                        *under_way
+                    )  # deliveries of the previous round; the first failure ends the command
                     under_way = []
                     for number, line in enumerate(some, sent + 1):
                         key, value, headers = parse_line(line, number, lines)
@@ -120,7 +145,7 @@ def produce(
 
 
 def _read_lines() -> list[bytes]:
-    """Read up to LINES_AT_ONCE lines, or one from a terminal; return none at the end of the input."""
+    """Read up to LINES_AT_ONCE lines, or one from a terminal; return an empty list at the end of the input."""
     return list(_up_to(LINES_AT_ONCE))
 
 
@@ -141,7 +166,7 @@ def parse_line(line: bytes, number: int, how: LineFormat) -> ParsedLine:
         text, found, line = line.partition(how.headers_delimiter)
         if not found:
             raise ConfigError(
-                f"line {number} has no {how.headers_delimiter.decode()!r} behind its headers (--parse-headers)"
+                f"line {number} has no {how.headers_delimiter.decode()!r} after its headers (--parse-headers)"
             )
         headers += _parse_headers(text, number, how)
     key: bytes | None = None
@@ -158,7 +183,7 @@ def _parse_headers(text: bytes, number: int, how: LineFormat) -> Headers:
     for part in text.split(b",") if text else ():
         name, colon, value = part.partition(b":")
         if not colon or not name:
-            raise ConfigError(f"line {number}: {part.decode(errors='replace')!r} is no header; expected name:value")
+            raise ConfigError(f"line {number}: {part.decode(errors='replace')!r} is not a header; expected name:value")
         try:
             found.append((name.decode(), _null_if_marked(value, how)))
         except UnicodeDecodeError:

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from headrace.base.ids import ZERO_UUID, uuid_text
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
-from headrace.cli.output import check, duration, show_json, show_table
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group
+from headrace.cli.output import check, format_duration, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.wire.cluster import Cluster
 from headrace.node.listener_addresses import host_and_port
@@ -21,43 +21,48 @@ METADATA_TOPIC = "__cluster_metadata"
 
 Replica = DescribeQuorumResponse.ReplicaState
 
-app = noun()
+app = command_group()
 
 
 @app.callback()
-def _noun() -> None:
-    """Show the controllers and their progress."""
+def _group() -> None:
+    """Show the controllers and their replication progress."""
 
 
 @app.command()
 def describe(
-    status: Annotated[bool, typer.Option("--status", help="only the quorum as a whole")] = False,
-    replication: Annotated[bool, typer.Option("--replication", "--re", help="only each voter and observer")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Show only the state of the quorum.")] = False,
+    replication: Annotated[
+        bool, typer.Option("--replication", "--re", help="Show only the voters and observers.")
+    ] = False,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show leader, epoch, high watermark, and the progress of each replica of the metadata log."""
+    """Show the state of the metadata quorum.
+
+    This is the leader, its epoch, the high watermark, and the progress of each replica of the metadata log.
+    """
 
     async def work(cluster: Cluster) -> tuple[DescribeClusterResponse, DescribeQuorumResponse]:
-        ask = DescribeQuorumRequest(
+        request = DescribeQuorumRequest(
             topics=[
                 DescribeQuorumRequest.TopicData(
                     topic_name=METADATA_TOPIC, partitions=[DescribeQuorumRequest.PartitionData(partition_index=0)]
                 )
             ]
         )
-        return await cluster.request(DescribeClusterRequest()), await cluster.request(ask)
+        return await cluster.request(DescribeClusterRequest()), await cluster.request(request)
 
-    cluster, answer = with_cluster(Target(bootstrap_server, command_config), work)
+    cluster, response = with_cluster(Target(bootstrap_server, command_config), work)
     check(cluster.error_code, cluster.error_message)
-    check(answer.error_code, answer.error_message)
-    quorum = answer.topics[0].partitions[0]
+    check(response.error_code, response.error_message)
+    quorum = response.topics[0].partitions[0]
     check(quorum.error_code, quorum.error_message)
     both = status == replication
     endpoints = {
         node.node_id: [f"{one.name}://{host_and_port(one.host, one.port)}" for one in node.listeners]
-        for node in answer.nodes
+        for node in response.nodes
     }
     summary, replicas = _status(cluster.cluster_id, quorum, endpoints), _replication(quorum)
     if json:
@@ -69,7 +74,7 @@ def describe(
     if both or status:
         for name, value in summary.items():
             if name.endswith("_ms"):
-                name, value = name.removesuffix("_ms"), duration(value)
+                name, value = name.removesuffix("_ms"), format_duration(value)
             print(f"{name + ':':<26}{dumps(value) if isinstance(value, list) else value}")
     if both or replication:
         show_table(
@@ -127,7 +132,7 @@ def _replication(quorum: DescribeQuorumResponse.PartitionData) -> list[dict[str,
 
 def _ago(timestamp_ms: int) -> str | None:
     """Return how long ago it was by this machine's clock, or None if the leader does not know the time."""
-    return None if timestamp_ms < 0 else f"{duration(max(0, int(time.time() * 1000) - timestamp_ms))} ago"
+    return None if timestamp_ms < 0 else f"{format_duration(max(0, int(time.time() * 1000) - timestamp_ms))} ago"
 
 
 def _leader(quorum: DescribeQuorumResponse.PartitionData) -> Replica | None:

@@ -25,20 +25,20 @@ QUOTAS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "con
 def describe(target: Target, entities: Sequence[tuple[str, str | None]], json: bool) -> None:
     """Print the quotas of entities, given as types and names: None stands for all, an empty name for the default."""
     [(kind, user), *more] = entities
-    wants_passwords = kind == USER and not more and user != ""
+    with_passwords = kind == USER and not more and user != ""
 
     async def work(cluster: Cluster) -> tuple[DescribeClientQuotasResponse, dict[str, dict[str, int]]]:
-        passwords = await describe_credentials(cluster, None if user is None else [user]) if wants_passwords else {}
+        passwords = await describe_credentials(cluster, None if user is None else [user]) if with_passwords else {}
         return await cluster.request(_description_of(entities)), passwords
 
-    answer, passwords = with_cluster(target, work)
-    check(answer.error_code, answer.error_message)
+    response, passwords = with_cluster(target, work)
+    check(response.error_code, response.error_message)
     found: list[dict[str, Any]] = [
         {
             "entity": {part.entity_type: part.entity_name for part in entry.entity},
             "options": {value.key: value.value for value in entry.values},
         }
-        for entry in answer.entries or []
+        for entry in response.entries or []
     ]
     found += [
         {"entity": {USER: name}, "options": {mechanism: f"iterations={count}" for mechanism, count in each.items()}}
@@ -76,13 +76,13 @@ def alter(
     validate_only: bool,
 ) -> None:
     passwords = {name: text for name, text in add.items() if name in SCRAM_MECHANISMS}
-    gone = [name for name in delete if name in SCRAM_MECHANISMS]
+    removals = [name for name in delete if name in SCRAM_MECHANISMS]
     kind, user = entities[0]
-    if passwords or gone:
+    if passwords or removals:
         if kind != USER or not user or len(entities) > 1:
-            raise ConfigError("only a user has a password: --entity-type users --entity-name NAME")
+            raise ConfigError("only a user has a password: use --entity-type users --entity-name NAME")
         if validate_only:
-            raise ConfigError("--validate-only cannot be had for passwords")
+            raise ConfigError("--validate-only does not work with passwords")
     operations = AlterClientQuotasRequest.OpData
     request = AlterClientQuotasRequest(
         entries=[
@@ -90,7 +90,7 @@ def alter(
                 entity=[AlterClientQuotasRequest.EntityData(entity_type=one, entity_name=name or None) for one, name in entities],
                 ops=[
                     *(operations(key=name, value=_rate(name, text)) for name, text in add.items() if name not in passwords),
-                    *(operations(key=name, remove=True) for name in delete if name not in gone),
+                    *(operations(key=name, remove=True) for name in delete if name not in removals),
                 ],
             )
         ],
@@ -105,13 +105,15 @@ def alter(
     async def work(cluster: Cluster) -> None:
         if delete:
             await _check_deletions(cluster, entities, delete)
-        if upsertions or gone:
-            results = await alter_credentials(cluster, upsertions, [(user, SCRAM_MECHANISMS[name]) for name in gone])
+        if upsertions or removals:
+            results = await alter_credentials(
+                cluster, upsertions, [(user, SCRAM_MECHANISMS[name]) for name in removals]
+            )
             for result in results:
                 failures.found(f"user {result.user}", result.error_code, result.error_message)
         if request.entries[0].ops:
-            answer = await _alter_quotas(cluster, request)
-            for entry in answer.entries:
+            response = await _alter_quotas(cluster, request)
+            for entry in response.entries:
                 check(entry.error_code, entry.error_message)
 
     with_cluster(target, work)
@@ -121,9 +123,9 @@ def alter(
 async def _check_deletions(cluster: Cluster, entities: Sequence[tuple[str, str]], names: Sequence[str]) -> None:
     """Raise ConfigError for a quota or password that the entity does not have."""
     kind, user = entities[0]
-    answer: DescribeClientQuotasResponse = await cluster.request(_description_of(entities))
-    check(answer.error_code, answer.error_message)
-    own = {value.key for entry in answer.entries or [] for value in entry.values}
+    response: DescribeClientQuotasResponse = await cluster.request(_description_of(entities))
+    check(response.error_code, response.error_message)
+    own = {value.key for entry in response.entries or [] for value in entry.values}
     if kind == USER and user and len(entities) == 1:
         own |= (await describe_credentials(cluster, [user])).get(user, {}).keys()
     refuse_unset(_shown(dict(entities)), names, own, (*QUOTAS, *SCRAM_MECHANISMS))
@@ -131,17 +133,17 @@ async def _check_deletions(cluster: Cluster, entities: Sequence[tuple[str, str]]
 
 async def _alter_quotas(cluster: Cluster, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
     try:
-        answer: AlterClientQuotasResponse = await cluster.request(request)
+        response: AlterClientQuotasResponse = await cluster.request(request)
     except UnexpectedAnswer as error:
         raise ConfigError(f"quotas cannot be changed: {error}; a Headrace node does not enforce quotas yet") from error
-    return answer
+    return response
 
 
 def _rate(name: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ConfigError(f"--add-config: {name}={text!r} is no number") from None
+        raise ConfigError(f"--add-config: {name}={text!r} is not a number") from None
 
 
 def _shown(entity: Mapping[str, str | None]) -> str:

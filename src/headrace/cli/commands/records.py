@@ -1,4 +1,4 @@
-"""`headrace records delete`: deletes the records at the beginning of partitions."""
+"""`headrace records delete`: deletes records from the beginning of partitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group
 from headrace.cli.output import Failures, progress, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.admin.topic_changes import delete_records_of
@@ -22,12 +22,12 @@ TIMEOUT_MS = 30_000
 FILE_BYTES_MAX = 64 << 20
 PARTITIONS_AT_ONCE = 1000
 
-app = noun()
+app = command_group()
 
 
 @app.callback()
-def _noun() -> None:
-    """Delete the records at the beginning of partitions."""
+def _group() -> None:
+    """Delete records from the beginning of partitions."""
 
 
 @app.command()
@@ -36,40 +36,45 @@ def delete(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help='{"partitions": [{"topic": "orders", "partition": 0, "offset": 1000}], "version": 1};'
-            " offset -1: everything that is there",
+            help='JSON file: {"partitions": [{"topic": "orders", "partition": 0, "offset": 1000}], "version": 1}.'
+            " Offset -1 deletes all records.",
         ),
     ] = None,
-    topic: Annotated[str | None, typer.Option(help="of one partition, instead of a file")] = None,
-    partition: Annotated[int, typer.Option("-p", "--partition")] = 0,
-    before_offset: Annotated[int | None, typer.Option("--before-offset", help="the first that stays; -1: none")] = None,
+    topic: Annotated[str | None, typer.Option(help="Topic of a single partition, instead of a file.")] = None,
+    partition: Annotated[int, typer.Option("-p", "--partition", help="Partition of --topic.")] = 0,
+    before_offset: Annotated[
+        int | None, typer.Option("--before-offset", help="First offset to keep; -1 deletes all records.")
+    ] = None,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Delete the records before an offset; this cannot be undone."""
+    """Delete all records before an offset.
+
+    This cannot be undone.
+    """
     if (offset_json_file is None) == (topic is None or before_offset is None):
-        raise ConfigError("either --offset-json-file, or --topic with --before-offset (and --partition)")
+        raise ConfigError("give either --offset-json-file, or --topic with --before-offset (and --partition)")
     if offset_json_file is not None:
-        wanted = read_offsets(offset_json_file)
+        requested = read_offsets(offset_json_file)
     else:
         assert topic is not None and before_offset is not None
-        wanted = {TopicPartition(topic, partition): before_offset}
+        requested = {TopicPartition(topic, partition): before_offset}
 
     async def work(cluster: Cluster) -> list[tuple[TopicPartition, int, int]]:
-        await cluster.refresh(sorted({one.topic for one in wanted}))
+        await cluster.refresh(sorted({one.topic for one in requested}))
         results: list[tuple[TopicPartition, int, int]] = []
         by_leader: dict[Connection, list[TopicPartition]] = defaultdict(list)
-        for one in wanted:
+        for one in requested:
             try:
                 by_leader[await cluster.leader(one)].append(one)
             except KafkaError:
                 results.append((one, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1))
-        with progress("partitions", len(wanted)) as done:
+        with progress("partitions", len(requested)) as done:
             for connection, partitions in by_leader.items():
                 for at in range(0, len(partitions), PARTITIONS_AT_ONCE):
                     some = partitions[at : at + PARTITIONS_AT_ONCE]
-                    before = {one: wanted[one] for one in some}
+                    before = {one: requested[one] for one in some}
                     outcomes = await delete_records_of(connection, before, timeout_ms=TIMEOUT_MS)
                     results += [
                         (one, outcome.code, -1) if isinstance(outcome, KafkaError) else (one, ErrorCode.NONE, outcome)
@@ -92,19 +97,19 @@ def read_offsets(file: Path) -> dict[TopicPartition, int]:
     """Read a file in the format of kafka-delete-records."""
     try:
         if file.stat().st_size > FILE_BYTES_MAX:
-            raise ConfigError(f"--offset-json-file: {file} has more than {FILE_BYTES_MAX} bytes")
+            raise ConfigError(f"--offset-json-file: {file} is larger than {FILE_BYTES_MAX} bytes")
         document = jsonlib.loads(file.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--offset-json-file: {file} cannot be read: {error}") from error
     if not isinstance(document, dict) or document.get("version", 1) != 1 or not document.get("partitions"):
         raise ConfigError(f'--offset-json-file: {file}: expected {{"partitions": […], "version": 1}}')
-    wanted: dict[TopicPartition, int] = {}
+    requested: dict[TopicPartition, int] = {}
     for entry in document["partitions"]:
         one, offset = _entry(file, entry)
-        if one in wanted:
+        if one in requested:
             raise ConfigError(f"--offset-json-file: {file} names {one} twice")
-        wanted[one] = offset
-    return wanted
+        requested[one] = offset
+    return requested
 
 
 def _entry(file: Path, entry: Any) -> tuple[TopicPartition, int]:
@@ -114,6 +119,6 @@ def _entry(file: Path, entry: Any) -> tuple[TopicPartition, int]:
         topic = partition = offset = None
     if not (isinstance(topic, str) and type(partition) is int and type(offset) is int):
         raise ConfigError(
-            f'--offset-json-file: {file}: each partition is {{"topic": text, "partition": number, "offset": number}}'
+            f'--offset-json-file: {file}: expected each partition as {{"topic": text, "partition": number, "offset": number}}'
         )
     return TopicPartition(topic, partition), offset

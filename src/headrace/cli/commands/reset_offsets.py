@@ -21,10 +21,10 @@ from headrace.client.wire.cluster import Cluster
 
 FILE_BYTES_MAX = 64 << 20
 _TOPIC = re.compile(r"([a-zA-Z0-9._-]+)(?::([0-9]{1,9}(?:,[0-9]{1,9})*))?\Z")
-_AT_REST = ("Empty", "Dead")
+_INACTIVE = ("Empty", "Dead")
 
 
-class Move(NamedTuple):
+class OffsetReset(NamedTuple):
     """How new offsets are determined; exactly one field is set."""
 
     to_earliest: bool = False
@@ -37,69 +37,87 @@ class Move(NamedTuple):
     from_file: Path | None = None
 
 
-class Moved(NamedTuple):
+class OffsetChange(NamedTuple):
     partition: TopicPartition
     before: int | None
     after: int
 
 
 def reset_offsets(
-    group: Annotated[str, typer.Argument()],
-    topic: Annotated[list[str] | None, typer.Option(metavar="NAME[:0,2]", help="all partitions, or these")] = None,
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="all that it has committed something for")] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest")] = False,
-    to_current: Annotated[bool, typer.Option("--to-current", help="what is committed, or the end")] = False,
-    to_offset: Annotated[int | None, typer.Option(help="this one")] = None,
-    shift_by: Annotated[int | None, typer.Option(help="so many further, or back")] = None,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Group id.")],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[:0,2]", help="Topic, with its partitions if not all of them; may be repeated."),
+    ] = None,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="All topics for which the group has committed offsets.")
+    ] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to the first offset.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Reset to the end of the log.")] = False,
+    to_current: Annotated[
+        bool, typer.Option("--to-current", help="Keep the committed offset, or reset to the end if there is none.")
+    ] = False,
+    to_offset: Annotated[int | None, typer.Option(help="Reset to this offset.")] = None,
+    shift_by: Annotated[
+        int | None, typer.Option(help="Shift the committed offset by this number, forwards or (if negative) backwards.")
+    ] = None,
     to_datetime: Annotated[
-        str | None, typer.Option(metavar="TIME", help="the first record from then on, as 2026-07-01T12:00:00")
+        str | None,
+        typer.Option(metavar="TIME", help="Reset to the first record at or after this time: 2026-07-01T12:00:00."),
     ] = None,
     by_duration: Annotated[
-        str | None, typer.Option(metavar="PnDTnHnMnS", help="so long before now, as P1DT6H or PT30M")
+        str | None, typer.Option(metavar="PnDTnHnMnS", help="Reset to this long before now: P1DT6H, PT30M.")
     ] = None,
-    from_file: Annotated[Path | None, typer.Option(metavar="CSV", help="lines of topic,partition,offset")] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="do it; else it is only shown")] = False,
-    export: Annotated[bool, typer.Option("--export", help="as CSV for --from-file")] = False,
+    from_file: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="Reset to the offsets in this file: topic,partition,offset per line."),
+    ] = None,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Commit the new offsets; without it they are only shown.")
+    ] = False,
+    export: Annotated[bool, typer.Option("--export", help="Print the new offsets as CSV for --from-file.")] = False,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Change the committed offsets of a group; the group must have no members."""
-    move = Move(to_earliest, to_latest, to_current, to_offset, shift_by, to_datetime, by_duration, from_file)
-    if sum(way not in (None, False) for way in move) != 1:
-        ways = ", ".join(f"--{name.replace('_', '-')}" for name in Move._fields)
-        raise ConfigError(f"whereto? Exactly one of {ways}")
-    wanted = None if from_file is None else read_plan(from_file)
-    if wanted is None and bool(topic) == all_topics:
-        raise ConfigError("of which topics? Either --topic or --all-topics")
+    """Reset the committed offsets of a group.
 
-    async def work(cluster: Cluster) -> tuple[list[Moved], dict[TopicPartition, ErrorCode]]:
-        await _check_at_rest(cluster, group)
-        committed = {place: one.offset for place, one in (await committed_offsets(cluster, group)).items()}
-        if wanted is not None:
-            partitions = sorted(wanted)
+    The group must have no members.
+    """
+    reset = OffsetReset(to_earliest, to_latest, to_current, to_offset, shift_by, to_datetime, by_duration, from_file)
+    if sum(value not in (None, False) for value in reset) != 1:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in OffsetReset._fields)
+        raise ConfigError(f"give exactly one of {flags}")
+    plan = None if from_file is None else read_plan(from_file)
+    if plan is None and bool(topic) == all_topics:
+        raise ConfigError("give either --topic or --all-topics")
+
+    async def work(cluster: Cluster) -> tuple[list[OffsetChange], dict[TopicPartition, ErrorCode]]:
+        await _check_inactive(cluster, group)
+        committed = {partition: one.offset for partition, one in (await committed_offsets(cluster, group)).items()}
+        if plan is not None:
+            partitions = sorted(plan)
         else:
             partitions = sorted(committed) if all_topics else await parse_topics(cluster, topic or [])
-        moved = []
+        changes = []
         with progress("partitions", len(partitions)) as done:
             for partition in partitions:
                 before = committed.get(partition)
-                target = None if wanted is None else wanted[partition]
-                moved.append(Moved(partition, before, await _find(cluster, partition, before, move, target)))
+                target = None if plan is None else plan[partition]
+                changes.append(OffsetChange(partition, before, await _find(cluster, partition, before, reset, target)))
                 done.advance(1)
-        codes = await commit_offsets(cluster, group, {one.partition: one.after for one in moved}) if execute else {}
-        return moved, codes
+        codes = await commit_offsets(cluster, group, {one.partition: one.after for one in changes}) if execute else {}
+        return changes, codes
 
-    moved, codes = with_cluster(Target(bootstrap_server, command_config), work)
+    changes, codes = with_cluster(Target(bootstrap_server, command_config), work)
     failures = Failures()
     for partition, code in codes.items():
         failures.found(str(partition), code, None)
-    _show(group, [one for one in moved if codes.get(one.partition, ErrorCode.NONE) is ErrorCode.NONE], export, json)
+    _show(group, [one for one in changes if codes.get(one.partition, ErrorCode.NONE) is ErrorCode.NONE], export, json)
     failures.end()
 
 
-async def _check_at_rest(cluster: Cluster, group: str) -> None:
+async def _check_inactive(cluster: Cluster, group: str) -> None:
     """Raise KafkaError if the group is active: its members would ignore the new offsets or overwrite them.
 
     An unknown group is accepted and gets its first offsets.
@@ -110,36 +128,38 @@ async def _check_at_rest(cluster: Cluster, group: str) -> None:
         if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
             raise
         return
-    if state not in _AT_REST:
-        raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group} is {state}: its members must stop first")
+    if state not in _INACTIVE:
+        raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group} is {state}: stop its members first")
 
 
 async def _find(
-    cluster: Cluster, partition: TopicPartition, committed: int | None, move: Move, planned: int | None
+    cluster: Cluster, partition: TopicPartition, committed: int | None, reset: OffsetReset, planned: int | None
 ) -> int:
     """Return the new offset, clamped to the partition's offsets as in Kafka's tool."""
     first, end = await list_offset(cluster, partition, EARLIEST), await list_offset(cluster, partition, LATEST)
-    if move.to_earliest:
+    if reset.to_earliest:
         return first
-    if move.to_latest:
+    if reset.to_latest:
         return end
-    if move.to_datetime is not None or move.by_duration is not None:
+    if reset.to_datetime is not None or reset.by_duration is not None:
         at = (
-            before_now("--by-duration", move.by_duration)
-            if move.by_duration is not None
-            else parse_datetime("--to-datetime", move.to_datetime or "")
+            before_now("--by-duration", reset.by_duration)
+            if reset.by_duration is not None
+            else parse_datetime("--to-datetime", reset.to_datetime or "")
         )
         found = await list_offset(cluster, partition, at)
         return found if found >= 0 else end
-    if move.to_current:
-        wanted = end if committed is None else committed
-    elif move.shift_by is not None:
+    if reset.to_current:
+        target = end if committed is None else committed
+    elif reset.shift_by is not None:
         if committed is None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{partition}: nothing is committed that could be shifted")
-        wanted = committed + move.shift_by
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"{partition}: --shift-by needs a committed offset, and there is none"
+            )
+        target = committed + reset.shift_by
     else:
-        wanted = planned if planned is not None else move.to_offset or 0
-    return min(max(wanted, first), end)
+        target = planned if planned is not None else reset.to_offset or 0
+    return min(max(target, first), end)
 
 
 async def parse_topics(cluster: Cluster, texts: list[str]) -> list[TopicPartition]:
@@ -148,7 +168,7 @@ async def parse_topics(cluster: Cluster, texts: list[str]) -> list[TopicPartitio
     for text in texts:
         match = _TOPIC.match(text)
         if match is None:
-            raise ConfigError(f"--topic {text!r}: expected a name, or a name with partitions as orders:0,2")
+            raise ConfigError(f"--topic {text!r}: expected a name, or a name with partitions such as orders:0,2")
         name, indexes = match.groups()
         known = await cluster.partitions(name)
         chosen = known if indexes is None else [int(index) for index in indexes.split(",")]
@@ -163,7 +183,7 @@ def read_plan(file: Path) -> dict[TopicPartition, int]:
     """Read a file that --export has written. Raise ConfigError with the number of a malformed line."""
     try:
         if file.stat().st_size > FILE_BYTES_MAX:
-            raise ConfigError(f"--from-file: {file} has more than {FILE_BYTES_MAX} bytes")
+            raise ConfigError(f"--from-file: {file} is larger than {FILE_BYTES_MAX} bytes")
         lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--from-file: {file} cannot be read: {error}") from error
@@ -179,12 +199,12 @@ def read_plan(file: Path) -> dict[TopicPartition, int]:
     return plan
 
 
-def _show(group: str, moved: list[Moved], export: bool, json: bool) -> None:
+def _show(group: str, changes: list[OffsetChange], export: bool, json: bool) -> None:
     if export:
-        for one in moved:
+        for one in changes:
             print(f"{one.partition.topic},{one.partition.partition},{one.after}")
     elif json:
-        show_json([{**one.partition._asdict(), "before": one.before, "after": one.after} for one in moved])
+        show_json([{**one.partition._asdict(), "before": one.before, "after": one.after} for one in changes])
     else:
-        rows = [(group, *one.partition, one.before, one.after) for one in moved]
+        rows = [(group, *one.partition, one.before, one.after) for one in changes]
         show_table(("group", "topic", "partition", "before", "after"), rows)

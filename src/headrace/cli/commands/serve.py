@@ -19,7 +19,7 @@ from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigError
 from headrace.cli.examples import Serving
 from headrace.cli.examples import examples as make_examples
-from headrace.cli.options import Config, SettingFlags, Strict, verb
+from headrace.cli.options import Config, SettingFlags, Strict, single_command
 from headrace.node.listener_addresses import host_and_port
 from headrace.node.node import Node, Ports
 from headrace.node.setting_sources import gather
@@ -33,13 +33,13 @@ from headrace.storage.disk import DiskFiles
 log = logging.getLogger("headrace")
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
-# How long another thread may keep the event loop waiting for the interpreter; Python's default of 5 ms is too long here.
+# Longest time another thread may hold the interpreter while the event loop waits; Python's default of 5 ms is too long here.
 SWITCH_INTERVAL_S = 0.0005
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
 MALLOC_MMAP_THRESHOLD_BYTES = 4 * 1024 * 1024  # buffers of at least this size are mapped, and unmapped when freed
 MALLOC_TRIM_THRESHOLD_BYTES = 16 * 1024 * 1024  # maximum free memory kept at the top of the heap
 
-app = verb()
+app = single_command()
 
 
 @app.command()
@@ -47,11 +47,12 @@ def serve(
     config: Config = None,
     flags: SettingFlags = None,
     strict: Strict = False,
-    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR")] = "INFO",
+    log_level: Annotated[str, typer.Option(help="Log level: DEBUG, INFO, WARNING or ERROR.")] = "INFO",
     log_format: Annotated[
-        str | None, typer.Option(metavar="text|json", help="how log lines look; short for -c headrace.log.format=…")
+        str | None,
+        typer.Option(metavar="text|json", help="Format of log lines; short for -c headrace.log.format=FORMAT."),
     ] = None,
-    examples: Annotated[bool, typer.Option("--examples", help="once it serves, print commands to try")] = False,
+    examples: Annotated[bool, typer.Option("--examples", help="Print commands to try once the node is ready.")] = False,
 ) -> None:
     """Run a node until SIGTERM or Ctrl-C."""
     if log_level.upper() not in LOG_LEVELS:
@@ -63,7 +64,8 @@ def serve(
     settings = read_settings(config, given, os.environ, strict=strict)
     if not COMPILED:
         log.warning(
-            "the compiled kernel is missing: records are checked by its Python twin, ten times slower; install a C compiler"
+            "the compiled kernel is missing: records are checked by the pure-Python fallback, which is ten times slower;"
+            " install a C compiler and reinstall Headrace"
         )
     _raise_open_files_limit()
     _limit_retained_memory()
@@ -87,7 +89,7 @@ async def _serve(settings: Settings, *, show_examples: bool) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    _calm_the_collector()
+    _tune_garbage_collection()
     node = await Node.start(settings, Ports(DiskFiles(), SystemClock(), random.SystemRandom(), loop))
     gc.freeze()  # the collector skips objects that live as long as the node
     _announce(node)
@@ -100,7 +102,7 @@ async def _serve(settings: Settings, *, show_examples: bool) -> None:
         await node.kill()
         failed.result()
     failed.cancel()
-    log.info("stopping: leadership is given up, logs are closed")
+    log.info("stopping: giving up leadership and closing logs")
     await node.stop()
     log.info("stopped cleanly")
 
@@ -113,12 +115,12 @@ def _limit_retained_memory() -> None:
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
-        return  # another C library, which does not do this
+        return  # another C library, which does not keep freed memory in this way
     mallopt(M_MMAP_THRESHOLD, MALLOC_MMAP_THRESHOLD_BYTES)
     mallopt(M_TRIM_THRESHOLD, MALLOC_TRIM_THRESHOLD_BYTES)
 
 
-def _calm_the_collector() -> None:
+def _tune_garbage_collection() -> None:
     """Run a full collection before clients connect, and make further ones rare.
 
     With ten thousand partitions a full collection takes 100 ms.
@@ -128,7 +130,7 @@ def _calm_the_collector() -> None:
 
 
 def _announce(node: Node) -> None:
-    """Print the one line on standard output that scripts wait for: it says that clients can connect."""
+    """Print the one line on standard output that scripts wait for: clients can connect from now on."""
     http = f", http://{_http_address(node)}/metrics" if node.http_port else ""
     print(
         f"headrace node {node.settings.node_id} of cluster {node.cluster_id} serves on {', '.join(_addresses(node))}{http}",

@@ -1,6 +1,6 @@
 """`headrace settings`: every option of a node, with its type, default, allowed values and meaning.
 
-It also says whether the option can be changed while the node runs.
+The update mode of an option is the way in which it can be changed while the node runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import typer
 
 from headrace.base.errors import ConfigError
 from headrace.broker.dynamic_options import CLUSTER_WIDE, FIXED, PER_BROKER
-from headrace.cli.options import Config, Json, SettingFlags, Strict, verb
+from headrace.cli.options import Config, Json, SettingFlags, Strict, single_command
 from headrace.cli.output import show_json, show_table
 from headrace.metadata.layers import without_listener
 from headrace.node.listener_options import PREFIX as LISTENER_PREFIX
@@ -23,30 +23,32 @@ from headrace.options.table import Option, Value
 
 HIDDEN = "(hidden)"
 SINGLE_NODE_HEAD = """\
-# One node that is broker and controller, for this machine only; `headrace serve --config` takes it.
+# A single node that is both broker and controller, reachable from this machine only. Start it with `headrace serve --config FILE`.
 # `headrace settings` lists all options, `headrace settings NAME` explains one.
 """
 _COMMENTS = {
-    "process.roles": "who this is",
-    "listeners": "its doors; to be reached from elsewhere: PLAINTEXT://:9092, and advertised.listeners with a name of this machine",
-    "log.dirs": "where data is kept; several directories with commas between",
-    "offsets.topic.replication.factor": "internal topics have one replica, as there is one node",
+    "process.roles": "the identity and roles of the node",
+    "listeners": "addresses to listen on; for other machines: PLAINTEXT://:9092, and advertised.listeners with this machine's name",
+    "log.dirs": "data directories, separated by commas",
+    "offsets.topic.replication.factor": "internal topics have one replica, because there is only one node",
 }
 
-app = verb()
+app = single_command()
 
 
 @app.command()
 def settings(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="explain this one; else a list of all")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Option to explain. Defaults to a list of all options.")
+    ] = None,
     config: Config = None,
     flags: SettingFlags = None,
     strict: Strict = False,
     values: Annotated[
-        bool, typer.Option("--values", help="what a node started here, with these options, would have, and from where")
+        bool, typer.Option("--values", help="Show the values that a node started here would have, and their origins.")
     ] = False,
     single_node: Annotated[
-        bool, typer.Option("--single-node", help="write a server.properties for one node, and nothing else")
+        bool, typer.Option("--single-node", help="Print a server.properties for a single node, and exit.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -69,7 +71,7 @@ def settings(
         show_table(("option", "value", "from"), [(one["name"], one["value"], one["from"]) for one in rows])
     else:
         show_table(
-            ("option", "type", "default", "allowed", "changes", "meaning"),
+            ("option", "type", "default", "allowed", "update mode", "meaning"),
             [
                 (
                     one["name"],
@@ -93,8 +95,8 @@ def single_node_file() -> str:
     return "".join(lines)
 
 
-def changes(option: str) -> str:
-    """Return how the option can be changed at runtime, in Kafka's words."""
+def update_mode(option: str) -> str:
+    """Return the option's update mode in Kafka's terms: read-only, per-broker or cluster-wide."""
     if option in FIXED:
         return "read-only"
     return "per-broker" if option in PER_BROKER else "cluster-wide" if option in CLUSTER_WIDE else "read-only"
@@ -103,7 +105,7 @@ def changes(option: str) -> str:
 def _known(name: str) -> Option:
     option = ALL_OPTIONS.get(without_listener(name) if name.startswith(LISTENER_PREFIX) else name)
     if option is None:
-        raise ConfigError(f"{name} is no known option{ALL_OPTIONS.suggestion(name)}")
+        raise ConfigError(f"{name} is not a known option{ALL_OPTIONS.suggestion(name)}")
     return option
 
 
@@ -113,7 +115,7 @@ def _describe(option: Option, given: Settings | None) -> dict[str, Any]:
         "type": option.kind.name.lower(),
         "default": option.text(option.default),
         "allowed": option.allowed,
-        "changes": changes(option.name),
+        "changes": update_mode(option.name),
         "meaning": option.meaning,
         "no_effect": option.unused or option.refused,
         "environment": variable_name(option.name),
@@ -141,7 +143,7 @@ def _explain(row: dict[str, Any]) -> None:
     print(row["name"])
     for label, key in (
         ("", "meaning"), ("no effect", "no_effect"), ("type", "type"), ("default", "default"), ("allowed", "allowed"),
-        ("changes", "changes"), ("environment", "environment"), ("value", "value"), ("from", "from"),
+        ("update mode", "changes"), ("environment", "environment"), ("value", "value"), ("from", "from"),
     ):  # fmt: skip
         if row.get(key) is not None:
             text = f"{label + ': ' if label else ''}{row[key]}"

@@ -9,7 +9,7 @@ import typer
 
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import uuid_text
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun, pair
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group, parse_pair
 from headrace.cli.output import Failures, progress, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.admin.configs import TOPIC, describe_configs
@@ -24,22 +24,32 @@ TOPIC_SOURCE = 1  # source of an option that is set on the topic
 TOPICS_AT_ONCE = 100
 _NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
 
-app = noun()
+app = command_group()
 
-Names = Annotated[list[str] | None, typer.Argument(metavar="NAME…", help="names, or patterns such as 'orders.*|bills'")]
-MoreNames = Annotated[list[str] | None, typer.Option("--topic", metavar="NAME", help="the same, as an option")]
+Names = Annotated[
+    list[str] | None, typer.Argument(metavar="NAME", help="Topic names, or patterns such as 'orders.*|bills'.")
+]
+NewNames = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Topic names.")]
+MoreNames = Annotated[list[str] | None, typer.Option("--topic", metavar="NAME", help="Same as NAME; may be repeated.")]
+ExcludeInternal = Annotated[
+    bool, typer.Option("--exclude-internal", help="Leave out internal topics such as __consumer_offsets.")
+]
+IfExists = Annotated[bool, typer.Option("--if-exists", help="Ignore topics that do not exist.")]
+ValidateOnly = Annotated[
+    bool, typer.Option("--validate-only", help="Check whether the change is possible without making it.")
+]
 
 
 @app.command("list")
 def list_(
     names: Names = None,
     topic: MoreNames = None,
-    exclude_internal: Annotated[bool, typer.Option("--exclude-internal", help="without __… topics")] = False,
+    exclude_internal: ExcludeInternal = False,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """List topics with their partitions and replicas."""
+    """List topics with their numbers of partitions and replicas."""
     patterns = [*(names or []), *(topic or [])]
 
     async def work(cluster: Cluster) -> list[TopicInfo]:
@@ -50,7 +60,7 @@ def list_(
         show_json([_as_json(one) for one in found])
         return
     show_table(
-        ("topic", "partitions", "replicas", "without leader", "not in sync"),
+        ("topic", "partitions", "replicas", "without leader", "out of sync"),
         [
             (
                 one.name,
@@ -68,15 +78,16 @@ def list_(
 def describe(
     names: Names = None,
     topic: MoreNames = None,
-    exclude_internal: Annotated[bool, typer.Option("--exclude-internal", help="without __… topics")] = False,
+    exclude_internal: ExcludeInternal = False,
     under_replicated: Annotated[
-        bool, typer.Option("--under-replicated-partitions", help="only partitions with replicas that are not in sync")
+        bool,
+        typer.Option("--under-replicated-partitions", help="Show only partitions with replicas that are out of sync."),
     ] = False,
     unavailable: Annotated[
-        bool, typer.Option("--unavailable-partitions", help="only partitions without leader")
+        bool, typer.Option("--unavailable-partitions", help="Show only partitions without a leader.")
     ] = False,
     with_overrides: Annotated[
-        bool, typer.Option("--topics-with-overrides", help="only topics with options of their own")
+        bool, typer.Option("--topics-with-overrides", help="Show only topics that override options.")
     ] = False,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
@@ -131,31 +142,33 @@ def _show(one: TopicInfo, own: dict[str, str | None]) -> None:
 
 @app.command()
 def create(
-    names: Names = None,
+    names: NewNames = None,
     topic: MoreNames = None,
-    partitions: Annotated[int, typer.Option(help="-1: the cluster's default")] = -1,
-    replication_factor: Annotated[int, typer.Option(help="-1: the cluster's default")] = -1,
+    partitions: Annotated[int, typer.Option(help="Number of partitions; -1 for the cluster's default.")] = -1,
+    replication_factor: Annotated[int, typer.Option(help="Replicas per partition; -1 for the cluster's default.")] = -1,
     replica_assignment: Annotated[
-        str | None, typer.Option(metavar="1:2,2:3", help="brokers of each partition, instead of the counts")
+        str | None, typer.Option(metavar="1:2,2:3", help="Brokers of each partition, instead of the two numbers.")
     ] = None,
-    config: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="an option of the topic")] = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists")] = False,
-    validate_only: Annotated[bool, typer.Option("--validate-only", help="only ask whether it could be done")] = False,
+    config: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Set an option of the topic; may be repeated.")
+    ] = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Ignore topics that already exist.")] = False,
+    validate_only: ValidateOnly = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
     """Create topics."""
     configs = [
         CreateTopicsRequest.CreatableTopicConfig(name=name, value=value)
-        for name, value in (pair("--config", text) for text in config or [])
+        for name, value in (parse_pair("--config", text) for text in config or [])
     ]
     assignments = [
         CreateTopicsRequest.CreatableReplicaAssignment(partition_index=index, broker_ids=brokers)
         for index, brokers in enumerate(_assignment(replica_assignment))
     ]
     if assignments and (partitions != -1 or replication_factor != -1):
-        raise ConfigError("--replica-assignment says how many partitions and replicas there are; leave the counts out")
-    wanted = [
+        raise ConfigError("--replica-assignment cannot be combined with --partitions or --replication-factor")
+    requested = [
         CreateTopicsRequest.CreatableTopic(
             name=name,
             num_partitions=partitions,
@@ -168,61 +181,64 @@ def create(
 
     async def work(cluster: Cluster) -> list[CreateTopicsResponse.CreatableTopicResult]:
         results = []
-        with progress("topics", len(wanted)) as done:
-            for at in range(0, len(wanted), TOPICS_AT_ONCE):
-                some = wanted[at : at + TOPICS_AT_ONCE]
-                answer: CreateTopicsResponse = await cluster.request(
+        with progress("topics", len(requested)) as done:
+            for at in range(0, len(requested), TOPICS_AT_ONCE):
+                some = requested[at : at + TOPICS_AT_ONCE]
+                response: CreateTopicsResponse = await cluster.request(
                     CreateTopicsRequest(topics=some, timeout_ms=TIMEOUT_MS, validate_only=validate_only)
                 )
-                results += answer.topics
+                results += response.topics
                 done.advance(len(some))
         return results
 
     failures = Failures()
     for result in with_cluster(Target(bootstrap_server, command_config), work):
         if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists:
-            print(f"topic {result.name} exists already")
+            print(f"topic {result.name} already exists")
         elif not failures.found(f"topic {result.name}", result.error_code, result.error_message):
-            done = "could create" if validate_only else "created"
+            done = "would create" if validate_only else "created"
             print(f"{done} topic {result.name} with {result.num_partitions} partition(s)")
     failures.end()
 
 
 @app.command()
 def alter(
-    names: Names = None,
+    names: NewNames = None,
     topic: MoreNames = None,
-    partitions: Annotated[int, typer.Option(help="how many there are to be; never less than now")] = -1,
+    partitions: Annotated[int, typer.Option(help="New number of partitions, larger than the current one.")] = -1,
     replica_assignment: Annotated[
-        str | None, typer.Option(metavar="1:2,2:3", help="brokers of each new partition")
+        str | None, typer.Option(metavar="1:2,2:3", help="Brokers of each new partition.")
     ] = None,
-    if_exists: Annotated[bool, typer.Option("--if-exists")] = False,
+    if_exists: IfExists = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Add partitions to topics (use `headrace configs alter` to change options)."""
+    """Add partitions to topics.
+
+    To change options of topics, use `headrace configs alter`.
+    """
     if partitions < 1:
-        raise ConfigError("--partitions must say how many partitions there are to be")
+        raise ConfigError("--partitions is required: the new number of partitions, at least 1")
     brokers = [
         CreatePartitionsRequest.CreatePartitionsAssignment(broker_ids=ids) for ids in _assignment(replica_assignment)
     ]
-    wanted = [
+    requested = [
         CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=partitions, assignments=brokers or None)
         for name in _exact(names, topic)
     ]
 
     async def work(cluster: Cluster) -> CreatePartitionsResponse:
-        answer: CreatePartitionsResponse = await cluster.request(
-            CreatePartitionsRequest(topics=wanted, timeout_ms=TIMEOUT_MS)
+        response: CreatePartitionsResponse = await cluster.request(
+            CreatePartitionsRequest(topics=requested, timeout_ms=TIMEOUT_MS)
         )
-        return answer
+        return response
 
     failures = Failures()
     for result in with_cluster(Target(bootstrap_server, command_config), work).results:
         if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and if_exists:
-            print(f"there is no topic {result.name}")
+            print(f"topic {result.name} does not exist")
         elif not failures.found(f"topic {result.name}", result.error_code, result.error_message):
-            print(f"topic {result.name} has {partitions} partitions")
+            print(f"topic {result.name} now has {partitions} partition(s)")
     failures.end()
 
 
@@ -230,14 +246,14 @@ def alter(
 def delete(
     names: Names = None,
     topic: MoreNames = None,
-    if_exists: Annotated[bool, typer.Option("--if-exists")] = False,
+    if_exists: IfExists = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Delete topics and everything in them."""
+    """Delete topics and all their records."""
     patterns = [*(names or []), *(topic or [])]
     if not patterns:
-        raise ConfigError("which topics? Give their names")
+        raise ConfigError("name at least one topic")
 
     async def work(cluster: Cluster) -> list[DeleteTopicsResponse.DeletableTopicResult]:
         chosen = patterns
@@ -253,15 +269,15 @@ def delete(
                     request.topic_names = some
                 else:
                     request.topics = [DeleteTopicsRequest.DeleteTopicState(name=name) for name in some]
-                answer: DeleteTopicsResponse = await cluster.request(request)
-                results += answer.responses
+                response: DeleteTopicsResponse = await cluster.request(request)
+                results += response.responses
                 done.advance(len(some))
         return results
 
     failures = Failures()
     for result in with_cluster(Target(bootstrap_server, command_config), work):
         if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and if_exists:
-            print(f"there is no topic {result.name}")
+            print(f"topic {result.name} does not exist")
         elif not failures.found(f"topic {result.name}", result.error_code, result.error_message):
             print(f"deleted topic {result.name}")
     failures.end()
@@ -270,7 +286,7 @@ def delete(
 def _exact(names: list[str] | None, topic: list[str] | None) -> list[str]:
     found = [*(names or []), *(topic or [])]
     if not found:
-        raise ConfigError("which topic? Give its name")
+        raise ConfigError("name at least one topic")
     return found
 
 
@@ -305,7 +321,7 @@ def _assignment(text: str | None) -> list[list[int]]:
     try:
         return [[int(broker) for broker in part.split(":")] for part in text.split(",")]
     except ValueError:
-        raise ConfigError(f"--replica-assignment {text!r}: expected broker ids as 1:2,2:3") from None
+        raise ConfigError(f"--replica-assignment {text!r}: expected broker ids such as 1:2,2:3") from None
 
 
 def _is_under_replicated(partition: PartitionInfo) -> bool:

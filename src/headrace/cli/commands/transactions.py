@@ -10,8 +10,8 @@ import typer
 
 from headrace.base.errors import ConfigError, KafkaError
 from headrace.base.ids import TopicPartition
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
-from headrace.cli.output import Failures, duration, show_json, show_table
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group
+from headrace.cli.output import Failures, format_duration, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.admin.hanging_transactions import Found, Search, abort_hanging, find_hanging
 from headrace.client.admin.transactions import (
@@ -34,38 +34,61 @@ INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
 TIMEOUT_MINUTES = 15  # the default of transaction.max.timeout.ms
 _YEAR_9999_MS = 253_402_300_799_999
 
-app = noun()
+app = command_group()
 
 
 @app.callback()
-def _noun() -> None:
+def _group() -> None:
     """List and describe transactions; find and end hanging ones."""
 
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="TRANSACTIONAL-ID…", show_default=False)]
-MoreIds = Annotated[list[str] | None, typer.Option("--transactional-id", metavar="ID", help="the same, as an option")]
-Topic = Annotated[str, typer.Option(metavar="NAME", help="of the partition", show_default=False)]
-Partition = Annotated[int, typer.Option("-p", "--partition", min=0, max=INT32_MAX, show_default=False)]
+Ids = Annotated[
+    list[str] | None, typer.Argument(metavar="TRANSACTIONAL-ID", show_default=False, help="Transactional ids.")
+]
+MoreIds = Annotated[
+    list[str] | None,
+    typer.Option("--transactional-id", metavar="ID", help="Same as TRANSACTIONAL-ID; may be repeated."),
+]
+Topic = Annotated[str, typer.Option(metavar="NAME", help="Topic of the partition.", show_default=False)]
+Partition = Annotated[
+    int, typer.Option("-p", "--partition", min=0, max=INT32_MAX, help="Number of the partition.", show_default=False)
+]
 
 
 @app.command(name="list")
 def show_list(
-    state: Annotated[list[str] | None, typer.Option(help="only these: Ongoing, CompleteCommit …")] = None,
-    producer_id: Annotated[list[int] | None, typer.Option(help="only of these producers", max=INT64_MAX)] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(help="Show only transactions in this state (Ongoing, CompleteCommit …); may be repeated."),
+    ] = None,
+    producer_id: Annotated[
+        list[int] | None,
+        typer.Option(help="Show only transactions of this producer id; may be repeated.", max=INT64_MAX),
+    ] = None,
     duration_filter: Annotated[
         int | None,
-        typer.Option(metavar="MS", min=0, max=INT64_MAX, help="only those that began longer ago, or nothing yet"),
+        typer.Option(
+            metavar="MS",
+            min=0,
+            max=INT64_MAX,
+            help="Show only transactions that began longer ago than this, and ids without one.",
+        ),
     ] = None,
     transactional_id_pattern: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="only ids that match this regular expression, as a whole")
+        str | None, typer.Option(metavar="PATTERN", help="Show only ids that fully match this regular expression.")
     ] = None,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """List the transactional ids of the cluster with the state of their last transactions."""
-    wanted = TransactionFilter(state or [], producer_id or [], duration_filter, transactional_id_pattern)
-    listed = with_cluster(Target(bootstrap_server, command_config), lambda cluster: list_transactions(cluster, wanted))
+    """List transactional ids and their states.
+
+    The state is that of the last transaction of each id.
+    """
+    requested = TransactionFilter(state or [], producer_id or [], duration_filter, transactional_id_pattern)
+    listed = with_cluster(
+        Target(bootstrap_server, command_config), lambda cluster: list_transactions(cluster, requested)
+    )
     if json:
         show_json([one._asdict() for one in listed])
     else:
@@ -80,7 +103,10 @@ def describe(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show transactions as their coordinators know them: start, timeout and partitions."""
+    """Show the transactions of transactional ids.
+
+    Their coordinators report producer, state, start, timeout and partitions.
+    """
     names = _ids(ids, transactional_id)
     failures = Failures()
 
@@ -111,12 +137,17 @@ def describe(
 def producers(
     topic: Topic,
     partition: Partition,
-    broker_id: Annotated[int | None, typer.Option(help="as this broker remembers them; else the leader")] = None,
+    broker_id: Annotated[
+        int | None, typer.Option(help="Broker to query. Defaults to the leader of the partition.")
+    ] = None,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show the producers that a partition remembers, and where their open transactions start."""
+    """Show the producers known to a partition.
+
+    For each open transaction, the start offset is shown.
+    """
     where = TopicPartition(topic, partition)
     found = with_cluster(
         Target(bootstrap_server, command_config), lambda cluster: describe_producers(cluster, where, broker_id)
@@ -136,22 +167,27 @@ def producers(
 
 @app.command(name="find-hanging")
 def show_hanging(
-    topic: Annotated[str | None, typer.Option(metavar="NAME", help="only in this one")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="NAME", help="Search only this topic.")] = None,
     partition: Annotated[
-        int | None, typer.Option("-p", "--partition", min=0, max=INT32_MAX, help="only in this one of the topic")
+        int | None,
+        typer.Option("-p", "--partition", min=0, max=INT32_MAX, help="Search only this partition of --topic."),
     ] = None,
-    broker_id: Annotated[int | None, typer.Option(help="only in partitions that this broker leads")] = None,
+    broker_id: Annotated[int | None, typer.Option(help="Search only partitions that this broker leads.")] = None,
     max_transaction_timeout: Annotated[
         int,
-        typer.Option(metavar="MINUTES", min=0, max=INT32_MAX, help="the largest timeout of any producer"),
+        typer.Option(metavar="MINUTES", min=0, max=INT32_MAX, help="Largest transaction timeout of any producer."),
     ] = TIMEOUT_MINUTES,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Find transactions at least five minutes past the largest timeout that no coordinator will end."""
+    """Find hanging transactions.
+
+    A transaction hangs if no coordinator will end it. Only those are considered whose last record is five minutes
+    older than the largest timeout.
+    """
     if partition is not None and topic is None:
-        raise ConfigError("--partition: of which topic? Give --topic, too")
+        raise ConfigError("--partition needs --topic")
     where, timeout_ms, now_ms = Search(topic, partition, broker_id), max_transaction_timeout * MINUTE_MS, _now_ms()
 
     async def work(cluster: Cluster) -> Found:
@@ -173,7 +209,7 @@ def show_hanging(
             ("topic", "partition", "start offset", "producer id", "epoch", "last written", "open for", "why"),
             [
                 (*one.partition, one.start_offset, one.producer_id, one.producer_epoch, _when(one.last_timestamp_ms),
-                 duration(now_ms - one.last_timestamp_ms), reason)
+                 format_duration(now_ms - one.last_timestamp_ms), reason)
                 for one, _, reason in found.hanging
             ],
         )  # fmt: skip
@@ -185,22 +221,37 @@ def abort(
     topic: Topic,
     partition: Partition,
     start_offset: Annotated[
-        int | None, typer.Option(min=0, max=INT64_MAX, help="where it begins, as find-hanging and producers tell")
+        int | None,
+        typer.Option(
+            min=0, max=INT64_MAX, help="Start offset of the transaction, as shown by find-hanging and producers."
+        ),
     ] = None,
     producer_id: Annotated[
-        int | None, typer.Option(min=0, max=INT64_MAX, help="instead, with both epochs: it is done unasked")
+        int | None,
+        typer.Option(
+            min=0,
+            max=INT64_MAX,
+            help="Producer id, with both epochs, instead of --start-offset; aborts without checking that the transaction hangs.",
+        ),
     ] = None,
-    producer_epoch: Annotated[int | None, typer.Option(min=0, max=INT16_MAX)] = None,
-    coordinator_epoch: Annotated[int | None, typer.Option(min=-1, max=INT32_MAX)] = None,
+    producer_epoch: Annotated[
+        int | None, typer.Option(min=0, max=INT16_MAX, help="Epoch of the producer, with --producer-id.")
+    ] = None,
+    coordinator_epoch: Annotated[
+        int | None, typer.Option(min=-1, max=INT32_MAX, help="Epoch of the coordinator, with --producer-id.")
+    ] = None,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Abort a hanging transaction in one partition, so that readers of committed records can continue."""
+    """Abort a hanging transaction in one partition.
+
+    Consumers with read_committed, which wait at its first record, can then continue.
+    """
     where, by_producer = TopicPartition(topic, partition), (producer_id, producer_epoch, coordinator_epoch)
     if (start_offset is None) == (by_producer == (None, None, None)):
-        raise ConfigError("which transaction? Either --start-offset, or --producer-id with both epochs")
+        raise ConfigError("give either --start-offset, or --producer-id with --producer-epoch and --coordinator-epoch")
     if start_offset is None and None in by_producer:
-        raise ConfigError("--producer-id, --producer-epoch and --coordinator-epoch: all three, or --start-offset")
+        raise ConfigError("--producer-id, --producer-epoch and --coordinator-epoch must be given together")
 
     async def work(cluster: Cluster) -> tuple[int, int]:
         if start_offset is not None:
@@ -211,7 +262,7 @@ def abort(
         return producer_id, producer_epoch
 
     aborted, epoch = with_cluster(Target(bootstrap_server, command_config), work)
-    print(f"{where}: what producer {aborted} of epoch {epoch} had open is aborted")
+    print(f"{where}: aborted the transaction of producer {aborted} with epoch {epoch}")
 
 
 @app.command()
@@ -221,17 +272,21 @@ def commit(
     prepared: Annotated[
         str | None,
         typer.Option(
-            metavar="PRODUCER-ID:EPOCH", help="only if this is the one, as whoever prepared it has written down"
+            metavar="PRODUCER-ID:EPOCH",
+            help="Commit only if this is the prepared transaction, as recorded by its preparer.",
         ),
     ] = None,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Commit prepared two-phase transactions whose producers will not return; `terminate` aborts them."""
+    """Commit prepared two-phase transactions.
+
+    This is for producers that will not return; `terminate` aborts their transactions instead.
+    """
     names, expected = _ids(ids, transactional_id), None
     if prepared is not None:
         if len(names) > 1:
-            raise ConfigError("--prepared is of one transactional id")
+            raise ConfigError("--prepared works with exactly one transactional id")
         try:
             expected = PreparedTransaction.parse(prepared)
         except ValueError as error:
@@ -246,7 +301,7 @@ def commit(
                 failures.found(name, error.code, error.message)
             else:
                 done = PreparedTransaction(before.producer_id, before.producer_epoch)
-                print(f"{name}: transaction {done} is committed: {' '.join(map(str, before.partitions))}")
+                print(f"{name}: committed transaction {done}: {' '.join(map(str, before.partitions))}")
 
     with_cluster(Target(bootstrap_server, command_config), work)
     failures.end()
@@ -259,7 +314,10 @@ def terminate(
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Fence the producers of transactional ids, which aborts their open transactions."""
+    """Fence producers and abort their transactions.
+
+    The producers are given by their transactional ids.
+    """
     names = _ids(ids, transactional_id)
     failures = Failures()
 
@@ -270,8 +328,12 @@ def terminate(
             except KafkaError as error:
                 failures.found(name, error.code, error.message)
             else:
-                what = "its transaction is aborted" if before.state == ONGOING else f"nothing was open ({before.state})"
-                print(f"{name}: its producer is fenced, {what}")
+                what = (
+                    "aborted its transaction"
+                    if before.state == ONGOING
+                    else f"no transaction was open ({before.state})"
+                )
+                print(f"{name}: fenced its producer; {what}")
 
     with_cluster(Target(bootstrap_server, command_config), work)
     failures.end()
@@ -280,7 +342,7 @@ def terminate(
 def _ids(ids: list[str] | None, more: list[str] | None) -> list[str]:
     names = [*(ids or []), *(more or [])]
     if not names:
-        raise ConfigError("which transactional ids? Give at least one")
+        raise ConfigError("give at least one transactional id")
     return names
 
 
@@ -292,7 +354,7 @@ def _now_ms() -> int:
 
 
 def _when(timestamp_ms: int | None) -> str | None:
-    """Format a timestamp; show it as a number if it is past the year 9999, as producers may write any number."""
+    """Format a timestamp; show it as a number if it is past the year 9999, because producers may write any number."""
     if timestamp_ms is None or timestamp_ms < 0:
         return None
     if timestamp_ms > _YEAR_9999_MS:
@@ -303,9 +365,9 @@ def _when(timestamp_ms: int | None) -> str | None:
 def _transaction_row(one: TransactionInfo) -> tuple[object, ...]:
     return (
         *one[:5],
-        "none: two-phase commit" if one.timeout_ms is None else duration(one.timeout_ms),
+        "none: two-phase commit" if one.timeout_ms is None else format_duration(one.timeout_ms),
         _when(one.started_ms),
-        None if one.started_ms is None or one.state != ONGOING else duration(_now_ms() - one.started_ms),
+        None if one.started_ms is None or one.state != ONGOING else format_duration(_now_ms() - one.started_ms),
         " ".join(map(str, one.partitions)),
     )
 

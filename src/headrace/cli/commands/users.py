@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 
 from headrace.base.errors import ConfigError, ErrorCode
-from headrace.cli.options import Bootstrap, CommandConfig, Json, noun
-from headrace.cli.output import Failures, check, error_of, show_json, show_table
+from headrace.cli.options import Bootstrap, CommandConfig, Json, command_group
+from headrace.cli.output import Failures, check, make_error, show_json, show_table
 from headrace.cli.target import Target, with_cluster
 from headrace.client.wire.cluster import Cluster
 from headrace.protocol.messages.alter_user_scram_credentials import (
@@ -38,17 +38,19 @@ Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
 Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion
 Result = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
 
-app = noun()
+app = command_group()
 
 Mechanisms = Annotated[
     list[str] | None,
-    typer.Option("--mechanism", metavar="NAME", help=f"{' or '.join(SCRAM_MECHANISMS)}; may be repeated"),
+    typer.Option("--mechanism", metavar="NAME", help=f"Mechanism: {' or '.join(SCRAM_MECHANISMS)}; may be repeated."),
 ]
 
 
 @app.command("list")
 def list_(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME…", help="else all")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="User names. Defaults to all users.")
+    ] = None,
     json: Json = False,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
@@ -59,7 +61,7 @@ def list_(
         found = await describe_credentials(cluster, names)
         for name in names or []:
             if not found.get(name):
-                raise error_of(ErrorCode.RESOURCE_NOT_FOUND, f"there is no user {name}")
+                raise make_error(ErrorCode.RESOURCE_NOT_FOUND, f"user {name} does not exist")
         return found
 
     found = with_cluster(Target(bootstrap_server, command_config), work)
@@ -74,22 +76,27 @@ def list_(
 
 @app.command()
 def add(
-    name: str,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="User name.")],
     mechanism: Mechanisms = None,
     password: Annotated[
-        str | None, typer.Option(help="else it is asked for, or read from the first line of standard input")
+        str | None, typer.Option(help="Password. Defaults to a prompt, or to the first line of standard input.")
     ] = None,
-    iterations: Annotated[int, typer.Option(help=f"{ITERATIONS_MIN} to {ITERATIONS_MAX}")] = ITERATIONS_MIN,
+    iterations: Annotated[
+        int, typer.Option(help=f"Iterations of the hash function, {ITERATIONS_MIN} to {ITERATIONS_MAX}.")
+    ] = ITERATIONS_MIN,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Add a user or change its password; the default mechanism is SCRAM-SHA-512."""
+    """Add a user or change its password.
+
+    The default mechanism is SCRAM-SHA-512.
+    """
     _check_iterations(iterations)
     chosen = _mechanisms(mechanism) or [ScramMechanism.SHA_512]
     if password is None:
-        password = _ask_password(name)
+        password = _read_password(name)
     if not password:
-        raise ConfigError("a password must not be empty")
+        raise ConfigError("the password must not be empty")
     upsertions = [make_upsertion(name, one, password, iterations) for one in chosen]
 
     async def work(cluster: Cluster) -> list[Result]:
@@ -102,12 +109,15 @@ def add(
 
 @app.command()
 def remove(
-    names: Annotated[list[str], typer.Argument(metavar="NAME…")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="User names.")],
     mechanism: Mechanisms = None,
     bootstrap_server: Bootstrap = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Remove users, or with --mechanism only their passwords for these mechanisms."""
+    """Remove users.
+
+    With --mechanism, only the passwords for these mechanisms are removed.
+    """
     chosen = _mechanisms(mechanism)
     failures = Failures()
 
@@ -117,7 +127,7 @@ def remove(
         for name in names:
             every = chosen or [SCRAM_MECHANISMS[one] for one in found.get(name, {})]
             if not every:
-                failures.found(f"user {name}", ErrorCode.RESOURCE_NOT_FOUND, "there is no such user")
+                failures.found(f"user {name}", ErrorCode.RESOURCE_NOT_FOUND, "the user does not exist")
             deletions += [(name, one) for one in every]
         return await alter_credentials(cluster, [], deletions) if deletions else []
 
@@ -134,13 +144,13 @@ def remove(
 async def describe_credentials(cluster: Cluster, names: Sequence[str] | None) -> dict[str, dict[str, int]]:
     """Return mechanisms and iterations of these users, or of all; unknown users are left out."""
     users = None if not names else [DescribeUserScramCredentialsRequest.UserName(name=name) for name in names]
-    answer: DescribeUserScramCredentialsResponse = await cluster.request(
+    response: DescribeUserScramCredentialsResponse = await cluster.request(
         DescribeUserScramCredentialsRequest(users=users)
     )
-    check(answer.error_code, answer.error_message)
+    check(response.error_code, response.error_message)
     known = {mechanism.value: mechanism.text for mechanism in ScramMechanism}
     found: dict[str, dict[str, int]] = {}
-    for result in answer.results:
+    for result in response.results:
         if result.error_code != ErrorCode.RESOURCE_NOT_FOUND:
             check(result.error_code, result.error_message)
             found[result.user] = {
@@ -155,16 +165,16 @@ async def alter_credentials(
 ) -> list[Result]:
     """Send separate requests for each mechanism and kind of change: a request may contain a user only once."""
     results: list[Result] = []
-    gone = [Deletion(name=name, mechanism=one) for name, one in deletions]
+    removals = [Deletion(name=name, mechanism=one) for name, one in deletions]
     for mechanism in ScramMechanism:
         for some, others in (
             ([one for one in upsertions if one.mechanism == mechanism], []),
-            ([], [one for one in gone if one.mechanism == mechanism]),
+            ([], [one for one in removals if one.mechanism == mechanism]),
         ):
             if some or others:
                 request = AlterUserScramCredentialsRequest(upsertions=some, deletions=others)
-                answer: AlterUserScramCredentialsResponse = await cluster.request(request)
-                results += answer.results
+                response: AlterUserScramCredentialsResponse = await cluster.request(request)
+                results += response.results
     return results
 
 
@@ -204,8 +214,8 @@ def _mechanisms(names: list[str] | None) -> list[ScramMechanism]:
     return [SCRAM_MECHANISMS[name.upper()] for name in names or []]
 
 
-def _ask_password(name: str) -> str:
+def _read_password(name: str) -> str:
     if sys.stdin.isatty():
-        answer: str = typer.prompt(f"password of {name}", hide_input=True, confirmation_prompt=True, err=True)
-        return answer
+        password: str = typer.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True)
+        return password
     return sys.stdin.readline().rstrip("\r\n")

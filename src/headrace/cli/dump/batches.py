@@ -48,11 +48,11 @@ def read_batches(file: BinaryIO, size: int, *, headers_only: bool = False) -> It
         head = file.read(HEADER_BYTES)
         left = size - position
         if len(head) < _PEEK_BYTES:
-            raise CorruptBatch(f"{left} bytes at position {position} are no whole batch")
+            raise CorruptBatch(f"{left} bytes at position {position} are not a complete batch")
         length, magic = peek_size_and_magic(head, 0)
         if not LENGTH_OVERHEAD_BYTES < length <= min(left, BATCH_BYTES_MAX):
             raise CorruptBatch(
-                f"{left} bytes at position {position} are no whole batch: the first says it has {length}"
+                f"{left} bytes at position {position} are not a complete batch: its header gives a size of {length}"
             )
         rest = 0 if headers_only and magic == MAGIC else length - len(head)
         data = head[:length] + file.read(max(0, rest))
@@ -85,7 +85,9 @@ def dump_batches(
             yield Line("batch", facts)
             base, last = facts.get("baseOffset", facts.get("offset", 0)), header.last_offset
             if base < expected:
-                found.append(f"batch at {position} begins at offset {base}, the one before it ended at {expected - 1}")
+                found.append(
+                    f"batch at {position} begins at offset {base}, but the previous one ended at {expected - 1}"
+                )
             expected = last + 1
             first = base if first is None else first
             batches, records = batches + 1, records + facts.get("count", 1)
@@ -153,7 +155,9 @@ def _records(header: BatchHeader, data: bytes, decode: Decoder | None, problems:
                 problems.append(f"offset {record.offset} does not belong to the batch at {header.base_offset}")
             yield Line("record", {**_record(header, record), **(decode(record) if decode is not None else {})})
         if header.magic == MAGIC and count != header.record_count:
-            problems.append(f"batch at {header.base_offset} has {count} records, its header says {header.record_count}")
+            problems.append(
+                f"batch at {header.base_offset} has {count} records, but its header gives {header.record_count}"
+            )
     except CorruptData as error:
         problems.append(str(error))
 

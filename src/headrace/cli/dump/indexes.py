@@ -31,11 +31,11 @@ def dump_index(path: Path) -> Iterator[Line]:
     entry = {".index": OffsetIndex.ENTRY, ".timeindex": TimeIndex.ENTRY, ".txnindex": ABORTED_ENTRY}[kind]
     base = offset_of(path.name, kind)
     if base is None:
-        raise CorruptData("its name should be the first offset of its segment, in twenty digits")
+        raise CorruptData("the file name is not the first offset of a segment in twenty digits")
     rows = _rows(path, entry)
     check = {".index": _check_offset, ".timeindex": _check_time, ".txnindex": _check_aborted}[kind]
-    beside = path.with_suffix(LOG_SUFFIX)
-    log = _Log(beside) if rows and beside.exists() else None
+    log_path = path.with_suffix(LOG_SUFFIX)
+    log = _Log(log_path) if rows and log_path.exists() else None
     last: tuple[int, ...] | None = None
     for number, row in enumerate(rows):
         yield Line("entry", _facts(kind, base, row))
@@ -45,12 +45,12 @@ def dump_index(path: Path) -> Iterator[Line]:
         if problem is not None:
             yield Line("problem", {"problem": f"entry {number}: {problem}"})
         last = row
-    yield Line("summary", {"entries": len(rows), "checkedAgainst": beside.name if log is not None else None})
+    yield Line("summary", {"entries": len(rows), "checkedAgainst": log_path.name if log is not None else None})
 
 
 def dump_snapshot(path: Path) -> Iterator[Line]:
     if path.stat().st_size > SNAPSHOT_BYTES_MAX:
-        raise CorruptData(f"more than {SNAPSHOT_BYTES_MAX} bytes are no producer snapshot")
+        raise CorruptData(f"not a producer snapshot: larger than {SNAPSHOT_BYTES_MAX} bytes")
     entries = decode_snapshot(path.read_bytes())
     for entry in entries:
         facts: dict[str, Any] = {
@@ -76,7 +76,7 @@ def dump_snapshot(path: Path) -> Iterator[Line]:
 def _rows(path: Path, entry: Struct) -> list[tuple[int, ...]]:
     size = path.stat().st_size
     if size > INDEX_BYTES_MAX or size % entry.size:
-        raise CorruptData(f"{size} bytes are no multiple of the {entry.size} of an entry")
+        raise CorruptData(f"its size of {size} bytes is not a multiple of the {entry.size} bytes of an entry")
     raw = path.read_bytes().rstrip(b"\0")
     used = -(-len(raw) // entry.size) * entry.size
     return list(entry.iter_unpack(raw.ljust(used, b"\0")))
@@ -95,7 +95,7 @@ def _order(kind: str, last: tuple[int, ...] | None, row: tuple[int, ...]) -> str
     if kind == ".txnindex":
         version, _, first, end, _ = row
         if version != ENTRY_VERSION or not 0 <= first <= end:
-            return f"version {version}, a transaction from {first} to {end}"
+            return f"invalid entry: version {version}, a transaction from {first} to {end}"
         return f"its marker at {end} does not follow the one at {last[3]}" if last and end <= last[3] else None
     if min(row) < 0:
         return f"{row} has a negative number"
@@ -143,5 +143,5 @@ def _check_time(base: int, row: tuple[int, ...], log: _Log) -> str | None:
 def _check_aborted(base: int, row: tuple[int, ...], log: _Log) -> str | None:
     header = log.with_offset(row[3])
     if header is None or not header.is_control or (header.last_offset, header.producer_id) != (row[3], row[1]):
-        return f"there is no marker of producer {row[1]} at offset {row[3]} of the log"
+        return f"the log has no marker of producer {row[1]} at offset {row[3]}"
     return None

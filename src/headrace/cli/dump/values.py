@@ -34,7 +34,7 @@ _CONTROL: dict[int, tuple[str, type[Struct]]] = {
     ControlType.KRAFT_VERSION: ("KRaftVersion", embedded.KRaftVersionRecord),
     ControlType.KRAFT_VOTERS: ("KRaftVoters", embedded.VotersRecord),
 }
-# Kafka only writes a colon after the first of them.
+# Kafka writes a colon after LeaderChange only.
 WITHOUT_COLON = frozenset(name for name, _ in _CONTROL.values()) - {"LeaderChange"}
 
 
@@ -49,7 +49,7 @@ def as_metadata(record: Record) -> dict[str, Any]:
     try:
         found, version = decode_framed(record.value)
     except DecodeError as error:
-        raise CorruptData(f"offset {record.offset} holds no metadata record: {error}") from error
+        raise CorruptData(f"offset {record.offset} is not a metadata record: {error}") from error
     if found is None:
         return {"payload": {"type": "UNKNOWN", "data": record.value.hex()}}
     kind = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(found).__name__).upper()
@@ -70,7 +70,7 @@ def of_coordinator(records: CoordinatorRecords) -> Decoder:
                 value, version = records.decode_value(key, record.value)
                 shown["payload"] = {"version": str(version), "data": as_json(value, version)}
         except DecodeError as error:
-            raise CorruptData(f"offset {record.offset} holds no record of this topic: {error}") from error
+            raise CorruptData(f"offset {record.offset} is not a record of this topic: {error}") from error
         return shown
 
     return decode
@@ -96,7 +96,7 @@ def of_control(record: ParsedControlRecord) -> dict[str, Any]:
         version = min(max(int.from_bytes(record.value[:2], "big"), 0), message.facts.versions.high)
         return {name: as_json(codec(message, version).decode(record.value, 0), version)}
     except DecodeError as error:
-        raise CorruptData(f"offset {record.offset} holds no {name}: {error}") from error
+        raise CorruptData(f"offset {record.offset} is not a {name} record: {error}") from error
 
 
 def as_json(struct: Struct, version: int) -> dict[str, Any]:
