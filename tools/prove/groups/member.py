@@ -84,7 +84,7 @@ def confluent(assignor: str, bootstrap: str, topic: str, group: str) -> None:
             messages = [one for one in consumer.consume(BATCH_MAX, POLL_S) if one.error() is None]
             if not messages:
                 continue
-            found = ranges_of((one.partition(), one.offset()) for one in messages)
+            found = ranges_of((one.partition() or 0, one.offset() or 0) for one in messages)
             consumed(found)
             try:
                 consumer.commit(asynchronous=False)
@@ -110,7 +110,7 @@ def kafka_python(assignor: str, bootstrap: str, topic: str, group: str) -> None:
         "cooperative-sticky": CooperativeStickyAssignor,
     }
 
-    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    class Listener(ConsumerRebalanceListener):
         def on_partitions_assigned(self, assigned: Any) -> None:
             moved("partitions_assigned", assigned)
 
@@ -164,7 +164,7 @@ async def _aiokafka(assignor: str, bootstrap: str, topic: str, group: str) -> No
         "sticky": StickyPartitionAssignor,
     }
 
-    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    class Listener(ConsumerRebalanceListener):
         def on_partitions_assigned(self, assigned: Any) -> None:
             moved("partitions_assigned", assigned)
 
