@@ -129,8 +129,8 @@ def connector_rows(pipeline: Pipeline, source: Source, spark: SparkSession) -> D
     records = reader.format(CONNECTOR_FORMAT).options(**options).load()
     rows = records.select(from_json(col("value").cast("string"), source.schema).alias("event")).select("event.*")
     if source.watermark is None:
-        return rows
-    return rows.withWatermark(source.watermark.column, source.watermark.delay)
+        return rows  # type: ignore[no-any-return]
+    return rows.withWatermark(source.watermark.column, source.watermark.delay)  # type: ignore[no-any-return]
 
 
 def connector_query(pipeline: Pipeline, sink: Sink, rows: DataFrame) -> StreamingQuery:

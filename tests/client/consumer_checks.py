@@ -140,7 +140,7 @@ async def returns_at_most_max_poll_records(bootstrap: str) -> None:
     write(bootstrap, topic, [b"%d" % index for index in range(25)])
     async with consumer(bootstrap, max_poll_records=10) as reader:
         reader.assign([TopicPartition(topic, 0)])
-        sizes = []
+        sizes: list[int] = []
         while sum(sizes) < 25:
             sizes.append(len(await reader.poll(5.0)))
         assert max(sizes) <= 10

@@ -46,7 +46,9 @@ class DrawnLog(NamedTuple):
 @st.composite
 def logs(draw: st.DrawFn) -> DrawnLog:
     """Draw a log of plain, compressed and compacted batches, markers, and transactions of which some are aborted."""
-    data, readable, aborted = bytearray(), [], []
+    data = bytearray()
+    readable: list[tuple[int, bytes]] = []
+    aborted: list[tuple[int, int]] = []
     offset = draw(st.integers(0, 5))
     is_open: dict[int, bool] = {}
     for _ in range(draw(st.integers(1, 7))):

@@ -9,16 +9,19 @@ import json
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from headrace.base.ids import TopicPartition
 from headrace.client import Producer
 from headrace.demo.folders import Folders
 from headrace.demo.results.expected import PATIENCE_MS, RESULTS
 from headrace.demo.shop.events import bell
+from headrace.demo.shop.layout import Layout
 from headrace.demo.shop.requests import Shop, places_of
 from headrace.demo.stages import QUERIES, SHOP, topic_of
 from headrace.pipelines.source.offsets import StreamOffset
@@ -51,7 +54,7 @@ def main(folder: str, bootstrap: str, fault: str = "") -> None:
             batch += 1
 
 
-def write_checkpoint(checkpoint, batch, watermark_ms, offsets):
+def write_checkpoint(checkpoint: Path, batch: int, watermark_ms: int, offsets: Mapping[TopicPartition, int]) -> None:
     for name in ("offsets", "commits"):
         (checkpoint / name).mkdir(parents=True, exist_ok=True)
     lines = ["v1", json.dumps({"batchWatermarkMs": watermark_ms}), json.dumps(StreamOffset(offsets).to_json())]
@@ -59,7 +62,7 @@ def write_checkpoint(checkpoint, batch, watermark_ms, offsets):
     (checkpoint / "commits" / str(batch)).write_text("v1\n{}")
 
 
-def write(folders, bootstrap, layout, events, fault):
+def write(folders: Folders, bootstrap: str, layout: Layout, events: int, fault: str) -> None:
     for result in RESULTS:
         rows = list(result.wanted(layout, events))
         if result.name == "sessions" and fault:

@@ -82,7 +82,7 @@ def test_a_bell_has_no_visitor() -> None:
 
 def test_clicks_form_sessions_of_five_to_ten_clicks() -> None:
     """Clicks come in short bursts, separated by more than the sessions' gap (30 s)."""
-    times = defaultdict(list)
+    times: defaultdict[int, list[int]] = defaultdict(list)
     for number in range(40_000):
         click = events.click(number, ())
         times[click.visitor].append(click.at_ms)

@@ -146,7 +146,7 @@ class World(NamedTuple):
     tearing: tuple[str, ...] = ("timeout", "zombie task", "late")  # faults that may tear a batch
 
 
-def run_query(world: World, run: str):
+def run_query(world: World, run: str) -> Iterator[Any]:
     """Run the query once, from the checkpoint to the last batch."""
     batch = yield ("start",)
     while batch < world.batches:
@@ -155,7 +155,7 @@ def run_query(world: World, run: str):
         batch += 1
 
 
-def run_batch(world: World, run: str, number: int):
+def run_batch(world: World, run: str, number: int) -> Iterator[Any]:
     written: list[sink.TaskTransaction | None] = []
     for partition in range(world.partitions):
         written += [(yield from task(world, run, number, partition))]
@@ -181,7 +181,7 @@ def run_batch(world: World, run: str, number: int):
     raise failed
 
 
-def task(world: World, run: str, batch: int, partition: int):
+def task(world: World, run: str, batch: int, partition: int) -> Iterator[Any]:
     for attempt in range(2):
         slot = "" if world.reuse else f".{batch}"
         name = DRIVER if world.single else f"{PREFIX}{run}.{partition}.{attempt}{slot}"
@@ -195,13 +195,13 @@ def task(world: World, run: str, batch: int, partition: int):
     return None
 
 
-def run_late_task(world: World, name: str):
+def run_late_task(world: World, name: str) -> Iterator[Any]:
     """Run an attempt that Spark gave up before it had begun, and that begins nevertheless."""
     epoch = yield ("init", name)
     yield ("add", name, epoch, (ZOMBIE, name))
 
 
-def run_commands(conversation):
+def run_commands(conversation: Iterator[Any]) -> Iterator[Any]:
     response = None
     try:
         command = next(conversation)
@@ -216,7 +216,7 @@ def run_commands(conversation):
         return done.value
 
 
-def execute_command(command):
+def execute_command(command: Any) -> Iterator[Any]:
     match command:
         case sink.TakeOver():
             return Driver(0, (yield ("init", DRIVER)))

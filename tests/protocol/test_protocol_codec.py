@@ -70,9 +70,9 @@ def test_a_field_of_another_version_raises_encode_error_unless_ignorable() -> No
     ("version", "message"),
     [
         (5, CreateTopicsRequest(timeout_ms=2**31)),
-        (4, CreateTopicsRequest(topics=None)),  # type: ignore[arg-type]
-        (5, CreateTopicsRequest(topics=None)),  # type: ignore[arg-type]
-        (5, CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name=None)])),  # type: ignore[arg-type]
+        (4, CreateTopicsRequest(topics=None)),
+        (5, CreateTopicsRequest(topics=None)),
+        (5, CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name=None)])),
         (4, CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name="x" * 32768)])),
         (5, CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name="x" * 32768)])),
         (5, CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name="\ud800")])),
@@ -118,7 +118,7 @@ def test_messages_without_records_encode_to_one_part() -> None:
 
 
 def test_null_in_non_nullable_records_raises_encode_error() -> None:
-    partition = FetchSnapshotResponse.PartitionSnapshot(unaligned_records=None)  # type: ignore[arg-type]
+    partition = FetchSnapshotResponse.PartitionSnapshot(unaligned_records=None)
     response = FetchSnapshotResponse(topics=[FetchSnapshotResponse.TopicSnapshot(partitions=[partition])])
     with pytest.raises(EncodeError):
         codec(FetchSnapshotResponse, 1).encode(response)

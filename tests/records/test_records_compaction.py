@@ -6,9 +6,9 @@ from struct import Struct
 from typing import Any
 
 import pytest
-from compiled import compiled as compiled_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.records.compiled import compiled as compiled_module
 
 from headrace.records import _compaction_pure as pure
 from headrace.records.builder import build_batch
@@ -159,7 +159,7 @@ def test_compiled_and_fallback_offset_maps_filter_sections_alike(
     content: list[Record], noted: list[tuple[bytes, int]], base: int, drop: bool, keep_all: bool, latest: int
 ) -> None:
     section = build_batch([Record(0, NOW, b"", b""), *content])[61:]
-    results = []
+    results: list[tuple[int, int, int, int, bytearray | None]] = []
     for made in (compiled.OffsetMap, pure.OffsetMap):
         offset_map = made(40, 30, SECRET)
         for key, offset in noted:

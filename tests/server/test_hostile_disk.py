@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from raw_client import RawClient, assert_still_serving, batch, count_records, make_topic
+from tests.server.raw_client import RawClient, assert_still_serving, batch, count_records, make_topic
 
 from headrace.base.errors import ErrorCode
 from headrace.storage.disk import DiskFiles

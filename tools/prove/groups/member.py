@@ -110,7 +110,7 @@ def kafka_python(assignor: str, bootstrap: str, topic: str, group: str) -> None:
         "cooperative-sticky": CooperativeStickyAssignor,
     }
 
-    class Listener(ConsumerRebalanceListener):
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_assigned(self, assigned: Any) -> None:
             moved("partitions_assigned", assigned)
 
@@ -164,7 +164,7 @@ async def _aiokafka(assignor: str, bootstrap: str, topic: str, group: str) -> No
         "sticky": StickyPartitionAssignor,
     }
 
-    class Listener(ConsumerRebalanceListener):
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_assigned(self, assigned: Any) -> None:
             moved("partitions_assigned", assigned)
 
