@@ -78,7 +78,7 @@ class Partitions:
     def get(self, topic: str, index: int) -> Partition:
         if (topic, index) not in self.open:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return self.open[topic, index]
+        return self.open[TopicPartition(topic, index)]
 
 
 class LeaderHarness:
@@ -108,9 +108,9 @@ class LeaderHarness:
         self.peer = Peer("PLAINTEXT", "127.0.0.1", authority=authority)
         clock = SimpleNamespace(now_ms=lambda: NOW_MS)
         verifier = self.coordinator if coordinator else None
-        produce = ProduceApi(self.partitions, lambda: self.image, clock, self.loop, verifier, lambda: self.verification)
-        fetch = FetchApi(self.partitions, FetchSessions(Random(1), 10), lambda: self.image, self.loop, 1 << 20)
-        markers = MarkersApi(self.partitions, clock, self._end_offsets)
+        produce = ProduceApi(self.partitions, lambda: self.image, clock, self.loop, verifier, lambda: self.verification)  # type: ignore[arg-type, return-value]
+        fetch = FetchApi(self.partitions, FetchSessions(Random(1), 10), lambda: self.image, self.loop, 1 << 20)  # type: ignore[arg-type, return-value]
+        markers = MarkersApi(self.partitions, clock, self._end_offsets)  # type: ignore[arg-type]
         services = [
             Service(ApiKey.PRODUCE, (3, 13), produce.handle, NEED),
             Service(ApiKey.FETCH, (4, 18), fetch.handle, NEED),
@@ -145,7 +145,7 @@ class LeaderHarness:
             self.files.process_crash()
         self.start(leader_epoch=1)
 
-    def run(self, work: Awaitable[Any] | asyncio.Task[Any]) -> tuple[set[asyncio.Task[Any]], set[Any]] | Any | None:
+    def run(self, work: Awaitable[Any] | asyncio.Task[Any]) -> Any:
         return self.loop.run_until_complete(work)
 
     def close(self) -> None:
@@ -243,7 +243,7 @@ class LeaderHarness:
         return self.partitions.open[self.names[index]].last_stable_offset
 
 
-def _decode(answer: Sequence[bytes] | None, key: int, version: int) -> Any:
+def _decode(answer: Any, key: int, version: int) -> Any:
     """Decode a response, or return None if there is none."""
     return decode_response(key, version, 5, memoryview(b"".join(answer))[4:]) if answer else None
 
@@ -256,7 +256,7 @@ def batch(
     count: int = 1,
     transactional: bool = True,
     size: int = 10,
-    codec: Codec | int = 0,
+    codec: Codec = Codec.NONE,
 ) -> bytes:
     builder = BatchBuilder()
     for number in range(count):

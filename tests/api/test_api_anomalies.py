@@ -262,13 +262,13 @@ def test_records_at_an_offset_are_identical_after_a_restart(
         producer.send(topic, 0, b"%d" % number)
         producer.end(number % 2 == 0)
     read_stable(admin, topic)
-    seen = bytes(fetch(admin, topic, committed=False).records)
+    seen = bytes(fetch(admin, topic, committed=False).records)  # type: ignore[arg-type]
     restart()
-    assert bytes(fetch(admin, topic, committed=False).records) == seen
+    assert bytes(fetch(admin, topic, committed=False).records) == seen  # type: ignore[arg-type]
     producer.send(topic, 0, b"new")
     producer.end(True)
     assert read_stable(admin, topic) == [b"0", b"2", b"new"]
-    assert bytes(fetch(admin, topic, committed=False).records).startswith(seen)
+    assert bytes(fetch(admin, topic, committed=False).records).startswith(seen)  # type: ignore[arg-type]
 
 
 def test_a_refused_commit_never_exposes_its_records(admin: Admin, topic: str) -> None:
@@ -349,7 +349,7 @@ def test_pending_markers_are_written_by_the_next_coordinator(
     for index in (0, 1):
         producer.send(topic, index, b"x")
     broker = node.node.broker
-    broker._coordinators._markers._tell = _never
+    broker._coordinators._markers._tell = _never  # type: ignore[assignment]
     request = producer.send_end_txn(commit, first)
     assert request.error_code == NONE
     assert transaction_state_of(admin, producer.name) == ("PrepareCommit" if commit else "PrepareAbort")

@@ -27,7 +27,7 @@ def node() -> Iterator[EmbeddedNode]:
 
 
 def find(admin: Admin, version: int, key: str = "group", key_type: int = 0) -> list[Any]:
-    keys = {"key": key} if version < 4 else {"coordinator_keys": [key, f"{key}-too"]}
+    keys: dict[str, Any] = {"key": key} if version < 4 else {"coordinator_keys": [key, f"{key}-too"]}
     if version > 0:
         keys["key_type"] = key_type
     answer = admin.send_request(FindCoordinatorRequest(**keys), version)

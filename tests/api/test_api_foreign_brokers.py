@@ -87,7 +87,7 @@ def test_a_peer_cannot_register_with_the_nodes_own_broker_id(
     before = brokers(node)
     _, _, incarnation_id = before[OWN]
     with caplog.at_level(logging.INFO):
-        answers = send_requests(node, registration(node, OWN), registration(node, OWN, incarnation_id))
+        answers = send_requests(node, registration(node, OWN), registration(node, OWN, Uuid(incarnation_id)))
     assert {answer.error_code for answer in answers} == {ErrorCode.DUPLICATE_BROKER_REGISTRATION}
     assert brokers(node) == before and len(log_lines(caplog)) == 1
 
@@ -104,7 +104,7 @@ def test_a_peer_cannot_register_with_the_nodes_own_broker_id(
     ids=lambda heartbeat_fields: next(iter(heartbeat_fields), "alive"),
 )
 def test_heartbeats_from_a_peer_are_refused_even_with_the_current_broker_epoch(
-    node: EmbeddedNode, heartbeat_fields: dict[str, bool]
+    node: EmbeddedNode, heartbeat_fields: dict[str, Any]
 ) -> None:
     before = brokers(node)
     epoch = before[OWN][0]

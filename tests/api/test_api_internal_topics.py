@@ -60,7 +60,7 @@ def produce(
 
     def topic(name: str) -> ProduceRequest.TopicProduceData:
         which = {"topic_id": image.topics[name].id} if version >= 13 else {"name": name}
-        data = ProduceRequest.PartitionProduceData(index=index, records=builder.build())
+        data = ProduceRequest.PartitionProduceData(index=index, records=bytes(builder.build()))
         return ProduceRequest.TopicProduceData(**which, partition_data=[data])
 
     request = ProduceRequest(acks=acks, topic_data=[topic(name) for name in names])

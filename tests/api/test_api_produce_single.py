@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Iterator, Mapping
 from pathlib import Path
 from struct import pack
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -86,7 +86,7 @@ class TwoTopicNode:
 
     def response(self, frame: memoryview) -> bytes:
         response = self.dispatcher.handle(PEER, frame)
-        return None if response is None else b"".join(response)
+        return None if response is None else b"".join(cast("list[bytes]", response))
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def two_topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoTopicNod
     two_topics.close()
 
 
-BATCHES = st.builds(
+BATCHES: st.SearchStrategy[dict[str, Any]] = st.builds(
     dict,
     values=st.lists(st.binary(max_size=300), min_size=1, max_size=4),
     codec=st.sampled_from([Codec.NONE, Codec.NONE, Codec.NONE, Codec.GZIP]),

@@ -18,7 +18,7 @@ from tests.api.admin_client import DELETE, METRICS, SET, Admin
 
 from headrace.api.admin.telemetry import ACCEPTED
 from headrace.base.errors import ErrorCode
-from headrace.base.ids import ZERO_UUID
+from headrace.base.ids import ZERO_UUID, Uuid
 from headrace.client.wire.connection import Connection
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
@@ -84,10 +84,8 @@ def payload(*metrics: bytes) -> bytes:
     return field(1, field(2, b"".join(field(2, metric) for metric in metrics)))
 
 
-def run(
-    node: EmbeddedNode, work: Callable[..., Any], client_id: str = "tester"
-) -> list[ErrorCode] | tuple[ErrorCode, GetTelemetrySubscriptionsResponse] | Any | None:
-    async def inner() -> list[ErrorCode] | tuple[ErrorCode, GetTelemetrySubscriptionsResponse] | Any | None:
+def run(node: EmbeddedNode, work: Callable[..., Any], client_id: str = "tester") -> Any:
+    async def inner() -> Any:
         connection = await Connection.connect(LOOPBACK, node.port, client_id=client_id)
         try:
             return await work(connection)
@@ -101,7 +99,7 @@ async def push(
     connection: Connection, data: bytes, codec: Codec | int = Codec.NONE, **fields: Any
 ) -> tuple[ErrorCode, GetTelemetrySubscriptionsResponse]:
     """Subscribe as a new client, then push; return the error of the push and the subscription response."""
-    asked = await connection.request(GetTelemetrySubscriptionsRequest(client_instance_id=uuid.uuid4().bytes))
+    asked = await connection.request(GetTelemetrySubscriptionsRequest(client_instance_id=Uuid(uuid.uuid4().bytes)))
     assert asked.error_code == 0
     given = {"client_instance_id": asked.client_instance_id, "subscription_id": asked.subscription_id, **fields}
     answer = await connection.request(PushTelemetryRequest(metrics=data, compression_type=codec, **given))

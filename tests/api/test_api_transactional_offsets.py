@@ -94,7 +94,7 @@ class OffsetsHarness:
         )
         self.verifier = Verifier()
         self.verification = True
-        self.authority = ALLOW_ALL
+        self.authority: Any = ALLOW_ALL
         self.api = TransactionalOffsetsApi(self.groups, lambda: image, self.verifier, lambda: self.verification)
 
     def run(self, scenario: Callable[..., Any]) -> None:

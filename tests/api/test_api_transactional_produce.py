@@ -83,7 +83,7 @@ def test_read_committed_readers_see_a_transaction_only_after_it_ends(harness: Le
     assert not waiting.done()
     assert harness.mark(6, commit=commit) == {(PRODUCER, "t", 0): NONE}
     seen = fetched(harness.run(asyncio.wait_for(waiting, 1)))  # woken by the marker
-    assert [header.is_control for _, header in iterate_batches(seen.records)] == [False, False, True]
+    assert [header.is_control for _, header in iterate_batches(seen.records)] == [False, False, True]  # type: ignore[arg-type]
     assert (seen.last_stable_offset, harness.stable()) == (5, 5)
     aborted = [(one.producer_id, one.first_offset) for one in seen.aborted_transactions]
     assert aborted == ([] if commit else [(PRODUCER, 0)])
@@ -274,7 +274,7 @@ def test_with_verification_disabled_older_produce_versions_are_not_verified(harn
 
 
 def test_large_compressed_batches_are_verified_after_their_validation(harness: LeaderHarness) -> None:
-    options = {"codec": Codec.GZIP, "count": 4000, "size": 40}
+    options: dict[str, Any] = {"codec": Codec.GZIP, "count": 4000, "size": 40}
     assert harness.produce(0, **options) == (NONE, 0)
     assert harness.produce(4000, **options) == (NONE, 4000)
     assert len(harness.coordinator.requested) == 1

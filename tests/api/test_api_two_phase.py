@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.api.admin_client import Admin
@@ -184,14 +185,14 @@ def test_two_phase_commit_requires_its_own_permission(two_phase_fields: dict[str
 
     class Authority(DenyAll):
         def __init__(self, *operations: Operation) -> None:
-            self.operations = operations
+            self.allowed = operations
 
         def allows(
             self, context: RequestContext, operation: Operation, resource: Resource, name: str, *, quietly: bool = False
         ) -> bool:
-            return (resource, name) == (Resource.TRANSACTIONAL_ID, "tx") and operation in self.operations
+            return (resource, name) == (Resource.TRANSACTIONAL_ID, "tx") and operation in self.allowed
 
-    api = ProducersApi(SimpleNamespace(), Transactions())
+    api = ProducersApi(cast(Any, SimpleNamespace()), cast(Any, Transactions()))
 
     def code(request: InitProducerIdRequest, *operations: Operation) -> ErrorCode | int:
         context = RequestContext(Peer("PLAINTEXT", "127.0.0.1", authority=Authority(*operations)), 22, 6, None)

@@ -123,7 +123,7 @@ def read(admin: Admin, topic: str, index: int = 0, offset: int = 0, *, committed
     fetched = FetchedPartition(
         TopicPartition(topic, index),
         offset,
-        memoryview(data.records or b""),
+        memoryview(data.records or b""),  # type: ignore[arg-type]
         data.high_watermark,
         data.last_stable_offset,
         data.log_start_offset,

@@ -60,7 +60,7 @@ class Register:
     def apply(self, record: tuple[str, str], offset: int) -> None:
         self.values[record[0]] = record[1]
 
-    def on_timer(self, timer: tuple[str, str], now_ms: int, tx: Decision[Any]) -> None:
+    def on_timer(self, timer: Any, now_ms: int, tx: Decision[Any]) -> None:
         self._set(*timer, tx)
 
     def on_leading(self, now_ms: int, tx: Decision[Any]) -> None:

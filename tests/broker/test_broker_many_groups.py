@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -46,7 +47,7 @@ def part(key: int, kind: str, /, **fields: Any) -> Any:
     return getattr(APIS[key].request, kind)(**fields)
 
 
-def chunks(items: list[str] | range) -> list[list[str] | range]:
+def chunks(items: Sequence[Any]) -> list[Sequence[Any]]:
     return [items[start : start + CHUNK_SIZE] for start in range(0, len(items), CHUNK_SIZE)]
 
 

@@ -22,7 +22,7 @@ class CommandLine:
     def __call__(self, *arguments: Any, stdin: str | None = None, fails: bool = False) -> str:
         """Run a command and return its standard output, or its error message if it `fails`."""
         extra = ["-b", self.bootstrap] if arguments[0] not in OFFLINE_COMMANDS and self.bootstrap else []
-        extra += ["--command-config", self.config] if self.config else []
+        extra += ["--command-config", str(self.config)] if self.config else []
         result = CliRunner().invoke(app, [*map(str, (*arguments, *extra))], input=stdin)
         if fails:
             assert result.exit_code == 1, result.output

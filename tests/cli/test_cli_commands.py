@@ -217,7 +217,7 @@ def test_a_full_disk_is_reported_with_its_path(
     """When a disk is full, the operator must learn which one."""
     from headrace.cli import main
 
-    def refuse(self, data: bytes) -> None:
+    def refuse(self: Any, data: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
 
     monkeypatch.setattr("headrace.storage.disk.DiskFile.append", refuse)

@@ -38,7 +38,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def verdicts(*arguments: Any, fails: bool = False) -> list[dict[str, int | str | None]]:
+def verdicts(*arguments: Any, fails: bool = False) -> list[dict[str, Any]]:
     lines = headrace("dump-log", "--json", *arguments, fails=fails).splitlines()
     return [one for one in map(json.loads, lines) if one["kind"] in ("verdict", "problem")]
 

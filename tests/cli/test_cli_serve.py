@@ -87,7 +87,7 @@ def test_logs_are_json_when_configured_by_flag_setting_file_or_environment(
     if config_source == "file":
         file = tmp_path / "server.properties"
         file.write_text("process.roles=broker,controller\nnode.id=1\nheadrace.log.format=json\n")
-        options = ["--config", file]
+        options = ["--config", str(file)]
     node = serve(*options, "-c", "no.such.option=1")  # causes a warning before the node exists
     assert "serves on" in node.line()
     _, errors = node.stop()

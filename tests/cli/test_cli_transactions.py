@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from cimpl import Producer
+from confluent_kafka import Producer
 from tests.cli.command_line import CommandLine
 
 from headrace.base.errors import RETRIABLE, ErrorCode
@@ -86,7 +86,7 @@ def write(producer: Producer, topic: str, partition: int = 0) -> None:
     assert producer.flush(20) == 0
 
 
-def loads(headrace: CommandLine, *arguments: Any) -> list[dict[str, int | str | None]]:
+def loads(headrace: CommandLine, *arguments: Any) -> list[dict[str, Any]]:
     return json.loads(headrace("transactions", *arguments, "--json"))
 
 

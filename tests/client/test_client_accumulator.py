@@ -24,7 +24,7 @@ class Deliveries:
     """Records what its waiter learns about each record: the offset, or an error."""
 
     def __init__(self) -> None:
-        self.outcomes: list[tuple[TopicPartition, int, int]] = []
+        self.outcomes: list[tuple[TopicPartition, int, int] | KafkaError] = []
 
     def delivered(self, partition: TopicPartition, base_offset: int, count: int, timestamp_ms: int) -> None:
         self.outcomes += [(partition, base_offset + index, timestamp_ms) for index in range(count)]

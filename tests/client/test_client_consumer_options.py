@@ -76,7 +76,7 @@ def test_iso_8601_durations_are_parsed_to_milliseconds(text: str) -> None:
         ({"group_remote_assignor": "uniform"}, r"group\.remote\.assignor is not allowed with group\.protocol=classic"),
     ],
 )
-def test_invalid_options_and_combinations_are_named_in_the_error(options: dict[str, int | str], message: str) -> None:
+def test_invalid_options_and_combinations_are_named_in_the_error(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         settings(**options)
 

@@ -24,7 +24,7 @@ EVERYTHING = 2**31
 ABORTED, COMMITTED = 7, 8
 
 
-def fetched(data: bytes, offset: int = 0, aborted: list[tuple[int, int]] | None = None) -> FetchedPartition:
+def fetched(data: bytes | bytearray, offset: int = 0, aborted: list[tuple[int, int]] | None = None) -> FetchedPartition:
     return FetchedPartition(HERE, offset, memoryview(bytes(data)), 1000, 1000, 0, aborted or [], ErrorCode.NONE)
 
 

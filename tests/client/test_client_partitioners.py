@@ -70,7 +70,7 @@ def test_sticky_prefers_short_queues_and_skips_partitions_without_a_leader() -> 
 
 
 def places(rows: pa.Table, count: int, **named: Any) -> list[tuple[int | None, str]]:
-    options = {"by_key": True, "custom": None, "topic": "t"} | named
+    options: dict[str, Any] = {"by_key": True, "custom": None, "topic": "t"} | named
     return [
         (partition, row["value"])
         for batch in record_batches(rows)

@@ -120,7 +120,7 @@ class Coordinator:
 class Outbox:
     def __init__(self) -> None:
         self.given_up: list[KafkaError] = []
-        self.on_flush = lambda: None
+        self.on_flush: Callable[[], None] = lambda: None
 
     def wake(self) -> None:
         pass

@@ -19,6 +19,7 @@ from headrace.protocol.messages.create_topics import CreateTopicsRequest, Create
 from headrace.protocol.messages.stored.metadata_cluster import FeatureLevelRecord
 from headrace.statemachine.runtime import Runtime
 
+INCARNATION = Uuid(b"a" * 16)
 ELR = "eligible.leader.replicas.version"
 FEATURES = {ELR: (0, 1), "metadata.version": (7, 30), "group.version": (0, 1)}
 
@@ -46,7 +47,7 @@ class ControllerHarness:
             raise answer
         return answer
 
-    def register(self, broker: int, incarnation: Uuid = Uuid(b"a" * 16), now_ms: int = 0, active: bool = True) -> None:
+    def register(self, broker: int, incarnation: Uuid = INCARNATION, now_ms: int = 0, active: bool = True) -> None:
         answer = self.send_request(
             BrokerRegistrationRequest(
                 broker_id=broker,

@@ -12,6 +12,7 @@ from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToD
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 
+INCARNATION = Uuid(b"i" * 16)
 A, B, UNKNOWN_DIRECTORY = (Uuid(name * 16) for name in (b"a", b"b", b"g"))
 Topic = CreateTopicsRequest.CreatableTopic
 
@@ -19,9 +20,9 @@ Topic = CreateTopicsRequest.CreatableTopic
 class TwoDirectoryHarness(ControllerHarness):
     """Brokers with two directories, which must report where they put each replica."""
 
-    log_dirs = (A, B)
+    log_dirs: tuple[Uuid, ...] = (A, B)
 
-    def register(self, broker: int, incarnation: Uuid = Uuid(b"i" * 16), now_ms: int = 0, active: bool = True) -> None:
+    def register(self, broker: int, incarnation: Uuid = INCARNATION, now_ms: int = 0, active: bool = True) -> None:
         features = [
             BrokerRegistrationRequest.Feature(name=name, min_supported_version=low, max_supported_version=high)
             for name, (low, high) in FEATURES.items()

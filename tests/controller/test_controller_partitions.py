@@ -40,7 +40,7 @@ def add_partitions(
     wanted = CreatePartitionsRequest.CreatePartitionsTopic(
         name=name,
         count=count,
-        assignments=assignments if not assignments else [assignment_type(broker_ids=one) for one in assignments],
+        assignments=None if assignments is None else [assignment_type(broker_ids=one) for one in assignments],
     )
     [result] = harness.send_request(CreatePartitionsRequest(topics=[wanted], validate_only=validate_only)).results
     return ErrorCode(result.error_code), result.error_message

@@ -118,7 +118,7 @@ class Member:
         ]
         return JoinGroupRequest(GROUP, session, rebalance, self.id, self.instance, kind, offered)
 
-    def _joined(self, response: Any, version: int, more: Mapping[str, bytes | int | str]) -> None:
+    def _joined(self, response: Any, version: int, more: Mapping[str, Any]) -> None:
         if isinstance(response, Exception):
             self.scenario.record(self.name, "join", _name_of(response))
             return

@@ -29,7 +29,7 @@ def _write(record: GroupRecord | MarkerRecord) -> tuple[tuple[int, int] | bytes 
     return pair if record.producer is None else (*pair, record.producer)
 
 
-def read(written: tuple[tuple[int, int] | bytes | None, ...] | MarkerRecord) -> GroupRecord | MarkerRecord:
+def read(written: Any) -> GroupRecord | MarkerRecord:
     if isinstance(written, MarkerRecord):
         return written
     record = decode_group_record(*written[:2])

@@ -54,7 +54,7 @@ def groups(draw: st.DrawFn, same_topics: bool | None = None) -> tuple[list[Membe
 def check_complete(
     members: Sequence[MemberSpec],
     partitions: Mapping[Uuid, int],
-    assignment: Mapping[str, dict[Uuid, tuple[int, ...]]],
+    assignment: Mapping[str, Mapping[Uuid, tuple[int, ...]]],
 ) -> dict[tuple[Uuid, int], str]:
     """Check that each partition that any member wants has exactly one owner, which wants it; return the owners."""
     owners: dict[tuple[Uuid, int], str] = {}
@@ -71,7 +71,7 @@ def check_complete(
 
 
 def with_targets(
-    members: Sequence[MemberSpec], assignment: Mapping[str, dict[Uuid, tuple[int, ...]]]
+    members: Sequence[MemberSpec], assignment: Mapping[str, Mapping[Uuid, tuple[int, ...]]]
 ) -> list[MemberSpec]:
     return [MemberSpec(one.member_id, one.topics, assignment[one.member_id], one.instance_id) for one in members]
 

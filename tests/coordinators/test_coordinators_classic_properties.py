@@ -5,6 +5,8 @@ An assignment always belongs to one generation, and every request gets one respo
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.coordinators.classic_harness import GROUP, REBALANCE_MS, Scenario
@@ -40,7 +42,7 @@ def check_group(scenario: Scenario) -> None:
     assert scenario.harness.runtime.next_timer() is not None or not group.members
 
 
-def take(scenario: Scenario, step: str, subject: int | str | None) -> None:
+def take(scenario: Scenario, step: str, subject: Any) -> None:
     harness = scenario.harness
     if step in ("join", "sync"):
         getattr(scenario.by_name(subject), step)()
@@ -71,7 +73,7 @@ def take(scenario: Scenario, step: str, subject: int | str | None) -> None:
 @settings(deadline=None, max_examples=150)
 @given(st.lists(STEPS, max_size=60), st.sampled_from((0, 3000)))
 def test_assignments_match_their_generation_and_every_request_gets_one_response(
-    steps: list[tuple[str, int | str | None]], delay: int
+    steps: list[tuple[str, Any]], delay: int
 ) -> None:
     scenario = Scenario(group_initial_rebalance_delay_ms=delay)
     for name in NAMES:

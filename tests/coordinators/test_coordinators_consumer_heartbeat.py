@@ -22,16 +22,14 @@ def harness() -> GroupHarness:
 
 
 def refused(harness: GroupHarness, code: ErrorCode, **fields: Any) -> str:
-    request = Request(
-        **{
-            "group_id": "g",
-            "member_id": "m",
-            "rebalance_timeout_ms": 1000,
-            "subscribed_topic_names": ["orders"],
-            "topic_partitions": [],
-        }
-        | fields
-    )
+    defaults: dict[str, Any] = {
+        "group_id": "g",
+        "member_id": "m",
+        "rebalance_timeout_ms": 1000,
+        "subscribed_topic_names": ["orders"],
+        "topic_partitions": [],
+    }
+    request = Request(**defaults | fields)
     with pytest.raises(KafkaError) as caught:
         harness.execute(request)
     assert caught.value.code == code
@@ -178,9 +176,7 @@ def test_wrong_member_epochs_are_fenced(harness: GroupHarness) -> None:
         (ErrorCode.GROUP_ID_NOT_FOUND, {"member_epoch": -2, "instance_id": "i"}),
     ],
 )
-def test_invalid_requests_change_no_state(
-    harness: GroupHarness, code: ErrorCode, fields: dict[str, int | str | None]
-) -> None:
+def test_invalid_requests_change_no_state(harness: GroupHarness, code: ErrorCode, fields: dict[str, Any]) -> None:
     refused(harness, code, **fields)
     assert not harness.journal.written
     assert not harness.shard.consumers.groups.items()

@@ -28,7 +28,7 @@ def topics_of(message: type[Struct], owned: set[tuple[str, int]]) -> list[Any]:
     names: dict[str, list[int]] = {}
     for name, partition in sorted(owned):
         names.setdefault(name, []).append(partition)
-    return [message.TopicPartition(topic=name, partitions=indexes) for name, indexes in names.items()]
+    return [message.TopicPartition(topic=name, partitions=indexes) for name, indexes in names.items()]  # type: ignore[attr-defined]
 
 
 class ClassicClient:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ SUBSCRIPTIONS = st.sets(st.sampled_from(NAMES), min_size=1).map(sorted)
 class ConsumerGroups(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.topics = {"red": 5, "green": 2}
+        self.topics: dict[str, Any] = {"red": 5, "green": 2}
         self.harness = GroupHarness(self.topics, group_consumer_assignment_interval_ms=500)
         self.clients: list[Client] = []
         self.joined = 0
@@ -64,7 +65,7 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     @precondition(lambda self: self.clients)
     @rule(number=st.integers(0, 9), topics=SUBSCRIPTIONS)
-    def subscribe(self, number: int, topics: Sequence[str]) -> None:
+    def subscribe(self, number: int, topics: list[str]) -> None:
         client = self.pick(number)
         client.topics, client.sends_full_next = topics, True
         client.beat()

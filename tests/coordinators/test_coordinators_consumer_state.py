@@ -233,7 +233,7 @@ def test_deleting_a_group_writes_a_tombstone_for_every_key(harness: GroupHarness
             harness.shard.apply(record, 0)
             harness.journal.written.append(encode_group_record(record))
 
-    harness.shard.consumers.forget("g", Emitting())
+    harness.shard.consumers.forget("g", Emitting())  # type: ignore[arg-type]
     harness.shard.undo.end()
     harness.journal.commit()
     harness.move()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -40,7 +43,7 @@ COMMITTED = st.builds(
 )
 
 
-def decoded_or_error(decode: object, key: bytes, value: bytes | None) -> GroupRecord | str | None:
+def decoded_or_error(decode: Callable[..., Any], key: bytes, value: bytes | None) -> GroupRecord | str | None:
     try:
         return decode(key, value)
     except CorruptData as error:

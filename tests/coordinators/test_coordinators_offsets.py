@@ -15,7 +15,6 @@ from headrace.coordinators.group.groups import describe_group, list_groups
 from headrace.coordinators.group.offset_reads import FetchGroup, fetch
 from headrace.coordinators.group.offsets import TopicsDeleted
 from headrace.coordinators.group.records import GroupRecord, encode_group_record
-from headrace.protocol.declare import Struct
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.offset_delete import OffsetDeleteRequest
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
@@ -99,7 +98,7 @@ def test_fetches_see_committed_offsets_or_wait_for_pending_writes() -> None:
     harness = ClassicHarness()
     commit(harness, {0: 5})
     harness.journal.late = True
-    responses: list[Struct] = []
+    responses: list[Any] = []
     harness.send(commit_request(GROUP, {0: 6, 1: 1}), 9, responses.append)
     assert committed(harness) == {(TOPIC, 0): 5}
     harness.send(FetchGroup(GROUP, topics=None), 9, responses.append)

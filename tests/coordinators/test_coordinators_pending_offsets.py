@@ -120,6 +120,7 @@ def test_pending_offset_records_match_kafka() -> None:
     harness = ClassicHarness()
     commit_pending(harness, P, {1: 5}, epoch=3, metadata=None)
     [record] = [read(written) for written in harness.journal.written]
+    assert isinstance(record, GroupRecord)
     assert (record.key, record.version, record.producer) == (OffsetCommitKey(GROUP, TOPIC, 1), 4, (P, 3))
     assert (record.value.offset, record.value.leader_epoch, record.value.metadata) == (5, 3, "")
     assert (record.value.commit_timestamp, record.value.topic_id) == (harness.now_ms, ZERO_UUID)
@@ -342,7 +343,7 @@ def test_deleting_a_topic_deletes_its_pending_offsets() -> None:
 
 
 def replay(
-    written: Sequence[tuple[tuple[int, int] | bytes | None, ...] | MarkerRecord],
+    written: Sequence[Any],
 ) -> tuple[dict[tuple[str, int], int], set[tuple[str, int]]]:
     """Return (committed offsets, keys with an open transaction) by Kafka's rule: later log positions win."""
     done: dict[tuple[str, int], tuple[int, int]] = {}
@@ -369,7 +370,7 @@ def replay(
 
 
 def compacted(
-    written: Sequence[tuple[tuple[int, int] | bytes | None, ...] | MarkerRecord],
+    written: Sequence[Any],
 ) -> list[tuple[int, list[Any]]]:
     """Return what a cleaner may leave: the last record of every key below the first record of an open transaction."""
     records = list(map(read, written))
@@ -430,7 +431,7 @@ STEPS = st.one_of(
 )
 
 
-def take(harness: ClassicHarness, step: tuple[dict[int, int] | int | str, ...], responses: Callable[..., Any]) -> None:
+def take(harness: ClassicHarness, step: tuple[Any, ...], responses: Callable[..., Any]) -> None:
     match step:
         case ("commit", group, offsets):
             harness.send(commit_request(group, offsets), 9, responses)
@@ -460,7 +461,7 @@ def take(harness: ClassicHarness, step: tuple[dict[int, int] | int | str, ...], 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STEPS, max_size=30))
-def test_offset_state_equals_a_replay_of_the_log(steps: list[tuple[dict[int, int] | int | str, ...]]) -> None:
+def test_offset_state_equals_a_replay_of_the_log(steps: list[tuple[Any, ...]]) -> None:
     harness = ClassicHarness()
     for step in steps:
         take(harness, step, lambda response: None)
@@ -482,7 +483,7 @@ def test_offset_state_equals_a_replay_of_the_log(steps: list[tuple[dict[int, int
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STEPS, max_size=30))
-def test_a_compacted_log_replays_to_the_same_state(steps: list[tuple[dict[int, int] | int | str, ...]]) -> None:
+def test_a_compacted_log_replays_to_the_same_state(steps: list[tuple[Any, ...]]) -> None:
     harness = ClassicHarness()
     for step in steps:
         take(harness, step, lambda response: None)

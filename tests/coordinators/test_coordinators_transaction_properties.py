@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.coordinators.transaction_harness import NAME, PRODUCER, TIMEOUT_MS, TransactionHarness, add, end, init
 
-from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.coordinators.transaction.records import decode_transaction_record
 from headrace.coordinators.transaction.request import (
@@ -51,8 +51,8 @@ COMPLETED = {State.PREPARE_COMMIT: State.COMPLETE_COMMIT, State.PREPARE_ABORT: S
 
 class Client:
     def __init__(self) -> None:
-        self.producer = None
-        self.last = None  # last request, if it may be repeated
+        self.producer: Any = None  # (producer id, epoch)
+        self.last: Any = None  # last request, if it may be repeated
 
 
 class Scenario:
@@ -67,11 +67,11 @@ class Scenario:
         self.requests: list[tuple[Any, list[Any]]] = []  # (request, responses)
         self.markers: list[Markers] = []
 
-    def submit_request(self, client: Client | None, request: Any, repeats: bool = True) -> None:
+    def submit_request(self, client: Client, request: Any, repeats: bool = True) -> None:
         responses: list[Any] = []
         self.requests.append((request, responses))
 
-        def on_response(response: Any, error: HeadraceError | None) -> None:
+        def on_response(response: Any, error: Exception | None) -> None:
             responses.append(error or response)
             if error is None and getattr(response, "producer_id", -1) != -1:
                 client.producer = response.producer_id, response.producer_epoch
@@ -96,10 +96,11 @@ class Scenario:
             assert (found.producer_id, found.producer_epoch) == (markers.producer_id, markers.producer_epoch)
             assert sorted(found.partitions) == list(markers.partitions)
 
-    def take(self, step: str, number: int | None, detail: int | None) -> None:
-        client = None if number is None else self.clients[number]
+    def take(self, step: str, number: int | None, detail: Any) -> None:
+        client: Any = None if number is None else self.clients[number]
         self.fresh += 1
-        fresh, anew = {"fresh": self.fresh}, {"fresh": self.fresh, "enable_two_phase_commit": self.two_phase}
+        fresh: dict[str, Any] = {"fresh": self.fresh}
+        anew: dict[str, Any] = {"fresh": self.fresh, "enable_two_phase_commit": self.two_phase}
         if step == "keep":
             self.submit_request(client, init(keep_prepared=self.two_phase, **anew), repeats=False)
         elif step == "init" or (client is not None and client.producer is None):
@@ -214,12 +215,12 @@ class Scenario:
             assert kind in ends and COMPLETED[kind] in ends
             return
         after = (response.producer_id, response.producer_epoch)
-        ends = {
+        ended = {
             found.state
             for old, found in pairwise(history)
             if found.successor == after and found.state in (*PREPARED, *COMPLETED.values())
         }
-        assert ends == {kind, COMPLETED[kind]}
+        assert ended == {kind, COMPLETED[kind]}
 
 
 @settings(deadline=None, max_examples=200)
@@ -229,7 +230,7 @@ class Scenario:
     st.lists(STEPS, min_size=10, max_size=40),
 )
 def test_the_log_has_one_consistent_history_that_agrees_with_all_responses(
-    kind: tuple[int, bool], epoch: int | None, steps: list[tuple[str, int | None, int | None]]
+    kind: tuple[int, bool], epoch: int | None, steps: list[tuple[str, Any, Any]]
 ) -> None:
     scenario = Scenario(kind[0], epoch, two_phase=kind[1])
     for step in steps:

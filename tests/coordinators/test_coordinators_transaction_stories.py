@@ -35,7 +35,7 @@ NONE = ErrorCode.NONE
 FENCED = ErrorCode.PRODUCER_FENCED
 BUSY = ErrorCode.CONCURRENT_TRANSACTIONS
 INVALID = ErrorCode.INVALID_TXN_STATE
-TWO_PHASE = {"enable_two_phase_commit": True}
+TWO_PHASE: dict[str, Any] = {"enable_two_phase_commit": True}
 
 
 def open_transaction(version: int = 2, epoch: int = 0, **settings: Any) -> tuple[TransactionHarness, tuple[int, int]]:

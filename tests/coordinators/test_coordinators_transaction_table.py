@@ -103,7 +103,8 @@ ABORT_AGAIN_V2 = {
 
 FENCED_V2, UNMAPPED_V2 = ADD_PAST, ADD_OTHER
 
-EVERY_VERSION = {
+Cases = dict[str, tuple[Any, Any]]  # by name: a request, and its outcomes by state
+EVERY_VERSION: Cases = {
     "init": (init(), INIT),
     "init as itself": (init(NOW), INIT),
     "init as it was once": (init(PAST), INIT_PAST),
@@ -117,7 +118,7 @@ EVERY_VERSION = {
     "verify at an old epoch": (add(PAST, P0, verify_only=True), ALL_FENCED),
     "verify as another": (add(OTHER, P0, verify_only=True), ALL_UNMAPPED),
 }
-WITHOUT_BUMP = {
+WITHOUT_BUMP: Cases = {
     "commit": (end(NOW, True, 0), COMMIT_V1),
     "abort": (end(NOW, False, 0), ABORT_V1),
     "commit at an old epoch": (end(PAST, True, 0), ALL_FENCED),
@@ -125,7 +126,7 @@ WITHOUT_BUMP = {
     "commit at an epoch to come": (end(FUTURE, True, 0), ALL_FENCED),
     "abort as another": (end(OTHER, False, 0), ALL_UNMAPPED),
 }
-WITH_BUMP = {
+WITH_BUMP: Cases = {
     "commit v2": (end(NOW, True), COMMIT_V2),
     "commit again v2": (end(PAST, True), COMMIT_AGAIN_V2),
     "commit two epochs late": (end((PRODUCER, AT - 2), True), FENCED_V2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -127,7 +128,12 @@ def test_transactional_ids_expire_in_limited_batches() -> None:
         harness.execute(InitProducer(f"{number}" * 30_000, 1, fresh_producer_id=1000 + number))
     sizes: list[int] = []
     append = harness.journal.append
-    harness.journal.append = lambda records: sizes.append(len(records)) or append(records)
+
+    def append_and_count(records: Sequence[Any]) -> int:
+        sizes.append(len(records))
+        return append(records)
+
+    harness.journal.append = append_and_count
     harness.pass_time(3 * DAY_MS)
     assert len(harness.shard.tables.all) == 0
     assert sizes == [LOOKED_AT_ONCE, 3, 1]

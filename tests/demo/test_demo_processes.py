@@ -49,17 +49,20 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
         child.close()
 
 
+class TimedSupervisor(Supervisor):
+    """A supervisor whose clock the test sets."""
+
+    now = 1000.0
+
+
 @pytest.fixture
-def supervisor(make: Callable[..., Any], tmp_path: Path) -> Supervisor:
-    """Return a supervisor whose clock the test sets."""
-    supervisor = Supervisor(
-        [make(NODE), make(GENERATOR), make(PIPELINES)], Register(tmp_path / "processes"), lambda: supervisor.now
-    )
-    supervisor.now = 1000.0
-    return supervisor
+def supervisor(make: Callable[..., Any], tmp_path: Path) -> TimedSupervisor:
+    children = [make(NODE), make(GENERATOR), make(PIPELINES)]
+    timed = TimedSupervisor(children, Register(tmp_path / "processes"), lambda: timed.now)
+    return timed
 
 
-def test_a_killed_process_is_restarted_after_a_delay(supervisor: Supervisor) -> None:
+def test_a_killed_process_is_restarted_after_a_delay(supervisor: TimedSupervisor) -> None:
     supervisor.start(NODE)
     first = supervisor[NODE].pid
     os.kill(first, signal.SIGKILL)
@@ -72,7 +75,7 @@ def test_a_killed_process_is_restarted_after_a_delay(supervisor: Supervisor) -> 
     assert supervisor.news == [f"the node (process {first}) was killed, and is started again"]
 
 
-def test_a_process_that_exits_cleanly_is_not_restarted(supervisor: Supervisor) -> None:
+def test_a_process_that_exits_cleanly_is_not_restarted(supervisor: TimedSupervisor) -> None:
     for name in (GENERATOR, PIPELINES):
         supervisor.start(name)
         until(lambda name=name: supervisor[name].last_words() == ["here"])
@@ -113,11 +116,11 @@ def test_only_repeated_early_failures_stop_the_restarts() -> None:
     assert [lives.ended(1, 101.0) is None for _ in range(EARLY_DEATHS_MAX)] == [False] * (EARLY_DEATHS_MAX - 1) + [True]
 
 
-def test_processes_are_stopped_in_dependency_order(supervisor: Supervisor) -> None:
+def test_processes_are_stopped_in_dependency_order(supervisor: TimedSupervisor) -> None:
     for name in (NODE, GENERATOR, PIPELINES):
         supervisor.start(name)
         until(lambda name=name: supervisor[name].last_words() == ["here"])
-    seen: list[tuple[bool, bool, bool]] = []
+    seen: list[tuple[bool, ...]] = []
 
     def look() -> None:
         seen.append(tuple(supervisor[name].is_running for name in (GENERATOR, PIPELINES, NODE)))
@@ -136,7 +139,7 @@ def test_closing_a_child_kills_its_process_group(make: Callable[..., Any]) -> No
     child.close()
     assert child.code == -signal.SIGKILL
     with pytest.raises(ProcessLookupError):
-        until(lambda: os.killpg(child.pid, 0) is not None)
+        until(lambda: os.killpg(child.pid, 0) is not None)  # type: ignore[func-returns-value]
 
 
 def test_processes_left_by_a_killed_run_are_awaited(make: Callable[..., Any], tmp_path: Path) -> None:

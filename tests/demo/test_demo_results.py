@@ -26,8 +26,8 @@ EVENTS = 20_000
 @pytest.mark.parametrize("closings", [[EVENTS], [7_000, EVENTS]], ids=["a day", "two days"])
 def test_every_click_is_in_one_window_and_one_session(closings: list[int]) -> None:
     layout = Layout(closings)
-    views = results.wanted_page_views(layout, EVENTS)
-    sessions = results.wanted_sessions(layout, EVENTS)
+    views: Counter[Any] = results.wanted_page_views(layout, EVENTS)
+    sessions: Counter[Any] = results.wanted_sessions(layout, EVENTS)
     clicks = clicks_among(EVENTS)
     assert sum(row.clicks for row in views) == sum(row.clicks for row in sessions) == clicks
     assert results.wanted_enriched_orders(layout, EVENTS).total() == orders_among(EVENTS)

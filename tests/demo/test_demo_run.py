@@ -145,7 +145,12 @@ def test_a_bounded_run_has_no_rate_limit_unless_one_is_given(
     arguments: list[str], rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[job.Options] = []
-    monkeypatch.setattr("headrace.cli.commands.demo.run", lambda options: given.append(options) or 0)
+
+    def run(options: job.Options) -> int:
+        given.append(options)
+        return 0
+
+    monkeypatch.setattr("headrace.cli.commands.demo.run", run)
     assert CliRunner().invoke(app, arguments).exit_code == 0
     assert given[0].rate == rate
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -30,9 +31,9 @@ def run(node: EmbeddedNode, count: int) -> int:
 
 def values(
     node: EmbeddedNode,
-    places: tuple[TopicPartition, TopicPartition, TopicPartition, TopicPartition] | list[TopicPartition],
+    places: Sequence[TopicPartition],
 ) -> dict[TopicPartition, list[bytes]]:
-    found = {place: [] for place in places}
+    found: dict[TopicPartition, list[Any]] = {place: [] for place in places}
     with Consumer({"bootstrap.servers": node.bootstrap, "auto.offset.reset": "earliest"}) as consumer:
         ends = consumer.end_offsets(places)
         consumer.assign(places)

@@ -61,7 +61,7 @@ def topic(number: int, partitions: int) -> Iterator[Struct]:
         )
 
 
-ALL_RECORD_TYPES = [
+ALL_RECORD_TYPES: list[Struct] = [
     FeatureLevelRecord(name="metadata.version", feature_level=30),
     FeatureLevelRecord(name="group.version", feature_level=1),
     RegisterBrokerRecord(

@@ -87,7 +87,7 @@ def ports(loop: asyncio.AbstractEventLoop) -> Ports:
     return Ports(DiskFiles(), SystemClock(), random.Random(1), loop)
 
 
-async def with_node(settings: Settings, work: Callable[..., Any] | None) -> list[tuple[str, int] | int]:
+async def with_node(settings: Settings, work: Callable[..., Any] | None) -> list[Any]:
     node = await Node.start(settings, ports(asyncio.get_running_loop()))
     try:
         return await work(node)

@@ -13,7 +13,7 @@ from headrace.base.errors import ConfigError
 from headrace.node.listener_addresses import ListenerAddress, host_and_port
 from headrace.node.setting_sources import option_name, variable_name
 from headrace.node.settings import ALL_OPTIONS, make_settings, read_settings
-from headrace.options.table import Kind
+from headrace.options.table import Kind, Option
 
 KAFKAS_OWN = """
 process.roles=broker,controller

@@ -59,7 +59,7 @@ def test_labels_identify_the_client_that_pushed(series: ClientSeries) -> None:
 
 
 def test_deltas_are_summed_and_cumulative_values_replace_older_ones(series: ClientSeries) -> None:
-    for value in (5, 0, 7):
+    for value in (5.0, 0.0, 7.0):
         take(series, total("a.total", value))
     for value in (5.0, 3.0):
         take(series, total("b", value, delta=False))
@@ -128,7 +128,7 @@ def test_label_values_are_escaped_and_truncated(series: ClientSeries) -> None:
     [sample] = shown(series)[0].samples
     assert sample.labels["a"] == 'x"\\\ny' and sample.labels["b"] == "z" * client_series.LABEL_CHARS_MAX
     assert take(series, gauge("n" * 300)) == "too_long"
-    assert take(series, gauge("m", **{f"l{index}": "z" * 300 for index in range(6)})) == "too_long"
+    assert take(series, gauge("m", 1.0, **{f"l{index}": "z" * 300 for index in range(6)})) == "too_long"
 
 
 def test_series_are_limited_per_client_and_in_total(series: ClientSeries, monkeypatch: pytest.MonkeyPatch) -> None:

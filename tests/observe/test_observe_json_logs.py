@@ -10,9 +10,7 @@ from typing import Any
 from headrace.observe.json_logs import JsonFormatter
 
 
-def record(
-    message: str, *arguments: Any, exc_info: tuple[type[ValueError], ValueError, Any] | None = None
-) -> logging.LogRecord:
+def record(message: str, *arguments: Any, exc_info: Any = None) -> logging.LogRecord:
     made = logging.LogRecord("headrace.broker", logging.WARNING, "f.py", 1, message, arguments, exc_info)
     made.created = 1_700_000_000.123
     return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,8 @@ def make_pipeline(
     once: bool = False,
     stream: bool = True,
     bad: BadRecords | None = None,
-    **spark: Any,
+    master: str = "local[1]",
+    spark: Mapping[str, str] | None = None,
 ) -> Pipeline:
     source = Source(
         name="orders",
@@ -49,7 +50,7 @@ def make_pipeline(
         where=LOCATION,
         origin=LOCATION.file,
         settings={},
-        spark=SparkSettings(spark.pop("master", "local[1]"), spark),
+        spark=SparkSettings(master, dict(spark or {})),
         checkpoint=str(folder / "checkpoints" / name),
         sources={"orders": source},
         steps={},

@@ -15,9 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 class RegistryStub:
     def __init__(self) -> None:
-        self.responses: dict[
-            str, dict[str, list[dict[Any, Any]] | str] | bytes
-        ] = {}  # by path: an object to send as JSON, or raw bytes
+        self.responses: dict[str, Any] = {}  # by path: an object to send as JSON, or raw bytes
         self.requested_paths: list[str] = []
         self.failing_statuses: list[int] = []  # statuses of the next responses
         self.user_info: str | None = None
@@ -38,8 +36,7 @@ class RegistryStub:
     def put(
         self,
         number: int,
-        schema: dict[str, list[dict[str, dict[Any, Any] | list[Any] | str | None]] | dict[str, dict[str, str]] | str]
-        | str,
+        schema: dict[str, Any] | str,
         subject: str | None = None,
         kind: str = "AVRO",
         references: list[tuple[str, str, int]] | tuple[Any, ...] = (),
@@ -48,7 +45,7 @@ class RegistryStub:
     ) -> None:
         """Register a schema; `serialized` is the protobuf descriptor returned for ?format=serialized."""
         text = schema if isinstance(schema, str) else json.dumps(schema)
-        found = {"schema": text}
+        found: dict[str, Any] = {"schema": text}
         if kind != "AVRO":
             found["schemaType"] = kind
         if references:

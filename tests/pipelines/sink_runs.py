@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from headrace.client.consumer.range_reader import read_range
 from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.connection import Connection, Disconnected
 from headrace.pipelines.background import Background
+from headrace.pipelines.sink import commands
 from headrace.pipelines.sink import commits as sink
 from headrace.pipelines.sink.commands import Batch, Driver, TaskTransaction
 from headrace.pipelines.sink.executor import Hands
@@ -63,7 +64,7 @@ class Spark:
     def of(self, number: int, written: Sequence[TaskTransaction | None]) -> Batch:
         done = tuple(one for one in written if one is not None)
         driver = Driver(done[0].producer_id, done[0].producer_epoch) if self.options.single and done else None
-        return sink.Batch(number, self.run, done, driver, f"{driver_id(self.options.prefix, self.name)}.")
+        return commands.Batch(number, self.run, done, driver, f"{driver_id(self.options.prefix, self.name)}.")
 
     def commit(self, batch: Batch) -> bool:
         """Commit as a new process would: without state from before, on connections that are closed afterwards."""
@@ -72,7 +73,7 @@ class Spark:
     def abort(self, batch: Batch, may_be_decided: bool = True) -> Any:
         return self._execute(sink.abort(batch, may_be_decided=may_be_decided))
 
-    def _execute(self, conversation: Iterator[Any]) -> bool | None:
+    def _execute(self, conversation: Generator[Any, Any, Any]) -> bool | None:
         async def work() -> bool | None:
             cluster = await process.cluster(self.options.client)
             return await Hands(cluster, self.options, self.name).carry_out(conversation)
@@ -93,7 +94,7 @@ def visible(bootstrap: str, topic: str) -> tuple[Counter[Any], bool]:
 
     async def work() -> tuple[Counter[Any], bool]:
         host, _, port = bootstrap.rpartition(":")
-        found = Counter()
+        found: Counter[Any] = Counter()
         is_open = False
         async with Cluster([(host, int(port))]) as cluster:
             for index in await cluster.partitions(topic):
@@ -168,7 +169,7 @@ def requests(monkeypatch: pytest.MonkeyPatch, at: int, what: str) -> Iterator[Re
     found = RequestFaults(at, what)
     original = Connection.request
 
-    async def request(self, message: Struct, **more: Any) -> Any:
+    async def request(self: Connection, message: Struct, **more: Any) -> Any:
         return await found.intercept(self, original, message, **more)
 
     with monkeypatch.context() as patch:

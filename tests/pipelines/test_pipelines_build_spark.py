@@ -40,7 +40,7 @@ def write_file(tmp_path: Path) -> Callable[..., Any]:
     return write
 
 
-def order(id: int, at: str, customer: int = 1) -> dict[str, int | str]:
+def order(id: int, at: str, customer: int = 1) -> dict[str, Any]:
     return {"id": id, "customer": customer, "at": f"2030-01-01T00:{at}Z"}
 
 

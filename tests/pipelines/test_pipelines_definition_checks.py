@@ -18,7 +18,7 @@ from headrace.pipelines.sink.options import parse_sink_options
 from headrace.pipelines.source.options import Mode, parse_options
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
-JSON = {"value": "json", "schema": "id bigint, at timestamp"}
+JSON: dict[str, Any] = {"value": "json", "schema": "id bigint, at timestamp"}
 WATERMARK = {"column": "at", "delay": "10 seconds"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,11 @@ from headrace.pipelines.definitions.yaml_files import FILE_BYTES_MAX, parse_yaml
 PATH = Path("shop.yaml")
 
 
+def trees(text: str) -> list[Any]:
+    """Return the trees without their types: a test knows what its own text holds."""
+    return list(parse_yaml(text, PATH))
+
+
 def problems(text: bytes | str) -> list[str]:
     with pytest.raises(DefinitionError) as refused:
         parse_yaml(text, PATH)
@@ -25,7 +31,7 @@ def problems(text: bytes | str) -> list[str]:
 
 
 def test_keys_and_block_texts_have_their_line_numbers() -> None:
-    (tree,) = parse_yaml("name: shop\nsteps:\n  a:\n    sql: |\n      SELECT 1\n  b: {sql: x, keys: [1, two]}\n", PATH)
+    (tree,) = trees("name: shop\nsteps:\n  a:\n    sql: |\n      SELECT 1\n  b: {sql: x, keys: [1, two]}\n")
     steps = tree.entries["steps"]
     assert steps.where.line == 2
     sql = steps.node.entries["a"].node.entries["sql"]
@@ -36,12 +42,12 @@ def test_keys_and_block_texts_have_their_line_numbers() -> None:
 
 
 def test_each_yaml_document_becomes_a_separate_tree() -> None:
-    assert [tree.entries["name"].node.value for tree in parse_yaml("name: a\n---\nname: b\n", PATH)] == ["a", "b"]
+    assert [tree.entries["name"].node.value for tree in trees("name: a\n---\nname: b\n")] == ["a", "b"]
 
 
 def test_explicit_keys_override_merged_keys() -> None:
     text = "common: &c {value: json, topic: x}\nmore: &m {topic: y, key: k}\na:\n  <<: [*c, *m]\n  value: raw\n"
-    (tree,) = parse_yaml(text, PATH)
+    (tree,) = trees(text)
     found = tree.entries["a"].node.entries
     assert {key: entry.node.value for key, entry in found.items()} == {"value": "raw", "topic": "x", "key": "k"}
 

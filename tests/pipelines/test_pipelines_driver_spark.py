@@ -88,9 +88,7 @@ def running(pipelines: Sequence[Pipeline], spark: SparkSession, runtime: Path) -
         assert not thread.is_alive()
 
 
-def until(
-    observe: Callable[..., Any], condition: type[bool] | Callable[..., Any]
-) -> list[list[QueryStatus]] | dict[str, QueryStatus]:
+def until(observe: Callable[..., Any], condition: type[bool] | Callable[..., Any]) -> Any:
     deadline = time.monotonic() + SEEN_S_MAX
     while not condition(seen := observe()):
         assert time.monotonic() < deadline, seen

@@ -68,7 +68,7 @@ def test_a_java_without_the_vector_module_gets_a_wrapper_that_drops_the_option(t
     java = java_at(install(tmp_path / "it's here", CUT))
     home = home_for_spark(java, tmp_path / "cache")
     assert home != java.home
-    command = [home / "bin" / "java", "-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "--add-modules=x"]
+    command = [str(home / "bin" / "java"), "-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "--add-modules=x"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "-Xmx1g|a b|--add-modules=x|"
     written = (home / "bin" / "java").stat().st_mtime_ns
     assert home_for_spark(java, tmp_path / "cache") == home

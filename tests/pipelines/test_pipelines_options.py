@@ -17,7 +17,7 @@ from headrace.pipelines.source.options import COLUMNS, Mode, SourceOptions, Topi
 NEEDED = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "a"}
 
 
-def parsed(mode: Mode = Mode.STREAM, **options: Any) -> SourceOptions:
+def parsed(mode: Mode = Mode.STREAM, /, **options: Any) -> SourceOptions:
     return parse_options({**NEEDED, **options}, mode)
 
 

@@ -55,7 +55,7 @@ def test_a_checkpoint_without_offsets_raises_config_error(
     found: dict[str, dict[str, int | None] | int] | list[int] | int,
 ) -> None:
     with pytest.raises(ConfigError, match="checkpoint holds no offsets"):
-        read_offset(found)
+        read_offset(found)  # type: ignore[arg-type]
 
 
 def test_added_partitions_start_at_offset_0() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -40,7 +40,7 @@ def stops() -> list[Any]:
 
 
 @pytest.fixture
-def control(stops: Sequence[Any]) -> Iterator[Control]:
+def control(stops: list[Any]) -> Iterator[Control]:
     control = Control(lambda: [STATUS, OTHER], stops.append, "a-token")
     yield control
     control.close()

@@ -46,10 +46,16 @@ def until(condition: Callable[..., Any]) -> None:
         time.sleep(0.002)
 
 
+class RecordingDriver(Driver):
+    """A driver that keeps what its run ended with: the statuses, or the error."""
+
+    ended: list[Any]
+
+
 @contextmanager
-def running(pipelines: Sequence[Pipeline], engine: FakeEngine, runtime: Path, **more: Any) -> Iterator[Driver]:
+def running(pipelines: Sequence[Pipeline], engine: FakeEngine, runtime: Path, **more: Any) -> Iterator[RecordingDriver]:
     """Run a driver in another thread; `driver.ended` receives the statuses, or the error."""
-    driver = Driver(pipelines, engine=engine, runtime=runtime, ticks_ms=fast_ticks_ms, **more)
+    driver = RecordingDriver(pipelines, engine=engine, runtime=runtime, ticks_ms=fast_ticks_ms, **more)
     driver.ended = []
 
     def run() -> None:
@@ -68,7 +74,7 @@ def running(pipelines: Sequence[Pipeline], engine: FakeEngine, runtime: Path, **
         assert not thread.is_alive()
 
 
-def states(driver: Driver) -> dict[str, str]:
+def states(driver: RecordingDriver) -> dict[str, str]:
     return {one.title: one.state for one in driver.status()}
 
 
@@ -246,12 +252,16 @@ def test_an_unreachable_spark_counts_as_a_failure_of_the_query(tmp_path: Path) -
 
 
 def test_pipelines_of_one_driver_must_agree_on_spark_settings(tmp_path: Path) -> None:
-    one = make_pipeline("one", folder=tmp_path, **{"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"})
-    two = make_pipeline("two", folder=tmp_path, **{"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "3"})
+    one = make_pipeline(
+        "one", folder=tmp_path, spark={"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+    )
+    two = make_pipeline(
+        "two", folder=tmp_path, spark={"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "3"}
+    )
     master, conf = settings_of([one, two])
     assert (master, conf["spark.driver.memory"]) == ("local[1]", "1g")
     with pytest.raises(ConfigError, match=r"spark.driver.memory is 1g for pipeline one and 2g for three"):
-        settings_of([one, make_pipeline("three", folder=tmp_path, **{"spark.driver.memory": "2g"})])
+        settings_of([one, make_pipeline("three", folder=tmp_path, spark={"spark.driver.memory": "2g"})])
     with pytest.raises(ConfigError, match=r"spark[.]master is"):
         settings_of([one, make_pipeline("three", folder=tmp_path, master="spark://there:7077")])
     with pytest.raises(ConfigError, match="no pipeline"):
@@ -276,7 +286,7 @@ def test_dead_letters_are_counted_from_the_start_of_the_driver(tmp_path: Path, m
 
 def test_dead_letters_are_counted_from_the_log_ends_of_their_topic(tmp_path: Path, headrace_node: EmbeddedNode) -> None:
     made = make_pipeline(folder=tmp_path, bad=BadRecords("deadletter", "orders-bad"))
-    made.settings["kafka.bootstrap.servers"] = headrace_node.bootstrap
+    made.settings["kafka.bootstrap.servers"] = headrace_node.bootstrap  # type: ignore[index]
     sink = made.sinks["counts"]
     assert dead_letters.count_records(made, sink) == 0  # the topic does not exist yet
     with Admin({"bootstrap.servers": headrace_node.bootstrap}) as admin:

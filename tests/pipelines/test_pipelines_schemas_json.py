@@ -6,11 +6,12 @@ import json
 from base64 import b64encode
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import StructType
 
 from headrace.pipelines.schemas.columns import Decoded
 
@@ -71,9 +72,9 @@ def test_values_of_each_type_are_parsed_and_invalid_ones_marked_bad(extra: str) 
         '{"b":1}',
         '{"s":1}',
     ]
-    found = decoded(ddl, *[one.encode() for one in wrong], b'{"i":1}')
-    assert sorted(found.bad) == list(range(len(wrong)))
-    assert found.column[len(wrong)].as_py()["i"] == 1
+    result = decoded(ddl, *[one.encode() for one in wrong], b'{"i":1}')
+    assert sorted(result.bad) == list(range(len(wrong)))
+    assert result.column[len(wrong)].as_py()["i"] == 1
 
 
 def test_maps_and_base64_binaries_are_decoded() -> None:
@@ -129,7 +130,7 @@ def test_empty_and_all_null_columns_are_decoded() -> None:
 
 def test_only_structs_and_maps_with_text_keys_are_accepted() -> None:
     with pytest.raises(ConfigError, match="must be a struct"):
-        JsonDecoder(types_from_ddl("a int")["a"].dataType)
+        JsonDecoder(cast("StructType", types_from_ddl("a int"))["a"].dataType)
     with pytest.raises(ConfigError, match="names of JSON are text"):
         JsonDecoder(types_from_ddl("m map<int,int>"))
 

@@ -30,7 +30,7 @@ def test_the_data_source_is_registered_unless_spark_found_it(
     session = SimpleNamespace(
         _jsparkSession=SimpleNamespace(sessionState=lambda: state), dataSource=SimpleNamespace(register=seen.append)
     )
-    _register(session, HeadraceDataSource)
+    _register(session, HeadraceDataSource)  # type: ignore[arg-type]
     assert seen == registered
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import pytest
 from tests.pipelines.sink_model import ModelViolation, World, explore
 
+from headrace.pipelines.sink import commands
 from headrace.pipelines.sink import commits as sink
 from headrace.pipelines.sink.commands import Choices, Progress, TaskTransaction
 from headrace.pipelines.sink.commits import Fate
@@ -99,25 +100,25 @@ def test_deep_exploration_finds_no_violation(version: int, world: World) -> None
 # --- mutations that the model must detect
 
 
-def decides_again(batch: Any, progress: Progress, choices: Choices) -> Iterator[Any]:
-    yield sink.ReadProgress()
+def decides_again(batch: Any, progress: Progress, choices: Choices) -> Generator[Any, Any, Any]:
+    yield commands.ReadProgress()
     return True
 
 
-def aborts_without_looking(batch: Any, *, may_be_decided: bool) -> Iterator[Any]:
+def aborts_without_looking(batch: Any, *, may_be_decided: bool) -> Generator[Any, Any, Any]:
     if batch.transactions:
-        yield sink.End(batch.transactions, commit=False)
+        yield commands.End(batch.transactions, commit=False)
 
 
-def forgets_the_rest(decision: Any) -> Iterator[Any]:
-    ended = yield sink.End(decision.transactions[:1], commit=True)
+def forgets_the_rest(decision: Any) -> Generator[Any, Any, Any]:
+    ended = yield commands.End(decision.transactions[:1], commit=True)
     assert ended
-    yield sink.MarkFinished(decision)
+    yield commands.MarkFinished(decision)
     return True
 
 
-def takes_lost_for_finished(decision: Any, fates: Mapping[TaskTransaction, Fate]) -> Iterator[Any]:
-    yield sink.MarkFinished(decision)
+def takes_lost_for_finished(decision: Any, fates: Mapping[TaskTransaction, Fate]) -> Generator[Any, Any, Any]:
+    yield commands.MarkFinished(decision)
     return True
 
 
@@ -145,6 +146,6 @@ def test_the_model_detects_each_mutation(
 def test_the_model_detects_fencing_before_runs_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs must be closed before their open transactions are fenced; this is the reason."""
     monkeypatch.setattr(sink, "_closed", closes_no_run)
-    monkeypatch.setattr(sink.Batch, "run_of", lambda batch, name: batch.run)
+    monkeypatch.setattr(commands.Batch, "run_of", lambda batch, name: batch.run)
     with pytest.raises(ModelViolation, match="torn without a reason"):
         explore(World(faults=1, batches=1, kinds=("stall",)))

@@ -17,7 +17,7 @@ pa = pytest.importorskip("pyarrow")
 HEADERS = pa.list_(pa.struct([("key", pa.utf8()), ("value", pa.binary())]))
 
 
-def schema(**columns: Any) -> SimpleNamespace:
+def schema(**columns: Any) -> Any:
     fields = [
         SimpleNamespace(name=name, dataType=SimpleNamespace(simpleString=lambda text=text: text))
         for name, text in columns.items()

@@ -167,11 +167,11 @@ def test_a_replay_of_the_last_batch_is_not_written_again(
     assert values(servers, topic) == numbers(20)
 
 
-def failing_source(flag: Path) -> type[Any]:
+def failing_source(file: Path) -> type[Any]:
     """Return format("failing"): like headrace, but a commit fails once after the step that the file names."""
     from pyspark.sql.datasource import DataSource
 
-    flag = str(flag)
+    flag = str(file)
 
     class Failing(DataSource):
         @classmethod
@@ -195,8 +195,8 @@ def failing_source(flag: Path) -> type[Any]:
                     raise HeadraceError(f"failed on purpose after {type(command).__name__}")
                 return response
 
-            do.original = original
-            sink_driver.Hands.do = do
+            do.original = original  # type: ignore[attr-defined]
+            sink_driver.Hands.do = do  # type: ignore[assignment]
             return sink.make_stream_writer(schema, self.options, overwrite)
 
     return Failing
@@ -225,7 +225,7 @@ def test_a_failed_task_is_retried_without_duplicates(
     if "," not in spark.sparkContext.master:
         pytest.skip(f"{spark.sparkContext.master} does not run a failed task again")
 
-    def flaky(batches: range) -> Iterator[Any]:
+    def flaky(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
 
         context = TaskContext.get()

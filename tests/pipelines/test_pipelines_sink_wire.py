@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headrace.pipelines.sink import commands
 from headrace.pipelines.sink.commands import Batch, TaskTransaction
 from headrace.pipelines.sink.commits import Fate
 
@@ -107,16 +108,16 @@ def test_batches_commit_in_order_and_older_runs_are_refused(
     assert rows_of(bootstrap, topic) == expected(range(3))
     again = runs("q", "run2")
     assert again.commit(again.batch(2)) is False
-    with pytest.raises(sink.OlderBatch):
+    with pytest.raises(commands.OlderBatch):
         again.commit(again.batch(1))
     again.abort(again.batch(1))
-    with pytest.raises(sink.BatchNotDecided):
+    with pytest.raises(commands.BatchNotDecided):
         batch = again.batch(4)
         again.abort(batch)
         again.commit(batch)
     assert again.commit(again.batch(3)) is True
     late = run.batch(4)
-    with pytest.raises(sink.TakenOver):
+    with pytest.raises(commands.TakenOver):
         run.commit(late)
     run.abort(late)
     again.abort(again.of(4, [again.batch(4).transactions[0], None]), may_be_decided=False)
@@ -254,7 +255,7 @@ def test_a_torn_batch_raises_until_replay_or_skip_is_chosen(
     for run in ("run2", "run3"):
         second = runs("q", run)
         batch = second.batch(0)
-        with pytest.raises(sink.TornBatch, match=r"task 1, 2 rows\) is lost"):
+        with pytest.raises(commands.TornBatch, match=r"task 1, 2 rows\) is lost"):
             second.commit(batch)
         second.abort(batch)
     third = runs("q", "run4", onTornBatch="replay")

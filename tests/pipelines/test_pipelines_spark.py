@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamReader
 from tests.pipelines.topic_writer import TopicWriter
 
 from headrace.testing.cluster import EmbeddedNode
@@ -35,7 +34,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def read(spark: SparkSession, headrace_cluster: EmbeddedNode) -> Callable[..., Any]:
-    def load(reader: DataStreamReader | None = None, schema: str | None = None, **options: Any) -> DataFrame:
+    def load(reader: Any = None, schema: str | None = None, **options: Any) -> DataFrame:
         reader = (reader or spark.read).format("headrace")
         reader = reader.schema(schema) if schema else reader
         options = {"kafka.bootstrap.servers": headrace_cluster.bootstrap, **options}

@@ -113,7 +113,7 @@ def test_starting_options_determine_the_first_offsets(
     topics.create(name, 2)
     for partition in (0, 1):
         topics.fill(name, partition, 10)
-    named = {key: value.replace("NAME", name) for key, value in options.items()}
+    named: dict[str, Any] = {key: value.replace("NAME", name) for key, value in options.items()}
     offsets = Stream(headrace_cluster, subscribe=name, **named).at.offsets
     assert [offset for _, offset in sorted(offsets.items())] == begin
 
@@ -334,7 +334,7 @@ async def _layout(options: SourceOptions) -> Any:
 # --- batch reads and tasks
 
 
-def plan(node: EmbeddedNode, pushed: Pushed = Pushed(), **options: Any) -> list[tuple[int, int, int]]:  # noqa: B008 -- immutable
+def plan(node: EmbeddedNode, pushed: Pushed = Pushed(), /, **options: Any) -> list[tuple[int, int, int]]:  # noqa: B008 -- immutable
     found = parse_options({"kafka.bootstrap.servers": node.bootstrap, **options}, Mode.BATCH)
 
     async def run() -> BatchPlan:
@@ -365,7 +365,7 @@ def test_batch_offsets_outside_the_log_raise_data_loss_unless_allowed(
     topics.create(name)
     topics.fill(name, 0, 10)
     topics.delete_before(name, 0, 4)
-    both = {
+    both: dict[str, Any] = {
         "subscribe": name,
         "startingOffsets": f'{{"{name}": {{"0": 1}}}}',
         "endingOffsets": f'{{"{name}": {{"0": 50}}}}',

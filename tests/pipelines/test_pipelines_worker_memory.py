@@ -23,7 +23,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def main_module(spec_name: str | None) -> ModuleType:
     main = ModuleType("__main__")
-    main.__spec__ = None if spec_name is None else SimpleNamespace(name=spec_name)
+    main.__spec__ = None if spec_name is None else SimpleNamespace(name=spec_name)  # type: ignore[assignment]
     return main
 
 

@@ -85,7 +85,7 @@ class TopicWriter:
         self,
         name: str,
         partition: int,
-        records: Sequence[tuple[tuple[tuple[Any, Any], tuple[Any, None]] | bytes | int | None, ...]],
+        records: Sequence[tuple[Any, ...]],
         codec: Codec = Codec.NONE,
     ) -> None:
         """Write records, given as (key, value), (key, value, timestamp) or (key, value, timestamp, headers)."""

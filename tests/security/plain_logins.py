@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from headrace.client.wire.options import CLIENT_OPTIONS
 from headrace.client.wire.security import ClientSecurity, make_security
@@ -40,7 +41,7 @@ def login_options(user: str) -> dict[str, str]:
     }
 
 
-def librdkafka_options(user: str) -> dict[str, int | str]:
+def librdkafka_options(user: str) -> dict[str, Any]:
     return {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",

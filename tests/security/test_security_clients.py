@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterator, Mapping
-from concurrent.futures._base import Future
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -24,7 +24,6 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from confluent_kafka.admin._scram import UserScramCredentialsDescription
 from tests.security.pem_files import Authority, needs_openssl
 
 from headrace.testing.cluster import LOOPBACK, EmbeddedNode
@@ -50,8 +49,8 @@ class SecuredNode:
     def at(self, listener: str) -> str:
         return f"{LOOPBACK}:{self.node.node.ports[listener]}"
 
-    def ssl(self, identity: tuple[Path, Path, Path] | None = None) -> dict[str, int | str]:
-        given = {
+    def ssl(self, identity: tuple[Path, Path, Path] | None = None) -> dict[str, Any]:
+        given: dict[str, Any] = {
             "bootstrap.servers": self.at("SSL"),
             "security.protocol": "SSL",
             "log_level": QUIET,
@@ -61,7 +60,7 @@ class SecuredNode:
             given |= {"ssl.key.location": str(identity[0]), "ssl.certificate.location": str(identity[1])}
         return given
 
-    def sasl(self, user: str, password: str = PASSWORD, mechanism: str | None = None) -> dict[str, int | str]:
+    def sasl(self, user: str, password: str = PASSWORD, mechanism: str | None = None) -> dict[str, Any]:
         return {
             "bootstrap.servers": self.at("SASL_SSL"),
             "security.protocol": "SASL_SSL",
@@ -77,9 +76,7 @@ class SecuredNode:
         return AdminClient(self.sasl("admin"))
 
 
-def wait(
-    futures: Mapping[AclBinding | str, Future],
-) -> dict[AclBinding | str, list[AclBinding] | UserScramCredentialsDescription | None]:
+def wait(futures: Any) -> dict[Any, Any]:
     return {key: future.result(WAIT_S) for key, future in futures.items()}
 
 
@@ -135,9 +132,9 @@ def new_topic(secured_node: SecuredNode, name: str) -> str:
     return name
 
 
-def exchange(config: Mapping[str, int | str], topic: str, value: bytes) -> bytes:
+def exchange(config: Mapping[str, Any], topic: str, value: bytes) -> bytes:
     """Write one record and read it back; raise KafkaException if either is refused."""
-    failed: list[None] = []
+    failed: list[KafkaError | None] = []
     producer = Producer({**config, "message.timeout.ms": WAIT_S * 1000})
     producer.produce(topic, value, on_delivery=lambda error, message: failed.append(error))
     producer.flush(WAIT_S)
@@ -283,7 +280,7 @@ def test_changing_acls_and_users_requires_alter_on_the_cluster(secured_node: Sec
         ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
     )
     change = UserScramCredentialUpsertion("bob", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), b"x")
-    attempts = [
+    attempts: list[Callable[[], object]] = [
         lambda: wait(bob.create_acls([binding])),
         lambda: wait(bob.delete_acls([everything])),
         lambda: wait(bob.alter_user_scram_credentials([change])),

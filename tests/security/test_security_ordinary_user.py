@@ -60,7 +60,7 @@ def options(node: EmbeddedNode, user: str, **more: Any) -> dict[str, str]:
     }
 
 
-def confluent_options(node: EmbeddedNode, user: str, **more: Any) -> dict[str, int | str]:
+def confluent_options(node: EmbeddedNode, user: str, **more: Any) -> dict[str, Any]:
     return {
         "bootstrap.servers": node.bootstrap,
         **librdkafka_options(user),

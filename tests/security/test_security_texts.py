@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import ssl
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -43,14 +44,14 @@ def test_the_error_for_a_bad_login_line_names_the_option_and_hides_the_secret(te
 @settings(deadline=None, max_examples=200)
 @given(st.text(max_size=60), st.integers(0, 3))
 def test_the_parsers_raise_nothing_but_config_error_for_any_text(text: str, which: int) -> None:
-    parse = [
+    parsers: list[Callable[[], object]] = [
         lambda: parse_login("o", f"a.B required {text}"),
         lambda: principal_mapping(text),
         lambda: parse_scram_argument(f"SCRAM-SHA-256=[{text}]", random.Random(1)),
         lambda: parse_super_users(text),
-    ][which]
+    ]
     try:
-        parse()
+        parsers[which]()
     except ConfigError as error:
         assert str(error)
 

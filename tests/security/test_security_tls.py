@@ -14,7 +14,7 @@ import pytest
 from tests.security.pem_files import Authority, needs_openssl, openssl
 
 from headrace.base.errors import ConfigError
-from headrace.base.metrics import Metrics
+from headrace.base.metrics import Counter, Metrics
 from headrace.client.wire.connection import Connection
 from headrace.client.wire.frames import decode_response, encode_request
 from headrace.protocol.apis import ApiKey
@@ -60,12 +60,18 @@ def make_tls(server: tuple[Path, Path, Path], authority: Authority, now_ms: int 
     )
 
 
+class CountingListener(Listener):
+    """A listener whose counter of failed handshakes a test can read."""
+
+    failed: Counter
+
+
 @contextlib.asynccontextmanager
-async def listening(tls: Tls) -> AsyncIterator[Listener]:
+async def listening(tls: Tls) -> AsyncIterator[CountingListener]:
     metrics = Metrics()
     loop = asyncio.get_running_loop()
     dispatcher = Dispatcher({PRINCIPAL_SERVICE.key: PRINCIPAL_SERVICE}, lambda version: b"", metrics, loop)
-    listener = Listener(ListenerSettings("SSL", "127.0.0.1", 0), dispatcher, metrics, loop, Security(tls))
+    listener = CountingListener(ListenerSettings("SSL", "127.0.0.1", 0), dispatcher, metrics, loop, Security(tls))
     await listener.open()
     await listener.serve()
     listener.failed = listener._counters.failed
@@ -101,7 +107,7 @@ async def request_principal(port: int, context: ssl.SSLContext) -> str:
             await writer.wait_closed()
 
 
-async def expect_refusal(listener: Listener, port: int, context: ssl.SSLContext) -> None:
+async def expect_refusal(listener: CountingListener, port: int, context: ssl.SSLContext) -> None:
     before = listener.failed.value
     with pytest.raises((OSError, asyncio.IncompleteReadError)):
         await request_principal(port, context)
@@ -291,7 +297,7 @@ def test_pem_texts_on_one_line_are_accepted_instead_of_files(
     server: tuple[Path, Path, Path], authority: Authority
 ) -> None:
     key, certificate, _ = server
-    joined = {
+    joined: dict[str, Any] = {
         name: path.read_text().replace("\n", " ") for name, path in (("key", key), ("certificate_chain", certificate))
     }
 
@@ -317,7 +323,7 @@ def test_only_the_configured_protocols_and_cipher_suites_are_accepted(
     server: tuple[Path, Path, Path], authority: Authority
 ) -> None:
     async def run() -> None:
-        settings = {"protocols": ("TLSv1.2",), "ciphers": ("ECDHE-ECDSA-AES256-GCM-SHA384",)}
+        settings: dict[str, Any] = {"protocols": ("TLSv1.2",), "ciphers": ("ECDHE-ECDSA-AES256-GCM-SHA384",)}
         async with listening(make_tls(server, authority, **settings)) as listener:
             context = client_context(authority)
             _, writer = await asyncio.open_connection(

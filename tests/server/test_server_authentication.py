@@ -22,6 +22,7 @@ from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from headrace.security.credentials import ScramMechanism
 from headrace.security.resources import Need, Operation, Resource
+from headrace.security.sasl.exchange import Exchange
 from headrace.security.sasl.plain import PlainExchange
 from headrace.security.sasl.scram import ScramExchange
 from headrace.server.authentication import Authentication, AuthenticationCounters, SaslSettings
@@ -63,7 +64,7 @@ class SaslConnection:
         self.metrics = Metrics()
         self.closed = False
         self.frame_min, self.frame_max = FRAME_MIN, FRAME_MAX
-        exchanges = {
+        exchanges: dict[str, Callable[[], Exchange]] = {
             "PLAIN": lambda: PlainExchange({"alice": "secret", "bob": "secret"}),
             "SCRAM-SHA-256": lambda: ScramExchange(
                 ScramMechanism.SHA_256, lambda mechanism, user: None, bytes(32), random.Random(1)
@@ -88,10 +89,10 @@ class SaslConnection:
                 ),
             )
         }
-        dispatcher = Dispatcher(services, lambda version: b"", self.metrics, self.loop)
+        dispatcher = Dispatcher(services, lambda version: b"", self.metrics, self.loop)  # type: ignore[arg-type]
         self.counters = AuthenticationCounters(self.metrics, "SASL")
-        self.authenticator = Authentication(settings, dispatcher, self.counters, self.loop)
-        self.authenticator.guard(self)
+        self.authenticator = Authentication(settings, dispatcher, self.counters, self.loop)  # type: ignore[arg-type]
+        self.authenticator.guard(self)  # type: ignore[arg-type]
         self.peer = Peer("SASL", "10.0.0.1")
 
     def flush(self) -> None:
@@ -102,7 +103,7 @@ class SaslConnection:
 
     def send_request(self, message: Struct, version: int) -> Any:
         frame = memoryview(b"".join(encode_request(message, version, 7, "test"))[4:])
-        answer = self.authenticator.handle(self.peer, frame)
+        answer: Any = self.authenticator.handle(self.peer, frame)
         self.late = isinstance(answer, Deferred)
         if self.late:
             assert answer.holds_frame
@@ -130,8 +131,8 @@ def test_a_complete_sasl_exchange_authenticates_the_connection() -> None:
     sasl_connection = SaslConnection()
     assert sasl_connection.frame_max == RECEIVE_MAX
     sasl_connection.send_request(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
-    answer = sasl_connection.handshake()
-    assert answer.error_code == ErrorCode.NONE and answer.mechanisms == ["PLAIN", "SCRAM-SHA-256"]
+    handshake = sasl_connection.handshake()
+    assert handshake.error_code == ErrorCode.NONE and handshake.mechanisms == ["PLAIN", "SCRAM-SHA-256"]
     answer = sasl_connection.authenticate()
     assert (answer.error_code, answer.auth_bytes, answer.session_lifetime_ms) == (ErrorCode.NONE, b"", 0)
     assert sasl_connection.current_principal() == "User:alice"
@@ -204,7 +205,8 @@ def test_requests_after_a_failed_authentication_are_not_processed() -> None:
         memoryview(b"".join(encode_request(SaslAuthenticateRequest(auth_bytes=token), 2, 1, "x"))[4:])
         for token in (b"\0alice\0wrong", b"\0alice\0secret")
     ]
-    first, second = (sasl_connection.authenticator.handle(sasl_connection.peer, frame) for frame in frames)
+    answers: list[Any] = [sasl_connection.authenticator.handle(sasl_connection.peer, frame) for frame in frames]
+    first, second = answers
     sasl_connection.loop.run_until(2000.0)
     assert first.done and not second.done and second.holds_frame
     assert sasl_connection.peer.principal.name == "ANONYMOUS" and sasl_connection.closed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -73,18 +74,18 @@ def test_with_an_authorizer_nothing_is_allowed_without_acls() -> None:
 def test_the_dispatcher_checks_the_required_permission_before_the_handler(peer: Peer, code: ErrorCode) -> None:
     need = Need(Resource.CLUSTER, Operation.CLUSTER_ACTION)
     service = Service(ApiKey.BROKER_HEARTBEAT, (0, 1), lambda context, request: BrokerHeartbeatResponse(), need)
-    loop = SimpleNamespace(time=lambda: 0.0)
+    loop: Any = SimpleNamespace(time=lambda: 0.0)
     dispatcher = Dispatcher({service.key: service}, bytes, Metrics(), loop)
     frame = memoryview(b"".join(encode_request(BrokerHeartbeatRequest(), 1, 7, "x"))[4:])
     response = dispatcher.handle(peer, frame)
-    decoded = decode_response(ApiKey.BROKER_HEARTBEAT, 1, 7, memoryview(b"".join(response))[4:])
+    decoded = decode_response(ApiKey.BROKER_HEARTBEAT, 1, 7, memoryview(b"".join(response))[4:])  # type: ignore[arg-type]
     assert decoded.error_code == code
 
 
 def test_the_node_cannot_send_itself_a_request_it_has_no_permission_for() -> None:
     need = Need(Resource.CLUSTER, Operation.ALTER)
     service = Service(ApiKey.BROKER_HEARTBEAT, (0, 1), lambda context, request: BrokerHeartbeatResponse(), need)
-    dispatcher = Dispatcher({service.key: service}, bytes, Metrics(), SimpleNamespace(time=lambda: 0.0))
+    dispatcher = Dispatcher({service.key: service}, bytes, Metrics(), cast(Any, SimpleNamespace(time=lambda: 0.0)))
     peer = Peer("BROKER", "127.0.0.1", authority=OWN_NODE)
     with pytest.raises(AssertionError, match="not for this node"):
         asyncio.run(dispatcher.ask(peer, BrokerHeartbeatRequest(), 1, "broker-1"))

@@ -32,7 +32,7 @@ class RecordingTransport(asyncio.Transport):
         self.reading = True
         self.closed = False
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
 
     def pause_reading(self) -> None:
@@ -83,13 +83,13 @@ class ConnectionHarness:
 
     def __init__(self, frame_max: int = 10_000) -> None:
         self.manual_loop = ManualLoop()
-        self.company = Company(Counter(), Counter(), Counter(), self.manual_loop, ALLOW_ALL)
+        self.company = Company(Counter(), Counter(), Counter(), self.manual_loop, ALLOW_ALL)  # type: ignore[arg-type]
         self.deferred: list[tuple[Deferred, bytes]] = []
         self.seen: list[bytes] = []
         self.connection, self.transport = self.connect(frame_max)
 
     def connect(self, frame_max: int = 10_000) -> tuple[Connection, RecordingTransport]:
-        connection, transport = Connection(self, "TEST", self.company, frame_max), RecordingTransport()
+        connection, transport = Connection(self, "TEST", self.company, frame_max), RecordingTransport()  # type: ignore[arg-type]
         connection.connection_made(transport)
         return connection, transport
 
@@ -237,7 +237,7 @@ def test_a_large_response_is_sent_in_pieces_as_the_client_reads() -> None:
         harness.transport.written += data
         harness.connection.pause_writing()
 
-    harness.transport.write = write
+    harness.transport.write = write  # type: ignore[assignment]
     harness.receive(framed(body))
     sent = len(harness.transport.written)
     assert 0 < sent < len(body)

@@ -45,7 +45,7 @@ class Wire(asyncio.Transport):
         self.outlet: Outlet | None = None
         self.high = 0
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
         self.outlet.paused = True
 
@@ -60,14 +60,14 @@ class Plain(Wire):
         super().__init__()
         self.sock = sock
 
-    def get_extra_info(self, name: str, default: Any = None) -> socket.socket | None:
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
         return {"socket": self.sock, "sockname": ("::1", 1), "peername": ("::1", 2)}.get(name, default)
 
 
 PARTS = st.lists(st.tuples(st.booleans(), st.binary(min_size=1, max_size=300)), min_size=1, max_size=12)
 
 
-def make_parts(parts: Sequence[tuple[bool, bytes]], taken: bytearray | None = None) -> list[bytes | Range]:
+def make_parts(parts: Sequence[tuple[bool, bytes]], taken: bytearray | None = None) -> list[Any]:
     return [Range(data, taken) if stored else data for stored, data in parts]
 
 
@@ -142,7 +142,7 @@ def test_file_ranges_and_bytes_bypass_the_transports_buffer(
 ) -> None:
     wire = plain(pair[0], monkeypatch)
     sent = bytearray()
-    parts = [b"head" * 10_000, Range(b"file" * 10_000, sent), b"tail"]
+    parts: list[Any] = [b"head" * 10_000, Range(b"file" * 10_000, sent), b"tail"]
     wire.outlet.send(parts, sum(map(len, parts)))
     assert bytes(sent) == b"file" * 10_000 and not wire.written
     assert pair[1].recv(1 << 20, socket.MSG_WAITALL | socket.MSG_DONTWAIT) == b"head" * 10_000 + b"tail"

@@ -13,10 +13,10 @@ from tests.security.pem_files import Authority, needs_openssl
 
 from headrace.server import socket_server
 from headrace.server.connection import Connection
-from headrace.server.readiness import EpollReadiness, LoopReadiness
+from headrace.server.readiness import LoopReadiness, Readiness
 from headrace.server.socket_server import SocketServer
 from headrace.server.tls import Tls, TlsSettings
-from headrace.server.tls_transport import Handshake, TlsTransport
+from headrace.server.tls_transport import Handshake
 
 LARGE = 8 * 1024 * 1024
 pytestmark = needs_openssl
@@ -26,16 +26,16 @@ class Echo(Connection):
     """As much of a connection as a handshake needs: the transport is what is tested."""
 
     def __init__(self) -> None:
-        self.events: list[str] = []
+        self.events: list[str | tuple[str, str]] = []
         self.buffer = bytearray(40_000)
         self.received = bytearray()
         self.reply: bytes | None = None
         self.peer = type("Peer", (), {})()
 
-    def connection_made(self, transport: TlsTransport) -> None:
+    def connection_made(self, transport: Any) -> None:
         self.transport = transport
 
-    def get_buffer(self, sizehint: int) -> bytearray:
+    def get_buffer(self, sizehint: int) -> bytearray:  # type: ignore[override]
         return self.buffer
 
     def buffer_updated(self, size: int) -> None:
@@ -84,7 +84,7 @@ class TlsServer:
         client: socket.socket,
         own: tuple[str, int],
         address: tuple[str, int],
-        readiness: EpollReadiness | LoopReadiness,
+        readiness: Readiness,
     ) -> None:
         Handshake(client, own, address, self.tls, self.make, self.done, readiness, asyncio.get_running_loop())
 

@@ -39,7 +39,7 @@ class Register:
             tx.arm(("again", key), now_ms + 100)
         tx.reply(tx.ticket, "done")
 
-    def on_timer(self, timer: tuple[str, str], now_ms: int, tx: Decision[Any]) -> None:
+    def on_timer(self, timer: Any, now_ms: int, tx: Decision[Any]) -> None:
         tx.emit((timer[1], f"timer at {now_ms}"))
 
     def on_leading(self, now_ms: int, tx: Decision[Any]) -> None:
@@ -135,7 +135,7 @@ def test_timers_fire_at_the_time_they_were_last_armed_for(steps: list[tuple[str,
     fired: list[Any] = []
     deadlines: dict[int, int] = {}
     now_ms = 0
-    machine.on_timer = lambda timer, at_ms, tx: fired.append(timer)
+    machine.on_timer = lambda timer, at_ms, tx: fired.append(timer)  # type: ignore[assignment]
     for verb, number, ms in steps:
         if verb == "arm":
             deadlines[number] = now_ms + ms

@@ -12,8 +12,8 @@ from headrace.base.clock import Clock
 from headrace.statemachine.journal import Journal, NotLeader
 
 
-def journal_with_callbacks(**options: bool) -> tuple[FakeJournal[str], list[int | str]]:
-    journal: FakeJournal[str] = FakeJournal(**options)
+def journal_with_callbacks(*, commits_on_append: bool = False) -> tuple[FakeJournal[str], list[int | str]]:
+    journal: FakeJournal[str] = FakeJournal(commits_on_append=commits_on_append)
     port: Journal[str] = journal
     calls: list[int | str] = []
     port.on_committed(calls.append)
