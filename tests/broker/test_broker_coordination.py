@@ -61,7 +61,8 @@ class Register:
         self.values[record[0]] = record[1]
 
     def on_timer(self, timer: Any, now_ms: int, tx: Decision[Any]) -> None:
-        self._set(*timer, tx)
+        key, value = timer
+        self._set(key, value, tx)
 
     def on_leading(self, now_ms: int, tx: Decision[Any]) -> None:
         pass

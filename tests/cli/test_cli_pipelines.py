@@ -177,7 +177,7 @@ def test_status_rows_are_formatted_for_the_table() -> None:
         dead_letters=1234,
         error="line one\nline two " + "x" * 400,
     )
-    row = row_of(status)
+    row: list[Any] = row_of(status)
     assert len(row) == len(COLUMNS)
     assert row[3:8] == ["12,346", None, "1 min 30 s", "0", "5.0 MiB"]
     assert row[COLUMNS.index("dead letters")] == "1,234"

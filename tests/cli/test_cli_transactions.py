@@ -90,11 +90,11 @@ def loads(headrace: CommandLine, *arguments: Any) -> list[dict[str, Any]]:
     return json.loads(headrace("transactions", *arguments, "--json"))
 
 
-def on(node: EmbeddedNode, work: Callable[..., Any]) -> tuple[Any, ...] | list[bytes]:
+def on(node: EmbeddedNode, work: Callable[..., Any]) -> Any:
     """Run `work` with our own client, for requests that other clients would not send."""
     host, _, port = node.bootstrap.partition(":")
 
-    async def run() -> tuple[Any, ...] | list[bytes]:
+    async def run() -> Any:
         async with Cluster([(host, int(port))], timeout_s=20) as cluster:
             return await work(cluster)
 

@@ -349,8 +349,8 @@ async def subscribes(bootstrap: str) -> None:
         deadline = time.monotonic() + WAIT_S_MAX
         while not reader.assignment():
             assert await reader.poll(0.2) == [] and time.monotonic() < deadline
-        for partition in reader.assignment():
-            assert await reader.position(partition) == 10
+        for assigned in reader.assignment():
+            assert await reader.position(assigned) == 10
 
 
 async def iterates(bootstrap: str) -> None:

@@ -83,7 +83,7 @@ class FakeCluster:
         self.unknown: dict[TopicPartition, bool] = {}
         self.down: set[int] = set()
 
-    def topic_id(self, topic: str) -> bytes:
+    def topic_id(self, topic: str) -> Uuid:
         return Uuid(topic.encode().ljust(16, b"\x00"))
 
     def known_leader(self, partition: TopicPartition) -> int | None:
@@ -117,7 +117,7 @@ class FakeCluster:
     def handle(self, sent: SimpleNamespace) -> None:
         if not sent.connection.is_open:
             return
-        verdict = self.script(sent)
+        verdict: Any = self.script(sent)
         if verdict == CUT:
             sent.connection.cut()
         elif verdict != SILENCE and not sent.future.done():
@@ -171,7 +171,7 @@ class FakeLog:
                 return ErrorCode.INVALID_PRODUCER_EPOCH, -1
             if header.producer_epoch > epoch:
                 last = -1 if epoch >= 0 else header.base_sequence - 1
-                cache: dict[int, int] = {}
+                cache = {}
             if header.base_sequence in cache:
                 return ErrorCode.NONE, cache[header.base_sequence]
             if header.base_sequence != last + 1:

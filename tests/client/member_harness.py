@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from headrace.base.errors import KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.client.consumer.options import CONSUMER_OPTIONS
 from headrace.client.group.classic_member import ClassicMember
@@ -62,7 +61,7 @@ class Application:
         self.member = kind(self.cluster, values, self)
         self.member.subscribe(subscription)
         self.events: list[tuple[str, frozenset[TopicPartition]]] = []
-        self.failure: KafkaError | None = None
+        self.failure: Exception | None = None
         self.settled = False
         self.on_revoked: Callable[..., Any] | None = None
         self._polling: asyncio.Task[Any] | None = None
@@ -116,7 +115,7 @@ class Application:
         await self.stop_polling()
         member = self.member
         classic = isinstance(member, ClassicMember)
-        tasks = [*member._tasks, member._joining] if classic else [member._task]
+        tasks = [*member._tasks, member._joining] if classic else [member._task]  # type: ignore[union-attr]
         await end_tasks(task for task in tasks if task is not None)
         await self.cluster.close()
 

@@ -69,7 +69,7 @@ def read(
         }
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, index, 0) for index in range(partitions)])
-    found = {index: [] for index in range(partitions)}
+    found: dict[int, list[Any]] = {index: [] for index in range(partitions)}
     ended: set[int] = set()
     while len(ended) < partitions:
         message = consumer.poll(WAIT_S_MAX)

@@ -29,6 +29,9 @@ class Deliveries:
     def delivered(self, partition: TopicPartition, base_offset: int, count: int, timestamp_ms: int) -> None:
         self.outcomes += [(partition, base_offset + index, timestamp_ms) for index in range(count)]
 
+    def offsets(self) -> list[tuple[TopicPartition, int, int]]:
+        return [one for one in self.outcomes if not isinstance(one, KafkaError)]
+
     def refused(self, error: KafkaError, count: int) -> None:
         self.outcomes += [error] * count
 
@@ -45,7 +48,7 @@ def put(
     deliveries: Deliveries | None = None,
 ) -> bool:
     size = record_bytes(None, value, ())
-    return accumulator.append(partition, 1, None, value, (), deliveries or Deliveries(), size=size, now=now)
+    return accumulator.append(partition, 1, None, value, (), deliveries or Deliveries(), size=size, now=now)  # type: ignore[arg-type]
 
 
 def drain(
@@ -138,7 +141,7 @@ def test_appending_encoded_rows_closes_the_open_batch() -> None:
     put(whole, b"c")
     encoded = drain(whole)[0].encoded
     deliveries = Deliveries()
-    accumulator.append_encoded(HERE, encoded, Entry(deliveries, 2, -1), plain_bytes=99, reserved=77, now=1.0)
+    accumulator.append_encoded(HERE, encoded, Entry(deliveries, 2, -1), plain_bytes=99, reserved=77, now=1.0)  # type: ignore[arg-type]
     put(accumulator, b"d")
     batches = [drain(accumulator)[0] for _ in range(3)]
     assert [values(batch) for batch in batches] == [[b"a"], [b"b", b"c"], [b"d"]]
@@ -156,7 +159,7 @@ def test_deliveries_report_offsets_and_the_broker_or_record_timestamp() -> None:
     batch.deliver(10, 555)
     assert [one.outcomes for one in deliveries] == [[(HERE, 10, 555)], [(HERE, 11, 555)], [(HERE, 12, 555)]]
     unacknowledged = ProducerBatch(HERE, 0.0, 1.0)
-    unacknowledged.append(77, None, b"", (), deliveries[0])
+    unacknowledged.append(77, None, b"", (), deliveries[0])  # type: ignore[arg-type]
     unacknowledged.deliver(-1, -1)
     assert deliveries[0].outcomes[-1] == (HERE, -1, 77)
 
@@ -189,8 +192,8 @@ def test_split_batches_keep_records_sequences_and_deliveries(counts: list[int], 
     for one, count in zip(deliveries, counts, strict=True):
         for _ in range(count):
             records.append((len(records), b"%d" % len(records), (("h", b"1"),)))
-            batch.append(records[-1][0], b"k", records[-1][1], records[-1][2], one)
-        batch.entries[-count:] = [Entry(one, count, 3)]
+            batch.append(records[-1][0], b"k", records[-1][1], records[-1][2], one)  # type: ignore[arg-type]
+        batch.entries[-count:] = [Entry(one, count, 3)]  # type: ignore[arg-type]
     batch.build(codec, None, True)
     batch.reserved, batch.number = 1001, 5
     batch.identity, batch.base_sequence = IDENTITY, 0x7FFFFFFF
@@ -207,7 +210,7 @@ def test_split_batches_keep_records_sequences_and_deliveries(counts: list[int], 
         sequence = sequence + piece.count & 0x7FFFFFFF
         piece.deliver(100 + len(found) - piece.count, -1)
     assert found == records
-    offsets = [offset for one in deliveries for _, offset, _ in one.outcomes]
+    offsets = [offset for one in deliveries for _, offset, _ in one.offsets()]
     assert offsets == list(range(100, 100 + len(records)))
     assert [len(one.outcomes) for one in deliveries] == counts
 

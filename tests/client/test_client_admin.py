@@ -80,7 +80,7 @@ def test_only_items_with_retriable_errors_are_retried() -> None:
         attempts.append(list(items))
         codes = {"gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "busy": ErrorCode.NOT_CONTROLLER}
         if len(attempts) == 3:
-            codes: dict[str, ErrorCode] = {}
+            codes = {}
         return {item: KafkaError(codes[item], item) if item in codes else None for item in items}
 
     async def work() -> None:

@@ -17,12 +17,12 @@ pytestmark = [pytest.mark.java, pytest.mark.clients, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
-def kafka() -> Iterator[Any]:
+def kafka() -> Iterator[KafkaPeer]:
     require_kafka()
     with KafkaPeer({"log.retention.ms": "-1"}) as peer:
         yield peer
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_consumer_checks_pass_on_kafka(kafka: Any, check: Callable[..., Any] | bool) -> None:
+def test_consumer_checks_pass_on_kafka(kafka: KafkaPeer, check: Callable[..., Any]) -> None:
     asyncio.run(check(kafka.bootstrap))

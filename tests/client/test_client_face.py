@@ -13,7 +13,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Mapping
-from concurrent.futures._base import Future
+from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa
@@ -55,6 +55,12 @@ def topic(servers: Mapping[str, str]) -> str:
     with Admin(servers) as admin:
         admin.create_topics([NewTopic(name, 2)])
     return name
+
+
+def kafka_error(failed: Future[Any]) -> KafkaError:
+    error = failed.exception(WAIT_S_MAX)
+    assert isinstance(error, KafkaError)
+    return error
 
 
 def reading(servers: Mapping[str, str], **options: Any) -> Consumer:
@@ -187,7 +193,7 @@ def test_transactions_commit_abort_and_fail_when_fenced(servers: dict[str, str],
         refused = producer.send(topic, b"x" * 2_000_000)
         with pytest.raises(AbortableTransactionError, match="a record of it was not taken"):
             transaction.commit()
-        assert refused.exception().code is ErrorCode.MESSAGE_TOO_LARGE
+        assert kafka_error(refused).code is ErrorCode.MESSAGE_TOO_LARGE
         transaction.abort()
         with Producer(options) as other:
             other.transaction.init()
@@ -202,17 +208,15 @@ def test_transactions_commit_abort_and_fail_when_fenced(servers: dict[str, str],
 def test_wrong_types_raise_at_the_call_and_nothing_is_sent(servers: dict[str, str], topic: str) -> None:
     with Producer(servers) as producer:
         with pytest.raises(TypeError, match=r"value must be bytes or None, not str: encode it"):
-            producer.send(topic, "text")
+            producer.send(topic, "text")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="key must be bytes or None, not int"):
-            producer.send(topic, b"x", 5)
+            producer.send(topic, b"x", 5)  # type: ignore[arg-type]
         assert producer.send(topic, b"right").result(WAIT_S_MAX).offset == 0
 
 
 def test_a_partition_that_does_not_exist_fails_the_future(servers: dict[str, str], topic: str) -> None:
     with Producer(servers) as producer:
-        assert (
-            producer.send(topic, b"x", partition=9).exception(WAIT_S_MAX).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        )
+        assert kafka_error(producer.send(topic, b"x", partition=9)).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     with pytest.raises(ProducerClosed):
         producer.send(topic, b"late")
     producer.close()
@@ -223,12 +227,12 @@ def test_max_block_ms_is_not_waited_for_once_per_record(topic: str) -> None:
     with Producer({"bootstrap.servers": f"127.0.0.1:{free_port()}", "max.block.ms": 500}) as producer:
         futures = [producer.send(topic, b"x") for _ in range(100)]
     assert time.monotonic() - begun < WAIT_S_MAX
-    assert all(future.exception(0).code is ErrorCode.REQUEST_TIMED_OUT for future in futures)
+    assert all(kafka_error(future).code is ErrorCode.REQUEST_TIMED_OUT for future in futures)
 
 
 def test_closing_a_producer_fails_blocked_and_buffered_sends(topic: str) -> None:
     producer = Producer({"bootstrap.servers": f"127.0.0.1:{free_port()}"})
-    futures: list[Future] = []
+    futures: list[Future[Any]] = []
     refused: list[ProducerClosed] = []
 
     def send() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 import pytest
@@ -28,18 +28,18 @@ JAVA_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
 
 @pytest.fixture(scope="module")
-def kafka() -> Iterator[Any]:
+def kafka() -> Iterator[KafkaPeer]:
     require_kafka()
     with KafkaPeer({**SHORT_TIMEOUTS, "offsets.topic.num.partitions": "3"}) as kafka:
         yield kafka
 
 
-def run(work: Callable[..., Any] | Awaitable[Any]) -> None:
+def run(work: Awaitable[Any]) -> None:
     asyncio.run(asyncio.wait_for(work, 100))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_members_share_commit_leave_and_die(kafka: Any, protocol: str) -> None:
+def test_members_share_commit_leave_and_die(kafka: KafkaPeer, protocol: str) -> None:
     async def work() -> None:
         await make_topic(kafka.bootstrap, f"t-{protocol}", 4)
         everything, group = partitions(f"t-{protocol}", 4), {"group.id": f"g-{protocol}"}
@@ -86,7 +86,7 @@ def test_members_share_commit_leave_and_die(kafka: Any, protocol: str) -> None:
         ("consumer", None),
     ],
 )
-def test_members_share_a_group_with_the_java_consumer(kafka: Any, protocol: str, java_assignor: Any) -> None:
+def test_members_share_a_group_with_the_java_consumer(kafka: KafkaPeer, protocol: str, java_assignor: str) -> None:
     """Whichever of them leads the group, the other understands it."""
 
     async def work() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -17,7 +16,7 @@ from headrace.client.producer.partitioners import RoundRobin, Sticky
 from headrace.records.kernel import partition_for_key
 
 
-def sticky(loads: Sequence[int] | None = None, adaptive: bool = True, batch_bytes: int = 100) -> Sticky:
+def sticky(loads: list[int] | None = None, adaptive: bool = True, batch_bytes: int = 100) -> Sticky:
     def look(topic: str, count: int) -> list[int]:
         return [0] * count if loads is None else loads
 
@@ -53,7 +52,7 @@ def test_a_sticky_partition_stays_until_a_batch_is_full() -> None:
 
 def test_sticky_prefers_short_queues_and_skips_partitions_without_a_leader() -> None:
     choice = sticky([0, 9, -1, 9])
-    counts = Counter()
+    counts: Counter[Any] = Counter()
     for _ in range(1200):
         partition = choice.partition("t", 4)
         counts[partition] += 1

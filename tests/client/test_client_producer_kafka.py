@@ -19,7 +19,7 @@ TWO_PHASE = {"transaction.two.phase.commit.enable": "true", "unstable.api.versio
 
 
 @pytest.fixture(scope="module")
-def kafka() -> Iterator[Any]:
+def kafka() -> Iterator[KafkaPeer]:
     require_kafka()
     with KafkaPeer({"log.retention.ms": "-1", **TWO_PHASE}) as peer:
         yield peer
@@ -28,10 +28,10 @@ def kafka() -> Iterator[Any]:
 @pytest.mark.parametrize(
     "check", [*CHECKS, a_prepared_transaction_outlives_its_producer], ids=lambda check: check.__name__
 )
-def test_producer_checks_pass_on_kafka(kafka: Any, check: Callable[..., Any] | bool) -> None:
+def test_producer_checks_pass_on_kafka(kafka: KafkaPeer, check: Callable[..., Any]) -> None:
     asyncio.run(check(kafka.bootstrap))
 
 
 @pytest.mark.parametrize("check", KILL_CHECKS, ids=lambda check: check.__name__)
-def test_killing_kafka_neither_loses_nor_duplicates_records(kafka: Any, check: Callable[..., Any] | bool) -> None:
+def test_killing_kafka_neither_loses_nor_duplicates_records(kafka: KafkaPeer, check: Callable[..., Any]) -> None:
     asyncio.run(check(kafka, kills=1))  # a restart takes many seconds

@@ -194,7 +194,7 @@ class Partition:
         self.log: list[int] = []
         self.epoch = -1
         self.last_sequence = NO_SEQUENCE
-        self.remembered = deque(maxlen=REMEMBERED)
+        self.remembered: deque[Any] = deque(maxlen=REMEMBERED)
 
     def append(self, name: int, identity: ProducerIdentity, base_sequence: int, count: int) -> ErrorCode:
         last = base_sequence + count - 1
@@ -256,7 +256,7 @@ def run_random_faults(seed: int) -> None:
             in_doubt.append(names[head])
         sequences.settle()
 
-    def arrive(flight: list[tuple[ProducerIdentity, int] | ProducerBatch | None], act: str) -> None:
+    def arrive(flight: list[Any], act: str) -> None:
         batch, (identity, base_sequence), _ = flight
         if act == "refuse" and names[batch] not in partition.log:  # a batch that was appended is not refused later
             flight[2] = ErrorCode.INVALID_RECORD

@@ -137,8 +137,8 @@ def session(coordinator: Coordinator, **options: Any) -> TransactionSession:
         name.replace("_", "."): value for name, value in options.items()
     }
     settings = producer_settings(client_values(given, PRODUCER_OPTIONS), given)
-    made = TransactionSession(settings, coordinator, Sequences(transactional=True))
-    made.outbox = Outbox()
+    made = TransactionSession(settings, coordinator, Sequences(transactional=True))  # type: ignore[arg-type]
+    made.outbox = Outbox()  # type: ignore[assignment]
     return made
 
 
@@ -273,7 +273,7 @@ def test_the_session_recovers_from_an_abortable_error_by_aborting() -> None:
         with pytest.raises(AbortableTransactionError, match="must be aborted, because of ILLEGAL_GENERATION"):
             await transaction.commit()
         await transaction.abort()
-        assert len(transaction.outbox.given_up) == 2
+        assert len(transaction.outbox.given_up) == 2  # type: ignore[attr-defined]
 
     run(work)
 
@@ -283,7 +283,7 @@ def test_a_batch_that_fails_during_the_flush_stops_the_commit() -> None:
         await begun(transaction)
         await admitted(transaction)
         error = KafkaError(ErrorCode.INVALID_RECORD, "t-0")
-        transaction.outbox.on_flush = lambda: transaction.batch_failed(error, in_doubt=True)
+        transaction.outbox.on_flush = lambda: transaction.batch_failed(error, in_doubt=True)  # type: ignore[attr-defined]
         with pytest.raises(AbortableTransactionError, match="INVALID_RECORD"):
             await transaction.commit()
         assert "EndTxn" not in coordinator.names() and not transaction.admits(ProducerBatch(HERE, 0.0, 1.0))
@@ -384,10 +384,10 @@ def test_two_phase_commit_is_refused_without_broker_support() -> None:
 def test_end_transaction_needs_no_session() -> None:
     async def work(transaction: TransactionSession, coordinator: Coordinator) -> None:
         identity = TransactionIdentity("x", 7, 4)
-        assert await end_transaction(coordinator, identity, commit=True) == ("x", 7, 5)
-        assert await end_transaction(coordinator, identity, commit=False, implicit=False) == identity
+        assert await end_transaction(coordinator, identity, commit=True) == ("x", 7, 5)  # type: ignore[arg-type]
+        assert await end_transaction(coordinator, identity, commit=False, implicit=False) == identity  # type: ignore[arg-type]
         coordinator.script = {"EndTxn": [ErrorCode.CONCURRENT_TRANSACTIONS] * 100}
         with pytest.raises(KafkaError, match="CONCURRENT_TRANSACTIONS: commit of x"):
-            await end_transaction(coordinator, identity, commit=True, timeout_s=0.1)
+            await end_transaction(coordinator, identity, commit=True, timeout_s=0.1)  # type: ignore[arg-type]
 
     run(work)

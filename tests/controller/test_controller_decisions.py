@@ -198,7 +198,7 @@ def test_the_controller_state_is_rebuilt_from_the_log() -> None:
     harness.send_request(AllocateProducerIdsRequest(broker_id=1, broker_epoch=harness.epochs[1]))
     again = ControllerContext("cluster", random.Random(1))
     runtime = Runtime(Controller(again, []), harness.journal)
-    assert list(runtime.load(harness.journal.read(0))) == [len(harness.journal.written)]
+    assert list(runtime.load([(0, harness.journal.written)])) == [len(harness.journal.written)]
     assert again.partitions() == harness.context.partitions() and again.brokers() == harness.context.brokers()
     assert again.state.next_producer_id() == 1000
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.strategies._internal.random import ArtificialRandom
 
 from headrace.base.ids import Uuid
 from headrace.coordinators.group.assignors import ASSIGNORS
@@ -79,7 +79,7 @@ def with_targets(
 @settings(deadline=None, max_examples=150)
 @given(groups(), st.sampled_from(sorted(ASSIGNORS)), st.randoms(use_true_random=False))
 def test_assignments_are_complete_deterministic_and_stable(
-    group: tuple[list[MemberSpec], dict[Uuid, int]], name: str, random_source: ArtificialRandom
+    group: tuple[list[MemberSpec], dict[Uuid, int]], name: str, random_source: Random
 ) -> None:
     members, partitions = group
     assignment = ASSIGNORS[name](members, partitions)

@@ -302,8 +302,8 @@ def test_init_refuses_invalid_timeouts_producers_and_two_phase_commit() -> None:
     assert harness.code(init(timeout_ms=1, **TWO_PHASE)) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert harness.code(init(timeout_ms=1, keep_prepared=True)) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert harness.found is None
-    assert harness.code(init(timeout_ms=1000)) is NONE and harness.found.timeout_ms == 1000
-    assert harness.code(init(timeout_ms=1)) is NONE and harness.found.timeout_ms == 1
+    assert harness.code(init(timeout_ms=1000)) is NONE and harness.found.timeout_ms == 1000  # type: ignore[attr-defined]
+    assert harness.code(init(timeout_ms=1)) is NONE and harness.found.timeout_ms == 1  # type: ignore[attr-defined]
 
 
 # --- exhausted epochs

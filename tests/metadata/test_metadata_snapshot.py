@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -61,7 +62,7 @@ def topic(number: int, partitions: int) -> Iterator[Struct]:
         )
 
 
-ALL_RECORD_TYPES: list[Struct] = [
+ALL_RECORD_TYPES: list[Any] = [
     FeatureLevelRecord(name="metadata.version", feature_level=30),
     FeatureLevelRecord(name="group.version", feature_level=1),
     RegisterBrokerRecord(

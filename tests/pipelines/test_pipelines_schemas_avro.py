@@ -107,7 +107,7 @@ def test_a_union_of_several_types_becomes_a_struct_of_members() -> None:
         ("u", ["null", "string", A, record(("q", "int"), name="shop.B"), ENUM, {"type": "map", "values": "int"}]),
         ("o", ["null", "shop.A"]),
     )
-    assert decoder(schema).spark_type["u"].dataType.simpleString() == (
+    assert decoder(schema).spark_type["u"].dataType.simpleString() == (  # type: ignore[index]
         "struct<member0:string,member1:struct<q:int>,member2:struct<q:int>,member3:string,member4:map<string,int>>"
     )
     values = [None, "x", ("shop.A", {"q": 1}), ("shop.B", {"q": 2}), ("shop.E", "X"), {"k": 3}]

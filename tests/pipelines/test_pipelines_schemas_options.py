@@ -202,4 +202,4 @@ def test_schemas_in_sparks_json_format_are_parsed() -> None:
 
     schema = StructType([StructField("a", ArrayType(IntegerType(), containsNull=False), nullable=False)])
     assert json_types(schema.json()).simpleString() == "struct<a:array<int>>"
-    assert json_types(schema.json())["a"].nullable
+    assert json_types(schema.json())["a"].nullable  # type: ignore[index]

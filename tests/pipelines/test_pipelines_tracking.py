@@ -425,7 +425,7 @@ def test_closing_a_reader_stops_its_fetches(headrace_cluster: EmbeddedNode, topi
     found = parse_options({"kafka.bootstrap.servers": headrace_cluster.bootstrap, "subscribe": name})
     reading = read_task(TaskRange(name, 0, 0, 10), found, COLUMNS, "us")
     next(reading)
-    reading.close()
+    reading.close()  # type: ignore[attr-defined]
     assert rows(headrace_cluster, TaskRange(name, 0, 0, 2)) == [0, 1]
 
 

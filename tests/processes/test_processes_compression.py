@@ -33,7 +33,7 @@ def stored(server: Any) -> Any:
         assert producer.flush(WAIT_S) == 0
     files = [str(server.data_dir / f"as-{target}-0" / "00000000000000000000.log") for target in TARGETS]
     dump_output = tool("dump-log", "--files", ",".join(files)).stdout.decode()
-    found = {}
+    found: dict[Any, Any] = {}
     for target, part in zip(TARGETS, dump_output.split("Dumping ")[1:], strict=True):
         counts = found[target] = Counter()
         for count, codec in re.findall(r"count: (\d+).*?compresscodec: (\w+)", part):

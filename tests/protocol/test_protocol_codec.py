@@ -107,8 +107,8 @@ def test_encode_parts_does_not_copy_records() -> None:
         assert len(parts) == (6 if version >= 12 else 5)
         assert parts[1] is first
         assert parts[2] is second
-        assert b"".join(parts) == codec(FetchResponse, version).encode(response)
-        decoded = codec(FetchResponse, version).decode(b"".join(parts)).responses[0].partitions
+        assert b"".join(parts) == codec(FetchResponse, version).encode(response)  # type: ignore[arg-type]
+        decoded = codec(FetchResponse, version).decode(b"".join(parts)).responses[0].partitions  # type: ignore[arg-type]
         assert [partition.records for partition in decoded] == [b"first rangesecond", None, b"third" * 100]
 
 

@@ -18,8 +18,15 @@ ALICE, BOB = Principal("User", "alice"), Principal("User", "bob")
 HOST = "10.0.0.1"
 
 
-def acl(name: str, operation: Operation = Operation.READ, permission: Permission = Permission.ALLOW, principal: str = "User:alice", host: str = "*",
-        pattern: Pattern = Pattern.LITERAL, resource: Resource = Resource.TOPIC) -> Acl:  # fmt: skip
+def acl(
+    name: str,
+    operation: Operation = Operation.READ,
+    permission: Permission = Permission.ALLOW,
+    principal: str = "User:alice",
+    host: str = "*",
+    pattern: Pattern = Pattern.LITERAL,
+    resource: Resource = Resource.TOPIC,
+) -> Acl:
     return Acl(resource, name, pattern, principal, host, operation, permission)
 
 

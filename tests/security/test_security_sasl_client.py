@@ -52,7 +52,7 @@ def test_scram_authenticates_both_client_and_server(mechanism: ScramMechanism, u
 def test_a_wrong_password_is_refused() -> None:
     exchange = server(ScramMechanism.SHA_256, "right")
     client = ScramClient(ScramMechanism.SHA_256, "alice", "wrong", random.Random(2))
-    assert isinstance(exchange.step(client.answer(exchange.step(client.first()).token)), Failure)
+    assert isinstance(exchange.step(client.answer(exchange.step(client.first()).token)), Failure)  # type: ignore[union-attr]
 
 
 def started_client() -> tuple[ScramClient, str]:

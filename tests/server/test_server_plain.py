@@ -228,10 +228,10 @@ def test_accepting_resumes_after_a_shortage_of_file_descriptors(
             inner = echo_server.server.sockets[0]
             loop.remove_reader(inner.fileno())
             listening_socket = socket_server._Door(
-                Short(inner),
+                Short(inner),  # type: ignore[arg-type]
                 echo_server.address,
                 is_everywhere=False,
-                is_loopback=True,  # type: ignore[arg-type]
+                is_loopback=True,
             )
             loop.add_reader(inner.fileno(), echo_server.server._accept, listening_socket)
             reader, writer = await asyncio.open_connection(*echo_server.address)
