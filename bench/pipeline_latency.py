@@ -23,7 +23,7 @@ def arrivals(reader: TopicReader, orders: int, seconds_max: float) -> dict[int, 
     while len(found) < orders and time.monotonic() < deadline:
         message = reader.next()
         if message is not None:
-            found.setdefault(json.loads(message.value())["id"], time.time() * MS_PER_S)
+            found.setdefault(json.loads(message.value() or b"null")["id"], time.time() * MS_PER_S)
     return found
 
 
@@ -37,7 +37,7 @@ def order_times(port: int) -> dict[int, float]:
             kind, time_ms = message.timestamp()
             if kind != TIMESTAMP_CREATE_TIME:
                 raise BenchFailed(f"{ORDERS} does not keep the times at which records were made")
-            found[json.loads(message.value())["id"]] = float(time_ms)
+            found[json.loads(message.value() or b"null")["id"]] = float(time_ms)
     return found
 
 

@@ -125,6 +125,7 @@ def connector_rows(pipeline: Pipeline, source: Source, spark: SparkSession) -> D
 
     reader: Any = spark.readStream if source.is_stream else spark.read
     options = {BOOTSTRAP: pipeline.settings[BOOTSTRAP], "subscribe": source.target, **source.options}
+    assert source.schema is not None, "the program is made for JSON with a schema"
     records = reader.format(CONNECTOR_FORMAT).options(**options).load()
     rows = records.select(from_json(col("value").cast("string"), source.schema).alias("event")).select("event.*")
     if source.watermark is None:

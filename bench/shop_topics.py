@@ -141,7 +141,7 @@ def compared(who: str, wanted: Mapping[str, Rows], found: Mapping[str, Rows]) ->
 def _rows_in(server: Broker, topic: str, name: str) -> Rows:
     (result,) = [one for one in RESULTS if one.name == name]
     with TopicReader(server.port, topic, partitions=PARTITIONS) as reader:
-        return Rows(result.row(json.loads(message.value())) for message in reader.to_the_end())
+        return Rows(result.row(json.loads(message.value() or b"null")) for message in reader.to_the_end())
 
 
 def _bootstrap(server: Broker) -> str:

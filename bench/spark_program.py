@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MASTER = "local[2]"
 HEADRACE_FORMAT, CONNECTOR_FORMAT = "headrace", "kafka"
-STREAM_S_MAX = 600.0
+STREAM_S_MAX = 600
 LOOK_S = 0.05
 
 
@@ -162,7 +162,7 @@ def finished(query: StreamingQuery) -> int:
     """Wait for the query and return its number of rows. Spark raises its error."""
     if not query.awaitTermination(STREAM_S_MAX):
         query.stop()
-        raise TimeoutError(f"the stream did not end within {STREAM_S_MAX:.0f} s")
+        raise TimeoutError(f"the stream did not end within {STREAM_S_MAX} s")
     return sum(one["numInputRows"] for one in query.recentProgress)
 
 
@@ -174,7 +174,7 @@ def _until(query: StreamingQuery, records: int) -> list[dict[str, Any]]:
         if sum(one["numInputRows"] for one in batches.values()) >= records:
             return list(batches.values())
         time.sleep(LOOK_S)
-    raise TimeoutError(f"the stream did not read {records} records within {STREAM_S_MAX:.0f} s: {query.exception()}")
+    raise TimeoutError(f"the stream did not read {records} records within {STREAM_S_MAX} s: {query.exception()}")
 
 
 def _ended_at(progress: dict[str, Any]) -> float:

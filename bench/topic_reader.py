@@ -57,7 +57,7 @@ class TopicReader:
             return message
         if error.code() != self._end_code:
             raise BenchFailed(f"{message.topic()} cannot be read: {error}")
-        self._ended.add((message.topic(), message.partition()))
+        self._ended.add((message.topic() or "", message.partition() or 0))
         return None
 
     def to_the_end(self) -> Iterator[Message]:

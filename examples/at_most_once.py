@@ -25,11 +25,12 @@ def work(topic: str, dies: bool) -> None:
         order = consumer.poll(30)
         if order is None or order.error():
             break
-        consumer.commit(order, asynchronous=False)
-        if dies and int(order.value()) == DEADLY:
+        number = int(order.value() or 0)
+        consumer.commit(message=order, asynchronous=False)
+        if dies and number == DEADLY:
             os._exit(1)  # between the commit and the work
-        print(order.value().decode(), flush=True)  # the work
-        if int(order.value()) == ORDERS - 1:
+        print(number, flush=True)  # the work
+        if number == ORDERS - 1:
             break
     consumer.close()
 

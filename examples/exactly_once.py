@@ -37,7 +37,7 @@ def copy(orders: str, bills: str) -> None:
             continue
         producer.begin_transaction()
         for message in messages:
-            number = int(message.value())
+            number = int(message.value() or 0)
             producer.produce(bills, f"bill of order {number}".encode(), partition=0)
         producer.flush()
         print(f"open {number}", flush=True)
@@ -54,6 +54,7 @@ def run(orders: str, bills: str, dies_in: int) -> None:
     arguments = [sys.executable, __file__, BOOTSTRAP, orders, bills]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as copier:
         transactions, committed = 0, "nothing"
+        assert copier.stdout is not None
         for line in copier.stdout:
             what, number = line.split()
             if what == "committed":
@@ -73,7 +74,7 @@ def read(topic: str, isolation: str) -> list[int]:
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     numbers = []
     while (message := consumer.poll(30)) is not None and message.error() is None:  # the end is reported as an error
-        numbers.append(int(message.value().split()[-1]))
+        numbers.append(int((message.value() or b"").split()[-1]))
     consumer.close()
     return numbers
 

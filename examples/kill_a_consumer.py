@@ -11,8 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "localhost:9092"
@@ -27,7 +28,7 @@ def consume(name: str) -> None:
     def say(**what: object) -> None:
         print(json.dumps({"who": name, **what}), flush=True)
 
-    def given(_: Consumer, partitions: list) -> None:
+    def given(_: Consumer, partitions: list[TopicPartition]) -> None:
         say(event="given", partitions=sorted(one.partition for one in partitions))
 
     settings = {"group.id": GROUP, "auto.offset.reset": "earliest", "session.timeout.ms": SESSION_MS}
@@ -36,8 +37,8 @@ def consume(name: str) -> None:
     while True:
         message = consumer.poll(1.0)
         if message is not None and message.error() is None:
-            say(event="read", number=int(message.value()), partition=message.partition())
-            consumer.commit(message)
+            say(event="read", number=int(message.value() or 0), partition=message.partition())
+            consumer.commit(message=message)
 
 
 def main() -> None:
@@ -76,11 +77,18 @@ def main() -> None:
         deleted.result()
 
 
-def start(name: str) -> subprocess.Popen:
+def start(name: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, __file__, BOOTSTRAP, name], stdout=subprocess.PIPE, text=True)
 
 
-def listen(name: str, member: subprocess.Popen, owned: dict, read: list, tell) -> None:
+def listen(
+    name: str,
+    member: subprocess.Popen[str],
+    owned: dict[str, list[int]],
+    read: list[int],
+    tell: Callable[[str], None],
+) -> None:
+    assert member.stdout is not None
     for line in member.stdout:
         what = json.loads(line)
         if what["event"] == "read":
@@ -90,7 +98,7 @@ def listen(name: str, member: subprocess.Popen, owned: dict, read: list, tell) -
             tell(f"{name} is given partitions {what['partitions']}")
 
 
-def wait_until(done, what: str) -> None:
+def wait_until(done: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + 60
     while not done():
         if time.monotonic() > deadline:

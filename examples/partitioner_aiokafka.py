@@ -22,7 +22,7 @@ def by_region(key: bytes | None, all_partitions: Sequence[int], available: Seque
     return all_partitions[crc32(key.partition(b"-")[0]) % len(all_partitions)]
 
 
-async def main(bootstrap: str = "localhost:9092", topic: str = "by-region-too", partitions: int = 4) -> None:
+async def main(bootstrap: str = "localhost:9092", topic: str = "by-region-too", *, partitions: int = 4) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     await admin.create_topics([NewTopic(topic, partitions, 1)])

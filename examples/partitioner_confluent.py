@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from zlib import crc32
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 
@@ -14,11 +14,16 @@ def partition_for(key: str, partitions: int) -> int:
     return crc32(key.partition("-")[0].encode()) % partitions
 
 
-def main(bootstrap: str = "localhost:9092", topic: str = "by-region", partitions: int = 4) -> None:
+def main(bootstrap: str = "localhost:9092", topic: str = "by-region", *, partitions: int = 4) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
         future.result(30)
     placed: dict[str, set[int]] = {}
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        region = (message.key() or b"").decode().partition("-")[0]
+        placed.setdefault(region, set()).add(message.partition() or 0)
+
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(40):
         key = f"{('north', 'south', 'west')[number % 3]}-{number}"
@@ -27,9 +32,7 @@ def main(bootstrap: str = "localhost:9092", topic: str = "by-region", partitions
             key=key,
             value=b"measured",
             partition=partition_for(key, partitions),
-            on_delivery=lambda _, message: placed.setdefault(message.key().decode().partition("-")[0], set()).add(
-                message.partition()
-            ),
+            on_delivery=delivered,
         )
     producer.flush(30)
     for region, where in sorted(placed.items()):

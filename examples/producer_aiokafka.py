@@ -8,7 +8,7 @@ import sys
 from aiokafka import AIOKafkaProducer
 
 
-async def main(bootstrap: str = "localhost:9092", topic: str = "greetings", count: int = 100) -> None:
+async def main(bootstrap: str = "localhost:9092", topic: str = "greetings", *, count: int = 100) -> None:
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=5) as producer:
         sent = [
             await producer.send(

@@ -7,7 +7,7 @@ import sys
 from confluent_kafka import KafkaError, Message, Producer
 
 
-def main(bootstrap: str = "localhost:9092", topic: str = "greetings", count: int = 100) -> None:
+def main(bootstrap: str = "localhost:9092", topic: str = "greetings", *, count: int = 100) -> None:
     acknowledged = 0
 
     def delivered(error: KafkaError | None, message: Message) -> None:

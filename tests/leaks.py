@@ -42,10 +42,12 @@ class Resources(NamedTuple):
     children: frozenset[int]
 
     def without(self, others: Resources) -> Resources:
-        return Resources(*(mine - theirs for mine, theirs in zip(self, others, strict=True)))
+        found: list[Any] = [mine - theirs for mine, theirs in zip(self, others, strict=True)]
+        return Resources(*found)
 
     def with_more(self, others: Resources) -> Resources:
-        return Resources(*(mine | theirs for mine, theirs in zip(self, others, strict=True)))
+        found: list[Any] = [mine | theirs for mine, theirs in zip(self, others, strict=True)]
+        return Resources(*found)
 
     def names(self) -> list[str]:
         """Return one line for each of the first few resources."""

@@ -56,7 +56,7 @@ class Admin:
         builder = BatchBuilder()
         for value in values:
             builder.append(time.time_ns() // 1_000_000, None, value)
-        more = (
+        more: dict[str, Any] = (
             {}
             if producer is None
             else dict(zip(("producer_id", "producer_epoch", "base_sequence"), producer, strict=True))

@@ -1,10 +1,15 @@
 """Admin requests to a running node over its socket: the responses and what changes on the node."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from admin_client import BROKER, DELETE, GROUP, LOGGER, METRICS, SET, TOPIC, Admin
+from tests.api.admin_client import BROKER, DELETE, GROUP, LOGGER, METRICS, SET, TOPIC, Admin
 
 from headrace.base.errors import ErrorCode
 from headrace.protocol.apis import APIS, ApiKey
@@ -24,17 +29,17 @@ from headrace.testing.cluster import EmbeddedNode
 
 
 @pytest.fixture(scope="module")
-def node():
+def node() -> Iterator[EmbeddedNode]:
     with EmbeddedNode() as running:
         yield running
 
 
 @pytest.fixture
-def admin(node):
+def admin(node: EmbeddedNode) -> Admin:
     return Admin(node.port)
 
 
-def test_every_advertised_api_version_gets_a_response(node, admin):
+def test_every_advertised_api_version_gets_a_response(node: EmbeddedNode, admin: Admin) -> None:
     """Send every request with its default values: even an invalid one gets a response."""
     listed = {api.api_key: api for api in admin.send_request(ApiVersionsRequest(), 0).api_keys}
     for key in sorted(listed.keys() - {ApiKey.PRODUCE, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}):
@@ -48,20 +53,20 @@ def test_every_advertised_api_version_gets_a_response(node, admin):
             assert type(admin.send_request(request, version)) is api.response, f"{api.key.name} {version}"
 
 
-def end(admin, topic, index=0):
+def end(admin: Admin, topic: str, index: int = 0) -> int:
     wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=-1)
     topics = [ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])]
     return admin.send_request(ListOffsetsRequest(replica_id=-1, topics=topics)).topics[0].partitions[0].offset
 
 
-def delete_records(admin, topic, index, offset):
+def delete_records(admin: Admin, topic: str, index: int, offset: int) -> tuple[ErrorCode, int]:
     wanted = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=index, offset=offset)
     topics = [DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[wanted])]
     answer = admin.send_request(DeleteRecordsRequest(topics=topics, timeout_ms=1000)).topics[0].partitions[0]
     return ErrorCode(answer.error_code), answer.low_watermark
 
 
-def test_records_are_deleted_up_to_an_offset(admin):
+def test_records_are_deleted_up_to_an_offset(admin: Admin) -> None:
     admin.create("deleted")
     admin.produce("deleted", 0, b"a", b"b", b"c")
     assert delete_records(admin, "deleted", 0, 2) == (ErrorCode.NONE, 2)
@@ -71,11 +76,11 @@ def test_records_are_deleted_up_to_an_offset(admin):
     assert delete_records(admin, "deleted", 9, 0) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
 
 
-def test_offset_for_leader_epoch_returns_the_end_offset_of_an_epoch(admin):
+def test_offset_for_leader_epoch_returns_the_end_offset_of_an_epoch(admin: Admin) -> None:
     admin.create("epochs")
     admin.produce("epochs", 0, b"a", b"b")
 
-    def send_request(epoch, current=-1, index=0):
+    def send_request(epoch: int, current: int = -1, index: int = 0) -> tuple[ErrorCode, int, int]:
         wanted = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
             partition=index, current_leader_epoch=current, leader_epoch=epoch
         )
@@ -89,7 +94,7 @@ def test_offset_for_leader_epoch_returns_the_end_offset_of_an_epoch(admin):
     assert send_request(0, index=4) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
 
 
-def test_describe_producers_returns_the_state_of_active_producers(admin):
+def test_describe_producers_returns_the_state_of_active_producers(admin: Admin) -> None:
     admin.create("written")
     assert admin.produce("written", 0, b"a", b"b", producer=(4000, 3, 0)).error_code == 0
     wanted = DescribeProducersRequest.TopicRequest(name="written", partition_indexes=[0, 5])
@@ -104,13 +109,14 @@ def test_describe_producers_returns_the_state_of_active_producers(admin):
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_describe_topic_partitions_pages_through_topics_with_a_cursor(admin):
+def test_describe_topic_partitions_pages_through_topics_with_a_cursor(admin: Admin) -> None:
     for name, partitions in (("page-a", 2), ("page-b", 4), ("page-c", 1)):
         admin.create(name, partitions)
     names = [
         DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in ("page-c", "page-a", "page-b", "page-x")
     ]
-    pages, cursor = [], None
+    pages: list[list[tuple[str, list[Any]]]] = []
+    cursor = None
     while True:
         request = DescribeTopicPartitionsRequest(topics=names, response_partition_limit=3)
         if cursor is not None:
@@ -129,14 +135,14 @@ def test_describe_topic_partitions_pages_through_topics_with_a_cursor(admin):
     ]
 
 
-def test_new_partitions_accept_records_once_create_partitions_responds(admin):
+def test_new_partitions_accept_records_once_create_partitions_responds(admin: Admin) -> None:
     admin.create("grown")
     wanted = CreatePartitionsRequest.CreatePartitionsTopic(name="grown", count=3, assignments=None)
     assert admin.send_request(CreatePartitionsRequest(topics=[wanted], timeout_ms=5000)).results[0].error_code == 0
     assert admin.produce("grown", 2, b"a").error_code == 0
 
 
-def test_topic_config_changes_take_effect_immediately(admin):
+def test_topic_config_changes_take_effect_immediately(admin: Admin) -> None:
     admin.create("tuned")
     assert admin.alter(TOPIC, "tuned", ("max.message.bytes", SET, "100")) == (0, None)
     assert admin.produce("tuned", 0, b"x" * 200).error_code == ErrorCode.MESSAGE_TOO_LARGE
@@ -144,7 +150,7 @@ def test_topic_config_changes_take_effect_immediately(admin):
     assert admin.produce("tuned", 0, b"x" * 200).error_code == 0
 
 
-def test_broker_config_changes_take_effect_immediately_and_survive_a_restart():
+def test_broker_config_changes_take_effect_immediately_and_survive_a_restart() -> None:
     with EmbeddedNode() as node:
         admin = Admin(node.port)
         admin.create("small")
@@ -163,7 +169,7 @@ def test_broker_config_changes_take_effect_immediately_and_survive_a_restart():
         ]
 
 
-def test_describe_configs_never_returns_sensitive_values(admin):
+def test_describe_configs_never_returns_sensitive_values(admin: Admin) -> None:
     name = "listener.name.plaintext.ssl.keystore.password"
     assert admin.alter(BROKER, "1", (name, SET, "hunter2")) == (0, None)
     shown = admin.describe(BROKER, "1", name)[name]
@@ -171,7 +177,7 @@ def test_describe_configs_never_returns_sensitive_values(admin):
     assert admin.alter(BROKER, "1", (name, DELETE, None)) == (0, None)
 
 
-def test_static_configs_and_configs_of_other_brokers_cannot_be_altered(admin):
+def test_static_configs_and_configs_of_other_brokers_cannot_be_altered(admin: Admin) -> None:
     code, text = admin.alter(BROKER, "1", ("num.partitions", SET, "3"))
     assert code == ErrorCode.INVALID_REQUEST and text == "Cannot update these configs dynamically: [num.partitions]"
     assert admin.alter(BROKER, "7", ("log.retention.ms", SET, "3"))[0] == ErrorCode.INVALID_REQUEST
@@ -179,7 +185,7 @@ def test_static_configs_and_configs_of_other_brokers_cannot_be_altered(admin):
     assert admin.describe(LOGGER, "1", "root")["root"].config_source == 6
 
 
-def test_list_config_resources_lists_every_resource_that_has_configs(admin):
+def test_list_config_resources_lists_every_resource_that_has_configs(admin: Admin) -> None:
     admin.create("listed")
     admin.alter(METRICS, "m", ("interval.ms", SET, "1000"))
     admin.alter(GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"))
@@ -196,7 +202,7 @@ def test_list_config_resources_lists_every_resource_that_has_configs(admin):
     assert admin.describe(GROUP, "g")["consumer.session.timeout.ms"].config_source == 8
 
 
-def test_describe_quorum_returns_the_voters_and_describe_client_quotas_is_empty(admin):
+def test_describe_quorum_returns_the_voters_and_describe_client_quotas_is_empty(admin: Admin) -> None:
     partition = DescribeQuorumRequest.PartitionData(partition_index=0)
     topics = [DescribeQuorumRequest.TopicData(topic_name="__cluster_metadata", partitions=[partition])]
     for version in (0, 1, 2):
@@ -205,8 +211,8 @@ def test_describe_quorum_returns_the_voters_and_describe_client_quotas_is_empty(
     assert admin.send_request(DescribeClientQuotasRequest()).entries == []
 
 
-def replica_sizes(admin):
-    found = {}
+def replica_sizes(admin: Admin) -> dict[tuple[str, int, bool], tuple[str, int]]:
+    found: dict[tuple[str, int, bool], tuple[str, int]] = {}
     for directory in admin.send_request(DescribeLogDirsRequest(topics=None)).results:
         assert directory.error_code == 0 and directory.total_bytes > directory.usable_bytes > 0
         for topic in directory.topics:
@@ -215,13 +221,13 @@ def replica_sizes(admin):
     return found
 
 
-def move(admin, path, topic, index=0):
+def move(admin: Admin, path: str, topic: str, index: int = 0) -> ErrorCode:
     wanted = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name=topic, partitions=[index])
     dirs = [AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=path, topics=[wanted])]
     return ErrorCode(admin.send_request(AlterReplicaLogDirsRequest(dirs=dirs)).results[0].partitions[0].error_code)
 
 
-def test_a_replica_moved_to_another_log_directory_keeps_its_records_and_producer_state(tmp_path):
+def test_a_replica_moved_to_another_log_directory_keeps_its_records_and_producer_state(tmp_path: Path) -> None:
     dirs = [str(tmp_path / name) for name in ("a", "b")]
     with EmbeddedNode({"log.dirs": ",".join(dirs)}, data_dir=tmp_path) as node:
         admin = Admin(node.port)
@@ -243,11 +249,11 @@ def test_a_replica_moved_to_another_log_directory_keeps_its_records_and_producer
         assert end(admin, "moved") == 21 and replica_sizes(admin)[("moved", 0, False)][0] == target
 
 
-def cordoned(admin):
+def cordoned(admin: Admin) -> set[str]:
     return {one.log_dir for one in admin.send_request(DescribeLogDirsRequest(topics=None)).results if one.is_cordoned}
 
 
-def test_moving_a_replica_to_a_cordoned_directory_is_refused(tmp_path):
+def test_moving_a_replica_to_a_cordoned_directory_is_refused(tmp_path: Path) -> None:
     dirs = [str(tmp_path / name) for name in ("a", "b")]
     with EmbeddedNode({"log.dirs": ",".join(dirs)}, data_dir=tmp_path) as node:
         admin = Admin(node.port)
@@ -265,7 +271,7 @@ def test_moving_a_replica_to_a_cordoned_directory_is_refused(tmp_path):
         assert move(admin, target, "kept") is ErrorCode.NONE
 
 
-def test_cordoned_log_dirs_require_a_metadata_version_that_supports_them(tmp_path):
+def test_cordoned_log_dirs_require_a_metadata_version_that_supports_them(tmp_path: Path) -> None:
     dirs = [str(tmp_path / name) for name in ("a", "b")]
     settings = {"log.dirs": ",".join(dirs), "cordoned.log.dirs": dirs[1]}
     flags = [f"{name}={value}" for name, value in settings.items()]
@@ -281,7 +287,7 @@ def test_cordoned_log_dirs_require_a_metadata_version_that_supports_them(tmp_pat
         assert admin.alter(BROKER, "1", ("cordoned.log.dirs", SET, dirs[0]))[0] == ErrorCode.INVALID_CONFIG
 
 
-def test_metadata_survives_a_restart_from_a_snapshot(tmp_path):
+def test_metadata_survives_a_restart_from_a_snapshot(tmp_path: Path) -> None:
     settings = {"metadata.log.max.record.bytes.between.snapshots": "1"}
     with EmbeddedNode(settings, data_dir=tmp_path) as node:
         admin = Admin(node.port)

@@ -1,11 +1,15 @@
 """Known transaction failures of other systems, provoked against a whole node (docs/promises.md lists them by row)."""
 
+from __future__ import annotations
+
 import asyncio
 import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from admin_client import Admin
-from transactional_client import OLD_END, RawProducer, fetch, init, read, read_stable
+from tests.api.admin_client import Admin
+from tests.api.transactional_client import OLD_END, RawProducer, fetch, init, read, read_stable
 
 from headrace.base.errors import ErrorCode
 from headrace.coordinators.partitioning import TRANSACTIONS_TOPIC
@@ -28,7 +32,7 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def node():
+def node() -> Iterator[EmbeddedNode]:
     with EmbeddedNode(SETTINGS) as running:
         admin = Admin(running.port)
         for key_type in (0, 1):
@@ -37,23 +41,23 @@ def node():
 
 
 @pytest.fixture
-def admin(node):
+def admin(node: EmbeddedNode) -> Admin:
     return Admin(node.port)
 
 
 @pytest.fixture
-def topic(admin):
+def topic(admin: Admin) -> str:
     name = f"orders-{next(_numbers)}"
     admin.create(name, 2)
     return name
 
 
 @pytest.fixture
-def producer(admin, topic):
+def producer(admin: Admin, topic: str) -> RawProducer:
     return RawProducer(admin, f"{topic}-tx", timeout=TRANSACTION_TIMEOUT_MS_MAX)
 
 
-def transaction_state_of(admin, name):
+def transaction_state_of(admin: Admin, name: str) -> str:
     return (
         admin.send_request(DescribeTransactionsRequest(transactional_ids=[name]))
         .transaction_states[0]
@@ -61,7 +65,7 @@ def transaction_state_of(admin, name):
     )
 
 
-def read_all_stable(admin, topic):
+def read_all_stable(admin: Admin, topic: str) -> list[list[bytes]]:
     return [read_stable(admin, topic, index) for index in (0, 1)]
 
 
@@ -69,7 +73,9 @@ def read_all_stable(admin, topic):
 
 
 @pytest.mark.parametrize("late_commits", [True, False])
-def test_a_delayed_end_txn_does_not_end_the_next_transaction(admin, topic, producer, late_commits):
+def test_a_delayed_end_txn_does_not_end_the_next_transaction(
+    admin: Admin, topic: str, producer: RawProducer, late_commits: bool
+) -> None:
     """Guard against KAFKA-17754 (row 2): a delayed EndTxn committed or aborted half of the next transaction."""
     first = producer.identity
     producer.send(topic, 0, b"first")
@@ -84,7 +90,9 @@ def test_a_delayed_end_txn_does_not_end_the_next_transaction(admin, topic, produ
 
 
 @pytest.mark.parametrize("next_is_open", [True, False])
-def test_a_delayed_produce_does_not_join_the_next_transaction(admin, topic, producer, next_is_open):
+def test_a_delayed_produce_does_not_join_the_next_transaction(
+    admin: Admin, topic: str, producer: RawProducer, next_is_open: bool
+) -> None:
     """Guard against KAFKA-17754 (row 2): the next transaction committed a delayed Produce of an aborted one."""
     first = producer.identity
     producer.send(topic, 0, b"first")
@@ -99,7 +107,7 @@ def test_a_delayed_produce_does_not_join_the_next_transaction(admin, topic, prod
     assert read_all_stable(admin, topic) == [[b"second"] if next_is_open else [], []]
 
 
-def test_a_fenced_producer_cannot_write_or_end_transactions(admin, topic, producer):
+def test_a_fenced_producer_cannot_write_or_end_transactions(admin: Admin, topic: str, producer: RawProducer) -> None:
     """Resume a paused producer after its successor has started."""
     producer.send(topic, 0, b"of the zombie")
     successor = RawProducer(admin, producer.name)
@@ -115,7 +123,9 @@ def test_a_fenced_producer_cannot_write_or_end_transactions(admin, topic, produc
     assert read_all_stable(admin, topic) == [[b"of the successor"], []]
 
 
-def test_a_sequence_gap_is_refused_without_affecting_the_transaction(admin, topic, producer):
+def test_a_sequence_gap_is_refused_without_affecting_the_transaction(
+    admin: Admin, topic: str, producer: RawProducer
+) -> None:
     """Check that batches after a lost one are refused."""
     assert producer.send(topic, 1, b"not the first", sequence=5) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
     producer.send(topic, 0, b"first")
@@ -127,7 +137,9 @@ def test_a_sequence_gap_is_refused_without_affecting_the_transaction(admin, topi
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_repeated_end_txn_succeeds_and_the_opposite_decision_is_refused(admin, topic, producer, commit):
+def test_a_repeated_end_txn_succeeds_and_the_opposite_decision_is_refused(
+    admin: Admin, topic: str, producer: RawProducer, commit: bool
+) -> None:
     """Send EndTxn three times and then the opposite decision: the first decision stands."""
     first = producer.identity
     producer.send(topic, 0, b"x")
@@ -139,7 +151,7 @@ def test_a_repeated_end_txn_succeeds_and_the_opposite_decision_is_refused(admin,
     assert read_all_stable(admin, topic) == [[b"x"] if commit else [], []]
 
 
-def test_init_producer_id_refuses_a_transaction_timeout_out_of_range(admin, topic):
+def test_init_producer_id_refuses_a_transaction_timeout_out_of_range(admin: Admin, topic: str) -> None:
     """Check the limit: a transaction that stays open indefinitely blocks its readers indefinitely."""
     for timeout in (900_001, 2**31 - 1, 0, -1):
         assert init(admin, f"{topic}-slow", timeout=timeout).error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
@@ -149,14 +161,14 @@ def test_init_producer_id_refuses_a_transaction_timeout_out_of_range(admin, topi
 # --- what readers see
 
 
-def test_an_abort_leaves_the_committed_group_offset_unchanged(admin, topic, producer):
+def test_an_abort_leaves_the_committed_group_offset_unchanged(admin: Admin, topic: str, producer: RawProducer) -> None:
     """Guard against KAFKA-17582 (row 3): an unclear consumer position after an abort.
 
     The cluster keeps the last committed offset; seeking back to it is the client's job.
     """
     group = f"{topic}-group"
 
-    def commit_offset(offset):
+    def commit_offset(offset: int) -> None:
         asked = AddOffsetsToTxnRequest(
             transactional_id=producer.name,
             producer_id=producer.id,
@@ -174,7 +186,7 @@ def test_an_abort_leaves_the_committed_group_offset_unchanged(admin, topic, prod
         )
         assert admin.send_request(request, 4).topics[0].partitions[0].error_code == NONE
 
-    def committed():
+    def committed() -> int:
         """Return the committed offset once no commit is pending."""
         wanted = OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])
         asked = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=[wanted])
@@ -192,7 +204,9 @@ def test_an_abort_leaves_the_committed_group_offset_unchanged(admin, topic, prod
     assert committed() == 7
 
 
-def test_the_last_stable_offset_is_the_first_offset_of_an_open_transaction(admin, topic, producer):
+def test_the_last_stable_offset_is_the_first_offset_of_an_open_transaction(
+    admin: Admin, topic: str, producer: RawProducer
+) -> None:
     """Guard against Redpanda #3036 (row 9): an off-by-one exposed the first record of an open transaction."""
     admin.produce(topic, 0, b"before")
     assert producer.send(topic, 0, b"open") == (NONE, 1)
@@ -206,7 +220,9 @@ def test_the_last_stable_offset_is_the_first_offset_of_an_open_transaction(admin
     assert fetch(admin, topic).last_stable_offset == 4  # includes the marker
 
 
-def test_a_late_abort_hides_records_interleaved_with_committed_transactions(admin, topic, producer):
+def test_a_late_abort_hides_records_interleaved_with_committed_transactions(
+    admin: Admin, topic: str, producer: RawProducer
+) -> None:
     """Guard against KoP and Tansu (row 18): read_committed returned aborted records if other transactions ended between."""
     others = [RawProducer(admin, f"{topic}-other-{number}") for number in range(3)]
     producer.send(topic, 0, b"bad")
@@ -227,15 +243,17 @@ def test_a_late_abort_hides_records_interleaved_with_committed_transactions(admi
 
 
 @pytest.fixture(params=["stop", "kill"])
-def restart(node, request):
-    def again():
+def restart(node: EmbeddedNode, request: pytest.FixtureRequest) -> Callable[..., Any]:
+    def again() -> None:
         getattr(node, request.param)()
         node.start()
 
     return again
 
 
-def test_records_at_an_offset_are_identical_after_a_restart(admin, topic, producer, restart):
+def test_records_at_an_offset_are_identical_after_a_restart(
+    admin: Admin, topic: str, producer: RawProducer, restart: Callable[..., Any]
+) -> None:
     """Guard against Redpanda #3003 (row 8): offsets had different records after a fault.
 
     It applied records before they were committed.
@@ -244,16 +262,16 @@ def test_records_at_an_offset_are_identical_after_a_restart(admin, topic, produc
         producer.send(topic, 0, b"%d" % number)
         producer.end(number % 2 == 0)
     read_stable(admin, topic)
-    seen = bytes(fetch(admin, topic, committed=False).records)
+    seen = bytes(fetch(admin, topic, committed=False).records)  # type: ignore[arg-type]
     restart()
-    assert bytes(fetch(admin, topic, committed=False).records) == seen
+    assert bytes(fetch(admin, topic, committed=False).records) == seen  # type: ignore[arg-type]
     producer.send(topic, 0, b"new")
     producer.end(True)
     assert read_stable(admin, topic) == [b"0", b"2", b"new"]
-    assert bytes(fetch(admin, topic, committed=False).records).startswith(seen)
+    assert bytes(fetch(admin, topic, committed=False).records).startswith(seen)  # type: ignore[arg-type]
 
 
-def test_a_refused_commit_never_exposes_its_records(admin, topic):
+def test_a_refused_commit_never_exposes_its_records(admin: Admin, topic: str) -> None:
     """Guard against Redpanda (row 10): a commit failed with INVALID_TXN_STATE, yet its writes were visible."""
     hasty = RawProducer(admin, f"{topic}-hasty", timeout=1)
     hasty.send(topic, 0, b"too slow")
@@ -266,7 +284,9 @@ def test_a_refused_commit_never_exposes_its_records(admin, topic):
     assert read_all_stable(admin, topic) == [[], []]
 
 
-def test_an_open_transaction_survives_a_restart_of_its_coordinator(admin, topic, producer, restart):
+def test_an_open_transaction_survives_a_restart_of_its_coordinator(
+    admin: Admin, topic: str, producer: RawProducer, restart: Callable[..., Any]
+) -> None:
     """Guard against Redpanda #6018 (row 11): an election lost in-memory state and with it acknowledged records."""
     for index in (0, 1):
         assert producer.send(topic, index, b"before")[0] == NONE
@@ -278,13 +298,15 @@ def test_an_open_transaction_survives_a_restart_of_its_coordinator(admin, topic,
     assert read_all_stable(admin, topic) == [[b"before", b"after"], [b"before"]]
 
 
-def nothing_is_visible(admin, topic):
+def nothing_is_visible(admin: Admin, topic: str) -> bool:
     return [read(admin, topic, index) for index in (0, 1)] == [[], []]
 
 
-def test_acknowledged_transactions_are_delivered_after_repeated_kills(node, admin, topic, producer):
+def test_acknowledged_transactions_are_delivered_after_repeated_kills(
+    node: EmbeddedNode, admin: Admin, topic: str, producer: RawProducer
+) -> None:
     """Guard against Redpanda (row 12): after hours of kills, 9,988 of 11,225 acknowledged writes were never delivered."""
-    acknowledged = []
+    acknowledged: list[bytes] = []
     for number in range(5):
         value = b"%d" % number
         assert [producer.send(topic, index, value)[0] for index in (0, 1)] == [NONE, NONE]
@@ -300,7 +322,9 @@ def test_acknowledged_transactions_are_delivered_after_repeated_kills(node, admi
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_retrying_a_decided_end_txn_after_a_restart_succeeds(node, admin, topic, producer, commit, restart):
+def test_retrying_a_decided_end_txn_after_a_restart_succeeds(
+    node: EmbeddedNode, admin: Admin, topic: str, producer: RawProducer, commit: bool, restart: Callable[..., Any]
+) -> None:
     """Guard against Redpanda #9571 (row 13): a commit succeeded but returned an error, so clients repeated the work."""
     first = producer.identity
     producer.send(topic, 0, b"once")
@@ -311,19 +335,21 @@ def test_retrying_a_decided_end_txn_after_a_restart_succeeds(node, admin, topic,
     assert read_all_stable(admin, topic) == [[b"once"] if commit else [], []]
 
 
-async def _never(*_):
+async def _never(*_: Any) -> None:
     await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("how", ["reload", "kill"])
-def test_pending_markers_are_written_by_the_next_coordinator(node, admin, topic, producer, commit, how):
+def test_pending_markers_are_written_by_the_next_coordinator(
+    node: EmbeddedNode, admin: Admin, topic: str, producer: RawProducer, commit: bool, how: str
+) -> None:
     """Lose the coordinator between prepare and markers: the next one to load the shard carries out the decision."""
     first = producer.identity
     for index in (0, 1):
         producer.send(topic, index, b"x")
     broker = node.node.broker
-    broker._coordinators._markers._tell = _never
+    broker._coordinators._markers._tell = _never  # type: ignore[assignment]
     request = producer.send_end_txn(commit, first)
     assert request.error_code == NONE
     assert transaction_state_of(admin, producer.name) == ("PrepareCommit" if commit else "PrepareAbort")
@@ -334,7 +360,7 @@ def test_pending_markers_are_written_by_the_next_coordinator(node, admin, topic,
     else:
         del broker._coordinators._markers._tell
 
-        async def reload():
+        async def reload() -> None:
             index = broker.transactions.partition_of(producer.name)
             broker.transactions._unload(index)
             broker.transactions.elected(broker.replicas.get(TRANSACTIONS_TOPIC, index))
@@ -345,7 +371,9 @@ def test_pending_markers_are_written_by_the_next_coordinator(node, admin, topic,
     assert producer.send_end_txn(commit, first).error_code == NONE
 
 
-def test_a_deleted_partition_does_not_block_the_end_of_an_open_transaction(admin, topic, producer):
+def test_a_deleted_partition_does_not_block_the_end_of_an_open_transaction(
+    admin: Admin, topic: str, producer: RawProducer
+) -> None:
     """Delete the topic of one partition: the transaction still ends in all others."""
     other = f"{topic}-other"
     admin.create(other)

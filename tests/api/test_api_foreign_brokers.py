@@ -1,13 +1,18 @@
 """Only the node itself may act as its broker: other peers on the controller listener cannot register, fence or allocate."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import Uuid
 from headrace.client.wire.connection import Connection
+from headrace.protocol.declare import Struct
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
@@ -23,14 +28,14 @@ SETTINGS = {
 
 
 @pytest.fixture
-def node():
+def node() -> Iterator[EmbeddedNode]:
     """Start a node without an authorizer: everyone who can reach the controller has all rights of an administrator."""
     with EmbeddedNode(SETTINGS) as made:
         yield made
 
 
-def send_requests(node, *requests, listener="CONTROLLER"):
-    async def run():
+def send_requests(node: EmbeddedNode, *requests: Struct, listener: str = "CONTROLLER") -> list[Any]:
+    async def run() -> list[Any]:
         connection = await Connection.connect(LOOPBACK, node.node.ports[listener])
         answers = [await connection.request(request) for request in requests]
         await connection.close()
@@ -39,7 +44,7 @@ def send_requests(node, *requests, listener="CONTROLLER"):
     return asyncio.run(run())
 
 
-def registration(node, broker_id, incarnation_id=None):
+def registration(node: EmbeddedNode, broker_id: int, incarnation_id: Uuid | None = None) -> BrokerRegistrationRequest:
     return BrokerRegistrationRequest(
         broker_id=broker_id,
         cluster_id=node.node.cluster_id,
@@ -53,15 +58,17 @@ def registration(node, broker_id, incarnation_id=None):
     )
 
 
-def brokers(node):
+def brokers(node: EmbeddedNode) -> dict[int, tuple[int, bool, bytes]]:
     return {one.id: (one.epoch, one.fenced, one.incarnation_id) for one in node.node.broker.image.brokers.values()}
 
 
-def log_lines(caplog):
+def log_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name.startswith("headrace.api")]
 
 
-def test_a_foreign_broker_cannot_register_or_receive_replicas(node, caplog):
+def test_a_foreign_broker_cannot_register_or_receive_replicas(
+    node: EmbeddedNode, caplog: pytest.LogCaptureFixture
+) -> None:
     before = brokers(node)
     with caplog.at_level(logging.INFO):
         answers = send_requests(node, *[registration(node, FOREIGN)] * 3)
@@ -74,11 +81,13 @@ def test_a_foreign_broker_cannot_register_or_receive_replicas(node, caplog):
     assert answer.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-def test_a_peer_cannot_register_with_the_nodes_own_broker_id(node, caplog):
+def test_a_peer_cannot_register_with_the_nodes_own_broker_id(
+    node: EmbeddedNode, caplog: pytest.LogCaptureFixture
+) -> None:
     before = brokers(node)
     _, _, incarnation_id = before[OWN]
     with caplog.at_level(logging.INFO):
-        answers = send_requests(node, registration(node, OWN), registration(node, OWN, incarnation_id))
+        answers = send_requests(node, registration(node, OWN), registration(node, OWN, Uuid(incarnation_id)))
     assert {answer.error_code for answer in answers} == {ErrorCode.DUPLICATE_BROKER_REGISTRATION}
     assert brokers(node) == before and len(log_lines(caplog)) == 1
 
@@ -94,7 +103,9 @@ def test_a_peer_cannot_register_with_the_nodes_own_broker_id(node, caplog):
     ],
     ids=lambda heartbeat_fields: next(iter(heartbeat_fields), "alive"),
 )
-def test_heartbeats_from_a_peer_are_refused_even_with_the_current_broker_epoch(node, heartbeat_fields):
+def test_heartbeats_from_a_peer_are_refused_even_with_the_current_broker_epoch(
+    node: EmbeddedNode, heartbeat_fields: dict[str, Any]
+) -> None:
     before = brokers(node)
     epoch = before[OWN][0]
     dirs = list(node.node.broker.image.brokers[OWN].log_dirs)
@@ -110,7 +121,7 @@ def test_heartbeats_from_a_peer_are_refused_even_with_the_current_broker_epoch(n
     assert tuple(node.node.broker.image.brokers[OWN].log_dirs) == tuple(dirs)
 
 
-def test_a_peer_cannot_allocate_producer_ids_or_assign_replica_directories(node):
+def test_a_peer_cannot_allocate_producer_ids_or_assign_replica_directories(node: EmbeddedNode) -> None:
     epoch = brokers(node)[OWN][0]
     answers = send_requests(
         node,

@@ -1,12 +1,18 @@
 """Groups and offsets over the wire: a group's life cycle in every version, and how metadata changes affect offsets."""
 
+from __future__ import annotations
+
 import asyncio
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from headrace.base.errors import ErrorCode
 from headrace.client.wire.connection import Connection
 from headrace.protocol.apis import APIS, ApiKey
+from headrace.protocol.declare import Struct
+from headrace.protocol.messages.offset_commit import OffsetCommitRequest
 from headrace.testing.cluster import LOOPBACK, EmbeddedNode
 
 TOPIC = "orders"
@@ -14,16 +20,16 @@ SETTINGS = {"offsets.topic.num.partitions": "3", "group.initial.rebalance.delay.
 ATTEMPTS_MAX = 500
 
 
-def of(key, /, **fields):
+def of(key: int, /, **fields: Any) -> Any:
     return APIS[key].request(**fields)
 
 
-def part(key, kind, /, **fields):
+def part(key: int, kind: str, /, **fields: Any) -> Any:
     return getattr(APIS[key].request, kind)(**fields)
 
 
 @pytest.fixture(scope="module")
-def node():
+def node() -> Iterator[EmbeddedNode]:
     with EmbeddedNode(SETTINGS) as started:
         yield started
 
@@ -31,20 +37,20 @@ def node():
 class Client:
     """Sends each request in its highest version that does not exceed the given one."""
 
-    def __init__(self, connection, version):
+    def __init__(self, connection: Connection, version: int) -> None:
         self.connection, self.version = connection, version
 
-    async def send_request(self, request):
+    async def send_request(self, request: Struct) -> Any:
         low, high = APIS[request.facts.api_key].request.facts.versions.low, request.facts.versions.high
         self.used = min(max(self.version, low), high)
         return await self.connection.request(request, version=self.used)
 
-    def at_least(self, key, version):
+    def at_least(self, key: int, version: int) -> bool:
         versions = APIS[key].request.facts.versions
         return min(max(self.version, versions.low), versions.high) >= version
 
 
-async def connect(node, *groups):
+async def connect(node: EmbeddedNode, *groups: str) -> Connection:
     """Connect and wait until the coordinators of `groups` are available."""
     connection = await Connection.connect(LOOPBACK, node.port)
     for group in groups:
@@ -56,20 +62,22 @@ async def connect(node, *groups):
     return connection
 
 
-async def make_topic(connection, name):
+async def make_topic(connection: Connection, name: str) -> bytes:
     topic = part(19, "CreatableTopic", name=name, num_partitions=2, replication_factor=1)
     answer = await connection.request(of(19, timeout_ms=9000, topics=[topic]), version=7)
     return answer.topics[0].topic_id
 
 
-def commit_request(client, group, topic, topic_id, offset, generation=-1, member=""):
+def commit_request(
+    client: Client, group: str, topic: str, topic_id: bytes, offset: int, generation: int = -1, member: str = ""
+) -> OffsetCommitRequest:
     named = {"topic_id": topic_id} if client.at_least(8, 10) else {"name": topic}
     partition = part(8, "OffsetCommitRequestPartition", partition_index=1, committed_offset=offset)
     topics = [part(8, "OffsetCommitRequestTopic", **named, partitions=[partition])]
     return of(8, group_id=group, generation_id_or_member_epoch=generation, member_id=member, topics=topics)
 
 
-async def fetch_offset(client, group, topic, topic_id):
+async def fetch_offset(client: Client, group: str, topic: str, topic_id: bytes) -> int:
     if client.at_least(9, 8):
         named = {"topic_id": topic_id} if client.at_least(9, 10) else {"name": topic}
         topics = [part(9, "OffsetFetchRequestTopics", **named, partition_indexes=[1])]
@@ -83,8 +91,8 @@ async def fetch_offset(client, group, topic, topic_id):
 
 
 @pytest.mark.parametrize("version", range(11))
-def test_the_group_lifecycle_works_in_every_request_version(node, version):
-    async def run():
+def test_the_group_lifecycle_works_in_every_request_version(node: EmbeddedNode, version: int) -> None:
+    async def run() -> None:
         group, topic = f"life-{version}", f"{TOPIC}-{version}"
         connection = await connect(node, group)
         topic_id = await make_topic(connection, topic)
@@ -134,8 +142,8 @@ def test_the_group_lifecycle_works_in_every_request_version(node, version):
     asyncio.run(run())
 
 
-def test_group_errors_are_encoded_in_every_request_version(node):
-    async def run():
+def test_group_errors_are_encoded_in_every_request_version(node: EmbeddedNode) -> None:
+    async def run() -> None:
         connection = await connect(node, "nobody")
         for key, request in (
             (11, of(11, group_id="", session_timeout_ms=6000)),
@@ -151,8 +159,8 @@ def test_group_errors_are_encoded_in_every_request_version(node):
     asyncio.run(run())
 
 
-def test_deleting_a_topic_removes_its_committed_offsets(node):
-    async def run():
+def test_deleting_a_topic_removes_its_committed_offsets(node: EmbeddedNode) -> None:
+    async def run() -> None:
         connection = await connect(node, "reader", "other")
         client = Client(connection, 9)
         topic_id = await make_topic(connection, "doomed")
@@ -175,13 +183,13 @@ def test_deleting_a_topic_removes_its_committed_offsets(node):
     asyncio.run(run())
 
 
-def test_a_refused_join_echoes_the_member_id_where_kafka_does(node):
-    async def run():
+def test_a_refused_join_echoes_the_member_id_where_kafka_does(node: EmbeddedNode) -> None:
+    async def run() -> None:
         connection = await connect(node, "empty", "new")
         offered = [part(11, "JoinGroupRequestProtocol", name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")]
         fields = {"rebalance_timeout_ms": 9000, "protocol_type": "consumer", "protocols": offered, "member_id": "who"}
 
-        async def refused(group, session_timeout_ms=6000, **more):
+        async def refused(group: str, session_timeout_ms: int = 6000, **more: Any) -> tuple[ErrorCode, str]:
             request = of(11, group_id=group, session_timeout_ms=session_timeout_ms, **{**fields, **more})
             answer = await connection.request(request, version=9)
             return ErrorCode(answer.error_code), answer.member_id
@@ -198,8 +206,8 @@ def test_a_refused_join_echoes_the_member_id_where_kafka_does(node):
     asyncio.run(run())
 
 
-def test_offset_delete_of_an_unknown_group_returns_group_id_not_found(node):
-    async def run():
+def test_offset_delete_of_an_unknown_group_returns_group_id_not_found(node: EmbeddedNode) -> None:
+    async def run() -> None:
         connection = await connect(node, "nobody")
         partitions = [part(47, "OffsetDeleteRequestPartition", partition_index=0)]
         topics = [part(47, "OffsetDeleteRequestTopic", name="no-such-topic", partitions=partitions)]
@@ -210,8 +218,8 @@ def test_offset_delete_of_an_unknown_group_returns_group_id_not_found(node):
     asyncio.run(run())
 
 
-def test_consumer_group_requests_are_unsupported_when_the_protocol_is_disabled():
-    async def run(node):
+def test_consumer_group_requests_are_unsupported_when_the_protocol_is_disabled() -> None:
+    async def run(node: EmbeddedNode) -> None:
         connection = await connect(node, "g")
         beat = of(68, group_id="g", member_id="m", rebalance_timeout_ms=9000, subscribed_topic_names=[TOPIC])
         beat.topic_partitions = []
@@ -224,8 +232,8 @@ def test_consumer_group_requests_are_unsupported_when_the_protocol_is_disabled()
         asyncio.run(run(node))
 
 
-def test_responses_list_groups_and_topics_in_kafkas_order(node):
-    async def run():
+def test_responses_list_groups_and_topics_in_kafkas_order(node: EmbeddedNode) -> None:
+    async def run() -> None:
         groups = ["zebra", "ant", "mole"]
         connection = await connect(node, *groups)
         client = Client(connection, 9)

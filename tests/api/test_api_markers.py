@@ -1,9 +1,13 @@
 """WriteTxnMarkers: what each partition responds and when, and which callers are permitted."""
 
+from __future__ import annotations
+
 import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from leader_harness import NOW_MS, PRODUCER, LeaderHarness, batch, marker_codes
+from tests.api.leader_harness import NOW_MS, PRODUCER, LeaderHarness, batch, marker_codes
 
 from headrace.api.transactions.write_txn_markers import MARKERS_AT_ONCE
 from headrace.base.errors import ErrorCode, KafkaError
@@ -12,16 +16,17 @@ from headrace.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from headrace.records.control import TransactionMarker
 from headrace.security.resources import Operation, Resource
 from headrace.server.authority import DenyAll
+from headrace.server.context import RequestContext
 
 NONE = ErrorCode.NONE
 OFFSETS = "__consumer_offsets"
 
 
 @pytest.fixture
-def make_harness():
-    made = []
+def make_harness() -> Iterator[Callable[..., Any]]:
+    made: list[LeaderHarness] = []
 
-    def make(**options):
+    def make(**options: Any) -> LeaderHarness:
         made.append(LeaderHarness(**options))
         return made[-1]
 
@@ -30,7 +35,7 @@ def make_harness():
         harness.close()
 
 
-def test_each_partition_gets_its_own_error_code(make_harness):
+def test_each_partition_gets_its_own_error_code(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(partitions=4)
     harness.partitions.get("t", 1).lead(2, 1, (2,))
     harness.partitions.get("t", 2).isr = ()
@@ -50,7 +55,7 @@ def test_each_partition_gets_its_own_error_code(make_harness):
     assert [harness.log(index).log_end for index in range(4)] == [1, 0, 0, 0]
 
 
-def test_markers_with_a_stale_producer_or_coordinator_epoch_are_refused(make_harness):
+def test_markers_with_a_stale_producer_or_coordinator_epoch_are_refused(make_harness: Callable[..., Any]) -> None:
     harness = make_harness()
     key = (PRODUCER, "t", 0)
     harness.produce(0, epoch=4)
@@ -64,7 +69,7 @@ def test_markers_with_a_stale_producer_or_coordinator_epoch_are_refused(make_har
     assert harness.log().log_end == 3
 
 
-def test_markers_before_transaction_version_2_keep_the_producer_epoch(make_harness):
+def test_markers_before_transaction_version_2_keep_the_producer_epoch(make_harness: Callable[..., Any]) -> None:
     harness = make_harness()
     harness.produce(0, epoch=4, version=11)
     assert harness.mark(4, version=1) == {(PRODUCER, "t", 0): NONE}
@@ -74,7 +79,7 @@ def test_markers_before_transaction_version_2_keep_the_producer_epoch(make_harne
     assert harness.stable() == 4
 
 
-def test_a_request_may_carry_more_markers_than_are_written_at_once(make_harness):
+def test_a_request_may_carry_more_markers_than_are_written_at_once(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(partitions=3)
     count = 2 * MARKERS_AT_ONCE // 3
     topics = [WriteTxnMarkersRequest.WritableTxnMarkerTopic(name="t", partition_indexes=[0, 1, 2])]
@@ -88,7 +93,7 @@ def test_a_request_may_carry_more_markers_than_are_written_at_once(make_harness)
     assert harness.send_and_wait(WriteTxnMarkersRequest(), 2).markers == []
 
 
-def test_markers_are_acknowledged_after_the_flush_when_flush_messages_is_1(make_harness):
+def test_markers_are_acknowledged_after_the_flush_when_flush_messages_is_1(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(flush_messages=1)
     harness.produce(0)
     request = WriteTxnMarkersRequest(
@@ -111,7 +116,7 @@ def test_markers_are_acknowledged_after_the_flush_when_flush_messages_is_1(make_
     assert harness.mark(2) == {(PRODUCER, "t", 0): ErrorCode.KAFKA_STORAGE_ERROR}
 
 
-def test_markers_for_consumer_offsets_go_through_the_group_coordinator(make_harness):
+def test_markers_for_consumer_offsets_go_through_the_group_coordinator(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(partitions=2, topic=OFFSETS)
     assert harness.mark(6, partitions=harness.names[1:], commit=False) == {(PRODUCER, OFFSETS, 1): NONE}
     assert harness.ended_offsets == [(1, PRODUCER, 6, TransactionMarker(False, 3), 2)]
@@ -131,9 +136,13 @@ def test_markers_for_consumer_offsets_go_through_the_group_coordinator(make_harn
 
 
 @pytest.mark.parametrize("granted", [None, Operation.ALTER, Operation.CLUSTER_ACTION])
-def test_write_txn_markers_requires_alter_or_cluster_action(make_harness, granted):
+def test_write_txn_markers_requires_alter_or_cluster_action(
+    make_harness: Callable[..., Any], granted: Operation | None
+) -> None:
     class Authority(DenyAll):
-        def allows(self, context, operation, resource, name, *, quietly=False):
+        def allows(
+            self, context: RequestContext, operation: Operation, resource: Resource, name: str, *, quietly: bool = False
+        ) -> bool:
             return resource is Resource.CLUSTER and operation is granted
 
     harness = make_harness(authority=Authority())
@@ -142,7 +151,7 @@ def test_write_txn_markers_requires_alter_or_cluster_action(make_harness, grante
     assert harness.log().log_end == (1 if granted else 0)
 
 
-def test_a_marker_has_the_brokers_timestamp(make_harness):
+def test_a_marker_has_the_brokers_timestamp(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(message_timestamp_type="LogAppendTime")
     harness.send_and_wait(harness.produce_request({0: batch()}), 12)
     harness.mark(1)

@@ -1,6 +1,9 @@
 """Every API of both tables refuses a caller without permissions, and each permission grants only what it names."""
 
+from __future__ import annotations
+
 import asyncio
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +21,7 @@ from headrace.protocol.apis import APIS, ApiKey
 from headrace.security.acls import Acl, Pattern, Permission
 from headrace.security.principals import Principal
 from headrace.security.resources import Operation, Resource
+from headrace.server.dispatch import Service
 from headrace.testing.cluster import LOOPBACK, EmbeddedNode
 
 SETTINGS = {
@@ -28,11 +32,11 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def restricted():
+def restricted() -> Iterator[SimpleNamespace]:
     """Start a node on which only the node itself has permissions, with one topic that existed before."""
     with EmbeddedNode({"listeners": SETTINGS["listeners"], "controller.listener.names": "CONTROLLER"}) as first:
 
-        async def make():
+        async def make() -> bytes:
             connection = await Connection.connect(LOOPBACK, first.port)
             answer = await connection.request(
                 of(19, topics=[part(19, "CreatableTopic", name=TOPIC, num_partitions=1, replication_factor=1)]),
@@ -47,7 +51,7 @@ def restricted():
             yield SimpleNamespace(node=node, topic_id=topic_id)
 
 
-def tables(restricted):
+def tables(restricted: SimpleNamespace) -> dict[str, dict[ApiKey, Service]]:
     node = restricted.node.node
     return {
         "PLAINTEXT": node.broker.dispatcher._services,
@@ -56,8 +60,8 @@ def tables(restricted):
 
 
 @pytest.mark.parametrize("listener", ["PLAINTEXT", "CONTROLLER"])
-def test_every_api_refuses_a_caller_without_permissions(restricted, listener):
-    async def run():
+def test_every_api_refuses_a_caller_without_permissions(restricted: SimpleNamespace, listener: str) -> None:
+    async def run() -> None:
         port = restricted.node.node.ports[listener]
         for key, service in tables(restricted)[listener].items():
             if key in OPEN:
@@ -73,8 +77,8 @@ def test_every_api_refuses_a_caller_without_permissions(restricted, listener):
     asyncio.run(run())
 
 
-def test_metadata_omits_topics_the_caller_may_not_describe(restricted):
-    async def run():
+def test_metadata_omits_topics_the_caller_may_not_describe(restricted: SimpleNamespace) -> None:
+    async def run() -> None:
         connection = await Connection.connect(LOOPBACK, restricted.node.port)
         answer = await connection.request(of(3, topics=None), version=12)
         assert answer.topics == [] and answer.brokers
@@ -87,8 +91,8 @@ def test_metadata_omits_topics_the_caller_may_not_describe(restricted):
     asyncio.run(run())
 
 
-def test_an_envelope_on_a_client_listener_closes_the_connection(restricted):
-    async def run():
+def test_an_envelope_on_a_client_listener_closes_the_connection(restricted: SimpleNamespace) -> None:
+    async def run() -> None:
         connection = await Connection.connect(LOOPBACK, restricted.node.port)
         with pytest.raises(Disconnected):
             await connection.request(SAMPLES[ApiKey.ENVELOPE](0, None), version=0)
@@ -97,11 +101,11 @@ def test_an_envelope_on_a_client_listener_closes_the_connection(restricted):
     assert not restricted.node.node.broker.image.acls
 
 
-def test_an_envelope_may_carry_only_forwardable_requests():
+def test_an_envelope_may_carry_only_forwardable_requests() -> None:
     """Refuse it even from a permitted sender: otherwise a broker could act for the cluster in a client's name."""
     with EmbeddedNode(server_settings()) as node:
 
-        async def run():
+        async def run() -> None:
             connection = await Connection.connect(LOOPBACK, node.node.ports["CONTROLLER"], security=login("admin"))
             for key in (ApiKey.ENVELOPE, ApiKey.BROKER_HEARTBEAT, ApiKey.FETCH):
                 version = APIS[key].stable_version_max
@@ -128,11 +132,11 @@ def test_an_envelope_may_carry_only_forwardable_requests():
         asyncio.run(run())
 
 
-def test_the_controller_listener_requires_authentication_before_any_request():
+def test_the_controller_listener_requires_authentication_before_any_request() -> None:
     """Send every API of its table without logging in: only ApiVersions is served, all others end the connection."""
     with EmbeddedNode(server_settings()) as node:
 
-        async def run():
+        async def run() -> None:
             port = node.node.ports["CONTROLLER"]
             for key, service in node.node.controller.dispatcher._services.items():
                 if key in OPEN:
@@ -147,7 +151,7 @@ def test_the_controller_listener_requires_authentication_before_any_request():
         asyncio.run(run())
 
 
-def test_full_topic_group_and_transaction_permissions_do_not_grant_cluster_actions():
+def test_full_topic_group_and_transaction_permissions_do_not_grant_cluster_actions() -> None:
     """Send every inter-broker and controller request as a user with all permissions that clients need."""
     with EmbeddedNode(server_settings("alice")) as node:
         with Admin({"bootstrap.servers": node.bootstrap, **login_options("admin")}) as admin:
@@ -163,9 +167,9 @@ def test_full_topic_group_and_transaction_permissions_do_not_grant_cluster_actio
             "SASL_PLAINTEXT": node.node.broker.dispatcher._services,
             "CONTROLLER": node.node.controller.dispatcher._services,
         }
-        asked = set()
+        asked: set[tuple[str, ApiKey]] = set()
 
-        async def run():
+        async def run() -> None:
             for listener, table in tables.items():
                 port = node.node.ports[listener]
                 connection = await Connection.connect(LOOPBACK, port, security=login("alice"))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 from testkit.simulator.loop import SimulatedLoop
+from tests.fakes import FakeClock
 from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_files, make_partition
 
 from headrace.api.transactions.txn_offset_commit import TransactionalOffsetsApi
@@ -36,12 +39,20 @@ NONE = ErrorCode.NONE
 
 
 class Verifier:
-    def __init__(self):
+    def __init__(self) -> None:
         self.code = NONE
-        self.requested = []
-        self.during_verification = None
+        self.requested: list[tuple[str, int, int, list[TopicPartition], bool]] = []
+        self.during_verification: Callable[..., Any] | None = None
 
-    async def verify(self, transactional_id, producer_id, producer_epoch, partitions, *, add):
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        add: bool,
+    ) -> dict[TopicPartition, ErrorCode]:
         self.requested.append((transactional_id, producer_id, producer_epoch, list(partitions), add))
         if self.during_verification is not None:
             await self.during_verification()
@@ -51,20 +62,17 @@ class Verifier:
 class Authority(DenyAll):
     """Grants everything except the operations in `refused`."""
 
-    def __init__(self, *refused):
+    def __init__(self, *refused: Any) -> None:
         self.refused = refused
 
-    def allows(self, context, operation, resource, name, *, quietly=False):
+    def allows(
+        self, context: RequestContext, operation: Operation, resource: Resource, name: str, *, quietly: bool = False
+    ) -> bool:
         return (operation, resource, name) not in self.refused
 
 
-class Clock:
-    def now_ms(self):
-        return NOW_MS
-
-
 class OffsetsHarness:
-    def __init__(self):
+    def __init__(self) -> None:
         self.loop = SimulatedLoop(Random(1))
         self.partition = make_partition(make_files())
         state = Partition(replicas=(NODE,), isr=(NODE,), leader=NODE, leader_epoch=0, partition_epoch=0)
@@ -80,17 +88,17 @@ class OffsetsHarness:
             encode_group_record,
             decode_group_record,
             lambda: image,
-            Clock(),
+            FakeClock(NOW_MS),
             self.loop,
             end=asked_to_end,
         )
         self.verifier = Verifier()
         self.verification = True
-        self.authority = ALLOW_ALL
+        self.authority: Any = ALLOW_ALL
         self.api = TransactionalOffsetsApi(self.groups, lambda: image, self.verifier, lambda: self.verification)
 
-    def run(self, scenario):
-        async def run_elected():
+    def run(self, scenario: Callable[..., Any]) -> None:
+        async def run_elected() -> None:
             self.groups.elected(self.partition)
             await self.groups.settle()
             await scenario()
@@ -100,7 +108,14 @@ class OffsetsHarness:
         self.loop.close()
         assert self.loop.errors == []
 
-    async def commit_offsets(self, version=5, topics=None, group=GROUP, epoch=0, **more):
+    async def commit_offsets(
+        self,
+        version: int = 5,
+        topics: Mapping[str, dict[int, int]] | None = None,
+        group: str = GROUP,
+        epoch: int = 0,
+        **more: Any,
+    ) -> dict[tuple[str, int], ErrorCode]:
         """Send a TxnOffsetCommit and return the error codes by topic and partition."""
         request = TxnOffsetCommitRequest(
             "tx",
@@ -126,16 +141,16 @@ class OffsetsHarness:
             for one in topic.partitions
         }
 
-    async def code(self, version=5, **more):
+    async def code(self, version: int = 5, **more: Any) -> ErrorCode:
         [code] = (await self.commit_offsets(version, **more)).values()
         return code
 
-    async def end(self, *, commit, epoch=0):
+    async def end(self, *, commit: bool, epoch: int = 0) -> None:
         await self.groups.end_transaction(0, PRODUCER, epoch, TransactionMarker(commit, 1), 0)
         await asyncio.sleep(0)
 
     @property
-    def committed(self):
+    def committed(self) -> dict[tuple[str, int], int]:
         answer = fetch(self.groups.machine_of(GROUP), FetchGroup(GROUP, topics=None))
         return {
             (topic.name, one.partition_index): one.committed_offset
@@ -145,10 +160,10 @@ class OffsetsHarness:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_the_transaction_coordinator_verifies_once_and_adds_from_version_5(version):
+def test_the_transaction_coordinator_verifies_once_and_adds_from_version_5(version: int) -> None:
     harness = OffsetsHarness()
 
-    async def scenario():
+    async def scenario() -> None:
         assert await harness.code(version) is NONE
         assert await harness.code(version, topics={TOPIC: {1: 6}}) is NONE
         assert harness.verifier.requested == [("tx", PRODUCER, 0, [OFFSETS_PARTITION], version == 5)]
@@ -161,11 +176,11 @@ def test_the_transaction_coordinator_verifies_once_and_adds_from_version_5(versi
     harness.run(scenario)
 
 
-def test_with_verification_disabled_only_version_5_contacts_the_coordinator():
+def test_with_verification_disabled_only_version_5_contacts_the_coordinator() -> None:
     harness = OffsetsHarness()
     harness.verification = False
 
-    async def scenario():
+    async def scenario() -> None:
         assert await harness.code(4) is NONE and harness.verifier.requested == []
         await harness.end(commit=True)
         assert await harness.code(5, epoch=1) is NONE and len(harness.verifier.requested) == 1
@@ -189,29 +204,31 @@ def test_with_verification_disabled_only_version_5_contacts_the_coordinator():
         (ErrorCode.NETWORK_EXCEPTION, 1, ErrorCode.COORDINATOR_NOT_AVAILABLE),
     ],
 )
-def test_coordinator_errors_are_mapped_to_errors_of_the_client_version(coordinator_error, version, client_error):
+def test_coordinator_errors_are_mapped_to_errors_of_the_client_version(
+    coordinator_error: ErrorCode, version: int, client_error: ErrorCode
+) -> None:
     harness = OffsetsHarness()
     harness.verifier.code = coordinator_error
 
-    async def scenario():
+    async def scenario() -> None:
         assert await harness.code(version) is client_error
         assert harness.partition.log.log_end == 0
 
     harness.run(scenario)
 
 
-def test_a_marker_or_election_during_verification_fails_the_commit():
+def test_a_marker_or_election_during_verification_fails_the_commit() -> None:
     harness = OffsetsHarness()
 
-    async def scenario():
-        async def ends():
+    async def scenario() -> None:
+        async def ends() -> None:
             await harness.end(commit=False)
 
         harness.verifier.during_verification = ends
         assert await harness.code(4) is ErrorCode.INVALID_TXN_STATE
         assert harness.partition.log.log_end == 1  # only the marker
 
-        async def leaves():
+        async def leaves() -> None:
             harness.partition.lead(NODE, 1, (NODE,))
             harness.groups.elected(harness.partition)
             await harness.groups.settle()
@@ -226,13 +243,13 @@ def test_a_marker_or_election_during_verification_fails_the_commit():
     harness.run(scenario)
 
 
-def test_transactional_id_group_and_topic_permissions_are_checked_in_that_order():
+def test_transactional_id_group_and_topic_permissions_are_checked_in_that_order() -> None:
     harness = OffsetsHarness()
     transaction = (Operation.WRITE, Resource.TRANSACTIONAL_ID, "tx")
     group = (Operation.READ, Resource.GROUP, GROUP)
     topic = (Operation.READ, Resource.TOPIC, TOPIC)
 
-    async def scenario():
+    async def scenario() -> None:
         harness.authority = Authority(transaction, group, topic)
         assert await harness.code() is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         harness.authority = Authority(group, topic)
@@ -253,10 +270,10 @@ def test_transactional_id_group_and_topic_permissions_are_checked_in_that_order(
     harness.run(scenario)
 
 
-def test_invalid_groups_and_unavailable_coordinators_return_their_errors():
+def test_invalid_groups_and_unavailable_coordinators_return_their_errors() -> None:
     harness = OffsetsHarness()
 
-    async def scenario():
+    async def scenario() -> None:
         assert await harness.code(group="") is ErrorCode.INVALID_GROUP_ID
         assert await harness.code(generation_id=3, member_id="who") is ErrorCode.ILLEGAL_GENERATION
         harness.partition.configure(2)
@@ -274,10 +291,10 @@ def test_invalid_groups_and_unavailable_coordinators_return_their_errors():
     harness.run(scenario)
 
 
-def test_a_loading_coordinator_returns_coordinator_load_in_progress():
+def test_a_loading_coordinator_returns_coordinator_load_in_progress() -> None:
     harness = OffsetsHarness()
 
-    async def scenario():
+    async def scenario() -> None:
         harness.partition.lead(NODE, 1, (NODE,))
         harness.groups.elected(harness.partition)
         assert await harness.code(2) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

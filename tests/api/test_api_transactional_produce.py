@@ -1,24 +1,30 @@
 """Transactional batches at the leader: verification with the coordinator, the effect of markers, and what readers see."""
 
+from __future__ import annotations
+
 import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from leader_harness import ID, PRODUCER, LeaderHarness, batch, fetched
+from tests.api.leader_harness import ID, PRODUCER, LeaderHarness, batch, fetched
 
 from headrace.base.errors import ErrorCode
 from headrace.records.batch import iterate_batches
 from headrace.records.compression import Codec
+from headrace.security.resources import Operation, Resource
 from headrace.server.authority import DenyAll
+from headrace.server.context import RequestContext
 from headrace.server.frames import CloseConnection
 
 NONE = ErrorCode.NONE
 
 
 @pytest.fixture
-def make_harness():
-    made = []
+def make_harness() -> Iterator[Callable[..., Any]]:
+    made: list[LeaderHarness] = []
 
-    def make(**options):
+    def make(**options: Any) -> LeaderHarness:
         made.append(LeaderHarness(**options))
         return made[-1]
 
@@ -28,17 +34,19 @@ def make_harness():
 
 
 @pytest.fixture
-def harness(make_harness):
+def harness(make_harness: Callable[..., Any]) -> LeaderHarness:
     return make_harness()
 
 
-def pause_verification(harness):
+def pause_verification(harness: LeaderHarness) -> asyncio.Future[Any]:
     """Make the coordinator wait until the returned gate is opened."""
     harness.coordinator.gate = harness.loop.create_future()
     return harness.coordinator.gate
 
 
-def begin_produce(harness, sequence=0, epoch=0, version=12, index=0):
+def begin_produce(
+    harness: LeaderHarness, sequence: int = 0, epoch: int = 0, version: int = 12, index: int = 0
+) -> asyncio.Task[Any]:
     """Send a batch and return its task; the coordinator has been asked to verify it and has not responded."""
     requested = len(harness.coordinator.requested)
     task, held = harness.send(harness.produce_request({index: batch(sequence, epoch)}), version)
@@ -46,14 +54,14 @@ def begin_produce(harness, sequence=0, epoch=0, version=12, index=0):
     return task
 
 
-def finish_produce(harness, gate, task):
+def finish_produce(harness: LeaderHarness, gate: asyncio.Future[Any], task: asyncio.Task[Any]) -> tuple[ErrorCode, int]:
     gate.set_result(None)
     (answer,) = harness.run(task).responses[0].partition_responses
     return ErrorCode(answer.error_code), answer.base_offset
 
 
 @pytest.mark.parametrize("version", [3, 10, 11, 12, 13])
-def test_only_the_first_batch_of_a_transaction_is_verified(make_harness, version):
+def test_only_the_first_batch_of_a_transaction_is_verified(make_harness: Callable[..., Any], version: int) -> None:
     harness = make_harness()
     assert harness.produce(0, version=version) == (NONE, 0)
     assert harness.coordinator.requested == [(ID, PRODUCER, 0, harness.names, version >= 12)]
@@ -63,7 +71,7 @@ def test_only_the_first_batch_of_a_transaction_is_verified(make_harness, version
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_read_committed_readers_see_a_transaction_only_after_it_ends(harness, commit):
+def test_read_committed_readers_see_a_transaction_only_after_it_ends(harness: LeaderHarness, commit: bool) -> None:
     assert harness.produce(0, epoch=5, count=3) == (NONE, 0)
     assert harness.produce(3, epoch=5) == (NONE, 3)
     assert (harness.stable(), harness.log().log_end) == (0, 4)
@@ -75,7 +83,7 @@ def test_read_committed_readers_see_a_transaction_only_after_it_ends(harness, co
     assert not waiting.done()
     assert harness.mark(6, commit=commit) == {(PRODUCER, "t", 0): NONE}
     seen = fetched(harness.run(asyncio.wait_for(waiting, 1)))  # woken by the marker
-    assert [header.is_control for _, header in iterate_batches(seen.records)] == [False, False, True]
+    assert [header.is_control for _, header in iterate_batches(seen.records)] == [False, False, True]  # type: ignore[arg-type]
     assert (seen.last_stable_offset, harness.stable()) == (5, 5)
     aborted = [(one.producer_id, one.first_offset) for one in seen.aborted_transactions]
     assert aborted == ([] if commit else [(PRODUCER, 0)])
@@ -83,7 +91,7 @@ def test_read_committed_readers_see_a_transaction_only_after_it_ends(harness, co
     assert harness.produce(0, epoch=6) == (NONE, 5)
 
 
-def test_the_earliest_open_transaction_bounds_the_last_stable_offset(harness):
+def test_the_earliest_open_transaction_bounds_the_last_stable_offset(harness: LeaderHarness) -> None:
     assert harness.produce(0, producer_id=1) == (NONE, 0)
     assert harness.produce(0, producer_id=2) == (NONE, 1)
     harness.mark(1, producer_id=2, commit=False)
@@ -115,7 +123,9 @@ def test_the_earliest_open_transaction_bounds_the_last_stable_offset(harness):
         (12, ErrorCode.NETWORK_EXCEPTION, ErrorCode.NOT_ENOUGH_REPLICAS),
     ],
 )
-def test_coordinator_errors_are_mapped_to_errors_of_the_produce_version(harness, version, code, client_error):
+def test_coordinator_errors_are_mapped_to_errors_of_the_produce_version(
+    harness: LeaderHarness, version: int, code: ErrorCode, client_error: ErrorCode
+) -> None:
     harness.coordinator.code = code
     assert harness.produce(0, version=version) == (client_error, -1)
     assert harness.log().log_end == 0
@@ -123,12 +133,14 @@ def test_coordinator_errors_are_mapped_to_errors_of_the_produce_version(harness,
     assert harness.produce(0, version=version) == (NONE, 0)  # the client retries
 
 
-def test_transactional_batches_are_refused_without_a_coordinator(make_harness):
+def test_transactional_batches_are_refused_without_a_coordinator(make_harness: Callable[..., Any]) -> None:
     assert make_harness(coordinator=None).produce(0) == (ErrorCode.INVALID_TXN_STATE, -1)
 
 
 @pytest.mark.parametrize("version, transaction_version", [(11, 0), (12, 2)])
-def test_a_marker_during_verification_fails_the_batch(harness, version, transaction_version):
+def test_a_marker_during_verification_fails_the_batch(
+    harness: LeaderHarness, version: int, transaction_version: int
+) -> None:
     gate = pause_verification(harness)
     task = begin_produce(harness, version=version)
     epoch = 1 if transaction_version else 0
@@ -139,7 +151,7 @@ def test_a_marker_during_verification_fails_the_batch(harness, version, transact
     assert (harness.log().log_end, harness.stable()) == (1, 1)  # no transaction is left open
 
 
-def test_a_marker_of_the_previous_transaction_does_not_end_the_next(harness):
+def test_a_marker_of_the_previous_transaction_does_not_end_the_next(harness: LeaderHarness) -> None:
     """Check version 2: a marker has the epoch of the next transaction, whose first batch may already be waiting."""
     assert harness.produce(0, epoch=0) == (NONE, 0)
     gate = pause_verification(harness)
@@ -150,7 +162,7 @@ def test_a_marker_of_the_previous_transaction_does_not_end_the_next(harness):
     assert harness.stable() == 3
 
 
-def test_a_verification_does_not_carry_over_to_the_next_transaction(harness):
+def test_a_verification_does_not_carry_over_to_the_next_transaction(harness: LeaderHarness) -> None:
     """Check that a verification of one transaction does not count for the next one with the same epoch."""
     gate = pause_verification(harness)
     late = begin_produce(harness, version=11)
@@ -171,7 +183,9 @@ def test_a_verification_does_not_carry_over_to_the_next_transaction(harness):
     assert harness.stable() == harness.log().log_end == 4
 
 
-def test_a_batch_of_a_fenced_producer_is_refused_and_logged_with_both_epochs(harness, caplog):
+def test_a_batch_of_a_fenced_producer_is_refused_and_logged_with_both_epochs(
+    harness: LeaderHarness, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "headrace.api.data.produce_transactional")
     assert harness.produce(0) == (NONE, 0)
     harness.mark(1)
@@ -182,7 +196,7 @@ def test_a_batch_of_a_fenced_producer_is_refused_and_logged_with_both_epochs(har
     )
 
 
-def test_a_duplicate_batch_gets_its_original_offset(harness):
+def test_a_duplicate_batch_gets_its_original_offset(harness: LeaderHarness) -> None:
     assert harness.produce(0, count=2) == (NONE, 0)
     assert harness.produce(2) == (NONE, 2)
     assert harness.produce(0, count=2) == (NONE, 0)
@@ -193,7 +207,7 @@ def test_a_duplicate_batch_gets_its_original_offset(harness):
     assert harness.produce(2) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)
 
 
-def test_a_batch_cannot_overtake_one_that_failed_verification(harness):
+def test_a_batch_cannot_overtake_one_that_failed_verification(harness: LeaderHarness) -> None:
     harness.coordinator.code = ErrorCode.NOT_COORDINATOR
     assert harness.produce(0, version=11) == (ErrorCode.NOT_ENOUGH_REPLICAS, -1)
     harness.coordinator.code = NONE
@@ -203,24 +217,26 @@ def test_a_batch_cannot_overtake_one_that_failed_verification(harness):
 
 
 @pytest.mark.parametrize("version, code", [(11, NONE), (12, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)])
-def test_transaction_version_2_requires_an_unknown_producer_to_start_at_sequence_0(harness, version, code):
+def test_transaction_version_2_requires_an_unknown_producer_to_start_at_sequence_0(
+    harness: LeaderHarness, version: int, code: ErrorCode
+) -> None:
     assert harness.produce(4, version=version)[0] == code
 
 
-def test_a_stale_producer_epoch_is_refused_before_verification(harness):
+def test_a_stale_producer_epoch_is_refused_before_verification(harness: LeaderHarness) -> None:
     harness.mark(3)
     assert harness.produce(0, epoch=2) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)
     assert harness.coordinator.requested == []
 
 
-def test_a_non_transactional_batch_is_refused_while_a_transaction_is_open(harness):
+def test_a_non_transactional_batch_is_refused_while_a_transaction_is_open(harness: LeaderHarness) -> None:
     harness.produce(0)
     request = harness.produce_request({0: batch(1, transactional=False)}, transactional_id=None)
     (answer,) = harness.send_and_wait(request, 12).responses[0].partition_responses
     assert answer.error_code == ErrorCode.INVALID_TXN_STATE
 
 
-def test_all_unverified_partitions_of_a_request_are_verified_together(make_harness):
+def test_all_unverified_partitions_of_a_request_are_verified_together(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(partitions=5)
     harness.produce(0, index=1)
     harness.coordinator.requested.clear()
@@ -237,7 +253,7 @@ def test_all_unverified_partitions_of_a_request_are_verified_together(make_harne
     assert [harness.stable(index) for index in range(5)] == [2, 3, 2, 1, 2]
 
 
-def test_batches_of_a_second_producer_in_a_request_are_refused(make_harness):
+def test_batches_of_a_second_producer_in_a_request_are_refused(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(partitions=3)
     request = harness.produce_request({0: batch(), 1: batch(producer_id=5), 2: batch()})
     answers = harness.send_and_wait(request, 12).responses[0].partition_responses
@@ -245,7 +261,7 @@ def test_batches_of_a_second_producer_in_a_request_are_refused(make_harness):
     assert harness.coordinator.requested == [(ID, PRODUCER, 0, [harness.names[0], harness.names[2]], True)]
 
 
-def test_with_verification_disabled_older_produce_versions_are_not_verified(harness):
+def test_with_verification_disabled_older_produce_versions_are_not_verified(harness: LeaderHarness) -> None:
     harness.verification = False
     assert harness.produce(0, version=11) == (NONE, 0)
     assert harness.coordinator.requested == []
@@ -257,8 +273,8 @@ def test_with_verification_disabled_older_produce_versions_are_not_verified(harn
     )  # from version 12 on, the leader adds the partition
 
 
-def test_large_compressed_batches_are_verified_after_their_validation(harness):
-    options = {"codec": Codec.GZIP, "count": 4000, "size": 40}
+def test_large_compressed_batches_are_verified_after_their_validation(harness: LeaderHarness) -> None:
+    options: dict[str, Any] = {"codec": Codec.GZIP, "count": 4000, "size": 40}
     assert harness.produce(0, **options) == (NONE, 0)
     assert harness.produce(4000, **options) == (NONE, 4000)
     assert len(harness.coordinator.requested) == 1
@@ -269,7 +285,7 @@ def test_large_compressed_batches_are_verified_after_their_validation(harness):
     assert len(harness.coordinator.requested) == 1
 
 
-def test_recompressed_batches_stay_transactional(make_harness):
+def test_recompressed_batches_stay_transactional(make_harness: Callable[..., Any]) -> None:
     harness = make_harness(compression_type="gzip")
     assert harness.produce(0) == (NONE, 0)
     harness.mark(1)
@@ -280,7 +296,7 @@ def test_recompressed_batches_stay_transactional(make_harness):
     ]
 
 
-def test_a_new_leader_epoch_discards_pending_verifications(harness):
+def test_a_new_leader_epoch_discards_pending_verifications(harness: LeaderHarness) -> None:
     gate = pause_verification(harness)
     task = begin_produce(harness)
     partition = harness.partitions.get("t", 0)
@@ -291,7 +307,7 @@ def test_a_new_leader_epoch_discards_pending_verifications(harness):
     assert harness.produce(0) == (NONE, 0)
 
 
-def test_losing_leadership_during_verification_appends_nothing(harness):
+def test_losing_leadership_during_verification_appends_nothing(harness: LeaderHarness) -> None:
     gate = pause_verification(harness)
     task = begin_produce(harness)
     harness.partitions.get("t", 0).lead(2, 1, (2,))
@@ -299,7 +315,7 @@ def test_losing_leadership_during_verification_appends_nothing(harness):
     assert harness.log().log_end == 0
 
 
-def test_losing_in_sync_replicas_during_verification_returns_not_enough_replicas(harness):
+def test_losing_in_sync_replicas_during_verification_returns_not_enough_replicas(harness: LeaderHarness) -> None:
     gate = pause_verification(harness)
     task = begin_produce(harness)
     harness.partitions.get("t", 0).isr = ()
@@ -307,7 +323,7 @@ def test_losing_in_sync_replicas_during_verification_returns_not_enough_replicas
     assert harness.log().log_end == 0
 
 
-def test_a_request_cancelled_during_verification_does_not_block_later_batches(harness):
+def test_a_request_cancelled_during_verification_does_not_block_later_batches(harness: LeaderHarness) -> None:
     gate = pause_verification(harness)
     task = begin_produce(harness)
     task.cancel()
@@ -318,8 +334,8 @@ def test_a_request_cancelled_during_verification_does_not_block_later_batches(ha
     assert harness.produce(0) == (NONE, 0)
 
 
-def test_invalid_transactional_batches_are_refused_before_verification(harness):
-    def code(records, transactional_id=ID):
+def test_invalid_transactional_batches_are_refused_before_verification(harness: LeaderHarness) -> None:
+    def code(records: bytes, transactional_id: str | None = ID) -> int:
         request = harness.produce_request({0: records}, transactional_id=transactional_id)
         return harness.send_and_wait(request, 12).responses[0].partition_responses[0].error_code
 
@@ -330,15 +346,17 @@ def test_invalid_transactional_batches_are_refused_before_verification(harness):
     assert harness.coordinator.requested == [] and harness.log().log_end == 0
 
 
-def test_producing_without_permission_for_the_transactional_id_is_refused(make_harness):
+def test_producing_without_permission_for_the_transactional_id_is_refused(make_harness: Callable[..., Any]) -> None:
     class Authority(DenyAll):
-        def allows(self, context, operation, resource, name, *, quietly=False):
+        def allows(
+            self, context: RequestContext, operation: Operation, resource: Resource, name: str, *, quietly: bool = False
+        ) -> bool:
             return name != ID
 
     assert make_harness(authority=Authority()).produce(0) == (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)
 
 
-def test_a_refused_batch_with_acks_0_closes_the_connection(harness):
+def test_a_refused_batch_with_acks_0_closes_the_connection(harness: LeaderHarness) -> None:
     answer, _ = harness.send(harness.produce_request({0: batch()}, acks=0), 12)
     assert answer is None and harness.log().log_end == 1
     harness.mark(1)
@@ -347,7 +365,7 @@ def test_a_refused_batch_with_acks_0_closes_the_connection(harness):
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_an_open_transaction_is_still_open_after_a_restart(harness, clean):
+def test_an_open_transaction_is_still_open_after_a_restart(harness: LeaderHarness, clean: bool) -> None:
     harness.produce(0, producer_id=1, count=2)
     harness.produce(0, producer_id=2)
     harness.mark(1, producer_id=1, commit=False)

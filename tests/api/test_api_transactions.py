@@ -1,19 +1,23 @@
 """The transaction coordinator's responses over the wire, version by version."""
 
+from __future__ import annotations
+
 import itertools
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from admin_client import Admin
+from tests.api.admin_client import Admin
 
 from headrace.base.errors import ErrorCode
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
-from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest
-from headrace.protocol.messages.end_txn import EndTxnRequest
+from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from headrace.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
-from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from headrace.protocol.messages.list_transactions import ListTransactionsRequest
 from headrace.testing.cluster import EmbeddedNode
 
@@ -28,7 +32,7 @@ TRANSIENT_ERRORS = (
 
 
 @pytest.fixture(scope="module")
-def node():
+def node() -> Iterator[EmbeddedNode]:
     settings = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "2"}
     with EmbeddedNode(settings) as running:
         admin = Admin(running.port)
@@ -40,11 +44,11 @@ def node():
 
 
 @pytest.fixture
-def admin(node):
+def admin(node: EmbeddedNode) -> Admin:
     return Admin(node.port)
 
 
-def retry_transient_errors(send_request):
+def retry_transient_errors(send_request: Callable[..., Any]) -> Any:
     """Retry while the previous transaction is still ending, as clients do, and return the response."""
     for _ in range(ATTEMPTS_MAX):
         answer = send_request()
@@ -53,21 +57,23 @@ def retry_transient_errors(send_request):
     raise AssertionError("it takes too long")
 
 
-def init(admin, name, version=5, **fields):
+def init(admin: Admin, name: str, version: int = 5, **fields: Any) -> InitProducerIdResponse:
     request = InitProducerIdRequest(
         transactional_id=name, transaction_timeout_ms=fields.pop("timeout", 60_000), **fields
     )
     return retry_transient_errors(lambda: admin.send_request(request, version))
 
 
-def producer(admin):
+def producer(admin: Admin) -> SimpleNamespace:
     name = f"id-{next(_numbers)}"
     made = init(admin, name)
     assert made.error_code == ErrorCode.NONE
     return SimpleNamespace(name=name, id=made.producer_id, epoch=made.producer_epoch)
 
 
-def add(admin, identity, *topic_partitions, version=3, verify_only=False):
+def add(
+    admin: Admin, identity: SimpleNamespace, *topic_partitions: Any, version: int = 3, verify_only: bool = False
+) -> list[ErrorCode]:
     topics = [Topic(name=name, partitions=list(indexes)) for name, *indexes in topic_partitions]
     if version < 4:
         request = AddPartitionsToTxnRequest(
@@ -93,7 +99,9 @@ def add(admin, identity, *topic_partitions, version=3, verify_only=False):
     return [ErrorCode(one.partition_error_code) for result in found for one in result.results_by_partition]
 
 
-def end(admin, identity, commit=True, version=5, again=True):
+def end(
+    admin: Admin, identity: SimpleNamespace, commit: bool = True, version: int = 5, again: bool = True
+) -> EndTxnResponse:
     request = EndTxnRequest(
         transactional_id=identity.name, producer_id=identity.id, producer_epoch=identity.epoch, committed=commit
     )
@@ -104,19 +112,19 @@ def end(admin, identity, commit=True, version=5, again=True):
     )
 
 
-def describe(admin, name):
+def describe(admin: Admin, name: str) -> DescribeTransactionsResponse.TransactionState:
     return admin.send_request(DescribeTransactionsRequest(transactional_ids=[name])).transaction_states[0]
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_reinitializing_a_producer_increments_its_epoch(admin, version):
+def test_reinitializing_a_producer_increments_its_epoch(admin: Admin, version: int) -> None:
     name = f"id-{next(_numbers)}"
     first, second = init(admin, name, version), init(admin, name, version)
     assert (first.error_code, first.producer_epoch, second.producer_epoch) == (ErrorCode.NONE, 0, 1)
     assert first.producer_id == second.producer_id
 
 
-def test_init_producer_id_refuses_empty_ids_long_timeouts_and_unknown_producer_ids(admin):
+def test_init_producer_id_refuses_empty_ids_long_timeouts_and_unknown_producer_ids(admin: Admin) -> None:
     assert init(admin, "").error_code == ErrorCode.INVALID_REQUEST
     assert init(admin, "slow", timeout=900_001).error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
     identity = producer(admin)
@@ -125,7 +133,7 @@ def test_init_producer_id_refuses_empty_ids_long_timeouts_and_unknown_producer_i
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_add_partitions_to_txn_from_a_client_adds_all_partitions_or_none(admin, version):
+def test_add_partitions_to_txn_from_a_client_adds_all_partitions_or_none(admin: Admin, version: int) -> None:
     identity = producer(admin)
     mixed = add(admin, identity, ("here", 0, 7), ("nowhere", 0), version=version)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -142,7 +150,7 @@ def test_add_partitions_to_txn_from_a_client_adds_all_partitions_or_none(admin, 
     assert add(admin, identity, ("here", 0), version=version) == [stale]
 
 
-def test_add_partitions_to_txn_from_a_leader_verifies_or_adds(admin):
+def test_add_partitions_to_txn_from_a_leader_verifies_or_adds(admin: Admin) -> None:
     identity = producer(admin)
     assert add(admin, identity, ("here", 0), version=5, verify_only=True) == [ErrorCode.TRANSACTION_ABORTABLE]
     assert add(admin, identity, ("here", 0), version=4, verify_only=True) == [ErrorCode.INVALID_TXN_STATE]
@@ -150,7 +158,7 @@ def test_add_partitions_to_txn_from_a_leader_verifies_or_adds(admin):
     assert add(admin, identity, ("here", 0), version=5, verify_only=True) == [ErrorCode.NONE]
 
 
-def test_add_offsets_to_txn_adds_a_partition_of_the_offsets_topic(admin):
+def test_add_offsets_to_txn_adds_a_partition_of_the_offsets_topic(admin: Admin) -> None:
     identity = producer(admin)
     request = AddOffsetsToTxnRequest(
         transactional_id=identity.name, producer_id=identity.id, producer_epoch=identity.epoch, group_id="g"
@@ -160,7 +168,7 @@ def test_add_offsets_to_txn_adds_a_partition_of_the_offsets_topic(admin):
     assert [one.topic for one in describe(admin, identity.name).topics] == ["__consumer_offsets"]
 
 
-def test_add_offsets_to_txn_succeeds_before_the_offsets_topic_exists():
+def test_add_offsets_to_txn_succeeds_before_the_offsets_topic_exists() -> None:
     """Check the order clients use: they add the group and only then look up its coordinator, which creates the topic."""
     with EmbeddedNode({"offsets.topic.num.partitions": "5"}) as fresh:
         admin = Admin(fresh.port)
@@ -175,7 +183,7 @@ def test_add_offsets_to_txn_succeeds_before_the_offsets_topic_exists():
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("version", range(6))
-def test_end_txn_is_idempotent_and_completes_the_transaction(admin, version, commit):
+def test_end_txn_is_idempotent_and_completes_the_transaction(admin: Admin, version: int, commit: bool) -> None:
     identity = producer(admin)
     assert add(admin, identity, ("here", 0)) == [ErrorCode.NONE]
     ended = end(admin, identity, commit, version)
@@ -189,18 +197,18 @@ def test_end_txn_is_idempotent_and_completes_the_transaction(admin, version, com
     assert describe(admin, identity.name).transaction_state == wanted and describe(admin, identity.name).topics == []
 
 
-def test_end_txn_without_an_open_transaction_or_known_producer_is_refused(admin):
+def test_end_txn_without_an_open_transaction_or_known_producer_is_refused(admin: Admin) -> None:
     identity = producer(admin)
     assert end(admin, identity, version=4).error_code == ErrorCode.INVALID_TXN_STATE
     nobody = SimpleNamespace(name="nobody", id=1, epoch=0)
     assert end(admin, nobody).error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_list_transactions_filters_by_state_producer_duration_and_pattern(admin):
+def test_list_transactions_filters_by_state_producer_duration_and_pattern(admin: Admin) -> None:
     open_one, empty = producer(admin), producer(admin)
     add(admin, open_one, ("here", 0))
 
-    def listed(version=2, **filters):
+    def listed(version: int = 2, **filters: Any) -> tuple[set[str], list[str]]:
         answer = admin.send_request(ListTransactionsRequest(**filters), version)
         return {one.transactional_id for one in answer.transaction_states}, answer.unknown_state_filters
 

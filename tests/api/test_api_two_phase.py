@@ -1,11 +1,15 @@
 """Two-phase commit (KIP-939): InitProducerId 6, which is offered only if unstable API versions are enabled."""
 
+from __future__ import annotations
+
 import itertools
+from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from admin_client import Admin
-from transactional_client import RawProducer, fetch, init, read, read_stable
+from tests.api.admin_client import Admin
+from tests.api.transactional_client import RawProducer, fetch, init, read, read_stable
 
 from headrace.api.transactions.init_producer_id import ProducersApi
 from headrace.base.errors import ErrorCode
@@ -13,7 +17,7 @@ from headrace.client.wire.connection import Disconnected
 from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
-from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from headrace.security.resources import Operation, Resource
@@ -35,27 +39,27 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def node():
+def node() -> Iterator[EmbeddedNode]:
     with EmbeddedNode(TWO_PHASE_SETTINGS) as running:
         yield running
 
 
 @pytest.fixture
-def admin(node):
+def admin(node: EmbeddedNode) -> Admin:
     admin = Admin(node.port)
     admin.send_request(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1))
     return admin
 
 
 @pytest.fixture
-def name(admin):
+def name(admin: Admin) -> str:
     """Create a topic and return its name, which also serves as the transactional id."""
     name = f"both-{next(_numbers)}"
     admin.create(name, 2)
     return name
 
 
-def prepared(admin, name):
+def prepared(admin: Admin, name: str) -> RawProducer:
     """Carry out the first phase: everything is written, and the caller notes which transaction it prepared."""
     producer = RawProducer(admin, name, **TWO_PHASE)
     for index in (0, 1):
@@ -63,16 +67,16 @@ def prepared(admin, name):
     return producer
 
 
-def describe(admin, name):
+def describe(admin: Admin, name: str) -> DescribeTransactionsResponse.TransactionState:
     return admin.send_request(DescribeTransactionsRequest(transactional_ids=[name])).transaction_states[0]
 
 
-def init_producer_id_version_max(admin):
+def init_producer_id_version_max(admin: Admin) -> int:
     answer = admin.send_request(ApiVersionsRequest(client_software_name="x", client_software_version="1"))
     return {one.api_key: one.max_version for one in answer.api_keys}[ApiKey.INIT_PRODUCER_ID]
 
 
-def test_init_producer_id_6_is_offered_only_with_unstable_versions_enabled(admin):
+def test_init_producer_id_6_is_offered_only_with_unstable_versions_enabled(admin: Admin) -> None:
     assert init_producer_id_version_max(admin) == 6
     with EmbeddedNode(BASE_SETTINGS) as other:
         plain = Admin(other.port)
@@ -81,7 +85,7 @@ def test_init_producer_id_6_is_offered_only_with_unstable_versions_enabled(admin
             plain.send_request(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 6)
 
 
-def test_disabling_two_phase_commit_forbids_only_two_phase_requests():
+def test_disabling_two_phase_commit_forbids_only_two_phase_requests() -> None:
     with EmbeddedNode(UNSTABLE_VERSION_SETTINGS) as other:
         admin = Admin(other.port)
         admin.send_request(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1))
@@ -94,7 +98,7 @@ def test_disabling_two_phase_commit_forbids_only_two_phase_requests():
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_next_producer_can_commit_or_abort_a_prepared_transaction(admin, name, commit):
+def test_the_next_producer_can_commit_or_abort_a_prepared_transaction(admin: Admin, name: str, commit: bool) -> None:
     before = prepared(admin, name)
     assert read(admin, name) == []
     kept = init(admin, name, **KEEP)
@@ -107,7 +111,7 @@ def test_the_next_producer_can_commit_or_abort_a_prepared_transaction(admin, nam
     assert [read_stable(admin, name, index) for index in (0, 1)] == ([[b"x0"], [b"x1"]] if commit else [[], []])
 
 
-def test_partitions_cannot_be_added_to_a_kept_prepared_transaction(admin, name):
+def test_partitions_cannot_be_added_to_a_kept_prepared_transaction(admin: Admin, name: str) -> None:
     prepared(admin, name)
     kept = init(admin, name, **KEEP)
     topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=[0])
@@ -121,19 +125,19 @@ def test_partitions_cannot_be_added_to_a_kept_prepared_transaction(admin, name):
     assert result.results_by_partition[0].partition_error_code == ErrorCode.INVALID_TXN_STATE
 
 
-def test_init_without_keep_prepared_txn_aborts_the_prepared_transaction(admin, name):
+def test_init_without_keep_prepared_txn_aborts_the_prepared_transaction(admin: Admin, name: str) -> None:
     before = prepared(admin, name)
     after = init(admin, name, **TWO_PHASE)
     assert (after.error_code, after.ongoing_txn_producer_id) == (ErrorCode.NONE, -1)
     assert after.producer_epoch == before.epoch + 2 and read_stable(admin, name) == []
 
 
-def test_keep_prepared_txn_succeeds_without_an_ongoing_transaction(admin, name):
+def test_keep_prepared_txn_succeeds_without_an_ongoing_transaction(admin: Admin, name: str) -> None:
     made = init(admin, name, **KEEP)
     assert (made.error_code, made.producer_epoch, made.ongoing_txn_producer_id) == (ErrorCode.NONE, 0, -1)
 
 
-def test_a_transaction_with_a_timeout_cannot_be_kept(admin, name):
+def test_a_transaction_with_a_timeout_cannot_be_kept(admin: Admin, name: str) -> None:
     ordinary = RawProducer(admin, name)
     ordinary.send(name, 0, b"x")
     assert init(admin, name, **KEEP).error_code == ErrorCode.INVALID_TXN_STATE
@@ -141,7 +145,7 @@ def test_a_transaction_with_a_timeout_cannot_be_kept(admin, name):
     assert init(admin, name, **KEEP, **own).error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_a_prepared_transaction_is_not_timed_out(admin, name):
+def test_a_prepared_transaction_is_not_timed_out(admin: Admin, name: str) -> None:
     waiting = prepared(admin, name)
     other = f"{name}-ordinary"
     hasty = RawProducer(admin, other, timeout=1)
@@ -155,7 +159,9 @@ def test_a_prepared_transaction_is_not_timed_out(admin, name):
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_prepared_transaction_survives_restarts_of_the_node(node, admin, name, how):
+def test_a_prepared_transaction_survives_restarts_of_the_node(
+    node: EmbeddedNode, admin: Admin, name: str, how: str
+) -> None:
     before = prepared(admin, name)
     getattr(node, how)()
     node.start()
@@ -172,21 +178,23 @@ def test_a_prepared_transaction_survives_restarts_of_the_node(node, admin, name,
 
 
 @pytest.mark.parametrize("two_phase_fields", [{"enable2_pc": True}, {"keep_prepared_txn": True}])
-def test_two_phase_commit_requires_its_own_permission(two_phase_fields):
+def test_two_phase_commit_requires_its_own_permission(two_phase_fields: dict[str, bool]) -> None:
     class Transactions:
-        async def init(self, context, request):
+        async def init(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
             return InitProducerIdResponse(producer_id=7)
 
     class Authority(DenyAll):
-        def __init__(self, *operations):
-            self.operations = operations
+        def __init__(self, *operations: Operation) -> None:
+            self.allowed = operations
 
-        def allows(self, context, operation, resource, name, *, quietly=False):
-            return (resource, name) == (Resource.TRANSACTIONAL_ID, "tx") and operation in self.operations
+        def allows(
+            self, context: RequestContext, operation: Operation, resource: Resource, name: str, *, quietly: bool = False
+        ) -> bool:
+            return (resource, name) == (Resource.TRANSACTIONAL_ID, "tx") and operation in self.allowed
 
-    api = ProducersApi(SimpleNamespace(), Transactions())
+    api = ProducersApi(cast(Any, SimpleNamespace()), cast(Any, Transactions()))
 
-    def code(request, *operations):
+    def code(request: InitProducerIdRequest, *operations: Operation) -> ErrorCode | int:
         context = RequestContext(Peer("PLAINTEXT", "127.0.0.1", authority=Authority(*operations)), 22, 6, None)
         answer = api.init_producer_id(context, request)
         with pytest.raises(StopIteration) as ended:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
-from admin_client import Admin
+from tests.api.admin_client import Admin
 
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition
 from headrace.client.consumer.decoding import FetchedBatches
 from headrace.client.consumer.fetching import FetchedPartition
-from headrace.protocol.messages.end_txn import EndTxnRequest
-from headrace.protocol.messages.fetch import FetchRequest
-from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from headrace.protocol.messages.produce import ProduceRequest
 from headrace.records.builder import BatchBuilder
 
@@ -29,7 +31,7 @@ FETCH = 12
 RECORDS_AT_ONCE = 1000
 
 
-def retry_transient_errors(send_request):
+def retry_transient_errors(send_request: Callable[..., Any]) -> Any:
     """Retry while the previous transaction is still ending, as clients do, and return the response."""
     for _ in range(ATTEMPTS_MAX):
         answer = send_request()
@@ -38,24 +40,31 @@ def retry_transient_errors(send_request):
     raise AssertionError("it takes too long")
 
 
-def init(admin: Admin, name, version=5, *, timeout=60_000, **fields):
+def init(admin: Admin, name: str, version: int = 5, *, timeout: int = 60_000, **fields: Any) -> InitProducerIdResponse:
     request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout, **fields)
     return retry_transient_errors(lambda: admin.send_request(request, version))
 
 
 class RawProducer:
-    def __init__(self, admin: Admin, name, version=5, **fields):
+    def __init__(self, admin: Admin, name: str, version: int = 5, **fields: Any) -> None:
         self.admin, self.name = admin, name
         made = init(admin, name, version, **fields)
         assert made.error_code == ErrorCode.NONE
         self.id, self.epoch = made.producer_id, made.producer_epoch
-        self.sequences = {}
+        self.sequences: dict[tuple[str, int], int] = {}
 
     @property
-    def identity(self):
+    def identity(self) -> tuple[int, int]:
         return self.id, self.epoch
 
-    def send(self, topic, index, *values, sequence=None, identity=None):
+    def send(
+        self,
+        topic: str,
+        index: int,
+        *values: bytes,
+        sequence: int | None = None,
+        identity: tuple[int, int] | None = None,
+    ) -> tuple[ErrorCode, int]:
         """Send a batch and return its error code and base offset; an explicit identity or sequence is sent unchanged."""
         producer_id, epoch = identity or self.identity
         if sequence is None:
@@ -78,14 +87,14 @@ class RawProducer:
                 break
         return ErrorCode(answer.error_code), answer.base_offset
 
-    def send_end_txn(self, commit, identity=None, version=END):
+    def send_end_txn(self, commit: bool, identity: tuple[int, int] | None = None, version: int = END) -> EndTxnResponse:
         producer_id, epoch = identity or self.identity
         request = EndTxnRequest(
             transactional_id=self.name, producer_id=producer_id, producer_epoch=epoch, committed=commit
         )
         return retry_transient_errors(lambda: self.admin.send_request(request, version))
 
-    def end(self, commit):
+    def end(self, commit: bool) -> None:
         """End the transaction as a client does and adopt the identity for the next one."""
         answer = self.send_end_txn(commit)
         assert answer.error_code == ErrorCode.NONE
@@ -93,7 +102,9 @@ class RawProducer:
         self.sequences.clear()
 
 
-def fetch(admin: Admin, topic, index=0, offset=0, *, committed=True, max_bytes=1 << 20):
+def fetch(
+    admin: Admin, topic: str, index: int = 0, offset: int = 0, *, committed: bool = True, max_bytes: int = 1 << 20
+) -> FetchResponse.PartitionData:
     partition = FetchRequest.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=max_bytes)
     request = FetchRequest(
         max_bytes=1 << 20,
@@ -106,26 +117,27 @@ def fetch(admin: Admin, topic, index=0, offset=0, *, committed=True, max_bytes=1
     return data
 
 
-def read(admin: Admin, topic, index=0, offset=0, *, committed=True):
+def read(admin: Admin, topic: str, index: int = 0, offset: int = 0, *, committed: bool = True) -> list[bytes]:
     """Return the values that a client would return to its user."""
     data = fetch(admin, topic, index, offset, committed=committed)
     fetched = FetchedPartition(
         TopicPartition(topic, index),
         offset,
-        memoryview(data.records or b""),
+        memoryview(data.records or b""),  # type: ignore[arg-type]
         data.high_watermark,
         data.last_stable_offset,
         data.log_start_offset,
         [(one.producer_id, one.first_offset) for one in data.aborted_transactions or []],
         ErrorCode.NONE,
     )
-    batches, values = FetchedBatches(fetched), []
+    batches = FetchedBatches(fetched)
+    values: list[bytes] = []
     while records := batches.take_records(RECORDS_AT_ONCE):
         values += [record.value for record in records]
     return values
 
 
-def read_stable(admin: Admin, topic, index=0, offset=0):
+def read_stable(admin: Admin, topic: str, index: int = 0, offset: int = 0) -> list[bytes]:
     """Return the committed values once no transaction is open: markers are written after the response to EndTxn."""
     for _ in range(ATTEMPTS_MAX):
         data = fetch(admin, topic, index, offset)

@@ -1,5 +1,7 @@
 """Options: parsing text into values, error messages that say what is allowed, and Java's properties format."""
 
+from __future__ import annotations
+
 import pytest
 
 from headrace.base.errors import ConfigError
@@ -18,7 +20,7 @@ ROLES = Option("roles", Kind.LIST, [], "roles", one_of=("broker", "controller"))
         (Option("ratio", Kind.DOUBLE, 0.5, "", at_least=0, at_most=1), "0.25", 0.25),
     ],
 )
-def test_option_values_round_trip_through_text(option, text, value):
+def test_option_values_round_trip_through_text(option: Option, text: str, value: list[str] | float) -> None:
     assert option.parse(text) == value
     assert option.parse(option.text(value)) == value
 
@@ -38,13 +40,15 @@ def test_option_values_round_trip_through_text(option, text, value):
         (Option("ratio", Kind.DOUBLE, 0.5, ""), "1e400", "a number"),
     ],
 )
-def test_an_invalid_value_is_reported_with_its_option_and_the_allowed_values(option, text, message_pattern):
+def test_an_invalid_value_is_reported_with_its_option_and_the_allowed_values(
+    option: Option, text: str, message_pattern: str
+) -> None:
     with pytest.raises(ConfigError, match=message_pattern) as caught:
         option.parse(text)
     assert option.name in str(caught.value)
 
 
-def test_an_invalid_password_is_not_repeated_in_the_error():
+def test_an_invalid_password_is_not_repeated_in_the_error() -> None:
     with pytest.raises(ConfigError) as caught:
         Option("password", Kind.PASSWORD, None, "", one_of=("x",)).parse("hunter2")
     assert "hunter2" not in str(caught.value)
@@ -60,27 +64,27 @@ def test_an_invalid_password_is_not_repeated_in_the_error():
         (-1.5e-4, "-1.5E-4"),
     ],
 )
-def test_doubles_are_formatted_as_in_java(value, text):
+def test_doubles_are_formatted_as_in_java(value: float, text: str) -> None:
     assert Option("ratio", Kind.DOUBLE, 0.5, "").text(value) == text
 
 
-def test_unused_options_carry_the_reason():
+def test_unused_options_carry_the_reason() -> None:
     assert [(one.name, one.unused) for one in unused("why", PORT, ROLES)] == [("port", "why"), ("roles", "why")]
     assert PORT.unused is None
 
 
-def test_an_unknown_option_name_suggests_the_nearest_known_one():
+def test_an_unknown_option_name_suggests_the_nearest_known_one() -> None:
     with pytest.raises(ConfigError, match="did you mean port"):
         OptionTable(PORT).known("prot")
 
 
-def test_properties_are_parsed_as_in_java():
+def test_properties_are_parsed_as_in_java() -> None:
     text = "# comment\n! also\n a = 1 \nb:2\nc 3\nlong=one,\\\n   two\nuni=\\u00e4\\n\npath=C\\:\\\\x\nempty=\n"
     assert parse_properties(text, "f") == {
         "a": "1", "b": "2", "c": "3", "long": "one,two", "uni": "ä\n", "path": "C:\\x", "empty": "",
     }  # fmt: skip
 
 
-def test_a_property_without_a_name_is_refused_with_its_line_number():
+def test_a_property_without_a_name_is_refused_with_its_line_number() -> None:
     with pytest.raises(ConfigError, match="f, line 2"):
         parse_properties("a=1\n=2\n", "f")

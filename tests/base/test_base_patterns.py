@@ -1,5 +1,7 @@
 """Patterns in RE2 syntax: matching of whole texts, RE2's own error messages, and bounds on time and memory."""
 
+from __future__ import annotations
+
 import re
 import subprocess
 import sys
@@ -28,7 +30,7 @@ EXPRESSIONS = st.recursive(
 
 @settings(deadline=None, max_examples=300)
 @given(EXPRESSIONS, st.text("ab1.-", max_size=8))
-def test_patterns_match_the_same_texts_as_pythons_re(expression, text):
+def test_patterns_match_the_same_texts_as_pythons_re(expression: str, text: str) -> None:
     for prefix in ("", "(?i)"):
         expected = re.fullmatch(prefix + expression, text.upper() if prefix else text) is not None
         assert Pattern(prefix + expression).matches(text.upper() if prefix else text) is expected
@@ -63,7 +65,7 @@ def test_patterns_match_the_same_texts_as_pythons_re(expression, text):
         ("a$", "a", "a\n"),
     ],
 )
-def test_patterns_match_whole_texts_in_re2_syntax(expression, yes, no):
+def test_patterns_match_whole_texts_in_re2_syntax(expression: str, yes: str, no: str) -> None:
     pattern = Pattern(expression)
     assert pattern.matches(yes) and not pattern.matches(no)
 
@@ -95,13 +97,13 @@ def test_patterns_match_whole_texts_in_re2_syntax(expression, yes, no):
         ("[é", "missing ]: [é"),
     ],
 )
-def test_invalid_syntax_is_refused_with_re2s_error_message(expression, reason):
+def test_invalid_syntax_is_refused_with_re2s_error_message(expression: str, reason: str) -> None:
     with pytest.raises(BadPattern) as refused:
         Pattern(expression)
     assert str(refused.value) == reason
 
 
-def test_lone_surrogates_are_refused_in_patterns_and_never_match():
+def test_lone_surrogates_are_refused_in_patterns_and_never_match() -> None:
     for expression in ("\ud800", "a\udfff", "[\ud800-\udfff]"):
         with pytest.raises(BadPattern):
             Pattern(expression)
@@ -124,7 +126,7 @@ def test_lone_surrogates_are_refused_in_patterns_and_never_match():
         r"(?i)" + r"[\pL\PN]" * 120,
     ],
 )
-def test_oversized_patterns_are_refused_quickly(expression):
+def test_oversized_patterns_are_refused_quickly(expression: str) -> None:
     began = time.perf_counter()
     with pytest.raises(BadPattern):
         Pattern(expression)
@@ -138,25 +140,25 @@ def test_oversized_patterns_are_refused_quickly(expression):
         "(.?a?){480}c", ".*a.{480}b", "(" * 499 + ")" * 499 + "c", "[ab]*a[ab]{20}c", "(a*)" * 240 + "c",
     ],
 )  # fmt: skip
-def test_patterns_that_make_backtracking_engines_hang_match_in_bounded_time(expression):
+def test_patterns_that_make_backtracking_engines_hang_match_in_bounded_time(expression: str) -> None:
     pattern = Pattern(expression)
     began = time.perf_counter()
     assert not pattern.matches("a" * TEXT_CHARS_MAX) and not pattern.matches("aabab" * 100 + "-")
     assert time.perf_counter() - began < HOSTILE_S_MAX
 
 
-def test_texts_over_the_length_limit_never_match():
+def test_texts_over_the_length_limit_never_match() -> None:
     assert Pattern(".*").matches("é" * TEXT_CHARS_MAX)
     assert not Pattern(".*").matches("a" * (TEXT_CHARS_MAX + 1))
 
 
-def test_pattern_size_distinguishes_small_from_large_patterns():
+def test_pattern_size_distinguishes_small_from_large_patterns() -> None:
     assert Pattern("orders.*").size < 32 < Pattern("(a*b*){300}").size < MEMORY_BYTES_MAX
 
 
 @settings(deadline=None, max_examples=300)
 @given(st.text(st.sampled_from("ab(){}[]|*+?^$\\.-,1QEdwsxu:i&pLPé\0"), max_size=30), st.text("ab1é", max_size=20))
-def test_arbitrary_expressions_compile_or_raise_bad_pattern(expression, text):
+def test_arbitrary_expressions_compile_or_raise_bad_pattern(expression: str, text: str) -> None:
     try:
         pattern = Pattern(expression)
     except BadPattern:
@@ -181,14 +183,14 @@ print(peak() - before)
 """
 
 
-def test_unreferenced_patterns_are_freed():
+def test_unreferenced_patterns_are_freed() -> None:
     """Check also that RE2 writes nothing to stderr."""
     done = subprocess.run([sys.executable, "-c", MEMORY_PROGRAM], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert int(done.stdout) < 40 * MEMORY_BYTES_MAX >> 10  # in KiB, as Linux reports it; 300 were made
 
 
-def test_importing_the_cli_and_the_node_does_not_import_re2():
+def test_importing_the_cli_and_the_node_does_not_import_re2() -> None:
     command = "import sys, headrace.cli.main, headrace.node.node; print('re2' in sys.modules)"
     assert (
         subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout == "False\n"

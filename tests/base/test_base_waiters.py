@@ -1,10 +1,14 @@
 """Parked responses are sent once, in order, and dropped if cancelled."""
 
+from __future__ import annotations
+
+from functools import partial
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.base.metrics import Histogram, Metrics
-from headrace.base.waiters import OffsetWaiters
+from headrace.base.waiters import OffsetWaiter, OffsetWaiters
 
 
 @settings(deadline=None, max_examples=100)
@@ -16,12 +20,14 @@ from headrace.base.waiters import OffsetWaiters
         )
     )
 )
-def test_offset_waiters_behave_like_a_sorted_list(steps):
-    waiters, fired, model = OffsetWaiters(), [], []
-    handles = {}
+def test_offset_waiters_behave_like_a_sorted_list(steps: list[tuple[str, int]]) -> None:
+    waiters = OffsetWaiters()
+    fired: list[int] = []
+    model: list[tuple[int, int]] = []
+    handles: dict[int, OffsetWaiter] = {}
     for number, (step, value) in enumerate(steps):
         if step == "add":
-            handles[number] = waiters.add(value, lambda n=number: fired.append(n), lambda error: None)
+            handles[number] = waiters.add(value, partial(fired.append, number), lambda error: None)
             model.append((value, number))
         elif step == "cancel" and model:
             gone = model.pop(value % len(model))
@@ -36,16 +42,21 @@ def test_offset_waiters_behave_like_a_sorted_list(steps):
         assert len(waiters) == len(model)
 
 
-def test_losing_leadership_fails_each_waiting_request_once():
-    waiters, lost = OffsetWaiters(), []
+def test_losing_leadership_fails_each_waiting_request_once() -> None:
+    waiters = OffsetWaiters()
+    lost: list[int | str] = []
+
+    def fail(offset: int, error: Exception) -> None:
+        lost.append(offset)
+
     for offset in (3, 1, 2):
-        waiters.add(offset, lambda: lost.append("passed"), lambda error, offset=offset: lost.append(offset))
+        waiters.add(offset, partial(lost.append, "passed"), partial(fail, offset))
     waiters.lose(RuntimeError())
     waiters.advance(10)
     assert lost == [1, 2, 3]
 
 
-def test_histograms_count_by_upper_bound_and_metrics_are_singletons():
+def test_histograms_count_by_upper_bound_and_metrics_are_singletons() -> None:
     histogram = Histogram((1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 5.0):
         histogram.observe(value)

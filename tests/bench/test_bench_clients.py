@@ -90,8 +90,8 @@ def test_report_rows_compare_against_the_connector_by_name() -> None:
     line = all_lines()["spark-sink-1k-zstd"]
     assert isinstance(line, SparkJob)
     found = Results()
-    for name, rows in ((HEADRACE, 130.0), (CONNECTOR, 100.0)):
-        found.add(line.name, name, Measured({"rows_per_s": rows, "cpu_us_per_row": 1.0}))
+    for name, speed in ((HEADRACE, 130.0), (CONNECTOR, 100.0)):
+        found.add(line.name, name, Measured({"rows_per_s": speed, "cpu_us_per_row": 1.0}))
     rows = make_rows([line], found)
     assert [(row.against, row.figure.key, row.ratio, row.met) for row in rows] == [
         (CONNECTOR, "rows_per_s", 1.3, True),

@@ -13,7 +13,7 @@ import pytest
 from bench.certificate import make_certificate
 from bench.contestants import CEILING, HEADRACE, Broker, Ceiling, Contestant, spawn_headrace
 from bench.frames import make_batch
-from bench.line import Figure, Measured, Options
+from bench.line import Figure, Line, Measured, Options
 from bench.lines import all_lines
 from bench.load import Load, Span, run_load
 from bench.produce import Produce, produce_load, run_through
@@ -193,7 +193,11 @@ def test_a_failed_line_does_not_stop_the_others(tmp_path: Path) -> None:
     options = Options(seconds=0.1, work=tmp_path, bytes_max=10_000_000)
     sound = all_lines()["produce-64k"]
     assert isinstance(sound, Produce)
-    lines = [FailingLine("broken", BenchFailed("no answer")), FailingLine("elsewhere", CannotRun("no openssl")), sound]
+    lines: list[Line] = [
+        FailingLine("broken", BenchFailed("no answer")),
+        FailingLine("elsewhere", CannotRun("no openssl")),
+        sound,
+    ]
     results = Runner(taking_part, options, 1, lambda text: None).run(lines)
     assert results.failed == {"broken": "no answer"}
     assert results.skipped == {"elsewhere": "no openssl"}

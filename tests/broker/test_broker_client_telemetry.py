@@ -1,13 +1,17 @@
 """Client metrics on a broker: subscriptions, push intervals, Kafka's errors, and the expiry of idle clients."""
 
+from __future__ import annotations
+
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import METADATA_TOPIC_ID, ZERO_UUID, Uuid, uuid_text
 from headrace.broker import client_telemetry
-from headrace.broker.client_telemetry import EXPIRY_MS_MIN, Client, ClientTelemetry
+from headrace.broker.client_telemetry import EXPIRY_MS_MIN, Client, ClientTelemetry, Instance
 from headrace.metadata.image import METRICS_CONFIG
 from headrace.metadata.loader import MetadataLoader
 from headrace.observe.client_series import ClientSeries
@@ -20,14 +24,14 @@ JAVA = Client("orders-1", "apache-kafka-java", "4.3.1", "10.0.0.7", 5000)
 
 
 class TelemetryHarness:
-    def __init__(self):
+    def __init__(self) -> None:
         self.series = ClientSeries()
         self.telemetry = ClientTelemetry(self.series, 100, random.Random(7))
         self.loader = MetadataLoader([self.telemetry])
         self.offset = 0
         self.now_ms = 1000.0
 
-    def set(self, subscription, **configs):
+    def set(self, subscription: str, **configs: Any) -> None:
         self.offset += 1
         self.loader.apply(
             [
@@ -40,25 +44,27 @@ class TelemetryHarness:
             1,
         )
 
-    def get(self, instance_id=ONE, client=JAVA):
+    def get(self, instance_id: Uuid = ONE, client: Client = JAVA) -> Instance:
         return self.telemetry.subscribe(instance_id, client, self.now_ms)
 
-    def push(self, instance_id=ONE, subscription_id=None, client=JAVA, **fields):
+    def push(
+        self, instance_id: Uuid = ONE, subscription_id: int | None = None, client: Client = JAVA, **fields: Any
+    ) -> Instance:
         if subscription_id is None:
             subscription_id = self.telemetry._instances[instance_id].subscription_id
         request = PushTelemetryRequest(client_instance_id=instance_id, subscription_id=subscription_id, **fields)
         return self.telemetry.admit(request, client, self.now_ms)
 
-    def advance_clock(self, ms):
+    def advance_clock(self, ms: int) -> None:
         self.now_ms += ms
 
 
 @pytest.fixture
-def harness():
+def harness() -> TelemetryHarness:
     return TelemetryHarness()
 
 
-def code(call, *arguments, **fields):
+def code(call: Callable[..., Any], *arguments: Any, **fields: Any) -> ErrorCode:
     try:
         call(*arguments, **fields)
     except KafkaError as error:
@@ -66,14 +72,14 @@ def code(call, *arguments, **fields):
     return ErrorCode.NONE
 
 
-def test_a_client_without_subscriptions_gets_no_metrics_and_a_five_minute_interval(harness):
+def test_a_client_without_subscriptions_gets_no_metrics_and_a_five_minute_interval(harness: TelemetryHarness) -> None:
     instance = harness.get(ZERO_UUID)
     assert instance.metrics == () and instance.interval_ms == 300_000 and not instance.wants("anything")
     assert instance.id not in (ZERO_UUID, ONE) and harness.telemetry.knows(instance.id)
     assert harness.get(ZERO_UUID).id != instance.id
 
 
-def test_subscription_ids_equal_those_of_kafka(harness):
+def test_subscription_ids_equal_those_of_kafka(harness: TelemetryHarness) -> None:
     """Compare with the ids that Kafka 4.3.1 returned."""
     assert harness.get(TWO).subscription_id == -725132338
     harness.set("m", metrics="a.b", interval_ms="400")
@@ -83,7 +89,7 @@ def test_subscription_ids_equal_those_of_kafka(harness):
     assert harness.get(ONE).subscription_id == 2062659244
 
 
-def test_all_matching_subscriptions_of_a_client_are_merged(harness):
+def test_all_matching_subscriptions_of_a_client_are_merged(harness: TelemetryHarness) -> None:
     harness.set("a", metrics="x., y.", interval_ms="5000")
     harness.set("b", metrics="z.,x.", interval_ms="700", match="client_software_name=apache-.*,client_id=orders-[0-9]")
     harness.set("c", metrics="*", interval_ms="100", match="client_id=payments")
@@ -115,12 +121,14 @@ def test_all_matching_subscriptions_of_a_client_are_merged(harness):
         ("client_source_address=local", Client("c", "s", "v", "local", 1), True),
     ],
 )
-def test_a_subscription_applies_only_to_clients_selected_by_its_match(harness, match, client, is_match):
+def test_a_subscription_applies_only_to_clients_selected_by_its_match(
+    harness: TelemetryHarness, match: str, client: Client, is_match: bool
+) -> None:
     harness.set("m", metrics="a.", match=match)
     assert harness.get(client=client).metrics == (("a.",) if is_match else ())
 
 
-def test_requests_before_the_push_interval_has_passed_are_throttled(harness):
+def test_requests_before_the_push_interval_has_passed_are_throttled(harness: TelemetryHarness) -> None:
     harness.set("m", metrics="a.", interval_ms="1000")
     harness.get()
     assert code(harness.get) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -134,7 +142,7 @@ def test_requests_before_the_push_interval_has_passed_are_throttled(harness):
     harness.get()
 
 
-def test_a_client_may_resubscribe_immediately_after_a_subscription_change(harness):
+def test_a_client_may_resubscribe_immediately_after_a_subscription_change(harness: TelemetryHarness) -> None:
     harness.set("m", metrics="a.", interval_ms="1000")
     old = harness.get().subscription_id
     harness.set("m", metrics="b.")
@@ -146,7 +154,7 @@ def test_a_client_may_resubscribe_immediately_after_a_subscription_change(harnes
     harness.push()
 
 
-def test_pushes_with_reserved_ids_unknown_codecs_or_large_payloads_are_refused(harness):
+def test_pushes_with_reserved_ids_unknown_codecs_or_large_payloads_are_refused(harness: TelemetryHarness) -> None:
     harness.set("m", metrics="a.", interval_ms="1000")
     for reserved in (ZERO_UUID, METADATA_TOPIC_ID):
         assert code(harness.push, reserved, 0) == ErrorCode.INVALID_REQUEST
@@ -161,7 +169,7 @@ def test_pushes_with_reserved_ids_unknown_codecs_or_large_payloads_are_refused(h
     assert code(harness.push, metrics=b"x" * 100, compression_type=4) == ErrorCode.NONE
 
 
-def test_a_terminating_push_may_come_early_and_no_push_may_follow_it(harness):
+def test_a_terminating_push_may_come_early_and_no_push_may_follow_it(harness: TelemetryHarness) -> None:
     harness.set("m", metrics="a.", interval_ms="1000")
     harness.get()
     harness.push()
@@ -170,7 +178,7 @@ def test_a_terminating_push_may_come_early_and_no_push_may_follow_it(harness):
     assert code(harness.push) == ErrorCode.INVALID_REQUEST
 
 
-def test_a_push_is_accepted_by_a_broker_that_did_not_serve_the_subscription(harness):
+def test_a_push_is_accepted_by_a_broker_that_did_not_serve_the_subscription(harness: TelemetryHarness) -> None:
     """Push to another broker: brokers compute the same ids, so a client may switch between them."""
     harness.set("m", metrics="a.")
     assert code(harness.push, subscription_id=1) == ErrorCode.UNKNOWN_SUBSCRIPTION_ID
@@ -179,7 +187,7 @@ def test_a_push_is_accepted_by_a_broker_that_did_not_serve_the_subscription(harn
     other.push(subscription_id=harness.get().subscription_id)
 
 
-def test_a_new_connection_of_a_client_is_not_throttled(harness):
+def test_a_new_connection_of_a_client_is_not_throttled(harness: TelemetryHarness) -> None:
     harness.set("m", metrics="a.")
     harness.get()
     assert code(harness.get) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -187,13 +195,13 @@ def test_a_new_connection_of_a_client_is_not_throttled(harness):
     assert len(harness.telemetry) == 1
 
 
-def take_point(harness, instance_id=ONE):
+def take_point(harness: TelemetryHarness, instance_id: Uuid = ONE) -> Any:
     return harness.series.take(
         uuid_text(instance_id), {}, Point("a", Kind.GAUGE, False, False, (), 1.0), harness.now_ms
     )
 
 
-def test_idle_clients_expire_together_with_their_series(harness):
+def test_idle_clients_expire_together_with_their_series(harness: TelemetryHarness) -> None:
     harness.set("m", metrics="a.", interval_ms="1000", match="client_id=orders-1")
     harness.get(ONE)
     harness.get(TWO, Client("slow", "s", "v", "10.0.0.8", 1))
@@ -210,7 +218,9 @@ def test_idle_clients_expire_together_with_their_series(harness):
     assert len(harness.telemetry) == 1 and len(harness.series) == 0
 
 
-def test_the_least_recently_used_client_is_evicted_at_the_limit(harness, monkeypatch):
+def test_the_least_recently_used_client_is_evicted_at_the_limit(
+    harness: TelemetryHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client_telemetry, "INSTANCES_MAX", 3)
     ids = [Uuid(bytes([index]) * 16) for index in range(1, 5)]
     for instance_id in ids[:3]:
@@ -221,7 +231,9 @@ def test_the_least_recently_used_client_is_evicted_at_the_limit(harness, monkeyp
     assert [harness.telemetry.knows(one) for one in ids] == [True, False, True, True] and len(harness.series) == 2
 
 
-def test_an_invalid_subscription_is_logged_and_ignored(harness, caplog):
+def test_an_invalid_subscription_is_logged_and_ignored(
+    harness: TelemetryHarness, caplog: pytest.LogCaptureFixture
+) -> None:
     harness.set("good", metrics="a.")
     for configs in ({"match": r"client_id=(a)\1"}, {"interval_ms": "soon"}, {"metrics": "a,,b"}):
         harness.set("bad", metrics="b.")

@@ -1,6 +1,11 @@
 """An unreadable record in __consumer_offsets: its partition is logged and closed, all other groups are served."""
 
+from __future__ import annotations
+
 import asyncio
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +34,7 @@ ATTEMPTS_MAX = 500
 COMMITTED_KEY, GROUP_KEY = b"\x00\x01", b"\x00\x02"
 
 
-def append(directory, key, value):
+def append(directory: Path, key: bytes | None, value: bytes) -> int:
     """Append a record that no coordinator ever writes and return its offset."""
     name = TopicPartition("__consumer_offsets", CORRUPT_PARTITION)
     log, _ = Log.open(DiskFiles(), str(directory / str(name)), name, LogConfig(), clean=True, now_ms=0)
@@ -39,7 +44,7 @@ def append(directory, key, value):
     return offset
 
 
-async def loaded(cluster):
+async def loaded(cluster: Cluster) -> list[str]:
     """Return all groups once loading has finished."""
     for _ in range(ATTEMPTS_MAX):
         try:
@@ -49,7 +54,7 @@ async def loaded(cluster):
     raise AssertionError("it takes too long")
 
 
-async def refusal(work):
+async def refusal(work: Awaitable[Any]) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
         await work
     return caught.value.code
@@ -63,8 +68,10 @@ async def refusal(work):
         (None, b"without a key"),
     ],
 )
-def test_an_unreadable_record_closes_only_its_own_offsets_partition(tmp_path, caplog, key, value):
-    async def commit_all():
+def test_an_unreadable_record_closes_only_its_own_offsets_partition(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, key: bytes | None, value: bytes
+) -> None:
+    async def commit_all() -> None:
         async with Cluster([(LOOPBACK, node.port)]) as cluster:
             await cluster.partitions(READ.topic, create=True)
             await find_coordinator(cluster, GROUPS[0])
@@ -72,7 +79,7 @@ def test_an_unreadable_record_closes_only_its_own_offsets_partition(tmp_path, ca
             for group in GROUPS:
                 assert await commit_offsets(cluster, group, {READ: 1}) == {READ: ErrorCode.NONE}
 
-    async def check():
+    async def check() -> None:
         async with Cluster([(LOOPBACK, node.port)]) as cluster:
             assert await loaded(cluster) == SERVED_GROUPS
             for group in SERVED_GROUPS:

@@ -68,11 +68,13 @@ def test_replica_directories_are_sent_in_batches_and_retried_until_accepted() ->
 
 
 def registration(channel: Channel, offline: list[Uuid], given_up: list[StorageFailed]) -> Registration:
-    directories = SimpleNamespace(offline_ids=lambda: list(offline), online_ids=lambda: [DIRECTORY], cordoned_ids=list)
+    directories: Any = SimpleNamespace(
+        offline_ids=lambda: list(offline), online_ids=lambda: [DIRECTORY], cordoned_ids=list
+    )
     return Registration(
         channel, NodeId(1), "c", Uuid(b"i" * 16), list, {}, None, directories, lambda: 5, HEARTBEAT_S, 30.0,
         given_up.append,
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # fmt: skip
 
 
 def test_a_failed_directory_is_reported_in_an_immediate_heartbeat() -> None:

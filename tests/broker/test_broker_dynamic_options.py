@@ -1,5 +1,9 @@
 """Dynamic broker options: precedence, which ones may change, Kafka's errors for the others, and subscribers."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 
 from headrace.base.errors import ErrorCode, KafkaError
@@ -17,19 +21,19 @@ SETTINGS = {name: option.default for name, option in NODE_OPTIONS.items()} | {"l
 
 
 class OptionsHarness:
-    def __init__(self, **explicit):
+    def __init__(self, **explicit: Any) -> None:
         given = {name.replace("_", "."): value for name, value in explicit.items()}
         self.options = DynamicOptions({**SETTINGS, **given}, frozenset(given), NodeId(1))
         self.loader = MetadataLoader([self.options])
         self.offset = 0
 
-    def set(self, broker, name, value):
+    def set(self, broker: str, name: str, value: str | None) -> None:
         self.offset += 1
         record = ConfigRecord(resource_type=BROKER_CONFIG, resource_name=broker, name=name, value=value)
         self.loader.apply([record], self.offset, 1)
 
 
-def test_per_broker_options_override_cluster_defaults_and_both_override_settings():
+def test_per_broker_options_override_cluster_defaults_and_both_override_settings() -> None:
     harness = OptionsHarness(message_max_bytes=7)
     assert harness.options.topic_defaults()["max.message.bytes"] == 7
     for broker, value, effective in (("", "8", 8), ("1", "9", 9), ("2", "10", 9), ("1", None, 8), ("", None, 7)):
@@ -38,7 +42,7 @@ def test_per_broker_options_override_cluster_defaults_and_both_override_settings
         assert harness.options.topic_defaults()["max.message.bytes"] == effective
 
 
-def test_layers_are_listed_by_precedence_with_weaker_synonyms_last():
+def test_layers_are_listed_by_precedence_with_weaker_synonyms_last() -> None:
     harness = OptionsHarness(log_retention_hours=1)
     assert harness.options.layers().of("log.retention.ms") == []
     harness.set("", "log.retention.ms", "5")
@@ -57,8 +61,9 @@ def test_layers_are_listed_by_precedence_with_weaker_synonyms_last():
     assert hours == Layer("log.retention.hours", "7200000", Source.STATIC)
 
 
-def test_subscribers_are_notified_only_of_changes_for_this_broker():
-    harness, notified = OptionsHarness(), []
+def test_subscribers_are_notified_only_of_changes_for_this_broker() -> None:
+    harness = OptionsHarness()
+    notified: list[Any] = []
     harness.options.subscribe(lambda values: notified.append(values["max.connections"]))
     harness.set("2", "max.connections", "5")
     assert notified == []
@@ -67,7 +72,7 @@ def test_subscribers_are_notified_only_of_changes_for_this_broker():
     assert notified == [5, 5]
 
 
-def test_invalid_dynamic_options_in_the_metadata_are_logged_and_ignored(caplog):
+def test_invalid_dynamic_options_in_the_metadata_are_logged_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
     harness = OptionsHarness()
     harness.set("1", "num.partitions", "5")
     harness.set("1", "message.max.bytes", "many")
@@ -102,19 +107,21 @@ def test_invalid_dynamic_options_in_the_metadata_are_logged_and_ignored(caplog):
         ({"log.cleaner.dedupe.buffer.size": "1048576"}, False, "log.cleaner.dedupe.buffer.size=1048576 must be more"),
     ],
 )
-def test_invalid_dynamic_option_changes_are_refused_with_kafkas_message(texts, per_broker, expected_message):
+def test_invalid_dynamic_option_changes_are_refused_with_kafkas_message(
+    texts: dict[str, str], per_broker: bool, expected_message: str
+) -> None:
     with pytest.raises(KafkaError) as caught:
         OptionsHarness().options.check(texts, per_broker=per_broker)
     assert caught.value.code is ErrorCode.INVALID_REQUEST and expected_message in caught.value.message
 
 
-def test_valid_dynamic_option_changes_are_accepted():
+def test_valid_dynamic_option_changes_are_accepted() -> None:
     options = OptionsHarness().options
     options.check({"log.retention.ms": "5", "num.io.threads": "9", "unknown.to.us": "x"}, per_broker=False)
     options.check({"cordoned.log.dirs": "/a", "listener.name.x.ssl.keystore.location": "/x"}, per_broker=True)
 
 
-def test_logger_levels_can_be_changed_and_reset():
+def test_logger_levels_can_be_changed_and_reset() -> None:
     name = "headrace.broker.dynamic_options"
     assert name in loggers()
     change_level(name, SET, "TRACE", really=False)
@@ -135,7 +142,9 @@ def test_logger_levels_can_be_changed_and_reset():
         ("root", 9, None, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_invalid_logger_level_changes_are_refused(name, operation, value, code):
+def test_invalid_logger_level_changes_are_refused(
+    name: str, operation: int, value: str | None, code: ErrorCode
+) -> None:
     with pytest.raises(KafkaError) as caught:
         change_level(name, operation, value, really=True)
     assert caught.value.code is code

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from random import Random
+from typing import Any
 
 import pytest
 from testkit.simulator.loop import SimulatedLoop
+from tests.fakes import FakeClock
 from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_files, make_partition
 
 from headrace.base.errors import ErrorCode, KafkaError
@@ -23,7 +26,7 @@ from headrace.metadata.image import Partition as PartitionState
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
 from headrace.protocol.messages.stored.offsets import OffsetCommitKey, OffsetCommitValue
 from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-from headrace.records.batch import iterate_batches, read_header
+from headrace.records.batch import BatchHeader, iterate_batches, read_header
 from headrace.records.builder import BatchBuilder, build_batch
 from headrace.records.control import (
     ControlRecord,
@@ -34,6 +37,7 @@ from headrace.records.control import (
 )
 from headrace.records.record import Record
 from headrace.replication.journal import RECORDS_AT_ONCE
+from headrace.replication.verification import Guard
 
 OTHER = 2
 GROUP = "readers"
@@ -41,13 +45,8 @@ P, Q = 7, 8
 COMMIT, ABORT = TransactionMarker(True, 1), TransactionMarker(False, 1)
 
 
-class Clock:
-    def now_ms(self):
-        return NOW_MS
-
-
 class OffsetsHarness:
-    def __init__(self, **options):
+    def __init__(self, **options: Any) -> None:
         self.loop = SimulatedLoop(Random(1))
         self.partition = make_partition(make_files(), **options)
         state = PartitionState(replicas=(NODE,), isr=(NODE,), leader=NODE, leader_epoch=0, partition_epoch=0)
@@ -58,13 +57,13 @@ class OffsetsHarness:
             encode_group_record,
             decode_group_record,
             lambda: image,
-            Clock(),
+            FakeClock(NOW_MS),
             self.loop,
             end=asked_to_end,
         )
 
-    def run(self, scenario):
-        async def run_elected():
+    def run(self, scenario: Callable[..., Any]) -> None:
+        async def run_elected() -> None:
             self.coordination.elected(self.partition)
             await self.coordination.settle()
             await scenario()
@@ -74,60 +73,62 @@ class OffsetsHarness:
         self.loop.close()
         assert self.loop.errors == []
 
-    async def commit(self, offsets):
+    async def commit(self, offsets: Mapping[int, int]) -> None:
         partitions = [OffsetCommitRequest.OffsetCommitRequestPartition(*pair) for pair in offsets.items()]
         topics = [OffsetCommitRequest.OffsetCommitRequestTopic("t", TOPIC_ID, partitions)]
         await self.coordination.decide(GROUP, Asked(OffsetCommitRequest(GROUP, topics=topics), 9))
         await asyncio.sleep(0)
 
-    async def commit_pending(self, producer, offsets, epoch=0, guard=None):
+    async def commit_pending(
+        self, producer: int, offsets: Mapping[int, int], epoch: int = 0, guard: Guard | None = None
+    ) -> None:
         partitions = [TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(*pair) for pair in offsets.items()]
         topics = [TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic("t", partitions)]
         request = TxnOffsetCommitRequest("tx", GROUP, producer, epoch, topics=topics)
         guard = guard or self.coordination.guard(GROUP, producer, epoch, adds=False)
         await self.coordination.decide_in_transaction(GROUP, Asked(request, 4), guard)
 
-    async def end(self, producer, marker, epoch=0, version=0):
+    async def end(self, producer: int, marker: TransactionMarker, epoch: int = 0, version: int = 0) -> None:
         await self.coordination.end_transaction(0, producer, epoch, marker, version)
         await asyncio.sleep(0)  # readers of committed state see it from the next loop iteration on
 
-    def append(self, batch):
+    def append(self, batch: bytearray) -> None:
         """Append a batch as if another node had written it."""
         self.partition.append(memoryview(batch), read_header(batch), NOW_MS, NOW_MS, check_producer=False)
 
-    async def lead_again(self):
+    async def lead_again(self) -> None:
         self.partition.lead(NODE, self.partition.leader_epoch + 1, (NODE,))
         self.coordination.elected(self.partition)
         await self.coordination.settle()
 
-    def headers(self):
+    def headers(self) -> list[BatchHeader]:
         log = self.partition.log
         return [header for _, header in iterate_batches(log.read(0, 1 << 20, log.log_end).range.read())]
 
     @property
-    def committed(self):
+    def committed(self) -> dict[int, int]:
         answer = fetch(self.coordination.machine_of(GROUP), FetchGroup(GROUP, topics=None))
         return {one.partition_index: one.committed_offset for topic in answer.topics for one in topic.partitions}
 
     @property
-    def pending(self):
+    def pending(self) -> list[int]:
         return sorted(index for _, index in self.coordination.machine_of(GROUP).offsets.pending.places(GROUP))
 
 
-def code_of(code):
+def code_of(code: ErrorCode) -> Any:
     return pytest.raises(KafkaError, match=code.name)
 
 
-def stored(index, offset):
+def stored(index: int, offset: int) -> Record:
     """Return the key and value of an offset commit as a log record."""
     record = GroupRecord(OffsetCommitKey(GROUP, "t", index), OffsetCommitValue(offset, commit_timestamp=NOW_MS), 4)
     return Record(0, NOW_MS, *encode_group_record(record))
 
 
-def test_a_txn_offset_commit_is_one_transactional_batch_ended_by_a_marker():
+def test_a_txn_offset_commit_is_one_transactional_batch_ended_by_a_marker() -> None:
     harness = OffsetsHarness()
 
-    async def scenario():
+    async def scenario() -> None:
         await harness.commit({0: 1})
         await harness.commit_pending(P, {0: 5, 1: 6}, epoch=3)
         await harness.commit_pending(P, {2: 7}, epoch=3)
@@ -150,10 +151,10 @@ def test_a_txn_offset_commit_is_one_transactional_batch_ended_by_a_marker():
     harness.run(scenario)
 
 
-def test_pending_offsets_are_loaded_again_after_an_election_and_can_be_ended():
+def test_pending_offsets_are_loaded_again_after_an_election_and_can_be_ended() -> None:
     harness = OffsetsHarness()
 
-    async def scenario():
+    async def scenario() -> None:
         await harness.commit({0: 1})
         await harness.commit_pending(P, {0: 5, 1: 6})
         await harness.commit_pending(Q, {1: 8})
@@ -169,7 +170,7 @@ def test_pending_offsets_are_loaded_again_after_an_election_and_can_be_ended():
     harness.run(scenario)
 
 
-def test_transactional_batches_and_control_records_written_by_kafka_are_loaded():
+def test_transactional_batches_and_control_records_written_by_kafka_are_loaded() -> None:
     """Load transactional batches, markers, other control records and a marker whose record was compacted away."""
     harness = OffsetsHarness()
     many = RECORDS_AT_ONCE * 2 + 1
@@ -182,10 +183,16 @@ def test_transactional_batches_and_control_records_written_by_kafka_are_loaded()
     harness.append(build_marker(COMMIT, producer_id=P, producer_epoch=2, timestamp=NOW_MS))
     harness.append(build_batch([stored(2, 4)], producer_id=9, producer_epoch=0, base_sequence=0))  # not transactional
     harness.append(build_marker(ABORT, producer_id=99, producer_epoch=2, timestamp=NOW_MS))
-    cleaned = {"producer_id": Q, "producer_epoch": 0, "transactional": True, "control": True, "last_offset_delta": 0}
+    cleaned: dict[str, Any] = {
+        "producer_id": Q,
+        "producer_epoch": 0,
+        "transactional": True,
+        "control": True,
+        "last_offset_delta": 0,
+    }
     harness.append(BatchBuilder(NOW_MS).build(**cleaned))
 
-    async def scenario():
+    async def scenario() -> None:
         assert harness.committed == dict.fromkeys(range(many), 1) | {0: 2, 2: 4}
         assert harness.pending == [1]
         await harness.end(Q, COMMIT)
@@ -194,13 +201,13 @@ def test_transactional_batches_and_control_records_written_by_kafka_are_loaded()
     harness.run(scenario)
 
 
-def test_a_corrupt_marker_makes_the_shard_unavailable():
+def test_a_corrupt_marker_makes_the_shard_unavailable() -> None:
     harness = OffsetsHarness()
     harness.append(build_control_batch(
         [ControlRecord(ControlType.COMMIT, b"")], timestamp=NOW_MS, producer_epoch=0, transactional=True
     ))  # fmt: skip
 
-    async def scenario():
+    async def scenario() -> None:
         with code_of(ErrorCode.COORDINATOR_NOT_AVAILABLE):
             await harness.commit({0: 1})
         with code_of(ErrorCode.NOT_LEADER_OR_FOLLOWER):
@@ -209,10 +216,10 @@ def test_a_corrupt_marker_makes_the_shard_unavailable():
     harness.run(scenario)
 
 
-def test_a_refused_marker_leaves_the_offsets_unchanged():
+def test_a_refused_marker_leaves_the_offsets_unchanged() -> None:
     harness = OffsetsHarness()
 
-    async def scenario():
+    async def scenario() -> None:
         await harness.commit_pending(P, {0: 5}, epoch=3)
         with code_of(ErrorCode.INVALID_PRODUCER_EPOCH):
             await harness.end(P, COMMIT, epoch=2)
@@ -231,10 +238,10 @@ def test_a_refused_marker_leaves_the_offsets_unchanged():
     harness.run(scenario)
 
 
-def test_markers_are_accepted_only_by_the_leader_once_its_coordinator_has_loaded():
+def test_markers_are_accepted_only_by_the_leader_once_its_coordinator_has_loaded() -> None:
     harness = OffsetsHarness()
 
-    async def scenario():
+    async def scenario() -> None:
         with code_of(ErrorCode.NOT_LEADER_OR_FOLLOWER):
             await harness.coordination.end_transaction(1, P, 0, COMMIT, 0)
         harness.partition.lead(NODE, 1, (NODE,))
@@ -253,10 +260,10 @@ def test_markers_are_accepted_only_by_the_leader_once_its_coordinator_has_loaded
     harness.run(scenario)
 
 
-def test_late_offset_commits_do_not_open_a_new_transaction():
+def test_late_offset_commits_do_not_open_a_new_transaction() -> None:
     harness = OffsetsHarness()
 
-    async def scenario():
+    async def scenario() -> None:
         guard = harness.coordination.guard(GROUP, P, 0, adds=False)
         assert guard.waits
         await harness.end(P, ABORT)
@@ -276,10 +283,10 @@ def test_late_offset_commits_do_not_open_a_new_transaction():
     harness.run(scenario)
 
 
-def test_oversized_offset_batches_are_refused_and_batches_are_not_compressed():
+def test_oversized_offset_batches_are_refused_and_batches_are_not_compressed() -> None:
     harness = OffsetsHarness(max_message_bytes=200, compression_type="gzip")
 
-    async def scenario():
+    async def scenario() -> None:
         with code_of(ErrorCode.UNKNOWN_SERVER_ERROR):
             await harness.commit_pending(P, dict.fromkeys(range(9), 1))
         assert harness.pending == []

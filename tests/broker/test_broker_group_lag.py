@@ -1,8 +1,12 @@
 """Group lag in /metrics: in records and seconds, for partitions on this broker and for any group name."""
 
+from __future__ import annotations
+
 import asyncio
 import time
 import urllib.request
+
+import pytest
 
 from headrace.base.ids import TopicPartition
 from headrace.broker.metrics import group_lag
@@ -14,13 +18,13 @@ from headrace.testing.cluster import EmbeddedNode
 WRITTEN_S_AGO = 1000
 
 
-def scrape(node):
+def scrape(node: EmbeddedNode) -> dict[str, float]:
     with urllib.request.urlopen(f"http://127.0.0.1:{node.node.http_port}/metrics", timeout=20) as answer:
         lines = answer.read().decode().splitlines()
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line and line[0] != "#"}
 
 
-async def fill(bootstrap, group):
+async def fill(bootstrap: str, group: str) -> None:
     host, _, port = bootstrap.rpartition(":")
     async with Cluster([(host, int(port))]) as cluster:
         partition = TopicPartition("t", 0)
@@ -35,7 +39,7 @@ async def fill(bootstrap, group):
         await commit_offsets(cluster, group, {partition: 2, TopicPartition("empty", 0): 0})
 
 
-def test_group_lag_is_exported_in_records_and_seconds(monkeypatch):
+def test_group_lag_is_exported_in_records_and_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     group = 'say "hi"\\'
     with EmbeddedNode({"headrace.http.listener": "127.0.0.1:0", "num.partitions": "1"}) as node:
         asyncio.run(fill(node.bootstrap, group))

@@ -1,11 +1,16 @@
 """Ten thousand groups on one coordinator: commit, list, describe, reload after a restart, and fair scheduling of loads."""
 
+from __future__ import annotations
+
 import asyncio
+from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 from testkit.simulator.loop import SimulatedLoop
+from tests.fakes import FakeClock
 from tests.replication.replication_samples import NODE, NOW_MS, TOPIC_ID, make_files, make_partition
 
 from headrace.base.errors import ErrorCode
@@ -20,6 +25,7 @@ from headrace.coordinators.group.shard import GroupShard
 from headrace.metadata.image import Image, Topic
 from headrace.metadata.image import Partition as PartitionState
 from headrace.protocol.apis import APIS
+from headrace.protocol.messages.list_groups import ListGroupsResponse
 from headrace.protocol.messages.stored.offsets import OffsetCommitKey, OffsetCommitValue
 from headrace.records.batch import read_header
 from headrace.records.builder import build_batch
@@ -33,19 +39,19 @@ ATTEMPTS_MAX = 5000
 COMMIT, FETCH, DESCRIBE, LIST, CREATE, FIND = 8, 9, 15, 16, 19, 10
 
 
-def of(key, /, **fields):
+def of(key: int, /, **fields: Any) -> Any:
     return APIS[key].request(**fields)
 
 
-def part(key, kind, /, **fields):
+def part(key: int, kind: str, /, **fields: Any) -> Any:
     return getattr(APIS[key].request, kind)(**fields)
 
 
-def chunks(items):
+def chunks(items: Sequence[Any]) -> list[Sequence[Any]]:
     return [items[start : start + CHUNK_SIZE] for start in range(0, len(items), CHUNK_SIZE)]
 
 
-async def listed(connection):
+async def listed(connection: Connection) -> list[ListGroupsResponse.ListedGroup]:
     """Return all groups once loading has finished."""
     for _ in range(ATTEMPTS_MAX):
         answer = await connection.request(of(LIST))
@@ -55,7 +61,7 @@ async def listed(connection):
     raise AssertionError("it takes too long")
 
 
-async def commit_all(node):
+async def commit_all(node: EmbeddedNode) -> None:
     connection = await Connection.connect(LOOPBACK, node.port)
     topic = part(CREATE, "CreatableTopic", name="read", num_partitions=1, replication_factor=1)
     await connection.request(of(CREATE, timeout_ms=9000, topics=[topic]))
@@ -65,7 +71,7 @@ async def commit_all(node):
             break
     await listed(connection)
 
-    async def commit(number):
+    async def commit(number: int) -> int:
         partition = part(COMMIT, "OffsetCommitRequestPartition", partition_index=0, committed_offset=number)
         topics = [part(COMMIT, "OffsetCommitRequestTopic", name="read", partitions=[partition])]
         answer = await connection.request(of(COMMIT, group_id=GROUPS[number], topics=topics), version=9)
@@ -77,13 +83,13 @@ async def commit_all(node):
     await connection.close()
 
 
-async def check_all(node):
+async def check_all(node: EmbeddedNode) -> None:
     connection = await Connection.connect(LOOPBACK, node.port)
     assert sorted(one.group_id for one in await listed(connection)) == sorted(GROUPS)
     few = [GROUPS[0], GROUPS[5000], GROUPS[-1], "nobody"]
     described = (await connection.request(of(DESCRIBE, groups=few), version=5)).groups
     assert [one.group_state for one in described] == ["Empty", "Empty", "Empty", "Dead"]
-    found = {}
+    found: dict[str, int] = {}
     for groups in chunks(GROUPS):
         topics = [part(FETCH, "OffsetFetchRequestTopics", name="read", partition_indexes=[0])]
         wanted = [part(FETCH, "OffsetFetchRequestGroup", group_id=group, topics=topics) for group in groups]
@@ -93,29 +99,24 @@ async def check_all(node):
     await connection.close()
 
 
-def test_ten_thousand_groups_are_loaded_after_a_restart():
+def test_ten_thousand_groups_are_loaded_after_a_restart() -> None:
     with EmbeddedNode({"offsets.topic.num.partitions": "3"}) as node:
         asyncio.run(commit_all(node))
         node.restart()
         asyncio.run(check_all(node))
 
 
-class Clock:
-    def now_ms(self):
-        return NOW_MS
-
-
 @pytest.mark.parametrize("per_batch", [10, len(GROUPS)])
-def test_loading_groups_yields_to_other_tasks(per_batch):
+def test_loading_groups_yields_to_other_tasks(per_batch: int) -> None:
     """Load batches of any size, with a clock so slow that a slice is over at the next reading."""
     loop = SimulatedLoop(Random(1), steps_max=1_000_000)
     loop.look_s = 1.1 * LOAD_SLICE_S
     partition = make_partition(make_files())
     state = PartitionState(replicas=(NODE,), isr=(NODE,), leader=NODE, leader_epoch=0, partition_epoch=0)
     image = Image(topics={"t": Topic("t", TOPIC_ID, (state,))})
-    machines = []
+    machines: list[GroupShard] = []
 
-    def make():
+    def make() -> GroupShard:
         machines.append(GroupShard(GROUP_ROOMS, GroupSettings(), lambda: image, Random(1)))
         return machines[-1]
 
@@ -127,18 +128,20 @@ def test_loading_groups_yields_to_other_tasks(per_batch):
     for start in range(0, len(records), per_batch):
         batch = build_batch(records[start : start + per_batch])
         partition.append(memoryview(batch), read_header(batch), NOW_MS, NOW_MS)
-    coordination = Coordination("t", make, encode_group_record, decode_group_record, lambda: image, Clock(), loop)
+    coordination = Coordination(
+        "t", make, encode_group_record, decode_group_record, lambda: image, FakeClock(NOW_MS), loop
+    )
 
-    async def watch(seen):
+    async def watch(seen: list[Any]) -> None:
         while True:
             seen.append(len(machines[-1].offsets.groups))
             await asyncio.sleep(0)
 
-    async def main():
+    async def main() -> None:
         for epoch in (0, 1):  # the second time after an unload
             partition.lead(NODE, epoch, (NODE,))
             coordination.elected(partition)
-            seen = []
+            seen: list[int] = []
             other = loop.create_task(watch(seen))
             await coordination.settle()
             other.cancel()

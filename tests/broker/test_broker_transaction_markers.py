@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from random import Random
+from typing import Any
 
 import pytest
 from testkit.simulator.loop import SimulatedLoop
@@ -13,7 +15,7 @@ from headrace.base.ids import TopicPartition, new_uuid
 from headrace.broker.transaction_markers import MarkerSender
 from headrace.broker.transaction_verifier import CoordinatorVerifier
 from headrace.coordinators.partitioning import TRANSACTIONS_TOPIC
-from headrace.coordinators.transaction.request import Markers
+from headrace.coordinators.transaction.request import Markers, MarkersWritten
 from headrace.metadata.image import Image, Partition, Topic
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from headrace.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
@@ -23,7 +25,7 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 EPOCH = 4
 
 
-def topic(name, *leaders):
+def topic(name: str, *leaders: int) -> Topic:
     states = [
         Partition(replicas=(leader,), isr=(leader,), leader=leader, leader_epoch=0, partition_epoch=0)
         for leader in leaders
@@ -31,30 +33,34 @@ def topic(name, *leaders):
     return Topic(name, new_uuid(RANDOM), tuple(states))
 
 
-def markers(*partitions, commit=True):
+def markers(*partitions: TopicPartition, commit: bool = True) -> Markers:
     return Markers("t", 7, 3, commit, partitions, 2, prepared_offset=0)
 
 
 class Leaders:
     """Brokers 1 and 2; `refusals` maps a partition to the errors it returns before it accepts a marker."""
 
-    def __init__(self, refusals=None, unreachable=()):
+    def __init__(
+        self,
+        refusals: Mapping[TopicPartition, list[ErrorCode]] | None = None,
+        unreachable: tuple[Any, ...] | list[int] = (),
+    ) -> None:
         self.refusals = {place: list(codes) for place, codes in (refusals or {}).items()}
         self.unreachable = list(unreachable)
-        self.written = []
+        self.written: list[Any] = []
 
-    async def request(self, node_id, message):
+    async def request(self, node_id: int, message: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         assert isinstance(message, WriteTxnMarkersRequest)
         await asyncio.sleep(0.001)
         if node_id in self.unreachable:
             self.unreachable.remove(node_id)
             raise ConnectionError("not now")
-        results = []
+        results: list[WriteTxnMarkersResponse.WritableTxnMarkerResult] = []
         for marker in message.markers:
             assert (marker.coordinator_epoch, marker.transaction_version) == (EPOCH, 2)
-            topics = []
+            topics: list[WriteTxnMarkersResponse.WritableTxnMarkerTopicResult] = []
             for one in marker.topics:
-                answered = []
+                answered: list[WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult] = []
                 for index in one.partition_indexes:
                     place = TopicPartition(one.name, index)
                     codes = self.refusals.get(place)
@@ -70,31 +76,31 @@ class Leaders:
 class Decisions:
     """The coordinator's decisions, with an epoch that tests may change; the first `failures` of them fail."""
 
-    def __init__(self, failures=0):
+    def __init__(self, failures: int = 0) -> None:
         self.epoch = EPOCH
         self.loads = 1
         self.failures = failures
-        self.notifications = []
+        self.notifications: list[MarkersWritten] = []
 
-    def epoch_of(self, name):
+    def epoch_of(self, name: str) -> int:
         return self.epoch
 
-    def term_of(self, name):
+    def term_of(self, name: str) -> tuple[int, int]:
         return self.epoch, self.loads
 
-    async def decide(self, name, request):
+    async def decide(self, name: str, request: MarkersWritten) -> None:
         if self.failures:
             self.failures -= 1
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "not now")
         self.notifications.append(request)
 
 
-def run(scenario, image, leaders, decisions):
+def run(scenario: Callable[..., Any], image: Image, leaders: Leaders, decisions: Decisions) -> None:
     loop = SimulatedLoop(Random(1), steps_max=100_000)
     sender = MarkerSender(lambda: image, leaders, loop)
-    sender.coordination = decisions
+    sender.coordination = decisions  # type: ignore[assignment]
 
-    async def main():
+    async def main() -> None:
         await scenario(sender)
         await sender.stop()
 
@@ -107,10 +113,10 @@ IMAGE = Image(topics={"a": topic("a", 1, 2), "b": topic("b", 1)})
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_markers_are_written_by_every_leader_before_the_coordinator_is_notified(commit):
+def test_markers_are_written_by_every_leader_before_the_coordinator_is_notified(commit: bool) -> None:
     leaders, decisions, sent = Leaders(), Decisions(), markers(A0, A1, B0, commit=commit)
 
-    async def scenario(sender):
+    async def scenario(sender: MarkerSender) -> None:
         sender.send(sent)
         await asyncio.sleep(1)
         assert (
@@ -124,11 +130,11 @@ def test_markers_are_written_by_every_leader_before_the_coordinator_is_notified(
     assert decisions.notifications == [sent.written()]
 
 
-def test_only_refused_or_undelivered_markers_are_sent_again():
+def test_only_refused_or_undelivered_markers_are_sent_again() -> None:
     leaders = Leaders({A1: [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS]}, unreachable=[1, 1])
     decisions = Decisions(failures=2)
 
-    async def scenario(sender):
+    async def scenario(sender: MarkerSender) -> None:
         sender.start()
         sender.send(markers(A0, A1))
         await asyncio.sleep(10)
@@ -137,11 +143,11 @@ def test_only_refused_or_undelivered_markers_are_sent_again():
     assert sorted(leaders.written) == [(1, A0, True), (2, A1, True)] and len(decisions.notifications) == 1
 
 
-def test_markers_for_deleted_partitions_are_skipped():
+def test_markers_for_deleted_partitions_are_skipped() -> None:
     leaders, decisions = Leaders(), Decisions()
     gone = TopicPartition("gone", 0)
 
-    async def scenario(sender):
+    async def scenario(sender: MarkerSender) -> None:
         sender.start()
         sender.send(markers(gone, A0, TopicPartition("a", 9)))
         sender.send(markers(gone))
@@ -152,10 +158,10 @@ def test_markers_for_deleted_partitions_are_skipped():
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED])
-def test_a_fenced_coordinator_stops_sending_markers(code):
+def test_a_fenced_coordinator_stops_sending_markers(code: ErrorCode) -> None:
     leaders, decisions = Leaders({A0: [code]}), Decisions()
 
-    async def scenario(sender):
+    async def scenario(sender: MarkerSender) -> None:
         sender.start()
         sender.send(markers(A0))
         await asyncio.sleep(60)
@@ -164,10 +170,10 @@ def test_a_fenced_coordinator_stops_sending_markers(code):
     assert leaders.written == [] and decisions.notifications == []
 
 
-def test_a_changed_coordinator_epoch_stops_the_retries():
+def test_a_changed_coordinator_epoch_stops_the_retries() -> None:
     leaders, decisions = Leaders({A0: [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 1000}), Decisions()
 
-    async def scenario(sender):
+    async def scenario(sender: MarkerSender) -> None:
         sender.start()
         sender.send(markers(A0))
         await asyncio.sleep(0.5)
@@ -181,11 +187,11 @@ def test_a_changed_coordinator_epoch_stops_the_retries():
     assert decisions.notifications == []
 
 
-def test_reloading_the_coordinator_at_the_same_epoch_stops_the_retries():
+def test_reloading_the_coordinator_at_the_same_epoch_stops_the_retries() -> None:
     """Reload at the same epoch: the new instance may have ended the transaction and the producer begun another."""
     leaders, decisions = Leaders({A0: [ErrorCode.NOT_LEADER_OR_FOLLOWER]}), Decisions()
 
-    async def scenario(sender):
+    async def scenario(sender: MarkerSender) -> None:
         sender.start()
         sender.send(markers(A0))
         await asyncio.sleep(0.01)
@@ -198,10 +204,10 @@ def test_reloading_the_coordinator_at_the_same_epoch_stops_the_retries():
 
 
 @pytest.mark.parametrize(("timeout_s", "left"), [(0.0005, 1), (10.0, 0)])
-def test_waiting_for_a_transaction_to_end_returns_on_completion_or_timeout(timeout_s, left):
+def test_waiting_for_a_transaction_to_end_returns_on_completion_or_timeout(timeout_s: float, left: int) -> None:
     leaders, decisions = Leaders(), Decisions()
 
-    async def scenario(sender):
+    async def scenario(sender: MarkerSender) -> None:
         loop = asyncio.get_running_loop()
         sender.start()
         sender.send(markers(A0, A1))
@@ -219,12 +225,12 @@ def test_waiting_for_a_transaction_to_end_returns_on_completion_or_timeout(timeo
 
 
 class Coordinator:
-    def __init__(self, codes, unreachable=False):
+    def __init__(self, codes: list[ErrorCode], unreachable: bool = False) -> None:
         self.codes = list(codes)
         self.unreachable = unreachable
-        self.requested = []
+        self.requested: list[tuple[int, bool]] = []
 
-    async def request(self, node_id, message):
+    async def request(self, node_id: int, message: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
         assert isinstance(message, AddPartitionsToTxnRequest)
         if self.unreachable:
             raise ConnectionError("not now")
@@ -250,7 +256,7 @@ class Coordinator:
         )
 
 
-def verify(coordinator, *, add, image=None):
+def verify(coordinator: Coordinator, *, add: bool, image: Image | None = None) -> ErrorCode:
     loop = SimulatedLoop(Random(1), steps_max=100_000)
     image = Image(topics={TRANSACTIONS_TOPIC: topic(TRANSACTIONS_TOPIC, 5)}) if image is None else image
     verifier = CoordinatorVerifier(
@@ -263,12 +269,12 @@ def verify(coordinator, *, add, image=None):
 
 
 @pytest.mark.parametrize("add", [True, False])
-def test_all_partitions_are_verified_in_one_request(add):
+def test_all_partitions_are_verified_in_one_request(add: bool) -> None:
     coordinator = Coordinator([ErrorCode.NONE])
     assert verify(coordinator, add=add) is ErrorCode.NONE and coordinator.requested == [(5, not add)]
 
 
-def test_adding_partitions_retries_concurrent_transactions_for_a_limited_time():
+def test_adding_partitions_retries_concurrent_transactions_for_a_limited_time() -> None:
     busy = ErrorCode.CONCURRENT_TRANSACTIONS
     assert verify(Coordinator([busy, busy, ErrorCode.NONE]), add=True) is ErrorCode.NONE
     never_ready = Coordinator([busy] * 100)
@@ -276,6 +282,6 @@ def test_adding_partitions_retries_concurrent_transactions_for_a_limited_time():
     assert verify(Coordinator([busy]), add=False) is busy
 
 
-def test_unreachable_and_missing_coordinators_are_reported_by_error_code():
+def test_unreachable_and_missing_coordinators_are_reported_by_error_code() -> None:
     assert verify(Coordinator([], unreachable=True), add=True) is ErrorCode.NETWORK_EXCEPTION
     assert verify(Coordinator([]), add=True, image=Image()) is ErrorCode.COORDINATOR_NOT_AVAILABLE

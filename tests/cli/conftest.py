@@ -1,7 +1,11 @@
+from __future__ import annotations
+
 import pytest
 from tests.cli.command_line import CommandLine
 
+from headrace.testing.cluster import EmbeddedNode
+
 
 @pytest.fixture
-def headrace(headrace_cluster):
+def headrace(headrace_cluster: EmbeddedNode) -> CommandLine:
     return CommandLine(headrace_cluster.bootstrap)

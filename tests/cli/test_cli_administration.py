@@ -1,21 +1,26 @@
 """Options, offsets, deletions, directories and the quorum on the command line, with a real node."""
 
+from __future__ import annotations
+
 import json
+from pathlib import Path
 
 import pytest
+from tests.cli.command_line import CommandLine
 
 from headrace.base.errors import ConfigError
 from headrace.cli.commands.configs import Entity, parse_additions, parse_entities
 from headrace.cli.commands.offsets import parse_time
 from headrace.cli.commands.records import read_offsets
+from headrace.testing.cluster import EmbeddedNode
 
 
-def options_of(headrace, *arguments):
+def options_of(headrace: CommandLine, *arguments: str) -> dict[str, tuple[str, str]]:
     (found,) = json.loads(headrace("configs", "describe", *arguments, "--json"))
     return {one["name"]: (one["value"], one["source"]) for one in found["options"]}
 
 
-def test_configs_of_a_topic_are_described_and_altered(headrace, tmp_path):
+def test_configs_of_a_topic_are_described_and_altered(headrace: CommandLine, tmp_path: Path) -> None:
     headrace("topics", "create", "cli-configs", "--config", "retention.ms=5000")
     headrace(
         "configs", "alter", "--topic", "cli-configs", "--add-config", "cleanup.policy=[compact,delete],segment.ms=70000"
@@ -41,7 +46,7 @@ def test_configs_of_a_topic_are_described_and_altered(headrace, tmp_path):
     assert "cli-configs" in headrace("configs", "describe", "--entity-type", "topics")
 
 
-def test_configs_of_brokers_groups_and_client_metrics_are_described_and_altered(headrace):
+def test_configs_of_brokers_groups_and_client_metrics_are_described_and_altered(headrace: CommandLine) -> None:
     headrace("configs", "alter", "--broker-defaults", "--add-config", "log.retention.ms=777777")
     headrace("configs", "alter", "--broker", "1", "--add-config", "log.segment.bytes=2000000")
     assert options_of(headrace, "--broker", "1")["log.segment.bytes"] == ("2000000", "broker")
@@ -58,7 +63,7 @@ def test_configs_of_brokers_groups_and_client_metrics_are_described_and_altered(
     assert "headrace" in headrace("configs", "describe", "--broker-logger", "1")
 
 
-def test_scram_credentials_are_user_configs_and_invalid_values_are_refused(headrace):
+def test_scram_credentials_are_user_configs_and_invalid_values_are_refused(headrace: CommandLine) -> None:
     headrace(
         "configs", "alter", "--user", "cli-user", "--add-config", "SCRAM-SHA-256=[iterations=5000,password=geheim]"
     )
@@ -80,7 +85,7 @@ def test_scram_credentials_are_user_configs_and_invalid_values_are_refused(headr
     )
 
 
-def test_altering_a_quota_fails_because_alter_client_quotas_is_unsupported(headrace):
+def test_altering_a_quota_fails_because_alter_client_quotas_is_unsupported(headrace: CommandLine) -> None:
     for entity in (("--user", "u"), ("--client-defaults",), ("--ip", "127.0.0.1")):
         message = headrace("configs", "alter", *entity, "--add-config", "producer_byte_rate=1000", fails=True)
         assert "does not support ALTER_CLIENT_QUOTAS" in message and "0--1" not in message
@@ -97,7 +102,9 @@ def test_altering_a_quota_fails_because_alter_client_quotas_is_unsupported(headr
         (("--user", "cli-deletes"), "SCRAM-SHA-256", "SCRAM-SHA-256"),
     ],
 )
-def test_deleting_a_config_that_is_not_set_is_refused_with_a_suggestion(headrace, entity, name, suggestion):
+def test_deleting_a_config_that_is_not_set_is_refused_with_a_suggestion(
+    headrace: CommandLine, entity: tuple[str, ...], name: str, suggestion: str
+) -> None:
     if entity[0] == "--topic":
         headrace("topics", "create", "cli-deletes", "--config", "retention.ms=5000", "--if-not-exists")
     message = headrace("configs", "alter", *entity, "--delete-config", name, fails=True)
@@ -106,7 +113,7 @@ def test_deleting_a_config_that_is_not_set_is_refused_with_a_suggestion(headrace
         assert options_of(headrace, *entity)["retention.ms"] == ("5000", "topic")
 
 
-def test_users_are_added_listed_and_removed(headrace):
+def test_users_are_added_listed_and_removed(headrace: CommandLine) -> None:
     headrace("users", "add", "cli-zoe", stdin="from stdin\n")
     headrace(
         "users", "add", "cli-yan", "--password", "x", "--mechanism", "SCRAM-SHA-256", "--mechanism", "scram-sha-512"
@@ -119,11 +126,13 @@ def test_users_are_added_listed_and_removed(headrace):
     assert "must not be empty" in headrace("users", "add", "cli-zoe", stdin="\n", fails=True)
 
 
-def test_offsets_are_looked_up_by_time_and_records_are_deleted_before_an_offset(headrace, tmp_path):
+def test_offsets_are_looked_up_by_time_and_records_are_deleted_before_an_offset(
+    headrace: CommandLine, tmp_path: Path
+) -> None:
     headrace("topics", "create", "cli-offsets", "--partitions", "2")
     headrace("produce", "cli-offsets", "-p", "1", stdin="".join(f"{n}\n" for n in range(10)))
 
-    def offsets(when):
+    def offsets(when: str) -> list[int | None]:
         return [
             one["offset"] for one in json.loads(headrace("offsets", "get", "cli-offsets", "--time", when, "--json"))
         ]
@@ -144,7 +153,7 @@ def test_offsets_are_looked_up_by_time_and_records_are_deleted_before_an_offset(
     assert "OFFSET_OUT_OF_RANGE" in message
 
 
-def test_log_dirs_and_the_quorum_are_described(headrace, headrace_cluster):
+def test_log_dirs_and_the_quorum_are_described(headrace: CommandLine, headrace_cluster: EmbeddedNode) -> None:
     headrace("produce", "cli-dirs", stdin="one\n")
     (broker,) = json.loads(headrace("log-dirs", "describe", "--topic-list", "cli-dirs", "--json"))["brokers"]
     (log_dir,) = broker["logDirs"]
@@ -170,11 +179,11 @@ def test_log_dirs_and_the_quorum_are_described(headrace, headrace_cluster):
         ("S=[iterations=1,password=a=b]", {"S": "iterations=1,password=a=b"}),
     ],
 )
-def test_add_config_values_may_be_lists_in_brackets(text, found):
+def test_add_config_values_may_be_lists_in_brackets(text: str, found: dict[str, str]) -> None:
     assert parse_additions(text) == found
 
 
-def test_entity_flags_are_parsed_and_invalid_combinations_are_refused():
+def test_entity_flags_are_parsed_and_invalid_combinations_are_refused() -> None:
     both = parse_entities(["clients", "users"], ["c", "u"], False, [])
     assert both == [Entity("users", "u"), Entity("clients", "c")]
     assert parse_entities(["users"], [], True, []) == [Entity("users", "")]
@@ -185,7 +194,7 @@ def test_entity_flags_are_parsed_and_invalid_combinations_are_refused():
         parse_entities(["topics"], ["a", "b"], False, [])
 
 
-def test_times_are_parsed_from_keywords_milliseconds_and_iso_dates():
+def test_times_are_parsed_from_keywords_milliseconds_and_iso_dates() -> None:
     assert parse_time("earliest") == -2 and parse_time("1500000000000") == 1_500_000_000_000
     assert parse_time("2017-07-14T02:40:00Z") == parse_time("2017-07-14T02:40:00") == 1_500_000_000_000
     with pytest.raises(ConfigError, match="-6"):
@@ -199,7 +208,7 @@ def test_times_are_parsed_from_keywords_milliseconds_and_iso_dates():
      '{"partitions": [{"topic": "t", "partition": 0, "offset": 1}, {"topic": "t", "partition": 0, "offset": 2}], "version": 1}',
      '{"partitions": [{"topic": "t", "partition": 0, "offset": 1}], "version": 2}'],
 )  # fmt: skip
-def test_an_invalid_offset_json_file_is_refused(tmp_path, text):
+def test_an_invalid_offset_json_file_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "offsets.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match="--offset-json-file"):

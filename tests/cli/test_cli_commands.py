@@ -1,10 +1,14 @@
 """The command line with a real node: its output; errors are one clear line and exit code 1."""
 
+from __future__ import annotations
+
 import errno
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.command_line import CommandLine
@@ -13,7 +17,7 @@ from headrace import __version__
 from headrace.cli.app import COMMANDS
 
 
-def test_topics_are_created_described_altered_and_deleted(headrace):
+def test_topics_are_created_described_altered_and_deleted(headrace: CommandLine) -> None:
     assert "3 partition(s)" in headrace(
         "topics", "create", "cli-life", "--partitions", "3", "--config", "retention.ms=5"
     )
@@ -33,7 +37,7 @@ def test_topics_are_created_described_altered_and_deleted(headrace):
     assert "cli-life" not in headrace("topics", "list")
 
 
-def test_an_invalid_topic_name_does_not_prevent_the_creation_of_other_topics(headrace):
+def test_an_invalid_topic_name_does_not_prevent_the_creation_of_other_topics(headrace: CommandLine) -> None:
     message = headrace("topics", "create", "cli-many-1", "no/such", "cli-many-2", fails=True)
     assert "created topic cli-many-1" in message and "INVALID_TOPIC_EXCEPTION" in message and "cli-many-2" in message
     assert "would create" in headrace("topics", "create", "cli-many-3", "--validate-only")
@@ -45,7 +49,7 @@ def test_an_invalid_topic_name_does_not_prevent_the_creation_of_other_topics(hea
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_produced_lines_are_consumed_with_every_codec(headrace, codec):
+def test_produced_lines_are_consumed_with_every_codec(headrace: CommandLine, codec: str) -> None:
     topic = f"cli-{codec}"
     headrace("produce", topic, "-z", codec, "-k", ":", "-H", "h=1", stdin="a:1\nb:2\nplain\n")
     shown = [json.loads(line) for line in headrace("consume", topic, "-e", "-f", "json").splitlines()]
@@ -60,12 +64,14 @@ def test_produced_lines_are_consumed_with_every_codec(headrace, codec):
     assert headrace("consume", topic, "-o", "latest", "-e") == ""
 
 
-def records_of(headrace, topic, *options):
+def records_of(
+    headrace: CommandLine, topic: str, *options: Any
+) -> list[tuple[str | None, str | None, list[list[Any]]]]:
     shown = map(json.loads, headrace("consume", topic, "-e", "-f", "json", *options).splitlines())
     return [(one["key"], one["value"], one["headers"]) for one in shown]
 
 
-def test_produce_parses_tombstones_and_headers_from_lines(headrace):
+def test_produce_parses_tombstones_and_headers_from_lines(headrace: CommandLine) -> None:
     headrace("produce", "cli-nulls", "-k", ":", "-Z", stdin="a:1\na:\n\n")
     headrace(
         "produce", "cli-nulls", "-k", "=", "--null-marker", "NULL", "--parse-headers", "-H", "all=1",
@@ -87,7 +93,7 @@ def test_produce_parses_tombstones_and_headers_from_lines(headrace):
         assert message in headrace("produce", "cli-nulls", "--parse-headers", stdin=line, fails=True)
 
 
-def test_consume_starts_at_a_time_or_at_the_last_records(headrace):
+def test_consume_starts_at_a_time_or_at_the_last_records(headrace: CommandLine) -> None:
     headrace("topics", "create", "cli-starts", "--partitions", "2")
     for partition in (0, 1):
         headrace("produce", "cli-starts", "-p", partition, stdin="".join(f"{partition}{n}\n" for n in range(5)))
@@ -102,7 +108,7 @@ def test_consume_starts_at_a_time_or_at_the_last_records(headrace):
     assert len(headrace("consume", "cli-starts", "-e", "--from", max(stamps)).split()) == len(newest)
 
 
-def test_consume_with_a_group_resumes_at_the_committed_offset(headrace):
+def test_consume_with_a_group_resumes_at_the_committed_offset(headrace: CommandLine) -> None:
     headrace("produce", "cli-member", stdin="1\n2\n3\n")
     assert headrace("consume", "cli-member", "--group", "cli-readers", "-n", "2") == "1\n2\n"
     headrace("produce", "cli-member", stdin="4\n")
@@ -163,24 +169,26 @@ def test_consume_with_a_group_resumes_at_the_committed_offset(headrace):
         (("topics", "list", "--command-config", "/nowhere"), "--command-config"),
     ],
 )
-def test_invalid_commands_fail_with_a_specific_message(headrace, arguments, message):
+def test_invalid_commands_fail_with_a_specific_message(
+    headrace: CommandLine, arguments: tuple[str, ...], message: str
+) -> None:
     output = headrace(*arguments, stdin="", fails=True)
     assert message in output and "geheim" not in output
 
 
-def test_an_unreachable_broker_is_reported_in_one_line():
+def test_an_unreachable_broker_is_reported_in_one_line() -> None:
     assert "cannot connect to localhost:1" in CommandLine("localhost:1")("topics", "list", fails=True)
     assert "host:port" in CommandLine("localhost")("topics", "list", fails=True)
 
 
-def test_every_command_has_a_module_and_help():
+def test_every_command_has_a_module_and_help() -> None:
     for name in COMMANDS:
         assert "Usage" in CommandLine()(name, "--help")
     listed = CommandLine()("--help")
     assert all(name in listed for name in COMMANDS)
 
 
-def test_the_program_reports_an_error_in_one_line_without_a_traceback(tmp_path):
+def test_the_program_reports_an_error_in_one_line_without_a_traceback(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from headrace.cli.main import main; main()", "topics", "list", "-b", "localhost:1"],
         capture_output=True,
@@ -191,7 +199,7 @@ def test_the_program_reports_an_error_in_one_line_without_a_traceback(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_format_refuses_a_formatted_directory_and_invalid_arguments(headrace, tmp_path):
+def test_format_refuses_a_formatted_directory_and_invalid_arguments(headrace: CommandLine, tmp_path: Path) -> None:
     setting = f"log.dirs={tmp_path / 'data'}"
     cluster = "AAAAAAAAAAAAAAAAAAAAAw"
     assert cluster in headrace("format", "-c", setting, "-t", cluster)
@@ -203,11 +211,13 @@ def test_format_refuses_a_formatted_directory_and_invalid_arguments(headrace, tm
     assert (tmp_path / "data" / "bootstrap.checkpoint").stat().st_size > 100
 
 
-def test_a_full_disk_is_reported_with_its_path(tmp_path, monkeypatch, capsys):
+def test_a_full_disk_is_reported_with_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """When a disk is full, the operator must learn which one."""
     from headrace.cli import main
 
-    def refuse(self, data):
+    def refuse(self: Any, data: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
 
     monkeypatch.setattr("headrace.storage.disk.DiskFile.append", refuse)
@@ -219,7 +229,7 @@ def test_a_full_disk_is_reported_with_its_path(tmp_path, monkeypatch, capsys):
     assert f"{tmp_path}/data/" in message and "No space left on device; free some space" in message
 
 
-def program(*arguments, **environment):
+def program(*arguments: str, **environment: Any) -> tuple[int, str, str]:
     done = subprocess.run(
         [
             sys.executable,
@@ -235,7 +245,7 @@ def program(*arguments, **environment):
     return done.returncode, done.stdout, done.stderr
 
 
-def test_version_prints_the_package_version():
+def test_version_prints_the_package_version() -> None:
     assert program("--version") == (0, f"headrace {__version__}\n", "")
 
 
@@ -243,7 +253,7 @@ def test_version_prints_the_package_version():
     ("typed", "meant"),
     [(["topcis", "list"], "topics"), (["topics", "lst"], "list"), (["consume", "t", "--formt", "json"], "--format")],
 )
-def test_a_mistyped_command_or_option_suggests_the_nearest_one(typed, meant):
+def test_a_mistyped_command_or_option_suggests_the_nearest_one(typed: list[str], meant: str) -> None:
     code, _, message = program(*typed)
     assert code == 2 and "No such" in message and meant in message
 
@@ -252,7 +262,7 @@ def test_a_mistyped_command_or_option_suggests_the_nearest_one(typed, meant):
     ("words", "completed"),
     [("headrace to", "topics"), ("headrace topics d", "describe\ndelete"), ("headrace topics list --js", "--json")],
 )
-def test_the_shell_completes_commands_and_options(words, completed):
+def test_the_shell_completes_commands_and_options(words: str, completed: str) -> None:
     index = str(len(words.split()) - 1)
     code, message, _ = program(_HEADRACE_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=index)
     assert (code, message.strip()) == (0, completed)

@@ -1,9 +1,14 @@
 """`headrace dump-log`: same output as Kafka's tool for the same files, and every kind of damage is named."""
 
+from __future__ import annotations
+
 import json
 import shutil
 import struct
 import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from testkit import kafka_peer as peers
@@ -18,7 +23,7 @@ headrace = CommandLine()
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory):
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a stopped node's directory: segments with indexes, idempotent producers, metadata with a snapshot."""
     path = tmp_path_factory.mktemp("data")
     settings = {"log.index.interval.bytes": "1000", "metadata.log.max.record.bytes.between.snapshots": "500"}
@@ -33,12 +38,12 @@ def directory(tmp_path_factory):
     return path
 
 
-def verdicts(*arguments, fails=False):
+def verdicts(*arguments: Any, fails: bool = False) -> list[dict[str, Any]]:
     lines = headrace("dump-log", "--json", *arguments, fails=fails).splitlines()
     return [one for one in map(json.loads, lines) if one["kind"] in ("verdict", "problem")]
 
 
-def test_files_written_by_a_node_pass_verification(directory):
+def test_files_written_by_a_node_pass_verification(directory: Path) -> None:
     found = verdicts(directory / "dumped-0", directory / "__cluster_metadata-0", "--print-data-log")
     assert all(one["ok"] for one in found)
     by_suffix = {one["file"].rpartition(".")[2]: one for one in found}
@@ -49,7 +54,7 @@ def test_files_written_by_a_node_pass_verification(directory):
     assert index["entries"] > 5 and index["checkedAgainst"] == f"{FIRST}.log"
 
 
-def test_records_keys_values_and_metadata_are_shown(directory):
+def test_records_keys_values_and_metadata_are_shown(directory: Path) -> None:
     log = directory / "dumped-0" / f"{FIRST}.log"
     assert "| offset: 0 CreateTime: " in headrace("dump-log", "--deep-iteration", log)
     assert "| offset" not in headrace("dump-log", log)
@@ -65,7 +70,7 @@ def test_records_keys_values_and_metadata_are_shown(directory):
 
 
 @pytest.mark.java
-def test_the_output_equals_that_of_kafkas_tool(directory):
+def test_the_output_equals_that_of_kafkas_tool(directory: Path) -> None:
     peers.require_kafka()
     log_files = sorted((directory / "dumped-0").glob("*.*index")) + sorted((directory / "dumped-0").glob("*.log"))
     log_files += sorted((directory / "dumped-0").glob("*.snapshot"))
@@ -79,21 +84,21 @@ def test_the_output_equals_that_of_kafkas_tool(directory):
         assert _comparable_lines(ours) == _comparable_lines(theirs)
 
 
-def _comparable_lines(text):
+def _comparable_lines(text: str) -> list[str]:
     """Return the lines without those that each tool words differently, and without secrets that only Kafka shows."""
     own = ("OK ", "Log starting offset", "Snapshot end offset", "KRaft bootstrap")
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(own)]
     return [line for line in lines if "USER_SCRAM_CREDENTIAL" not in line and not line.endswith("is empty.")]
 
 
-def make_damaged_copy(directory, tmp_path, name, change):
+def make_damaged_copy(directory: Path, tmp_path: Path, name: str, change: Callable[..., Any]) -> Path:
     shutil.copytree(directory / "dumped-0", tmp_path / "dumped-0")
     path = tmp_path / "dumped-0" / name
     path.write_bytes(bytes(change(bytearray(path.read_bytes()))))
     return path
 
 
-def overwrite(data, at, fields):
+def overwrite(data: bytearray, at: int, fields: bytearray | bytes) -> bytearray:
     data[at : at + len(fields)] = fields
     return data
 
@@ -116,7 +121,9 @@ def overwrite(data, at, fields):
         (".txnindex", lambda data: struct.pack(">hqqqq", 9, 1, 2, 3, 4), "version 9"),
     ],
 )
-def test_each_kind_of_damage_is_reported(directory, tmp_path, suffix, change, expected_problem):
+def test_each_kind_of_damage_is_reported(
+    directory: Path, tmp_path: Path, suffix: str, change: Callable[..., Any], expected_problem: str
+) -> None:
     if suffix == ".txnindex":
         (directory / "dumped-0" / f"{FIRST}.txnindex").touch()
     path = make_damaged_copy(directory, tmp_path, FIRST + suffix, change)
@@ -125,14 +132,14 @@ def test_each_kind_of_damage_is_reported(directory, tmp_path, suffix, change, ex
     assert problems[-1]["kind"] == "verdict" and not problems[-1]["ok"]
 
 
-def test_a_corrupt_batch_does_not_hide_later_batches(directory, tmp_path):
+def test_a_corrupt_batch_does_not_hide_later_batches(directory: Path, tmp_path: Path) -> None:
     path = make_damaged_copy(directory, tmp_path, f"{FIRST}.log", lambda data: overwrite(data, 100, b"!"))
     lines = [json.loads(line) for line in headrace("dump-log", "--json", path, fails=True).splitlines()]
     batches = [one for one in lines if one["kind"] == "batch"]
     assert [one["isvalid"] for one in batches[:2]] == [False, True] and len(batches) > 5
 
 
-def test_producer_snapshots_are_dumped_and_invalid_files_are_reported(directory, tmp_path):
+def test_producer_snapshots_are_dumped_and_invalid_files_are_reported(directory: Path, tmp_path: Path) -> None:
     snapshot = next(one for one in sorted((directory / "dumped-0").glob("*.snapshot")) if one.stat().st_size > 10)
     assert "producerId: " in headrace("dump-log", snapshot)
     broken = tmp_path / snapshot.name
@@ -144,8 +151,8 @@ def test_producer_snapshots_are_dumped_and_invalid_files_are_reported(directory,
     assert "name the files" in headrace("dump-log", fails=True)
 
 
-def test_messages_of_magic_0_and_1_are_dumped_and_checked(tmp_path):
-    def message(magic, offset, value):
+def test_messages_of_magic_0_and_1_are_dumped_and_checked(tmp_path: Path) -> None:
+    def message(magic: int, offset: int, value: bytes) -> bytes:
         body = struct.pack(">bb", magic, 0) + (struct.pack(">q", 1000 + offset) if magic else b"")
         body += struct.pack(">ii", -1, len(value)) + value
         return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
@@ -163,7 +170,7 @@ def test_messages_of_magic_0_and_1_are_dumped_and_checked(tmp_path):
     assert "isvalid: false" in headrace("dump-log", log, fails=True)
 
 
-def test_stored_records_are_rendered_as_kafkas_json_with_secrets_hidden():
+def test_stored_records_are_rendered_as_kafkas_json_with_secrets_hidden() -> None:
     record = UserScramCredentialRecord(
         name="a", mechanism=1, salt=b"s", stored_key=b"k", server_key=b"k", iterations=4096
     )
@@ -172,7 +179,7 @@ def test_stored_records_are_rendered_as_kafkas_json_with_secrets_hidden():
     }  # fmt: skip
 
 
-def test_a_path_without_log_files_is_reported_in_one_line(tmp_path):
+def test_a_path_without_log_files_is_reported_in_one_line(tmp_path: Path) -> None:
     for missing in (tmp_path / "missing", tmp_path / "missing" / f"{FIRST}.log"):
         assert headrace("dump-log", missing, fails=True) == f"{missing}: no such file or directory"
     assert "has no .log" in headrace("dump-log", tmp_path, fails=True)

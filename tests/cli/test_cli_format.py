@@ -1,6 +1,11 @@
 """`headrace format`: the features of a new cluster, by Kafka release or one by one."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
 import pytest
+from tests.cli.command_line import CommandLine
 
 from headrace.node.formatting import read_bootstrap
 from headrace.protocol.messages.stored.metadata_cluster import FeatureLevelRecord
@@ -11,7 +16,7 @@ ELR = "eligible.leader.replicas.version"
 OVERRIDES = ("-r", "4.0.1", "-f", "transaction.version=0", "-f", "kraft.version=0")
 
 
-def features_of(directory):
+def features_of(directory: Path) -> dict[str, int]:
     records = read_bootstrap(DiskFiles(), str(directory))
     return {record.name: record.feature_level for record in records if isinstance(record, FeatureLevelRecord)}
 
@@ -26,7 +31,9 @@ def features_of(directory):
         (("--feature", "metadata.version=23", "-f", f"{ELR}=1"), {"metadata.version": 23, "group.version": 1, ELR: 1}),
     ],
 )
-def test_format_writes_the_features_of_a_release_and_explicit_overrides(headrace, tmp_path, options, levels):
+def test_format_writes_the_features_of_a_release_and_explicit_overrides(
+    headrace: CommandLine, tmp_path: Path, options: tuple[str, ...], levels: dict[str, int]
+) -> None:
     headrace("format", "-c", f"log.dirs={tmp_path}/data", *options)
     assert features_of(tmp_path / "data") == levels
 
@@ -46,13 +53,15 @@ def test_format_writes_the_features_of_a_release_and_explicit_overrides(headrace
         (("-r", "3.4", "-S", "SCRAM-SHA-256=[name=a,password=b]"), "needs metadata.version 3.5-IV2"),
     ],
 )
-def test_format_refuses_invalid_features_and_writes_nothing(headrace, tmp_path, options, expected_message):
+def test_format_refuses_invalid_features_and_writes_nothing(
+    headrace: CommandLine, tmp_path: Path, options: tuple[str, ...], expected_message: str
+) -> None:
     output = headrace("format", "-c", f"log.dirs={tmp_path}/data", *options, fails=True)
     assert expected_message in " ".join(output.split())
     assert not (tmp_path / "data").exists()
 
 
-def test_a_node_keeps_the_features_it_was_formatted_with(headrace, tmp_path):
+def test_a_node_keeps_the_features_it_was_formatted_with(headrace: CommandLine, tmp_path: Path) -> None:
     headrace("format", "-c", f"log.dirs={tmp_path}/data", "-r", "3.9")
     with NodeProcess(directory=tmp_path) as node:
         assert node.terminate() == 0

@@ -1,7 +1,11 @@
 """Groups on the command line, with a real consumer: lag in records and time, every kind of reset, deletion."""
 
+from __future__ import annotations
+
 import json
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.command_line import CommandLine
@@ -10,6 +14,7 @@ from headrace.base.errors import ConfigError
 from headrace.cli.commands.reset_offsets import read_plan
 from headrace.cli.output import format_duration, show_table
 from headrace.cli.times import parse_datetime
+from headrace.testing.cluster import EmbeddedNode
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 RECORDS = 30
@@ -17,7 +22,7 @@ LONG_AGO_MS = 1_700_000_000_000
 
 
 @pytest.fixture
-def group(headrace_node):
+def group(headrace_node: EmbeddedNode) -> tuple[CommandLine, str, str]:
     """Create a group that has read 14 of 30 records: 10 and 4 in two of three partitions, with a record each minute."""
     name = f"group-{time.monotonic_ns()}"
     topic = f"orders-{time.monotonic_ns()}"
@@ -36,12 +41,12 @@ def group(headrace_node):
     return headrace, name, topic
 
 
-def reset_result(headrace, *arguments):
+def reset_result(headrace: CommandLine, *arguments: Any) -> dict[int, tuple[int | None, int]]:
     found = json.loads(headrace("groups", "reset-offsets", *arguments, "--json"))
     return {one["partition"]: (one["before"], one["after"]) for one in found}
 
 
-def test_groups_describe_shows_lag_in_records_and_time(group):
+def test_groups_describe_shows_lag_in_records_and_time(group: tuple[CommandLine, str, str]) -> None:
     headrace, name, topic = group
     (found,) = json.loads(headrace("groups", "describe", name, "--json"))
     by_partition = {one["partition"]: one for one in found["partitions"]}
@@ -56,7 +61,9 @@ def test_groups_describe_shows_lag_in_records_and_time(group):
     )
 
 
-def test_an_active_member_is_shown_and_prevents_reset_and_deletion(group, headrace_node):
+def test_an_active_member_is_shown_and_prevents_reset_and_deletion(
+    group: tuple[CommandLine, str, str], headrace_node: EmbeddedNode
+) -> None:
     headrace, name, topic = group
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": headrace_node.bootstrap, "group.id": name, "log_level": 2, "client.id": "me"}
@@ -88,13 +95,15 @@ def test_an_active_member_is_shown_and_prevents_reset_and_deletion(group, headra
         (["--by-duration", "P30000D"], (0, 0)),
     ],
 )
-def test_every_reset_option_plans_the_expected_offsets(group, reset_option, expected):
+def test_every_reset_option_plans_the_expected_offsets(
+    group: tuple[CommandLine, str, str], reset_option: list[str], expected: tuple[int, int]
+) -> None:
     headrace, name, _ = group
     assert reset_result(headrace, name, "--all-topics", *reset_option) == {0: (10, expected[0]), 1: (4, expected[1])}
     assert reset_result(headrace, name, "--all-topics", "--to-current") == {0: (10, 10), 1: (4, 4)}, "it was a dry run"
 
 
-def test_an_exported_reset_plan_is_executed_from_a_file(group, tmp_path):
+def test_an_exported_reset_plan_is_executed_from_a_file(group: tuple[CommandLine, str, str], tmp_path: Path) -> None:
     headrace, name, topic = group
     plan = tmp_path / "plan.csv"
     plan.write_text(
@@ -105,7 +114,7 @@ def test_an_exported_reset_plan_is_executed_from_a_file(group, tmp_path):
     assert reset_result(headrace, name, "--all-topics", "--to-current") == {0: (10, 10), 1: (5, 5), 2: (5, 5)}
 
 
-def test_offsets_and_groups_are_deleted(group):
+def test_offsets_and_groups_are_deleted(group: tuple[CommandLine, str, str]) -> None:
     headrace, name, topic = group
     assert "deleted the offset" in headrace("groups", "delete-offsets", name, "--topic", f"{topic}:0")
     assert reset_result(headrace, name, "--all-topics", "--to-current") == {1: (4, 4)}
@@ -113,7 +122,7 @@ def test_offsets_and_groups_are_deleted(group):
     assert "GROUP_ID_NOT_FOUND" in headrace("groups", "describe", name, fails=True)
 
 
-def test_ambiguous_arguments_and_invalid_reset_plans_are_refused(headrace_node, tmp_path):
+def test_ambiguous_arguments_and_invalid_reset_plans_are_refused(headrace_node: EmbeddedNode, tmp_path: Path) -> None:
     headrace = CommandLine(headrace_node.bootstrap)
     assert "give exactly one of" in headrace("groups", "reset-offsets", "g", "--all-topics", fails=True)
     assert "give exactly one of" in headrace("groups", "reset-offsets", "g", "--to-latest", "--to-earliest", fails=True)
@@ -127,7 +136,7 @@ def test_ambiguous_arguments_and_invalid_reset_plans_are_refused(headrace_node, 
         parse_datetime("--to-datetime", "yesterday")
 
 
-def test_durations_are_written_in_their_two_largest_units():
+def test_durations_are_written_in_their_two_largest_units() -> None:
     lengths = {
         None: None, 0: "0 ms", 40: "40 ms", 1500: "1.5 s", 12_345: "12.3 s", 59_999: "1 min", 60_000: "1 min", 90_000: "1 min 30 s",
         7_200_000: "2 h", 11_520_000: "3 h 12 min", 200_000_000: "2 d 7 h", -1500: "-1.5 s",
@@ -136,7 +145,9 @@ def test_durations_are_written_in_their_two_largest_units():
 
 
 @pytest.mark.parametrize("columns", [80, 50])
-def test_a_group_id_is_not_wrapped_in_a_terminal(monkeypatch, capsys, columns):
+def test_a_group_id_is_not_wrapped_in_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
     group = "spark-headrace-shop.enriched_orders-3f2a9c1b"
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", str(columns))

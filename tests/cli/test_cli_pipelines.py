@@ -1,10 +1,15 @@
 """`headrace pipelines …` without Spark: checking and showing files, querying and stopping drivers."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.command_line import CommandLine
@@ -33,7 +38,7 @@ SEEN_S_MAX = 10.0
 
 
 @pytest.fixture
-def command(tmp_path, monkeypatch):
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "shop.yaml").write_text(SHOP)
     line = CommandLine()
@@ -41,7 +46,7 @@ def command(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def driver(tmp_path):
+def driver(tmp_path: Path) -> Iterator[Driver]:
     """Yield a driver of two pipelines, in this process."""
     engine = FakeEngine()
     made = [make_pipeline(name, folder=tmp_path) for name in ("shop", "stock")]
@@ -60,7 +65,7 @@ def driver(tmp_path):
     thread.join(SEEN_S_MAX)
 
 
-def test_validate_accepts_a_valid_file_and_plan_shows_it(command):
+def test_validate_accepts_a_valid_file_and_plan_shows_it(command: Callable[..., Any]) -> None:
     assert command("validate", "shop.yaml") == "shop: 1 source(s), 1 step(s), 1 sink(s): valid\n"
     assert "topic loud" in command("plan", "shop.yaml", "-b", "there:1") and "there:1" in command(
         "plan", ".", "-b", "there:1"
@@ -75,13 +80,15 @@ def test_validate_accepts_a_valid_file_and_plan_shows_it(command):
         ("name: shop", "nam: shop", "shop.yaml"),
     ],
 )
-def test_errors_in_a_pipeline_file_are_reported_with_their_location(command, tmp_path, before, after, message):
+def test_errors_in_a_pipeline_file_are_reported_with_their_location(
+    command: Callable[..., Any], tmp_path: Path, before: str, after: str, message: str
+) -> None:
     (tmp_path / "shop.yaml").write_text(SHOP.replace(before, after))
     for verb in ("validate", "plan", "run"):
         assert message in command(verb, "shop.yaml", fails=True)
 
 
-def test_invalid_arguments_are_reported(command, tmp_path):
+def test_invalid_arguments_are_reported(command: Callable[..., Any], tmp_path: Path) -> None:
     assert "is not there" in command("run", "nowhere.yaml", fails=True)
     assert "name=value" in command("run", "shop.yaml", "-c", "oops", fails=True)
     assert "name the pipelines" in command("stop", fails=True)
@@ -91,7 +98,7 @@ def test_invalid_arguments_are_reported(command, tmp_path):
     assert "shop" in command("validate", "shop.yaml", "again.yaml", fails=True), "two pipelines of one name"
 
 
-def test_status_and_stop_succeed_without_running_pipelines(command):
+def test_status_and_stop_succeed_without_running_pipelines(command: Callable[..., Any]) -> None:
     assert json.loads(command("status", "--json")) == []
     assert command("status").startswith("pipeline  query  state")
     assert command("stop", "--all") == ""
@@ -100,7 +107,9 @@ def test_status_and_stop_succeed_without_running_pipelines(command):
 @pytest.mark.parametrize(
     ("arguments", "code"), [(["status"], 0), (["list"], 0), (["stop", "--all"], 0), (["stop", "x"], 1)]
 )
-def test_commands_that_find_nothing_name_the_runtime_folder(tmp_path, monkeypatch, arguments, code):
+def test_commands_that_find_nothing_name_the_runtime_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int
+) -> None:
     monkeypatch.chdir(tmp_path)
     for options, folder in (([], tmp_path / ".headrace"), (["--runtime", "elsewhere"], tmp_path / "elsewhere")):
         result = CliRunner().invoke(app, ["pipelines", *arguments, *options])
@@ -109,7 +118,7 @@ def test_commands_that_find_nothing_name_the_runtime_folder(tmp_path, monkeypatc
 
 
 @pytest.mark.timeout(300)  # starts its own Spark
-def test_validating_with_spark_prints_only_the_result(command, tmp_path):
+def test_validating_with_spark_prints_only_the_result(command: Callable[..., Any], tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     done = subprocess.run(
         [sys.executable, "-m", "headrace", "pipelines", "validate", "shop.yaml", "--spark"],
@@ -122,7 +131,9 @@ def test_validating_with_spark_prints_only_the_result(command, tmp_path):
     assert done.stdout == "shop: 1 source(s), 1 step(s), 1 sink(s): valid\n"
 
 
-def test_a_running_driver_is_listed_queried_and_stopped(command, driver, tmp_path):
+def test_a_running_driver_is_listed_queried_and_stopped(
+    command: Callable[..., Any], driver: Driver, tmp_path: Path
+) -> None:
     (one,) = json.loads(command("status", "shop", "--json"))
     assert (one["name"], one["state"], one["rows"], one["lag_records"]) == ("counts", "running", 1234, 4)
     assert [one["pipeline"] for one in json.loads(command("status", "--json"))] == ["shop", "stock"]
@@ -139,7 +150,7 @@ def test_a_running_driver_is_listed_queried_and_stopped(command, driver, tmp_pat
     assert command("stop", "--all") == "stopped stock\n"
 
 
-def test_a_killed_driver_is_shown_as_gone_and_removed_by_stop(command, tmp_path):
+def test_a_killed_driver_is_shown_as_gone_and_removed_by_stop(command: Callable[..., Any], tmp_path: Path) -> None:
     runs = Runs(tmp_path / ".headrace")
     runs.claim(Run(pipeline="shop", driver=Process(2**22 + 7, "long ago"), origin="shop.yaml"))
     (one,) = json.loads(command("status", "--json"))
@@ -149,13 +160,13 @@ def test_a_killed_driver_is_shown_as_gone_and_removed_by_stop(command, tmp_path)
     assert runs.all() == []
 
 
-def test_an_unresponsive_driver_is_shown_as_silent(command, tmp_path):
+def test_an_unresponsive_driver_is_shown_as_silent(command: Callable[..., Any], tmp_path: Path) -> None:
     Runs(tmp_path / ".headrace").claim(Run(pipeline="shop", driver=this_process(), port=1))
     (one,) = json.loads(command("status", "--json"))
     assert one["state"] == "unresponsive" and "does not answer" in one["error"]
 
 
-def test_status_rows_are_formatted_for_the_table():
+def test_status_rows_are_formatted_for_the_table() -> None:
     status = QueryStatus(
         name="counts",
         pipeline="shop",
@@ -166,7 +177,7 @@ def test_status_rows_are_formatted_for_the_table():
         dead_letters=1234,
         error="line one\nline two " + "x" * 400,
     )
-    row = status_row(status)
+    row: list[Any] = status_row(status)
     assert len(row) == len(COLUMNS)
     assert row[3:8] == ["12,346", None, "1 min 30 s", "0", "5.0 MiB"]
     assert row[COLUMNS.index("dead letters")] == "1,234"

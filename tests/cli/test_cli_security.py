@@ -1,6 +1,11 @@
 """ACLs on the command line, with a node that enforces them, and commands that log in over TLS."""
 
+from __future__ import annotations
+
 import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.command_line import CommandLine
@@ -13,7 +18,7 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory):
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedNode, Authority, CommandLine]]:
     """Yield a node, its certificate authority, and the command line as `admin`, the only super user."""
     pem = tmp_path_factory.mktemp("pem")
     authority = Authority(pem)
@@ -35,7 +40,7 @@ def secured(tmp_path_factory):
 pytestmark = needs_openssl
 
 
-def list_acls(headrace, *arguments):
+def list_acls(headrace: CommandLine, *arguments: str) -> set[tuple[str, str, str, str, str]]:
     found = json.loads(headrace("acls", "list", *arguments, "--json"))
     return {
         (one["resource_type"], one["resource_name"], one["principal"], one["operation"], one["permission"])
@@ -43,7 +48,7 @@ def list_acls(headrace, *arguments):
     }
 
 
-def test_acls_are_added_listed_and_removed(secured):
+def test_acls_are_added_listed_and_removed(secured: tuple[EmbeddedNode, Authority, CommandLine]) -> None:
     _, _, headrace = secured
     headrace(
         "acls",
@@ -80,7 +85,9 @@ def test_acls_are_added_listed_and_removed(secured):
     assert list_acls(headrace) == set()
 
 
-def test_commands_authenticate_over_tls_with_a_command_config(secured, tmp_path):
+def test_commands_authenticate_over_tls_with_a_command_config(
+    secured: tuple[EmbeddedNode, Authority, CommandLine], tmp_path: Path
+) -> None:
     node, authority, headrace = secured
     headrace("users", "add", "zoe", "--password", "geheim")
     headrace(
@@ -89,7 +96,7 @@ def test_commands_authenticate_over_tls_with_a_command_config(secured, tmp_path)
     )  # fmt: skip
     config = tmp_path / "client.properties"
 
-    def configure(password, **more):
+    def configure(password: str, **more: Any) -> None:
         lines = {
             "bootstrap.servers": f"localhost:{node.node.ports['SASL_SSL']}",
             "security.protocol": "SASL_SSL",

@@ -1,8 +1,12 @@
 """`headrace settings`: all options are listed, secrets are hidden, and its file starts a node without warnings."""
 
+from __future__ import annotations
+
 import json
 import logging
+from pathlib import Path
 
+import pytest
 from tests.cli.command_line import CommandLine
 
 from headrace.cli.commands.settings import update_mode
@@ -11,7 +15,7 @@ from headrace.node.settings import ALL_OPTIONS, read_settings
 headrace = CommandLine()
 
 
-def test_all_options_are_listed():
+def test_all_options_are_listed() -> None:
     listed = json.loads(headrace("settings", "--json"))
     assert [one["name"] for one in listed] == sorted(ALL_OPTIONS)
     for one in listed:
@@ -25,7 +29,7 @@ def test_all_options_are_listed():
     assert all(name in table for name in ALL_OPTIONS)
 
 
-def test_one_option_is_explained():
+def test_one_option_is_explained() -> None:
     output = headrace("settings", "num.network.threads")
     assert "no effect: one event loop" in output and "HEADRACE_NUM_NETWORK_THREADS" in output and "default: 3" in output
     assert (
@@ -37,7 +41,7 @@ def test_one_option_is_explained():
     assert update_mode("ssl.client.auth") == "per-broker" and update_mode("num.partitions") == "read-only"
 
 
-def test_values_are_shown_with_their_source_and_secrets_hidden(tmp_path, monkeypatch):
+def test_values_are_shown_with_their_source_and_secrets_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_SSL_KEY_PASSWORD", "geheim")
     file = tmp_path / "server.properties"
     file.write_text(
@@ -55,7 +59,7 @@ def test_values_are_shown_with_their_source_and_secrets_hidden(tmp_path, monkeyp
     assert values["listener.name.sasl_plaintext.plain.sasl.jaas.config"]["value"] == "(hidden)"
 
 
-def test_the_single_node_file_loads_without_warnings(tmp_path, caplog):
+def test_the_single_node_file_loads_without_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "server.properties"
     file.write_text(headrace("settings", "--single-node"))
     with caplog.at_level(logging.WARNING):

@@ -1,10 +1,15 @@
 """Transactions on the command line: real transactional producers, and a transaction that hangs forever."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from tests.cli.command_line import CommandLine
 
 from headrace.base.errors import RETRIABLE, ErrorCode
@@ -28,7 +33,7 @@ TIMEOUT_MS = 60_000
 
 
 @pytest.fixture(scope="module")
-def node():
+def node() -> Iterator[EmbeddedNode]:
     """Yield a node that does not verify transactional batches with the coordinator, like Kafka before KIP-890."""
     with EmbeddedNode(
         {
@@ -42,22 +47,22 @@ def node():
 
 
 @pytest.fixture
-def headrace(node):
+def headrace(node: EmbeddedNode) -> CommandLine:
     return CommandLine(node.bootstrap)
 
 
 @pytest.fixture
-def topic(headrace):
+def topic(headrace: CommandLine) -> str:
     name = f"orders-{time.monotonic_ns()}"
     headrace("topics", "create", name, "--partitions", "2")
     return name
 
 
 @pytest.fixture
-def make_producer(node):
-    made = []
+def make_producer(node: EmbeddedNode) -> Iterator[Callable[..., Any]]:
+    made: list[Any] = []
 
-    def make(transactional_id):
+    def make(transactional_id: str) -> Producer:
         producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": node.bootstrap,
@@ -75,28 +80,28 @@ def make_producer(node):
         made.pop().purge()
 
 
-def write(producer, topic, partition=0):
+def write(producer: Producer, topic: str, partition: int = 0) -> None:
     producer.begin_transaction()
     producer.produce(topic, b"x", partition=partition)
     assert producer.flush(20) == 0
 
 
-def loads(headrace, *arguments):
+def loads(headrace: CommandLine, *arguments: Any) -> list[dict[str, Any]]:
     return json.loads(headrace("transactions", *arguments, "--json"))
 
 
-def on(node, work):
+def on(node: EmbeddedNode, work: Callable[..., Any]) -> Any:
     """Run `work` with our own client, for requests that other clients would not send."""
     host, _, port = node.bootstrap.partition(":")
 
-    async def run():
+    async def run() -> Any:
         async with Cluster([(host, int(port))], timeout_s=20) as cluster:
             return await work(cluster)
 
     return asyncio.run(run())
 
 
-async def init(cluster, transactional_id, **fields):
+async def init(cluster: Cluster, transactional_id: str, **fields: Any) -> tuple[int, int]:
     _, connection = await find_coordinator(cluster, transactional_id, TRANSACTION)
     while True:
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS, **fields)
@@ -106,7 +111,7 @@ async def init(cluster, transactional_id, **fields):
             return answer.producer_id, answer.producer_epoch
 
 
-async def add(cluster, transactional_id, producer, partition):
+async def add(cluster: Cluster, transactional_id: str, producer: tuple[int, int], partition: TopicPartition) -> None:
     _, connection = await find_coordinator(cluster, transactional_id, TRANSACTION)
     request = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=transactional_id,
@@ -121,7 +126,13 @@ async def add(cluster, transactional_id, producer, partition):
     assert result.results_by_partition[0].partition_error_code == ErrorCode.NONE
 
 
-async def produce(cluster, partition, value, producer=None, timestamp=None):
+async def produce(
+    cluster: Cluster,
+    partition: TopicPartition,
+    value: bytes,
+    producer: tuple[int, int] | None = None,
+    timestamp: int | None = None,
+) -> int:
     """Write a value and return its offset; transactional if `producer` (id, epoch) is given."""
     records = BatchBuilder()
     records.append(timestamp or int(time.time() * 1000), None, value)
@@ -143,7 +154,7 @@ async def produce(cluster, partition, value, producer=None, timestamp=None):
     return result.base_offset
 
 
-async def committed(cluster, partition):
+async def committed(cluster: Cluster, partition: TopicPartition) -> list[bytes]:
     await cluster.refresh([partition.topic])
     fetched = await read_once(cluster, partition, 0, wait_ms=0, isolation=READ_COMMITTED)
     return [record.value for record in fetched.records]
@@ -152,7 +163,9 @@ async def committed(cluster, partition):
 # --- coordinators' state
 
 
-def test_open_and_finished_transactions_are_listed_and_described(headrace, topic, make_producer):
+def test_open_and_finished_transactions_are_listed_and_described(
+    headrace: CommandLine, topic: str, make_producer: Callable[..., Any]
+) -> None:
     names = [f"{topic}-{word}" for word in ("commit", "abort", "open")]
     producers = [make_producer(name) for name in names]
     for index, producer in enumerate(producers):
@@ -175,12 +188,12 @@ def test_open_and_finished_transactions_are_listed_and_described(headrace, topic
     assert names[1] in headrace("transactions", "list")
 
 
-def states(headrace, topic, *arguments):
+def states(headrace: CommandLine, topic: str, *arguments: str) -> dict[str, str]:
     listed = loads(headrace, "list", "--transactional-id-pattern", f"{topic}-.*", *arguments)
     return {one["transactional_id"]: one["state"] for one in listed}
 
 
-def assert_soon(condition):
+def assert_soon(condition: Callable[..., Any]) -> None:
     """Wait until `met()`: EndTxn is acknowledged when it is decided, before the markers are written."""
     deadline = time.monotonic() + 20
     while not condition():
@@ -188,11 +201,11 @@ def assert_soon(condition):
 
 
 @pytest.fixture
-def prepared(node, topic):
+def prepared(node: EmbeddedNode, topic: str) -> tuple[str, str]:
     """Return an external coordinator's transaction: its transactional id, and its producer id and epoch."""
     name = f"{topic}-2pc"
 
-    async def prepare(cluster):
+    async def prepare(cluster: Cluster) -> tuple[int, int]:
         await cluster.partitions(topic)
         producer = await init(cluster, name, enable2_pc=True)
         for index in (0, 1):
@@ -204,11 +217,13 @@ def prepared(node, topic):
     return name, f"{producer_id}:{epoch}"
 
 
-def all_committed(node, topic):
+def all_committed(node: EmbeddedNode, topic: str) -> list[list[bytes]]:
     return [on(node, lambda cluster, index=index: committed(cluster, TopicPartition(topic, index))) for index in (0, 1)]
 
 
-def test_a_two_phase_commit_transaction_has_no_timeout_and_can_be_terminated(headrace, node, topic, prepared):
+def test_a_two_phase_commit_transaction_has_no_timeout_and_can_be_terminated(
+    headrace: CommandLine, node: EmbeddedNode, topic: str, prepared: tuple[str, str]
+) -> None:
     name, _ = prepared
     (found,) = loads(headrace, "describe", name)
     assert (found["state"], found["two_phase_commit"], found["timeout_ms"]) == ("Ongoing", True, None)
@@ -220,7 +235,9 @@ def test_a_two_phase_commit_transaction_has_no_timeout_and_can_be_terminated(hea
 
 
 @pytest.mark.parametrize("how", ["by name", "by what was written down"])
-def test_a_prepared_transaction_is_committed_by_an_operator(headrace, node, topic, prepared, how):
+def test_a_prepared_transaction_is_committed_by_an_operator(
+    headrace: CommandLine, node: EmbeddedNode, topic: str, prepared: tuple[str, str], how: str
+) -> None:
     name, prepared_identity = prepared
     assert all_committed(node, topic) == [[], []]
     arguments = [name] if how == "by name" else ["--transactional-id", name, "--prepared", prepared_identity]
@@ -231,7 +248,9 @@ def test_a_prepared_transaction_is_committed_by_an_operator(headrace, node, topi
     assert "INVALID_TXN_STATE" in message and "no transaction is open (CompleteCommit)" in message
 
 
-def test_commit_refuses_a_transaction_that_was_not_prepared(headrace, node, topic, prepared, make_producer):
+def test_commit_refuses_a_transaction_that_was_not_prepared(
+    headrace: CommandLine, node: EmbeddedNode, topic: str, prepared: tuple[str, str], make_producer: Callable[..., Any]
+) -> None:
     name, prepared_identity = prepared
     message = headrace("transactions", "commit", name, "--prepared", "1:2", fails=True)
     assert "INVALID_TXN_STATE" in message and f"transaction {prepared_identity} is open, and not 1:2" in message
@@ -242,11 +261,11 @@ def test_commit_refuses_a_transaction_that_was_not_prepared(headrace, node, topi
     assert loads(headrace, "describe", name)[0]["state"] == "Ongoing"
 
 
-def test_commit_is_refused_by_a_broker_without_unstable_api_versions(headrace):
+def test_commit_is_refused_by_a_broker_without_unstable_api_versions(headrace: CommandLine) -> None:
     with EmbeddedNode({"transaction.two.phase.commit.enable": "true"}) as other:
         on(other, lambda cluster: find_coordinator(cluster, "x", TRANSACTION))
 
-        async def prepare():
+        async def prepare() -> None:
             transactions = other.node.broker.transactions
             asked = InitProducer("x", 1, fresh_producer_id=10**9, enable_two_phase_commit=True)
             made = await transactions.decide("x", asked)
@@ -257,7 +276,9 @@ def test_commit_is_refused_by_a_broker_without_unstable_api_versions(headrace):
         assert "UNSUPPORTED_VERSION" in message and "unstable.api.versions.enable" in message
 
 
-def test_the_producers_of_a_partition_are_listed(headrace, topic, make_producer):
+def test_the_producers_of_a_partition_are_listed(
+    headrace: CommandLine, topic: str, make_producer: Callable[..., Any]
+) -> None:
     write(make_producer(f"{topic}-p"), topic, partition=1)
     (found,) = loads(headrace, "producers", "--topic", topic, "--partition", 1)
     assert (found["topic"], found["partition"], found["start_offset"], found["last_sequence"]) == (topic, 1, 0, 0)
@@ -267,7 +288,9 @@ def test_the_producers_of_a_partition_are_listed(headrace, topic, make_producer)
     )
 
 
-def test_terminate_fences_the_producer_and_aborts(headrace, node, topic, make_producer):
+def test_terminate_fences_the_producer_and_aborts(
+    headrace: CommandLine, node: EmbeddedNode, topic: str, make_producer: Callable[..., Any]
+) -> None:
     producer, name = make_producer(f"{topic}-t"), f"{topic}-t"
     write(producer, topic)
     assert "aborted its transaction" in headrace("transactions", "terminate", name)
@@ -284,10 +307,12 @@ def test_terminate_fences_the_producer_and_aborts(headrace, node, topic, make_pr
 
 
 @pytest.mark.parametrize("cause", ["fenced", "unknown"])
-def test_a_hanging_transaction_is_found_and_aborting_it_unblocks_readers(headrace, node, topic, cause):
+def test_a_hanging_transaction_is_found_and_aborting_it_unblocks_readers(
+    headrace: CommandLine, node: EmbeddedNode, topic: str, cause: str
+) -> None:
     partition, name = TopicPartition(topic, 0), f"{topic}-zombie"
 
-    async def hang(cluster):
+    async def hang(cluster: Cluster) -> tuple[tuple[int, int], int, list[bytes]]:
         await cluster.partitions(topic)
         if cause == "fenced":
             zombie = await init(cluster, name)
@@ -322,7 +347,9 @@ def test_a_hanging_transaction_is_found_and_aborting_it_unblocks_readers(headrac
     assert on(node, lambda cluster: committed(cluster, partition)) == [b"before", b"after"]
 
 
-def test_an_ongoing_transaction_is_not_reported_as_hanging(headrace, node, topic, make_producer):
+def test_an_ongoing_transaction_is_not_reported_as_hanging(
+    headrace: CommandLine, node: EmbeddedNode, topic: str, make_producer: Callable[..., Any]
+) -> None:
     producer, name = make_producer(f"{topic}-w"), f"{topic}-w"
     producer.begin_transaction()
     producer.produce(topic, b"x", partition=0, timestamp=int(time.time() * 1000) - HOUR_MS)
@@ -363,11 +390,15 @@ def test_an_ongoing_transaction_is_not_reported_as_hanging(headrace, node, topic
         (("abort", "--topic", "t", "-p", "0", "--producer-id", "1"), "given together"),
     ],
 )
-def test_invalid_commands_fail_with_a_specific_message(headrace, arguments, message):
+def test_invalid_commands_fail_with_a_specific_message(
+    headrace: CommandLine, arguments: tuple[str, ...], message: str
+) -> None:
     assert message in headrace("transactions", *arguments, fails=True)
 
 
-def test_unknown_partitions_and_stale_producer_epochs_are_refused(headrace, topic, make_producer):
+def test_unknown_partitions_and_stale_producer_epochs_are_refused(
+    headrace: CommandLine, topic: str, make_producer: Callable[..., Any]
+) -> None:
     for command in (("producers",), ("find-hanging",), ("abort", "--start-offset", 0)):
         message = headrace("transactions", *command, "--topic", topic, "--partition", 9, fails=True)
         assert "UNKNOWN_TOPIC_OR_PARTITION" in message and "9" in message

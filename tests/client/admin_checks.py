@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -34,7 +36,7 @@ async def write(bootstrap: str, topic: str, count: int, **options: object) -> No
             await producer.send(topic, b"%d" % number, timestamp_ms=T0 + number, partition=0)
 
 
-async def until(check, seconds: float = WAIT_S_MAX):
+async def until(check: Callable[..., Any], seconds: float = WAIT_S_MAX) -> None:
     """Poll until a change is visible; raise TimeoutError if it does not become so."""
     async with asyncio.timeout(seconds):
         while not await check():

@@ -140,7 +140,7 @@ async def returns_at_most_max_poll_records(bootstrap: str) -> None:
     write(bootstrap, topic, [b"%d" % index for index in range(25)])
     async with consumer(bootstrap, max_poll_records=10) as reader:
         reader.assign([TopicPartition(topic, 0)])
-        sizes = []
+        sizes: list[int] = []
         while sum(sizes) < 25:
             sizes.append(len(await reader.poll(5.0)))
         assert max(sizes) <= 10
@@ -349,8 +349,8 @@ async def subscribes(bootstrap: str) -> None:
         deadline = time.monotonic() + WAIT_S_MAX
         while not reader.assignment():
             assert await reader.poll(0.2) == [] and time.monotonic() < deadline
-        for partition in reader.assignment():
-            assert await reader.position(partition) == 10
+        for assigned in reader.assignment():
+            assert await reader.position(assigned) == 10
 
 
 async def iterates(bootstrap: str) -> None:

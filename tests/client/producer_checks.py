@@ -53,7 +53,9 @@ def make_topic(bootstrap: str, partitions: int = 1, **configs: str) -> str:
     return name
 
 
-def read(bootstrap: str, topic: str, partitions: int = 1, isolation: str = "read_committed"):
+def read(
+    bootstrap: str, topic: str, partitions: int = 1, isolation: str = "read_committed"
+) -> dict[int, list[confluent_kafka.Message]]:
     """Return all messages by partition, as read by another client."""
     consumer = confluent_kafka.Consumer(
         {
@@ -67,8 +69,8 @@ def read(bootstrap: str, topic: str, partitions: int = 1, isolation: str = "read
         }
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, index, 0) for index in range(partitions)])
-    found = {index: [] for index in range(partitions)}
-    ended = set()
+    found: dict[int, list[Any]] = {index: [] for index in range(partitions)}
+    ended: set[int] = set()
     while len(ended) < partitions:
         message = consumer.poll(WAIT_S_MAX)
         assert message is not None, "nothing more comes"
@@ -81,7 +83,7 @@ def read(bootstrap: str, topic: str, partitions: int = 1, isolation: str = "read
     return found
 
 
-async def read_in_thread(*arguments, **named):
+async def read_in_thread(*arguments: Any, **named: Any) -> dict[int, list[confluent_kafka.Message]]:
     return await asyncio.to_thread(read, *arguments, **named)
 
 
@@ -180,7 +182,7 @@ async def rows_by_key(bootstrap: str) -> None:
         ranges = await (await producer.send_batch(topic, rows))
     found = await read_in_thread(bootstrap, topic, 5)
     assert sum(one.rows for one in ranges) == count == sum(map(len, found.values()))
-    seen = set()
+    seen: set[int] = set()
     for index, messages in found.items():
         keyed = [message.timestamp()[1] - T0 for message in messages if message.key() is not None]
         assert keyed == sorted(keyed)  # each partition keeps the order

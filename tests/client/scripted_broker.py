@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from struct import Struct
 from typing import Any
@@ -86,7 +86,7 @@ class ScriptedBroker:
 
 
 @asynccontextmanager
-async def served(broker: ScriptedBroker):
+async def served(broker: ScriptedBroker) -> AsyncIterator[Cluster]:
     server = await asyncio.start_server(broker.serve, HOST, 0)
     broker.port = server.sockets[0].getsockname()[1]
     cluster = Cluster([(HOST, broker.port)], timeout_s=5.0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -23,25 +25,25 @@ REBALANCES_MAX = 4  # the limit in Kafka's own tests
 ASSIGNORS = [RangeAssignor(), RoundRobinAssignor(), StickyAssignor(), CooperativeStickyAssignor()]
 
 
-def parts(text):
+def parts(text: str) -> list[TopicPartition]:
     return [TopicPartition(one[0], int(one[1:])) for one in text.split()]
 
 
-def members(*names, topics="a b"):
+def members(*names: str, topics: str = "a b") -> dict[str, Subscribed]:
     return {name: Subscribed(frozenset(topics.split())) for name in names}
 
 
-def test_range_assigns_contiguous_partitions_of_each_topic():
+def test_range_assigns_contiguous_partitions_of_each_topic() -> None:
     assigned = RangeAssignor().assign(Layout({"a": 3, "b": 3}), members("m1", "m0"))
     assert assigned == {"m0": parts("a0 a1 b0 b1"), "m1": parts("a2 b2")}
 
 
-def test_round_robin_alternates_partitions_between_members():
+def test_round_robin_alternates_partitions_between_members() -> None:
     assigned = RoundRobinAssignor().assign(Layout({"a": 3, "b": 3}), members("m1", "m0"))
     assert assigned == {"m0": parts("a0 a2 b1"), "m1": parts("a1 b0 b2")}
 
 
-def test_round_robin_skips_members_that_do_not_subscribe_to_a_topic():
+def test_round_robin_skips_members_that_do_not_subscribe_to_a_topic() -> None:
     subscriptions = {
         "m0": Subscribed(frozenset("a")),
         "m1": Subscribed(frozenset("ab")),
@@ -52,8 +54,10 @@ def test_round_robin_skips_members_that_do_not_subscribe_to_a_topic():
 
 
 @pytest.mark.parametrize("assignor", [RangeAssignor(), RoundRobinAssignor()])
-def test_static_members_keep_their_partitions_under_a_new_member_id(assignor):
-    def subscriptions(first, second):
+def test_static_members_keep_their_partitions_under_a_new_member_id(
+    assignor: RangeAssignor | RoundRobinAssignor,
+) -> None:
+    def subscriptions(first: str, second: str) -> dict[str, Subscribed]:
         return {
             first: Subscribed(frozenset("a"), instance_id="one"),
             second: Subscribed(frozenset("a"), instance_id="two"),
@@ -64,7 +68,7 @@ def test_static_members_keep_their_partitions_under_a_new_member_id(assignor):
     assert (before["x"], before["y"]) == (after["z"], after["b"])
 
 
-def test_range_prefers_partitions_in_the_rack_of_the_member():
+def test_range_prefers_partitions_in_the_rack_of_the_member() -> None:
     racks = {TopicPartition("a", index): frozenset({rack}) for index, rack in enumerate("zyx")}
     subscriptions = {f"m{rack}": Subscribed(frozenset("a"), rack=rack) for rack in "xyz"}
     assert RangeAssignor().assign(Layout({"a": 3}, racks), subscriptions) == {
@@ -74,7 +78,7 @@ def test_range_prefers_partitions_in_the_rack_of_the_member():
     }
 
 
-def test_range_co_partitions_topics_within_a_rack():
+def test_range_co_partitions_topics_within_a_rack() -> None:
     racks = {TopicPartition(topic, index): frozenset({rack}) for topic in "ab" for index, rack in enumerate("yx")}
     subscriptions = {f"m{rack}": Subscribed(frozenset("ab"), rack=rack) for rack in "xy"}
     assert RangeAssignor().assign(Layout({"a": 2, "b": 2}, racks), subscriptions) == {
@@ -84,7 +88,7 @@ def test_range_co_partitions_topics_within_a_rack():
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
-def test_unknown_topics_are_not_assigned(assignor):
+def test_unknown_topics_are_not_assigned(assignor: Any) -> None:
     assert assignor.assign(Layout({}), members("m0")) == {"m0": []}
 
 
@@ -92,13 +96,13 @@ def test_unknown_topics_are_not_assigned(assignor):
 
 
 @st.composite
-def groups(draw, same=False):
+def groups(draw: st.DrawFn, same: bool = False) -> tuple[Layout, dict[str, Subscribed]]:
     counts = draw(st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 6), min_size=1))
     names = [f"m{number}" for number in range(draw(st.integers(1, 6)))]
     wanted = st.frozensets(st.sampled_from(TOPICS), min_size=1)
     all_want = draw(wanted)
     everything = [TopicPartition(topic, index) for topic in TOPICS for index in range(7)]
-    subscriptions = {}
+    subscriptions: dict[str, Subscribed] = {}
     free = set(everything)
     for name in names:
         topics = all_want if same else draw(wanted)
@@ -108,14 +112,16 @@ def groups(draw, same=False):
     return Layout(counts), subscriptions
 
 
-def wanted_partitions(layout, subscriptions):
+def wanted_partitions(layout: Layout, subscriptions: Mapping[str, Subscribed]) -> set[TopicPartition]:
     wanted = frozenset().union(*(one.topics for one in subscriptions.values()))
     return {TopicPartition(topic, index) for topic in wanted for index in range(layout.counts.get(topic, 0))}
 
 
 @given(groups(), st.sampled_from(ASSIGNORS[:3]))
 @settings(deadline=None, max_examples=150)
-def test_every_subscribed_partition_is_assigned_to_exactly_one_subscriber(group, assignor):
+def test_every_subscribed_partition_is_assigned_to_exactly_one_subscriber(
+    group: tuple[Layout, dict[str, Subscribed]], assignor: Any
+) -> None:
     layout, subscriptions = group
     assigned = assignor.assign(layout, subscriptions)
     assert assigned.keys() == subscriptions.keys()
@@ -126,7 +132,7 @@ def test_every_subscribed_partition_is_assigned_to_exactly_one_subscriber(group,
 
 @given(groups())
 @settings(deadline=None, max_examples=150)
-def test_sticky_is_balanced(group):
+def test_sticky_is_balanced(group: tuple[Layout, dict[str, Subscribed]]) -> None:
     """A member with at least two partitions fewer than another can take none of the other's."""
     layout, subscriptions = group
     assigned = StickyAssignor().assign(layout, subscriptions)
@@ -138,7 +144,7 @@ def test_sticky_is_balanced(group):
 
 @given(groups(same=True))
 @settings(deadline=None, max_examples=150)
-def test_sticky_moves_as_few_partitions_as_possible(group):
+def test_sticky_moves_as_few_partitions_as_possible(group: tuple[Layout, dict[str, Subscribed]]) -> None:
     """With equal subscriptions, members that had most keep the larger shares; each keeps all that fits its share."""
     layout, subscriptions = group
     assigned = StickyAssignor().assign(layout, subscriptions)
@@ -153,7 +159,9 @@ def test_sticky_moves_as_few_partitions_as_possible(group):
 
 @given(groups(), st.sampled_from([StickyAssignor(), CooperativeStickyAssignor()]))
 @settings(deadline=None, max_examples=150)
-def test_sticky_assignors_move_nothing_when_nothing_has_changed(group, assignor):
+def test_sticky_assignors_move_nothing_when_nothing_has_changed(
+    group: tuple[Layout, dict[str, Subscribed]], assignor: CooperativeStickyAssignor | StickyAssignor
+) -> None:
     layout, subscriptions = group
     first = balance(layout, subscriptions, {})
     again = {
@@ -168,7 +176,9 @@ def test_sticky_assignors_move_nothing_when_nothing_has_changed(group, assignor)
 
 @given(groups())
 @settings(deadline=None, max_examples=150)
-def test_cooperative_never_assigns_owned_partitions_and_converges_within_the_rebalance_limit(group):
+def test_cooperative_never_assigns_owned_partitions_and_converges_within_the_rebalance_limit(
+    group: tuple[Layout, dict[str, Subscribed]],
+) -> None:
     """Two rebalances suffice unless subscriptions differ and one revocation causes another."""
     layout, subscriptions = group
     cooperative = CooperativeStickyAssignor()
@@ -188,29 +198,33 @@ def test_cooperative_never_assigns_owned_partitions_and_converges_within_the_reb
 
 @given(groups(same=True))
 @settings(deadline=None, max_examples=150)
-def test_cooperative_converges_in_two_rebalances_with_equal_subscriptions(group):
+def test_cooperative_converges_in_two_rebalances_with_equal_subscriptions(
+    group: tuple[Layout, dict[str, Subscribed]],
+) -> None:
     layout, subscriptions = group
     cooperative = CooperativeStickyAssignor()
     second = cooperative.assign(layout, _rejoined(subscriptions, cooperative.assign(layout, subscriptions)))
     assert Counter(one for some in second.values() for one in some) == Counter(wanted_partitions(layout, subscriptions))
 
 
-def _rejoined(subscriptions, assigned):
+def _rejoined(
+    subscriptions: Mapping[str, Subscribed], assigned: Mapping[str, list[TopicPartition]]
+) -> dict[str, Subscribed]:
     return {member: one._replace(owned=tuple(assigned[member]), generation=4) for member, one in subscriptions.items()}
 
 
-def test_the_newest_generation_holds_a_partition_and_a_tie_leaves_no_holder():
+def test_the_newest_generation_holds_a_partition_and_a_tie_leaves_no_holder() -> None:
     claims = {"m0": (parts("a0 a1 a2"), 3), "m1": (parts("a0 a1"), 4), "m2": (parts("a1"), 4)}
     assert valid_holders(claims) == {TopicPartition("a", 0): "m1", TopicPartition("a", 2): "m0"}
 
 
-def test_a_partition_claimed_by_two_members_is_first_assigned_to_neither():
+def test_a_partition_claimed_by_two_members_is_first_assigned_to_neither() -> None:
     subscriptions = {name: Subscribed(frozenset("a"), tuple(parts("a0")), 4) for name in ("m0", "m1")}
     first = CooperativeStickyAssignor().assign(Layout({"a": 1}), subscriptions)
     assert first == {"m0": [], "m1": []}
 
 
-def test_the_generation_of_an_older_member_is_read_from_its_user_data():
+def test_the_generation_of_an_older_member_is_read_from_its_user_data() -> None:
     subscriptions = {
         "m0": Subscribed(frozenset("a"), tuple(parts("a0 a1")), user_data=encode_generation(7)),
         "m1": Subscribed(frozenset("a"), tuple(parts("a0")), 6),
@@ -218,7 +232,7 @@ def test_the_generation_of_an_older_member_is_read_from_its_user_data():
     assert CooperativeStickyAssignor().assign(Layout({"a": 2}), subscriptions) == {"m0": parts("a0"), "m1": []}
 
 
-def test_a_large_group_is_balanced_with_minimal_movement():
+def test_a_large_group_is_balanced_with_minimal_movement() -> None:
     layout = Layout({f"t{number}": 100 for number in range(50)})
     topics = frozenset(layout.counts)
     first = balance(layout, {f"m{number:03}": Subscribed(topics) for number in range(100)}, {})
@@ -231,7 +245,7 @@ def test_a_large_group_is_balanced_with_minimal_movement():
 # --- partition.assignment.strategy
 
 
-def test_assignors_are_found_by_java_class_name_and_by_short_name():
+def test_assignors_are_found_by_java_class_name_and_by_short_name() -> None:
     java = ["org.apache.kafka.clients.consumer.RangeAssignor", "org.apache.kafka.clients.consumer.StickyAssignor"]
     assert [one.name for one in assignors_named(java)] == ["range", "sticky"]
     assert [one.name for one in assignors_named(["cooperative-sticky", "RoundRobinAssignor"])] == [
@@ -240,7 +254,7 @@ def test_assignors_are_found_by_java_class_name_and_by_short_name():
     ]
 
 
-def test_a_group_is_cooperative_if_all_its_assignors_are():
+def test_a_group_is_cooperative_if_all_its_assignors_are() -> None:
     assert is_cooperative(assignors_named(["cooperative-sticky"]))
     assert not is_cooperative(assignors_named(["range", "cooperative-sticky"]))
 
@@ -249,6 +263,6 @@ def test_a_group_is_cooperative_if_all_its_assignors_are():
     ("names", "message"),
     [([], "no assignor"), (["fair"], "'fair'.*range, roundrobin"), (["range", "RangeAssignor"], "range twice")],
 )
-def test_invalid_assignment_strategies_raise_config_error(names, message):
+def test_invalid_assignment_strategies_raise_config_error(names: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         assignors_named(names)

@@ -24,7 +24,7 @@ EVERYTHING = 2**31
 ABORTED, COMMITTED = 7, 8
 
 
-def fetched(data: bytes, offset: int = 0, aborted: list[tuple[int, int]] | None = None) -> FetchedPartition:
+def fetched(data: bytes | bytearray, offset: int = 0, aborted: list[tuple[int, int]] | None = None) -> FetchedPartition:
     return FetchedPartition(HERE, offset, memoryview(bytes(data)), 1000, 1000, 0, aborted or [], ErrorCode.NONE)
 
 
@@ -46,7 +46,9 @@ class DrawnLog(NamedTuple):
 @st.composite
 def logs(draw: st.DrawFn) -> DrawnLog:
     """Draw a log of plain, compressed and compacted batches, markers, and transactions of which some are aborted."""
-    data, readable, aborted = bytearray(), [], []
+    data = bytearray()
+    readable: list[tuple[int, bytes]] = []
+    aborted: list[tuple[int, int]] = []
     offset = draw(st.integers(0, 5))
     is_open: dict[int, bool] = {}
     for _ in range(draw(st.integers(1, 7))):

@@ -12,6 +12,9 @@ import threading
 import time
 import uuid
 import warnings
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -28,37 +31,46 @@ from headrace.client import (
     Producer,
     TopicPartition,
 )
+from headrace.client.consumer.decoding import ConsumerRecord
 from headrace.client.producer.producer import ProducerClosed
 from headrace.client.producer.transaction_requests import AbortableTransactionError
 from headrace.client.producer.transaction_session import TransactionSession, TransactionState
 from headrace.client.sync.background import background
 from headrace.client.sync.producer import HANDED_MAX, Transaction
 from headrace.client.wire.connection import Disconnected
+from headrace.testing.cluster import EmbeddedNode
 from headrace.testing.processes import free_port
 
 WAIT_S_MAX = 20.0
 
 
 @pytest.fixture
-def servers(headrace_cluster):
+def servers(headrace_cluster: EmbeddedNode) -> dict[str, str]:
     return {"bootstrap.servers": headrace_cluster.bootstrap}
 
 
 @pytest.fixture
-def topic(servers):
+def topic(servers: Mapping[str, str]) -> str:
     name = f"f-{uuid.uuid4().hex[:12]}"
     with Admin(servers) as admin:
         admin.create_topics([NewTopic(name, 2)])
     return name
 
 
-def reading(servers, **options):
+def kafka_error(failed: Future[Any]) -> KafkaError:
+    error = failed.exception(WAIT_S_MAX)
+    assert isinstance(error, KafkaError)
+    return error
+
+
+def reading(servers: Mapping[str, str], **options: Any) -> Consumer:
     given = {name.replace("_", "."): value for name, value in options.items()}
     return Consumer({**servers, "auto.offset.reset": "earliest", **given})
 
 
-def poll_until(consumer, count):
-    found, deadline = [], time.monotonic() + WAIT_S_MAX
+def poll_until(consumer: Consumer, count: int) -> list[ConsumerRecord]:
+    found: list[ConsumerRecord] = []
+    deadline = time.monotonic() + WAIT_S_MAX
     while len(found) < count:
         assert time.monotonic() < deadline, f"{len(found)} of {count} came"
         found += consumer.poll(0.5)
@@ -69,7 +81,7 @@ def poll_until(consumer, count):
     ("face", "asynchronous"),
     [(Producer, AsyncProducer), (Consumer, AsyncConsumer), (Admin, AsyncAdmin), (Transaction, TransactionSession)],
 )
-def test_blocking_clients_have_the_signatures_of_the_asyncio_clients(face, asynchronous):
+def test_blocking_clients_have_the_signatures_of_the_asyncio_clients(face: type[Any], asynchronous: type[Any]) -> None:
     inner = {"outbox", "is_implicit", "error", "batch_failed", "check_send", "admits", "close", "start", "block_s"}
     for name, method in inspect.getmembers(asynchronous):
         if name.startswith("_") or (name in inner and not hasattr(face, name)):
@@ -81,7 +93,7 @@ def test_blocking_clients_have_the_signatures_of_the_asyncio_clients(face, async
             assert [(one.name, one.kind, one.default) for one in ours] == parameters, name
 
 
-def test_records_and_arrow_rows_are_sent_and_consumed(servers, topic):
+def test_records_and_arrow_rows_are_sent_and_consumed(servers: dict[str, str], topic: str) -> None:
     with Producer(servers) as producer:
         futures = [producer.send(topic, b"%d" % n, b"k", headers=[("h", None)]) for n in range(3 * HANDED_MAX)]
         rows = pa.table({"value": pa.array([b"row"] * 1000, pa.binary())})
@@ -108,10 +120,10 @@ def test_records_and_arrow_rows_are_sent_and_consumed(servers, topic):
         assert sum(consumer.end_offsets(both).values()) == 3 * HANDED_MAX + 1000
 
 
-def test_threads_can_share_a_producer(servers, topic):
+def test_threads_can_share_a_producer(servers: dict[str, str], topic: str) -> None:
     with Producer(servers) as producer:
 
-        def send():
+        def send() -> None:
             for n in range(2000):
                 producer.send(topic, b"%d" % n, partition=0)
 
@@ -124,19 +136,19 @@ def test_threads_can_share_a_producer(servers, topic):
         assert admin.list_offsets({TopicPartition(topic, 0): "latest"})[TopicPartition(topic, 0)].offset == 8000
 
 
-def test_callbacks_run_in_the_polling_thread_and_may_use_the_consumer(servers, topic):
+def test_callbacks_run_in_the_polling_thread_and_may_use_the_consumer(servers: dict[str, str], topic: str) -> None:
     with Producer(servers) as producer:
         producer.send(topic, b"x", partition=0)
-    events = []
+    events: list[tuple[str, Any, int]] = []
     with reading(servers, group_id=topic, enable_auto_commit=False) as consumer:
 
-        def revoked(partitions):
+        def revoked(partitions: frozenset[TopicPartition]) -> None:
             consumer.commit()
             events.append(("revoked", threading.current_thread(), len(partitions)))
             with pytest.raises(HeadraceError, match="not inside its callbacks"):
                 consumer.poll()
 
-        def assigned(partitions):
+        def assigned(partitions: frozenset[TopicPartition]) -> None:
             events.append(("assigned", threading.current_thread(), consumer.position(min(partitions))))
 
         consumer.subscribe([topic], on_assigned=assigned, on_revoked=revoked)
@@ -147,8 +159,8 @@ def test_callbacks_run_in_the_polling_thread_and_may_use_the_consumer(servers, t
         assert admin.committed_offsets(topic)[TopicPartition(topic, 0)].offset == 1
 
 
-def test_poll_raises_the_error_of_a_rebalance_callback(servers, topic):
-    def failing(partitions):
+def test_poll_raises_the_error_of_a_rebalance_callback(servers: dict[str, str], topic: str) -> None:
+    def failing(partitions: frozenset[TopicPartition]) -> None:
         raise ValueError("mine")
 
     with reading(servers, group_id=topic) as consumer:
@@ -158,7 +170,7 @@ def test_poll_raises_the_error_of_a_rebalance_callback(servers, topic):
                 consumer.poll(0.2)
 
 
-def test_transactions_commit_abort_and_fail_when_fenced(servers, topic):
+def test_transactions_commit_abort_and_fail_when_fenced(servers: dict[str, str], topic: str) -> None:
     options = {**servers, "transactional.id": topic}
     here = TopicPartition(topic, 0)
     with Producer(options) as producer:
@@ -181,7 +193,7 @@ def test_transactions_commit_abort_and_fail_when_fenced(servers, topic):
         refused = producer.send(topic, b"x" * 2_000_000)
         with pytest.raises(AbortableTransactionError, match="a record of it was not taken"):
             transaction.commit()
-        assert refused.exception().code is ErrorCode.MESSAGE_TOO_LARGE
+        assert kafka_error(refused).code is ErrorCode.MESSAGE_TOO_LARGE
         transaction.abort()
         with Producer(options) as other:
             other.transaction.init()
@@ -193,38 +205,37 @@ def test_transactions_commit_abort_and_fail_when_fenced(servers, topic):
         _ = producer.transaction
 
 
-def test_wrong_types_raise_at_the_call_and_nothing_is_sent(servers, topic):
+def test_wrong_types_raise_at_the_call_and_nothing_is_sent(servers: dict[str, str], topic: str) -> None:
     with Producer(servers) as producer:
         with pytest.raises(TypeError, match=r"value must be bytes or None, not str: encode it"):
-            producer.send(topic, "text")
+            producer.send(topic, "text")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="key must be bytes or None, not int"):
-            producer.send(topic, b"x", 5)
+            producer.send(topic, b"x", 5)  # type: ignore[arg-type]
         assert producer.send(topic, b"right").result(WAIT_S_MAX).offset == 0
 
 
-def test_a_partition_that_does_not_exist_fails_the_future(servers, topic):
+def test_a_partition_that_does_not_exist_fails_the_future(servers: dict[str, str], topic: str) -> None:
     with Producer(servers) as producer:
-        assert (
-            producer.send(topic, b"x", partition=9).exception(WAIT_S_MAX).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        )
+        assert kafka_error(producer.send(topic, b"x", partition=9)).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     with pytest.raises(ProducerClosed):
         producer.send(topic, b"late")
     producer.close()
 
 
-def test_max_block_ms_is_not_waited_for_once_per_record(topic):
+def test_max_block_ms_is_not_waited_for_once_per_record(topic: str) -> None:
     begun = time.monotonic()
     with Producer({"bootstrap.servers": f"127.0.0.1:{free_port()}", "max.block.ms": 500}) as producer:
         futures = [producer.send(topic, b"x") for _ in range(100)]
     assert time.monotonic() - begun < WAIT_S_MAX
-    assert all(future.exception(0).code is ErrorCode.REQUEST_TIMED_OUT for future in futures)
+    assert all(kafka_error(future).code is ErrorCode.REQUEST_TIMED_OUT for future in futures)
 
 
-def test_closing_a_producer_fails_blocked_and_buffered_sends(topic):
+def test_closing_a_producer_fails_blocked_and_buffered_sends(topic: str) -> None:
     producer = Producer({"bootstrap.servers": f"127.0.0.1:{free_port()}"})
-    futures, refused = [], []
+    futures: list[Future[Any]] = []
+    refused: list[ProducerClosed] = []
 
-    def send():
+    def send() -> None:
         try:
             futures.extend(producer.send(topic, b"x") for _ in range(2 * HANDED_MAX))
         except ProducerClosed as error:
@@ -240,20 +251,20 @@ def test_closing_a_producer_fails_blocked_and_buffered_sends(topic):
     assert all(isinstance(future.exception(WAIT_S_MAX), ProducerClosed) for future in futures)
 
 
-def test_opening_with_an_unreachable_broker_raises_disconnected():
+def test_opening_with_an_unreachable_broker_raises_disconnected() -> None:
     unreachable = {"bootstrap.servers": f"127.0.0.1:{free_port()}"}
     for make in (Consumer, Admin):
         with pytest.raises(Disconnected), make(unreachable):
             pass
 
 
-def test_blocking_calls_in_the_background_thread_raise(servers):
+def test_blocking_calls_in_the_background_thread_raise(servers: dict[str, str]) -> None:
     with Admin(servers) as admin, pytest.raises(HeadraceError, match="cannot wait for itself"):
         background().call(admin.list_topics)
 
 
-def test_a_keyboard_interrupt_ends_poll_and_the_consumer_stays_usable(servers, topic):
-    def interrupted(*_):
+def test_a_keyboard_interrupt_ends_poll_and_the_consumer_stays_usable(servers: dict[str, str], topic: str) -> None:
+    def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupted)
@@ -270,7 +281,7 @@ def test_a_keyboard_interrupt_ends_poll_and_the_consumer_stays_usable(servers, t
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_garbage_collected_producer_warns_and_still_delivers(servers, topic):
+def test_a_garbage_collected_producer_warns_and_still_delivers(servers: dict[str, str], topic: str) -> None:
     producer = Producer({**servers, "linger.ms": 60_000, "delivery.timeout.ms": 120_000})
     sent = producer.send(topic, b"kept", partition=0)
     with warnings.catch_warnings(record=True) as caught_warnings:
@@ -281,7 +292,7 @@ def test_a_garbage_collected_producer_warns_and_still_delivers(servers, topic):
     assert sent.result(WAIT_S_MAX).partition == 0
 
 
-def _in_child(servers, topic, parent_producer):
+def _in_child(servers: Mapping[str, str], topic: str, parent_producer: Any) -> None:
     try:
         parent_producer.send(topic, b"x")
     except HeadraceError as error:
@@ -294,7 +305,7 @@ def _in_child(servers, topic, parent_producer):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_must_create_its_own_clients(servers, topic):
+def test_a_forked_child_must_create_its_own_clients(servers: dict[str, str], topic: str) -> None:
     with Producer(servers) as producer:
         producer.send(topic, b"from the parent", partition=0).result(WAIT_S_MAX)
         child = multiprocessing.get_context("fork").Process(target=_in_child, args=(servers, topic, producer))
@@ -304,7 +315,7 @@ def test_a_forked_child_must_create_its_own_clients(servers, topic):
         producer.send(topic, b"again", partition=0).result(WAIT_S_MAX)
 
 
-def test_interpreter_exit_delivers_sent_records_and_leaves_the_group(servers, topic):
+def test_interpreter_exit_delivers_sent_records_and_leaves_the_group(servers: dict[str, str], topic: str) -> None:
     program = f"""
 from headrace.client import Consumer, Producer
 producer = Producer({{**{servers!r}, "linger.ms": 60000, "compression.type": "zstd", "delivery.timeout.ms": 120000}})

@@ -1,6 +1,9 @@
 """A node that dies while it is read."""
 
+from __future__ import annotations
+
 import asyncio
+from typing import Any
 
 from headrace.base.ids import TopicPartition
 from headrace.client.consumer.consumer import AsyncConsumer
@@ -9,12 +12,13 @@ from headrace.client.wire.cluster import Cluster
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.produce import ProduceRequest
 from headrace.records.builder import BatchBuilder
+from headrace.testing.cluster import EmbeddedNode
 
 HERE = TopicPartition("t", 0)
 RECORDS = 5000
 
 
-async def fill(cluster):
+async def fill(cluster: Cluster) -> None:
     topic = CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=1)
     await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
     await cluster.partitions("t")
@@ -29,16 +33,17 @@ async def fill(cluster):
         assert response.responses[0].partition_responses[0].error_code == 0
 
 
-async def start_later(node):
+async def start_later(node: EmbeddedNode) -> None:
     await asyncio.sleep(0.3)
     await asyncio.to_thread(node.start)
 
 
-def test_a_range_reader_survives_kills_of_its_broker(headrace_node):
-    async def work():
+def test_a_range_reader_survives_kills_of_its_broker(headrace_node: EmbeddedNode) -> None:
+    async def work() -> None:
         async with Cluster([("127.0.0.1", headrace_node.port)]) as cluster:
             await fill(cluster)
-            found, starts = [], []
+            found: list[bytes] = []
+            starts: list[asyncio.Task[Any]] = []
             async for rows in read_range(cluster, HERE, 0, RECORDS, columns=("offset", "value"), max_bytes=5000):
                 found += rows["value"].to_pylist()
                 if len(found) // 1500 > len(starts):
@@ -52,14 +57,15 @@ def test_a_range_reader_survives_kills_of_its_broker(headrace_node):
     asyncio.run(asyncio.wait_for(work(), 40))
 
 
-def test_a_consumer_survives_kills_of_its_broker(headrace_node):
-    async def work():
+def test_a_consumer_survives_kills_of_its_broker(headrace_node: EmbeddedNode) -> None:
+    async def work() -> None:
         async with Cluster([("127.0.0.1", headrace_node.port)]) as cluster:
             await fill(cluster)
         options = {"bootstrap.servers": headrace_node.bootstrap, "auto.offset.reset": "earliest"}
         async with AsyncConsumer({**options, "max.partition.fetch.bytes": 5000}) as consumer:
             consumer.assign([HERE])
-            found, starts = [], []
+            found: list[int] = []
+            starts: list[asyncio.Task[Any]] = []
             while len(found) < RECORDS:
                 found += [record.offset for record in await consumer.poll(1.0, 100)]
                 if len(found) // 1500 > len(starts):

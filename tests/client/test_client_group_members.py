@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Iterator
+from typing import Any
 
 import pytest
-from member_harness import (
+from tests.client.member_harness import (
     PROTOCOLS,
     SHORT_TIMEOUTS,
     applications,
@@ -27,18 +29,18 @@ every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
 @pytest.fixture
-def node():
+def node() -> Iterator[EmbeddedNode]:
     with EmbeddedNode(SHORT_TIMEOUTS) as node:
         yield node
 
 
-def run(work):
+def run(work: Awaitable[Any]) -> None:
     asyncio.run(asyncio.wait_for(work, 60))
 
 
 @every_protocol
-def test_members_share_a_topic_and_take_over_when_one_leaves_or_dies(node, protocol):
-    async def work():
+def test_members_share_a_topic_and_take_over_when_one_leaves_or_dies(node: EmbeddedNode, protocol: str) -> None:
+    async def work() -> None:
         await make_topic(node.bootstrap, "t", 6)
         async with applications(node.bootstrap, protocol) as make:
             one = make("t")
@@ -57,8 +59,8 @@ def test_members_share_a_topic_and_take_over_when_one_leaves_or_dies(node, proto
 
 
 @pytest.mark.parametrize("protocol", ["cooperative", "consumer"])
-def test_incremental_rebalances_revoke_only_partitions_that_move(node, protocol):
-    async def work():
+def test_incremental_rebalances_revoke_only_partitions_that_move(node: EmbeddedNode, protocol: str) -> None:
+    async def work() -> None:
         await make_topic(node.bootstrap, "t", 6)
         async with applications(node.bootstrap, protocol) as make:
             one = make("t")
@@ -73,8 +75,8 @@ def test_incremental_rebalances_revoke_only_partitions_that_move(node, protocol)
 
 
 @pytest.mark.parametrize("protocol", ["range", "sticky"])
-def test_eager_members_revoke_all_partitions_before_they_rejoin(node, protocol):
-    async def work():
+def test_eager_members_revoke_all_partitions_before_they_rejoin(node: EmbeddedNode, protocol: str) -> None:
+    async def work() -> None:
         await make_topic(node.bootstrap, "t", 6)
         async with applications(node.bootstrap, protocol) as make:
             one = make("t")
@@ -89,8 +91,8 @@ def test_eager_members_revoke_all_partitions_before_they_rejoin(node, protocol):
 
 
 @every_protocol
-def test_a_returning_static_member_causes_no_rebalance(node, protocol):
-    async def work():
+def test_a_returning_static_member_causes_no_rebalance(node: EmbeddedNode, protocol: str) -> None:
+    async def work() -> None:
         await make_topic(node.bootstrap, "t", 6)
         async with applications(node.bootstrap, protocol) as make:
             more = {"session.timeout.ms": 20_000}
@@ -109,8 +111,8 @@ def test_a_returning_static_member_causes_no_rebalance(node, protocol):
 
 
 @every_protocol
-def test_a_static_member_leaves_for_good_with_operation_leave_group(node, protocol):
-    async def work():
+def test_a_static_member_leaves_for_good_with_operation_leave_group(node: EmbeddedNode, protocol: str) -> None:
+    async def work() -> None:
         await make_topic(node.bootstrap, "t", 2)
         async with applications(node.bootstrap, protocol) as make:
             one, two = make("t"), make("t", **{"group.instance.id": "two", "session.timeout.ms": 60_000})
@@ -121,8 +123,8 @@ def test_a_static_member_leaves_for_good_with_operation_leave_group(node, protoc
     run(work())
 
 
-def test_a_newer_static_member_fences_the_older_one_in_a_classic_group(node):
-    async def work():
+def test_a_newer_static_member_fences_the_older_one_in_a_classic_group(node: EmbeddedNode) -> None:
+    async def work() -> None:
         await make_topic(node.bootstrap, "t", 2)
         async with applications(node.bootstrap, "range") as make:
             one = make("t", **{"group.instance.id": "i"})
@@ -136,8 +138,8 @@ def test_a_newer_static_member_fences_the_older_one_in_a_classic_group(node):
     run(work())
 
 
-def test_a_consumer_group_refuses_an_instance_id_that_is_in_use(node):
-    async def work():
+def test_a_consumer_group_refuses_an_instance_id_that_is_in_use(node: EmbeddedNode) -> None:
+    async def work() -> None:
         await make_topic(node.bootstrap, "t", 2)
         async with applications(node.bootstrap, "consumer") as make:
             one = make("t", **{"group.instance.id": "i"})
@@ -151,8 +153,8 @@ def test_a_consumer_group_refuses_an_instance_id_that_is_in_use(node):
 
 
 @every_protocol
-def test_a_member_that_exceeds_max_poll_interval_ms_loses_its_partitions(node, protocol):
-    async def work():
+def test_a_member_that_exceeds_max_poll_interval_ms_loses_its_partitions(node: EmbeddedNode, protocol: str) -> None:
+    async def work() -> None:
         await make_topic(node.bootstrap, "t", 4)
         async with applications(node.bootstrap, protocol) as make:
             one = make("t", **{"max.poll.interval.ms": 400})
@@ -172,13 +174,13 @@ def test_a_member_that_exceeds_max_poll_interval_ms_loses_its_partitions(node, p
 
 
 @every_protocol
-def test_offsets_committed_on_revocation_are_visible_to_the_next_owner(node, protocol):
-    async def work():
+def test_offsets_committed_on_revocation_are_visible_to_the_next_owner(node: EmbeddedNode, protocol: str) -> None:
+    async def work() -> None:
         await make_topic(node.bootstrap, "t", 4)
         async with applications(node.bootstrap, protocol) as make:
             one = make("t")
 
-            async def commit(revoked):
+            async def commit(revoked: frozenset[TopicPartition]) -> None:
                 offsets = {place: CommittedOffset(10 + place.partition, metadata="mine") for place in revoked}
                 await one.commits.commit(offsets, one.member.group_metadata, 5.0, lambda: one.member.group_metadata)
 
@@ -197,8 +199,8 @@ def test_offsets_committed_on_revocation_are_visible_to_the_next_owner(node, pro
 
 
 @every_protocol
-def test_a_member_that_was_removed_cannot_commit(node, protocol):
-    async def work():
+def test_a_member_that_was_removed_cannot_commit(node: EmbeddedNode, protocol: str) -> None:
+    async def work() -> None:
         await make_topic(node.bootstrap, "t", 2)
         async with applications(node.bootstrap, protocol) as make:
             one = make("t", **{"max.poll.interval.ms": 300})
@@ -214,8 +216,8 @@ def test_a_member_that_was_removed_cannot_commit(node, protocol):
     run(work())
 
 
-def test_offsets_can_be_committed_without_membership(node):
-    async def work():
+def test_offsets_can_be_committed_without_membership(node: EmbeddedNode) -> None:
+    async def work() -> None:
         await make_topic(node.bootstrap, "t", 2)
         async with applications(node.bootstrap, "range") as make:
             one, group = make("t", **{"group.id": "other"}), GroupMetadata("g")
@@ -231,8 +233,8 @@ def test_offsets_can_be_committed_without_membership(node):
 
 
 @every_protocol
-def test_new_partitions_and_new_topics_are_assigned(node, protocol):
-    async def work():
+def test_new_partitions_and_new_topics_are_assigned(node: EmbeddedNode, protocol: str) -> None:
+    async def work() -> None:
         await make_topic(node.bootstrap, "t", 1)
         async with applications(node.bootstrap, protocol) as make:
             one, two = make("t", "later"), make("t", "later")
@@ -246,8 +248,8 @@ def test_new_partitions_and_new_topics_are_assigned(node, protocol):
 
 
 @every_protocol
-def test_a_pattern_must_match_the_whole_topic_name(node, protocol):
-    async def work():
+def test_a_pattern_must_match_the_whole_topic_name(node: EmbeddedNode, protocol: str) -> None:
+    async def work() -> None:
         for name in ("logs-a", "logs-b", "my-logs-a"):
             await make_topic(node.bootstrap, name, 2)
         async with applications(node.bootstrap, protocol) as make:
@@ -262,8 +264,8 @@ def test_a_pattern_must_match_the_whole_topic_name(node, protocol):
 
 
 @every_protocol
-def test_an_invalid_pattern_raises_invalid_regular_expression(node, protocol):
-    async def work():
+def test_an_invalid_pattern_raises_invalid_regular_expression(node: EmbeddedNode, protocol: str) -> None:
+    async def work() -> None:
         async with applications(node.bootstrap, protocol) as make:
             with pytest.raises(KafkaError) as refused:
                 one = make(pattern="logs-(")
@@ -275,8 +277,8 @@ def test_an_invalid_pattern_raises_invalid_regular_expression(node, protocol):
 
 
 @every_protocol
-def test_changing_the_subscription_changes_the_assignment(node, protocol):
-    async def work():
+def test_changing_the_subscription_changes_the_assignment(node: EmbeddedNode, protocol: str) -> None:
+    async def work() -> None:
         await make_topic(node.bootstrap, "t", 2)
         await make_topic(node.bootstrap, "u", 2)
         async with applications(node.bootstrap, protocol) as make:
@@ -289,8 +291,8 @@ def test_changing_the_subscription_changes_the_assignment(node, protocol):
     run(work())
 
 
-def test_a_consumer_group_revokes_and_reassigns_a_recreated_topic(node):
-    async def work():
+def test_a_consumer_group_revokes_and_reassigns_a_recreated_topic(node: EmbeddedNode) -> None:
+    async def work() -> None:
         await make_topic(node.bootstrap, "t", 2)
         async with applications(node.bootstrap, "consumer") as make:
             one = make("t")
@@ -304,8 +306,8 @@ def test_a_consumer_group_revokes_and_reassigns_a_recreated_topic(node):
 
 
 @every_protocol
-def test_a_group_survives_a_restart_of_its_coordinator(node, protocol):
-    async def work():
+def test_a_group_survives_a_restart_of_its_coordinator(node: EmbeddedNode, protocol: str) -> None:
+    async def work() -> None:
         await make_topic(node.bootstrap, "t", 4)
         async with applications(node.bootstrap, protocol) as make:
             one, two = make("t"), make("t")
@@ -317,8 +319,8 @@ def test_a_group_survives_a_restart_of_its_coordinator(node, protocol):
     run(work())
 
 
-def test_members_with_several_assignors_agree_on_a_common_one(node):
-    async def work():
+def test_members_with_several_assignors_agree_on_a_common_one(node: EmbeddedNode) -> None:
+    async def work() -> None:
         await make_topic(node.bootstrap, "t", 4)
         async with applications(node.bootstrap, "range") as make:
             one = make("t", **{"partition.assignment.strategy": "range,cooperative-sticky"})
@@ -331,8 +333,8 @@ def test_members_with_several_assignors_agree_on_a_common_one(node):
     run(work())
 
 
-def test_a_group_moves_from_classic_to_consumer_and_back(node):
-    async def work():
+def test_a_group_moves_from_classic_to_consumer_and_back(node: EmbeddedNode) -> None:
+    async def work() -> None:
         await make_topic(node.bootstrap, "t", 4)
         async with applications(node.bootstrap, "cooperative") as make:
             one = make("t")
@@ -345,8 +347,8 @@ def test_a_group_moves_from_classic_to_consumer_and_back(node):
     run(work())
 
 
-def test_an_unreachable_coordinator_fails_commits_but_not_the_member(node):
-    async def work():
+def test_an_unreachable_coordinator_fails_commits_but_not_the_member(node: EmbeddedNode) -> None:
+    async def work() -> None:
         node.stop()
         async with applications(node.bootstrap, "range") as make:
             one = make("t", **{"request.timeout.ms": 500})

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+from collections.abc import Awaitable, Iterator
+from typing import Any
 
 import pytest
-from member_harness import PROTOCOLS, SHORT_TIMEOUTS, applications, make_topic, partitions, share, share_evenly, until
 from testkit.kafka_peer import KafkaPeer, java, require_kafka
+from tests.client.member_harness import (
+    PROTOCOLS,
+    SHORT_TIMEOUTS,
+    applications,
+    make_topic,
+    partitions,
+    share,
+    share_evenly,
+    until,
+)
 
 from headrace.base.ids import TopicPartition
 from headrace.client.group.membership import CommittedOffset
@@ -17,25 +28,25 @@ JAVA_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
 
 @pytest.fixture(scope="module")
-def kafka():
+def kafka() -> Iterator[KafkaPeer]:
     require_kafka()
     with KafkaPeer({**SHORT_TIMEOUTS, "offsets.topic.num.partitions": "3"}) as kafka:
         yield kafka
 
 
-def run(work):
+def run(work: Awaitable[Any]) -> None:
     asyncio.run(asyncio.wait_for(work, 100))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_members_share_commit_leave_and_die(kafka, protocol):
-    async def work():
+def test_members_share_commit_leave_and_die(kafka: KafkaPeer, protocol: str) -> None:
+    async def work() -> None:
         await make_topic(kafka.bootstrap, f"t-{protocol}", 4)
         everything, group = partitions(f"t-{protocol}", 4), {"group.id": f"g-{protocol}"}
         async with applications(kafka.bootstrap, protocol) as make:
             one = make(f"t-{protocol}", **group)
 
-            async def commit(revoked):
+            async def commit(revoked: frozenset[TopicPartition]) -> None:
                 offsets = {place: CommittedOffset(place.partition + 1) for place in revoked}
                 await one.commits.commit(offsets, one.member.group_metadata, 10.0, lambda: one.member.group_metadata)
 
@@ -75,10 +86,10 @@ def test_members_share_commit_leave_and_die(kafka, protocol):
         ("consumer", None),
     ],
 )
-def test_members_share_a_group_with_the_java_consumer(kafka, protocol, java_assignor):
+def test_members_share_a_group_with_the_java_consumer(kafka: KafkaPeer, protocol: str, java_assignor: str) -> None:
     """Whichever of them leads the group, the other understands it."""
 
-    async def work():
+    async def work() -> None:
         await make_topic(kafka.bootstrap, f"j-{protocol}", 4)
         everything, group = partitions(f"j-{protocol}", 4), {"group.id": f"j-{protocol}"}
         if java_assignor is None:

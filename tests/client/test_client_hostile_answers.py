@@ -1,54 +1,59 @@
 """Fetch responses that no honest broker sends: the reader gets a named error, and every good record once."""
 
+from __future__ import annotations
+
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from scripted_broker import TOPIC, TOPIC_ID, ScriptedBroker, fetched, served
+from tests.client.scripted_broker import TOPIC, TOPIC_ID, ScriptedBroker, fetched, served
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition, Uuid
 from headrace.client.consumer.consumer import AsyncConsumer
 from headrace.client.consumer.range_reader import OffsetGone, TopicChanged, read_range
+from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.frames import UnexpectedAnswer
-from headrace.protocol.messages.fetch import FetchResponse
+from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.records.builder import BatchBuilder
 
 HERE = TopicPartition(TOPIC, 0)
 
 
-def batch(first, count=10, epoch=3):
+def batch(first: int, count: int = 10, epoch: int = 3) -> bytes:
     builder = BatchBuilder()
     for index in range(count):
         builder.append(1000 + index, None, b"%d" % (first + index))
     return bytes(builder.build(base_offset=first, leader_epoch=epoch))
 
 
-def log(request):
+def log(request: FetchRequest) -> FetchResponse:
     """Return an honest response: ten records, starting with the batch that holds the fetch offset."""
     first = request.topics[0].partitions[0].fetch_offset // 10 * 10
     return fetched(batch(first) if first < 100 else b"")
 
 
-def damaged(data, position):
+def damaged(data: bytes, position: int) -> bytes:
     return data[:position] + bytes([data[position] ^ 0xFF]) + data[position + 1 :]
 
 
-async def read(cluster, end=100, **options):
-    found = []
+async def read(cluster: Cluster, end: int = 100, **options: Any) -> list[int]:
+    found: list[int] = []
     async for rows in read_range(cluster, HERE, 0, end, columns=("offset",), **options):
         found += rows["offset"].to_pylist()
     return found
 
 
-def run(broker, work):
-    async def whole():
+def run(broker: ScriptedBroker, work: Callable[..., Any]) -> list[int] | None:
+    async def whole() -> list[int] | None:
         async with served(broker) as cluster:
             return await asyncio.wait_for(work(cluster), 20)
 
     return asyncio.run(whole())
 
 
-def test_a_range_from_an_honest_broker_is_read_completely():
+def test_a_range_from_an_honest_broker_is_read_completely() -> None:
     assert run(ScriptedBroker(log), read) == list(range(100))
 
 
@@ -63,8 +68,8 @@ def test_a_range_from_an_honest_broker_is_read_completely():
         (b"\xff" * 200, "t-0 at offset 0: "),
     ],
 )
-def test_malformed_batches_raise_corrupt_message_on_every_poll(data, message):
-    async def poll(cluster):
+def test_malformed_batches_raise_corrupt_message_on_every_poll(data: bytes, message: str) -> None:
+    async def poll(cluster: Cluster) -> None:
         consumer = AsyncConsumer({"auto.offset.reset": "earliest", "retry.backoff.ms": 1}, cluster=cluster)
         consumer.assign([HERE])
         try:
@@ -76,7 +81,7 @@ def test_malformed_batches_raise_corrupt_message_on_every_poll(data, message):
         finally:
             await consumer.close()
 
-    async def read_it(cluster):
+    async def read_it(cluster: Cluster) -> None:
         with pytest.raises(KafkaError, match=message):
             await read(cluster)
 
@@ -85,14 +90,14 @@ def test_malformed_batches_raise_corrupt_message_on_every_poll(data, message):
     run(broker, read_it)
 
 
-def test_records_before_a_damaged_batch_are_read_and_a_seek_skips_it():
-    def response(request):
+def test_records_before_a_damaged_batch_are_read_and_a_seek_skips_it() -> None:
+    def response(request: FetchRequest) -> FetchResponse:
         good = log(request)
         if request.topics[0].partitions[0].fetch_offset < 20:
             return fetched(batch(0) + damaged(batch(10), -3) + batch(20))
         return good
 
-    async def work(cluster):
+    async def work(cluster: Cluster) -> None:
         consumer = AsyncConsumer({"auto.offset.reset": "earliest", "retry.backoff.ms": 1}, cluster=cluster)
         consumer.assign([HERE])
         try:
@@ -108,7 +113,7 @@ def test_records_before_a_damaged_batch_are_read_and_a_seek_skips_it():
     run(ScriptedBroker(response), work)
 
 
-def mismatched_response(**changes):
+def mismatched_response(**changes: Any) -> FetchResponse:
     response = fetched(batch(0))
     topic = response.responses[0]
     if "topic_id" in changes:
@@ -132,8 +137,10 @@ def mismatched_response(**changes):
         (FetchResponse(), "broker 1 said nothing about t-0"),
     ],
 )
-def test_fetch_responses_that_do_not_match_the_request_raise_unexpected_answer(response, message):
-    async def work(cluster):
+def test_fetch_responses_that_do_not_match_the_request_raise_unexpected_answer(
+    response: FetchResponse, message: str
+) -> None:
+    async def work(cluster: Cluster) -> None:
         with pytest.raises(UnexpectedAnswer, match=message):
             await read(cluster)
         if response.responses:
@@ -146,18 +153,18 @@ def test_fetch_responses_that_do_not_match_the_request_raise_unexpected_answer(r
     run(ScriptedBroker(lambda request: response), work)
 
 
-def test_a_top_level_fetch_error_is_raised():
-    async def work(cluster):
+def test_a_top_level_fetch_error_is_raised() -> None:
+    async def work(cluster: Cluster) -> None:
         with pytest.raises(KafkaError, match="INVALID_REQUEST: a fetch from broker 1"):
             await read(cluster)
 
     run(ScriptedBroker(lambda request: FetchResponse(error_code=int(ErrorCode.INVALID_REQUEST))), work)
 
 
-def test_retriable_fetch_errors_lose_no_records():
+def test_retriable_fetch_errors_lose_no_records() -> None:
     codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.KAFKA_STORAGE_ERROR]
 
-    def response(request):
+    def response(request: FetchRequest) -> FetchResponse:
         return (
             fetched(b"", code=codes.pop()) if codes and request.topics[0].partitions[0].fetch_offset else log(request)
         )
@@ -165,26 +172,26 @@ def test_retriable_fetch_errors_lose_no_records():
     assert run(ScriptedBroker(response), read) == list(range(100)) and codes == []
 
 
-def test_an_unknown_error_code_is_raised_after_the_stall_timeout():
+def test_an_unknown_error_code_is_raised_after_the_stall_timeout() -> None:
     broker = ScriptedBroker(lambda request: fetched(b""))
     broker.fetch = lambda request: _with_code(999)
 
-    async def work(cluster):
+    async def work(cluster: Cluster) -> None:
         with pytest.raises(KafkaError, match="UNKNOWN_SERVER_ERROR: t-0 at offset 0"):
             await read(cluster, stall_s_max=0.3)
 
     run(broker, work)
 
 
-def _with_code(code):
+def _with_code(code: int) -> FetchResponse:
     response = fetched(b"")
     response.responses[0].partitions[0].error_code = code
     return response
 
 
-def test_a_range_beyond_the_log_end_raises_offset_gone():
-    async def work(cluster):
-        found = []
+def test_a_range_beyond_the_log_end_raises_offset_gone() -> None:
+    async def work(cluster: Cluster) -> None:
+        found: list[int] = []
         with pytest.raises(OffsetGone, match="t-0: offset 100 is not there; the partition holds 0 to 100"):
             async for rows in read_range(cluster, HERE, 85, 120, columns=("offset",), stall_s_max=0.3):
                 found += rows["offset"].to_pylist()
@@ -193,8 +200,8 @@ def test_a_range_beyond_the_log_end_raises_offset_gone():
     run(ScriptedBroker(log), work)
 
 
-def test_a_topic_recreated_during_a_read_raises_topic_changed():
-    def response(request):
+def test_a_topic_recreated_during_a_read_raises_topic_changed() -> None:
+    def response(request: FetchRequest) -> FetchResponse:
         if request.topics[0].topic_id != TOPIC_ID or request.topics[0].partitions[0].fetch_offset == 50:
             broker.topic_id = Uuid(b"another topic id")
             return fetched(b"", code=ErrorCode.UNKNOWN_TOPIC_ID)
@@ -202,8 +209,8 @@ def test_a_topic_recreated_during_a_read_raises_topic_changed():
 
     broker = ScriptedBroker(response)
 
-    async def work(cluster):
-        found = []
+    async def work(cluster: Cluster) -> None:
+        found: list[int] = []
         with pytest.raises(TopicChanged, match="topic t was made anew"):
             async for rows in read_range(cluster, HERE, 0, 100, columns=("offset",)):
                 found += rows["offset"].to_pylist()
@@ -212,17 +219,17 @@ def test_a_topic_recreated_during_a_read_raises_topic_changed():
     run(broker, work)
 
 
-def test_log_truncation_is_detected_by_the_diverging_epoch():
+def test_log_truncation_is_detected_by_the_diverging_epoch() -> None:
     """The new leader has fewer records than were read from the old one (KIP-320)."""
 
-    def response(request):
+    def response(request: FetchRequest) -> FetchResponse:
         asked = request.topics[0].partitions[0]
         if asked.fetch_offset < 20:
             return fetched(batch(0, epoch=1) + batch(10, epoch=1))  # written under leader epoch 1; metadata names 3
         assert asked.last_fetched_epoch == 1 and asked.current_leader_epoch == 3
         return fetched(b"", diverging_epoch=FetchResponse.EpochEndOffset(epoch=1, end_offset=14))
 
-    async def work(cluster, reset):
+    async def work(cluster: Cluster, reset: str) -> None:
         consumer = AsyncConsumer({"auto.offset.reset": reset}, cluster=cluster)
         consumer.assign([HERE])
         consumer.seek(HERE, 0)
@@ -240,11 +247,11 @@ def test_log_truncation_is_detected_by_the_diverging_epoch():
         run(ScriptedBroker(response), lambda cluster, reset=reset: work(cluster, reset))
 
 
-def test_truncation_beyond_the_consumed_position_loses_no_records():
+def test_truncation_beyond_the_consumed_position_loses_no_records() -> None:
     """The first fetch is consumed record by record while the log is truncated after the records fetched ahead."""
     state = {"truncated": False}
 
-    def response(request):
+    def response(request: FetchRequest) -> FetchResponse:
         asked = request.topics[0].partitions[0]
         if asked.fetch_offset < 20 and not state["truncated"]:
             return fetched(batch(0, epoch=1) + batch(10, epoch=1))
@@ -253,12 +260,12 @@ def test_truncation_beyond_the_consumed_position_loses_no_records():
             return fetched(b"", diverging_epoch=FetchResponse.EpochEndOffset(epoch=1, end_offset=10))
         return fetched(batch(asked.fetch_offset // 10 * 10, epoch=3))
 
-    async def work(cluster):
+    async def work(cluster: Cluster) -> None:
         consumer = AsyncConsumer({"auto.offset.reset": "none"}, cluster=cluster)
         consumer.assign([HERE])
         consumer.seek(HERE, 0)
         try:
-            found = []
+            found: list[int] = []
             while len(found) < 30:
                 found += [record.offset for record in await consumer.poll(5.0, 4)]
                 await asyncio.sleep(0.02)
@@ -269,10 +276,10 @@ def test_truncation_beyond_the_consumed_position_loses_no_records():
     run(ScriptedBroker(response), work)
 
 
-def test_buffered_records_of_a_paused_partition_keep_their_order():
+def test_buffered_records_of_a_paused_partition_keep_their_order() -> None:
     """A1, B1 and A2 are buffered when A is paused; after it is resumed A1 comes before A2."""
 
-    def response(request):
+    def response(request: FetchRequest) -> FetchResponse:
         topic = FetchResponse.FetchableTopicResponse(topic=TOPIC, topic_id=TOPIC_ID)
         for one in request.topics[0].partitions:
             data = batch(one.fetch_offset) if one.partition == 0 or one.fetch_offset == 0 else b""
@@ -283,7 +290,7 @@ def test_buffered_records_of_a_paused_partition_keep_their_order():
             )
         return FetchResponse(responses=[topic])
 
-    async def work(cluster):
+    async def work(cluster: Cluster) -> None:
         there = TopicPartition(TOPIC, 1)
         consumer = AsyncConsumer({"auto.offset.reset": "earliest"}, cluster=cluster)
         consumer.assign([HERE, there])
@@ -296,7 +303,7 @@ def test_buffered_records_of_a_paused_partition_keep_their_order():
                 assert {record.partition for record in await consumer.poll(5.0, 3)} == {1}
             consumer.resume([HERE])
             before = await consumer.position(HERE)
-            found = []
+            found: list[int] = []
             while len(found) < 25:
                 found += [record.offset for record in await consumer.poll(5.0, 7) if record.partition == 0]
             assert found == list(range(before, before + len(found)))
@@ -306,19 +313,19 @@ def test_buffered_records_of_a_paused_partition_keep_their_order():
     run(ScriptedBroker(response, partitions=2), work)
 
 
-def test_an_idle_partition_does_not_delay_a_busy_one():
+def test_an_idle_partition_does_not_delay_a_busy_one() -> None:
     """Two partitions have one leader: while the busy one's buffer is full, the other is fetched without waiting."""
 
-    def response(request):
+    def response(request: FetchRequest) -> FetchResponse:
         waits.append((request.max_wait_ms, sorted(one.partition for one in request.topics[0].partitions)))
         busy = [one for one in request.topics[0].partitions if one.partition == 0]
         found = fetched(batch(busy[0].fetch_offset // 10 * 10) if busy else b"")
         found.responses[0].partitions[0].partition_index = 0 if busy else 1
         return found
 
-    waits = []
+    waits: list[tuple[int, list[int]]] = []
 
-    async def work(cluster):
+    async def work(cluster: Cluster) -> None:
         consumer = AsyncConsumer({"auto.offset.reset": "earliest"}, cluster=cluster)
         consumer.assign([HERE, TopicPartition(TOPIC, 1)])
         for _ in range(12):

@@ -1,5 +1,7 @@
 """Sensors over samples of 30 seconds: rates, averages and maxima expire, totals do not."""
 
+from __future__ import annotations
+
 from math import isnan
 
 import pytest
@@ -10,16 +12,16 @@ from headrace.client.wire.metrics import WINDOW_S, Metrics
 class Time:
     now = 1000.0
 
-    def __call__(self):
+    def __call__(self) -> float:
         return self.now
 
 
 @pytest.fixture
-def time():
+def time() -> Time:
     return Time()
 
 
-def test_sensors_report_rate_total_average_and_maximum(time):
+def test_sensors_report_rate_total_average_and_maximum(time: Time) -> None:
     metrics = Metrics(time)
     sensor = metrics.sensor("x", "rate", "total", "avg", "max")
     assert isnan(metrics.read()["x-avg"]) and isnan(metrics.read()["x-max"])
@@ -31,7 +33,7 @@ def test_sensors_report_rate_total_average_and_maximum(time):
     assert metrics.read()["x-avg"] == 109 / 13 and metrics.read()["x-max"] == 10
 
 
-def test_samples_expire_after_their_window_but_totals_remain(time):
+def test_samples_expire_after_their_window_but_totals_remain(time: Time) -> None:
     metrics = Metrics(time)
     sensor = metrics.sensor("x", "rate", "total", "avg", "max")
     sensor.record(60)
@@ -46,7 +48,7 @@ def test_samples_expire_after_their_window_but_totals_remain(time):
     assert read["x-total"] == 90 and read["x-rate"] == 0 and isnan(read["x-avg"])
 
 
-def test_gauges_are_evaluated_when_metrics_are_read(time):
+def test_gauges_are_evaluated_when_metrics_are_read(time: Time) -> None:
     metrics = Metrics(time)
     held = [1]
     metrics.gauge("held", lambda: held[0])

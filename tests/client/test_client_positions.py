@@ -1,5 +1,7 @@
 """Positions without a cluster."""
 
+from __future__ import annotations
+
 import pytest
 
 from headrace.base.errors import ErrorCode
@@ -11,11 +13,11 @@ from headrace.client.group.membership import CommittedOffset
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def told(partition, high, stable, isolation=0):
+def told(partition: TopicPartition, high: int, stable: int, isolation: int = 0) -> FetchedPartition:
     return FetchedPartition(partition, 0, memoryview(b""), high, stable, 0, [], ErrorCode.NONE, None, isolation)
 
 
-def test_a_position_is_looked_up_and_advances_with_fetched_and_consumed_records():
+def test_a_position_is_looked_up_and_advances_with_fetched_and_consumed_records() -> None:
     positions = Positions()
     positions.assign([A, B])
     assert positions.unknown(0.0) == [A, B] and positions.resets(0.0) == {} and positions.to_commit() == {}
@@ -27,7 +29,7 @@ def test_a_position_is_looked_up_and_advances_with_fetched_and_consumed_records(
     assert positions.of(A).fetch_offset == 20 and positions.to_commit() == {A: CommittedOffset(8, 3)}
 
 
-def test_a_jump_or_reassignment_changes_the_serial_of_a_position():
+def test_a_jump_or_reassignment_changes_the_serial_of_a_position() -> None:
     positions = Positions()
     positions.assign([A])
     serials = {positions.of(A).serial}
@@ -39,7 +41,7 @@ def test_a_jump_or_reassignment_changes_the_serial_of_a_position():
     assert len(serials) == 3
 
 
-def test_partitions_that_stay_assigned_keep_their_positions():
+def test_partitions_that_stay_assigned_keep_their_positions() -> None:
     positions = Positions()
     positions.assign([A])
     positions.of(A).jump(7)
@@ -50,7 +52,7 @@ def test_partitions_that_stay_assigned_keep_their_positions():
         positions.of(A)
 
 
-def test_lag_is_measured_to_the_high_watermark_or_last_stable_offset():
+def test_lag_is_measured_to_the_high_watermark_or_last_stable_offset() -> None:
     positions = Positions()
     positions.assign([A, B])
     assert positions.of(A).lag is None
@@ -63,14 +65,14 @@ def test_lag_is_measured_to_the_high_watermark_or_last_stable_offset():
     assert positions.of(A).lag == 0
 
 
-def test_a_partition_that_had_its_turn_moves_to_the_end():
+def test_a_partition_that_had_its_turn_moves_to_the_end() -> None:
     positions = Positions()
     positions.assign([A, B])
     positions.had_its_turn(A)
     assert list(positions) == [B, A]
 
 
-def test_a_position_is_not_looked_up_before_its_retry_time():
+def test_a_position_is_not_looked_up_before_its_retry_time() -> None:
     positions = Positions()
     positions.assign([A])
     positions.of(A).retry_at = 9.0

@@ -1,12 +1,16 @@
 """The producer on a Headrace node."""
 
+from __future__ import annotations
+
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from producer_checks import CHECKS, KILL_CHECKS, make_topic, producing, unique
+from tests.client.producer_checks import CHECKS, KILL_CHECKS, make_topic, producing, unique
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.testing.cluster import EmbeddedNode
@@ -15,18 +19,18 @@ pytestmark = pytest.mark.clients
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_producer_checks_pass_on_headrace(headrace_cluster, check):
+def test_producer_checks_pass_on_headrace(headrace_cluster: EmbeddedNode, check: Callable[..., Any]) -> None:
     asyncio.run(check(headrace_cluster.bootstrap))
 
 
 @pytest.mark.parametrize("check", KILL_CHECKS, ids=lambda check: check.__name__)
-def test_killing_the_node_neither_loses_nor_duplicates_records(check):
+def test_killing_the_node_neither_loses_nor_duplicates_records(check: Callable[..., Any]) -> None:
     with EmbeddedNode({"log.retention.ms": "-1"}) as node:
         asyncio.run(check(node, kills=3))
 
 
-def test_committing_a_timed_out_transaction_raises():
-    async def work(bootstrap):
+def test_committing_a_timed_out_transaction_raises() -> None:
+    async def work(bootstrap: str) -> None:
         topic = make_topic(bootstrap)
         async with producing(bootstrap, transactional_id=unique("x"), transaction_timeout_ms=200) as producer:
             await producer.transaction.init()
@@ -41,8 +45,8 @@ def test_committing_a_timed_out_transaction_raises():
         asyncio.run(work(node.bootstrap))
 
 
-def test_two_phase_commit_raises_unsupported_version_on_headrace(headrace_cluster):
-    async def work():
+def test_two_phase_commit_raises_unsupported_version_on_headrace(headrace_cluster: EmbeddedNode) -> None:
+    async def work() -> None:
         options = {"transactional_id": unique("x"), "transaction_two_phase_commit_enable": True}
         async with producing(headrace_cluster.bootstrap, **options) as producer:
             with pytest.raises(KafkaError, match=r"two\.phase\.commit") as caught:

@@ -1,22 +1,26 @@
 """Options of the producer: Kafka's names and defaults, and errors for combinations that conflict."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 
 from headrace.base.errors import ConfigError
-from headrace.client.producer.options import PRODUCER_OPTIONS, producer_settings
+from headrace.client.producer.options import PRODUCER_OPTIONS, ProducerSettings, producer_settings
 from headrace.client.producer.producer import AsyncProducer
 from headrace.client.wire.opening import addresses, client_values, open_cluster
 from headrace.records.compression import Codec
 
 
-def settings(**given):
+def settings(**given: Any) -> tuple[ProducerSettings, list[str]]:
     options = {name.replace("_", "."): value for name, value in given.items()}
-    warned = []
+    warned: list[str] = []
     values = client_values(options, PRODUCER_OPTIONS, warned.append)
     return producer_settings(values, options), warned
 
 
-def test_defaults_match_kafka():
+def test_defaults_match_kafka() -> None:
     found, warned = settings()
     assert (found.acks, found.idempotent, found.in_flight_max, found.retries) == (-1, True, 5, 2**31 - 1)
     assert (found.delivery_s, found.request_s, found.linger_s, found.block_s) == (120, 30, 0.005, 60)
@@ -26,7 +30,7 @@ def test_defaults_match_kafka():
     assert found.arrow_batch_bytes == 1048576 and not warned
 
 
-def test_values_may_be_strings_numbers_or_booleans():
+def test_values_may_be_strings_numbers_or_booleans() -> None:
     found, _ = settings(linger_ms="20", acks=1, enable_idempotence=False, batch_size=1000.0)
     assert (found.linger_s, found.acks, found.idempotent, found.batch_bytes) == (0.02, 1, False, 1000)
     assert settings(compression_type="zstd", compression_zstd_level=-7)[0].level == -7
@@ -40,7 +44,9 @@ def test_values_may_be_strings_numbers_or_booleans():
     ("given", "idempotent"),
     [({"acks": "1"}, False), ({"acks": "0"}, False), ({"retries": 0}, False), ({"acks": "-1"}, True)],
 )
-def test_idempotence_is_disabled_by_default_if_acks_or_retries_rule_it_out(given, idempotent):
+def test_idempotence_is_disabled_by_default_if_acks_or_retries_rule_it_out(
+    given: dict[str, Any], idempotent: bool
+) -> None:
     assert settings(**given)[0].idempotent is idempotent
 
 
@@ -70,25 +76,25 @@ def test_idempotence_is_disabled_by_default_if_acks_or_retries_rule_it_out(given
         ({"partitioner_class": "my.Own"}, "partitioner.class"),
     ],
 )
-def test_invalid_options_are_named_in_the_error(given, expected_text):
+def test_invalid_options_are_named_in_the_error(given: dict[str, list[int] | float | str], expected_text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         settings(**given)
     assert expected_text in str(caught.value) and "geheim" not in str(caught.value)
 
 
-def test_typos_and_options_without_effect_produce_warnings():
+def test_typos_and_options_without_effect_produce_warnings() -> None:
     _, warned = settings(linger_mss=5, send_buffer_bytes=1000, send_buffer_byte=None)
     assert any("linger.mss" in line and "did you mean linger.ms?" in line for line in warned)
     assert any("send.buffer.bytes has no effect" in line for line in warned) and len(warned) == 3
 
 
 @pytest.mark.parametrize("wrong", ["localhost", ":9092", "localhost:", "localhost:x", "a:1,b"])
-def test_addresses_without_host_or_port_raise_config_error(wrong):
+def test_addresses_without_host_or_port_raise_config_error(wrong: str) -> None:
     with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
         addresses(wrong)
 
 
-def test_bootstrap_servers_are_parsed_and_required():
+def test_bootstrap_servers_are_parsed_and_required() -> None:
     assert addresses("a:1, [::1]:2") == [("a", 1), ("::1", 2)]
     with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
         AsyncProducer({})

@@ -1,5 +1,7 @@
 """Splitting a stream that arrives in pieces of any size into responses."""
 
+from __future__ import annotations
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +13,8 @@ SIZES = st.integers(4, 40) | st.sampled_from([BUFFER_BYTES - 4, BUFFER_BYTES - 3
 
 
 def feed(receiver: FrameReceiver, stream: bytes, pieces: list[int]) -> list[bytes]:
-    frames, position = [], 0
+    frames: list[memoryview] = []
+    position = 0
     pieces = pieces or [len(stream)]
     while position < len(stream):
         room = receiver.room()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace.client.producer.record_arguments import check_record
@@ -27,15 +29,15 @@ def _check(topic: object = "t", value: object = b"v", key: object = None, **more
         ({"headers": {"name": b"x"}}, "headers must be pairs of a name and bytes or None, not 'name'"),
     ],
 )
-def test_wrong_argument_types_are_named_in_the_error(given: dict[str, object], message: str) -> None:
+def test_wrong_argument_types_are_named_in_the_error(given: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        _check(**given)  # type: ignore[arg-type]
+        _check(**given)
 
 
 @pytest.mark.parametrize(
     "given", [{"partition": -1}, {"partition": 2**31}, {"timestamp_ms": -1}, {"timestamp_ms": 2**63}]
 )
-def test_partitions_and_timestamps_out_of_range_raise_value_error(given: dict[str, object]) -> None:
+def test_partitions_and_timestamps_out_of_range_raise_value_error(given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be between 0 and"):
         _check(**given)
 

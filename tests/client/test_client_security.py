@@ -1,7 +1,11 @@
 """Our client over TLS and SASL on a real node: who is let in, who is not, and the errors."""
 
+from __future__ import annotations
+
 import asyncio
 import random
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.security.pem_files import Authority, needs_openssl
@@ -11,7 +15,7 @@ from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.connection import Connection, Disconnected, NoAnswer
 from headrace.client.wire.frames import UnexpectedAnswer
 from headrace.client.wire.options import CLIENT_OPTIONS
-from headrace.client.wire.security import make_security
+from headrace.client.wire.security import ClientSecurity, make_security
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.testing.cluster import LOOPBACK, EmbeddedNode
 
@@ -21,23 +25,23 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 pytestmark = needs_openssl
 
 
-def security(**given):
+def security(**given: Any) -> ClientSecurity:
     values = {name: option.default for name, option in CLIENT_OPTIONS.items()}
     values |= {name.replace("_", "."): value for name, value in given.items()}
     return make_security(values, random.Random(3))
 
 
-def login(user, password, module=PLAIN):
+def login(user: str, password: str, module: str = PLAIN) -> str:
     return f'{module} required username="{user}" password="{password}";'
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory):
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("pem"))
 
 
 @pytest.fixture(scope="module")
-def node(authority):
+def node(authority: Authority) -> Iterator[EmbeddedNode]:
     _, _, store = authority.issue("server", "/CN=localhost")
     listeners = ["PLAINTEXT", "SSL", "MUTUAL", "SASL_SSL", "SASL_PLAINTEXT"]
     settings = {
@@ -58,15 +62,15 @@ def node(authority):
         yield one
 
 
-def count_brokers(node, listener, how, host=LOOPBACK):
-    async def work():
+def count_brokers(node: EmbeddedNode, listener: str, how: ClientSecurity, host: str = LOOPBACK) -> int:
+    async def work() -> int:
         async with Cluster([(host, node.node.ports[listener])], timeout_s=5.0, security=how) as cluster:
             return len((await cluster.refresh([])).brokers)
 
     return asyncio.run(work())
 
 
-def test_tls_requires_a_trusted_broker_certificate(node, authority):
+def test_tls_requires_a_trusted_broker_certificate(node: EmbeddedNode, authority: Authority) -> None:
     trusted = str(authority.certificate)
     assert count_brokers(node, "SSL", security(security_protocol="SSL", ssl_truststore_location=trusted)) == 1
     inline = security(
@@ -77,7 +81,7 @@ def test_tls_requires_a_trusted_broker_certificate(node, authority):
         count_brokers(node, "SSL", security(security_protocol="SSL"))
 
 
-def test_the_host_name_of_the_broker_is_verified_unless_disabled(node, authority):
+def test_the_host_name_of_the_broker_is_verified_unless_disabled(node: EmbeddedNode, authority: Authority) -> None:
     trusted = str(authority.certificate)
     with pytest.raises(Disconnected, match="not trusted"):
         count_brokers(node, "SSL", security(security_protocol="SSL", ssl_truststore_location=trusted), host="127.1")
@@ -87,7 +91,7 @@ def test_the_host_name_of_the_broker_is_verified_unless_disabled(node, authority
     assert count_brokers(node, "SSL", unchecked, host="127.1") == 1  # a name for this host that the certificate lacks
 
 
-def test_mutual_tls_requires_a_client_certificate(node, authority):
+def test_mutual_tls_requires_a_client_certificate(node: EmbeddedNode, authority: Authority) -> None:
     key, chain, store = authority.issue("client", "/CN=client", password="pass")
     trusted = str(authority.certificate)
     both = {"security_protocol": "SSL", "ssl_truststore_location": trusted}
@@ -102,7 +106,7 @@ def test_mutual_tls_requires_a_client_certificate(node, authority):
         security(**both, ssl_keystore_location=str(store))
 
 
-def test_sasl_login_needs_valid_credentials_and_an_offered_mechanism(node, authority):
+def test_sasl_login_needs_valid_credentials_and_an_offered_mechanism(node: EmbeddedNode, authority: Authority) -> None:
     trusted = str(authority.certificate)
     both = {"security_protocol": "SASL_SSL", "ssl_truststore_location": trusted, "sasl_mechanism": "PLAIN"}
     assert count_brokers(node, "SASL_SSL", security(**both, sasl_jaas_config=login("alice", "geheim"))) == 1
@@ -120,12 +124,12 @@ def test_sasl_login_needs_valid_credentials_and_an_offered_mechanism(node, autho
         count_brokers(node, "SASL_PLAINTEXT", security(**other, sasl_jaas_config=login("bob", "x", SCRAM)))
 
 
-def test_an_expiring_login_is_renewed_by_a_new_connection(node):
+def test_an_expiring_login_is_renewed_by_a_new_connection(node: EmbeddedNode) -> None:
     how = security(
         security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_jaas_config=login("alice", "geheim")
     )
 
-    async def work():
+    async def work() -> None:
         async with Cluster([(LOOPBACK, node.node.ports["SASL_PLAINTEXT"])], security=how) as cluster:
             first = await cluster.any_broker()
             assert first.is_open
@@ -139,19 +143,19 @@ def test_an_expiring_login_is_renewed_by_a_new_connection(node):
     asyncio.run(work())
 
 
-def test_connecting_with_the_wrong_security_protocol_fails(node):
+def test_connecting_with_the_wrong_security_protocol_fails(node: EmbeddedNode) -> None:
     with pytest.raises(Disconnected, match="it may speak TLS"):
         count_brokers(node, "SSL", security())
     with pytest.raises((Disconnected, NoAnswer)):
         count_brokers(node, "SASL_PLAINTEXT", security())
 
 
-def test_a_tls_alert_raises_unexpected_answer():
-    async def alert(reader, writer):
+def test_a_tls_alert_raises_unexpected_answer() -> None:
+    async def alert(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(4)
         writer.write(bytes.fromhex("15030300020246"))
 
-    async def work():
+    async def work() -> None:
         server = await asyncio.start_server(alert, LOOPBACK, 0)
         with pytest.raises(UnexpectedAnswer, match="speaks TLS"):
             await Connection.connect(LOOPBACK, server.sockets[0].getsockname()[1], timeout_s=5)
@@ -160,8 +164,8 @@ def test_a_tls_alert_raises_unexpected_answer():
     asyncio.run(work())
 
 
-def test_a_silent_broker_raises_disconnected_after_the_timeout():
-    async def work():
+def test_a_silent_broker_raises_disconnected_after_the_timeout() -> None:
+    async def work() -> None:
         server = await asyncio.start_server(lambda reader, writer: None, LOOPBACK, 0)
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(Disconnected, match="timed out"):
@@ -184,7 +188,7 @@ def test_a_silent_broker_raises_disconnected_after_the_timeout():
         ({"security_protocol": "SSL", "ssl_endpoint_identification_algorithm": "x"}, "https"),
     ],
 )  # fmt: skip
-def test_unusable_security_options_are_named_in_the_error(given, named):
+def test_unusable_security_options_are_named_in_the_error(given: dict[str, list[str] | str], named: str) -> None:
     with pytest.raises(ConfigError, match=named) as caught:
         security(**given)
     assert "geheim" not in str(caught.value)

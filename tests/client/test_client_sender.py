@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from testkit.simulator.loop import SimulatedLoop
@@ -13,6 +16,7 @@ from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.client.producer.buffer_space import BufferFull
 from headrace.client.producer.producer import AsyncProducer, ProducerClosed
+from headrace.protocol.messages.metadata import MetadataResponse
 
 FAST = {
     "bootstrap.servers": "fake:1",
@@ -24,7 +28,7 @@ FAST = {
 }
 
 
-def run_virtual(main):
+def run_virtual(main: Awaitable[Any]) -> Any:
     """Run in virtual time, so that nothing depends on how busy the machine is."""
     loop = SimulatedLoop(Random(1), steps_max=1_000_000)
     try:
@@ -33,24 +37,30 @@ def run_virtual(main):
         loop.close()
 
 
-def run(work, script=None, cluster=None, runner=run_virtual, **options):
+def run(
+    work: Callable[..., Any],
+    script: Callable[..., Any] | FakeLog | None = None,
+    cluster: Any = None,
+    runner: Callable[..., Any] = run_virtual,
+    **options: Any,
+) -> Any:
     """Run `work` with a started producer and its cluster."""
     cluster = cluster or FakeCluster(script or FakeLog())
     given = FAST | {name.replace("_", "."): value for name, value in options.items()}
 
-    async def main():
+    async def main() -> Any:
         async with asyncio.timeout(20), AsyncProducer(given, cluster=cluster, chance=Random(1)) as producer:
             return await work(producer, cluster)
 
     return runner(main())
 
 
-async def send(producer, *values, partition=0):
+async def send(producer: AsyncProducer, *values: bytes, partition: int = 0) -> list[asyncio.Future[Any]]:
     return [await producer.send("t", value, partition=partition) for value in values]
 
 
-def test_records_sent_together_share_a_batch_and_get_their_offsets():
-    async def work(producer, cluster):
+def test_records_sent_together_share_a_batch_and_get_their_offsets() -> None:
+    async def work(producer: AsyncProducer, cluster: FakeCluster) -> None:
         futures = await send(producer, b"a", b"b", b"c")
         sent = [await future for future in futures]
         assert [(one.topic, one.partition, one.offset) for one in sent] == [("t", 0, 0), ("t", 0, 1), ("t", 0, 2)]
@@ -64,12 +74,12 @@ def test_records_sent_together_share_a_batch_and_get_their_offsets():
     "fault", [CUT, "written, and cut", ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.CORRUPT_MESSAGE]
 )
 @pytest.mark.parametrize("when", [0, 1, 3])
-def test_faults_do_not_lose_duplicate_or_reorder_records(fault, when):
+def test_faults_do_not_lose_duplicate_or_reorder_records(fault: ErrorCode | str, when: int) -> None:
     log = FakeLog(*[None] * when, fault, fault)
     values = [b"%d" % number for number in range(60)]
 
-    async def work(producer, cluster):
-        futures = []
+    async def work(producer: AsyncProducer, cluster: FakeCluster) -> None:
+        futures: list[asyncio.Future[Any]] = []
         for value in values:
             futures += await send(producer, value)
             if len(futures) % 7 == 0:
@@ -80,8 +90,8 @@ def test_faults_do_not_lose_duplicate_or_reorder_records(fault, when):
     run(work, log, batch_size=100)
 
 
-def test_requests_are_pipelined_up_to_the_in_flight_limit():
-    async def work(producer, cluster):
+def test_requests_are_pipelined_up_to_the_in_flight_limit() -> None:
+    async def work(producer: AsyncProducer, cluster: FakeCluster) -> None:
         await (await send(producer, b"first"))[0]
         await send(producer, *[b"x" * 90 for _ in range(20)])
         await asyncio.sleep(0.01)
@@ -92,8 +102,8 @@ def test_requests_are_pipelined_up_to_the_in_flight_limit():
     run(work, log, batch_size=100, max_in_flight_requests_per_connection=3)
 
 
-def test_one_request_has_a_batch_for_each_partition_of_its_leader():
-    async def work(producer, cluster):
+def test_one_request_has_a_batch_for_each_partition_of_its_leader() -> None:
+    async def work(producer: AsyncProducer, cluster: FakeCluster) -> None:
         for partition in range(4):
             await send(producer, b"%d" % partition, partition=partition)
         await producer.flush()
@@ -105,10 +115,10 @@ def test_one_request_has_a_batch_for_each_partition_of_its_leader():
     run(work, cluster=FakeCluster(FakeLog(), leader=lambda partition: partition % 2))
 
 
-def test_a_rejected_batch_fails_alone_and_the_rest_continue_in_the_next_epoch():
+def test_a_rejected_batch_fails_alone_and_the_rest_continue_in_the_next_epoch() -> None:
     log = FakeLog(None, ErrorCode.INVALID_RECORD)
 
-    async def work(producer, cluster):
+    async def work(producer: AsyncProducer, cluster: FakeCluster) -> None:
         await (await send(producer, b"0"))[0]
         futures = await send(producer, b"bad" * 30, b"1" * 90, b"2" * 90)
         with pytest.raises(KafkaError) as caught:
@@ -121,16 +131,16 @@ def test_a_rejected_batch_fails_alone_and_the_rest_continue_in_the_next_epoch():
     run(work, log, batch_size=100)
 
 
-def test_a_batch_that_is_too_large_for_the_topic_is_split_until_it_fits():
+def test_a_batch_that_is_too_large_for_the_topic_is_split_until_it_fits() -> None:
     log = FakeLog()
     values = [b"%02d" % number * 20 for number in range(32)]
 
-    def script(sent):
+    def script(sent: SimpleNamespace) -> Any:
         if any(len(batch.values) > 5 for batch in sent.batches):
             return [(ErrorCode.MESSAGE_TOO_LARGE, -1)] * len(sent.batches)
         return log(sent)
 
-    async def work(producer, cluster):
+    async def work(producer: AsyncProducer, cluster: FakeCluster) -> None:
         futures = await send(producer, *values)
         assert [(await future).offset for future in futures] == list(range(32))
         assert log.log[0] == values and producer.metrics()["batch-split-total"] == 7
@@ -138,8 +148,8 @@ def test_a_batch_that_is_too_large_for_the_topic_is_split_until_it_fits():
     run(work, script)
 
 
-def test_a_single_record_that_is_too_large_fails_with_message_too_large():
-    async def work(producer, cluster):
+def test_a_single_record_that_is_too_large_fails_with_message_too_large() -> None:
+    async def work(producer: AsyncProducer, cluster: FakeCluster) -> None:
         with pytest.raises(KafkaError) as caught:
             await (await send(producer, b"x"))[0]
         assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
@@ -147,8 +157,8 @@ def test_a_single_record_that_is_too_large_fails_with_message_too_large():
     run(work, FakeLog(ErrorCode.MESSAGE_TOO_LARGE))
 
 
-def test_a_batch_fails_after_the_configured_retries():
-    async def work(producer, cluster):
+def test_a_batch_fails_after_the_configured_retries() -> None:
+    async def work(producer: AsyncProducer, cluster: FakeCluster) -> None:
         with pytest.raises(KafkaError) as caught:
             await (await send(producer, b"x"))[0]
         assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS and len(cluster.requests) == 3
@@ -159,8 +169,8 @@ def test_a_batch_fails_after_the_configured_retries():
     run(work, FakeLog(*[ErrorCode.NOT_ENOUGH_REPLICAS] * 3), retries=2)
 
 
-def test_delivery_timeout_fails_records_when_the_broker_never_responds():
-    async def work(producer, cluster):
+def test_delivery_timeout_fails_records_when_the_broker_never_responds() -> None:
+    async def work(producer: AsyncProducer, cluster: FakeCluster) -> None:
         (future,) = await send(producer, b"x")
         with pytest.raises(KafkaError, match=r"delivery\.timeout\.ms") as caught:
             await future
@@ -169,11 +179,11 @@ def test_delivery_timeout_fails_records_when_the_broker_never_responds():
     run(work, lambda sent: SILENCE, request_timeout_ms=30, delivery_timeout_ms=80)
 
 
-def test_delivery_timeout_fails_records_when_the_broker_is_unreachable():
+def test_delivery_timeout_fails_records_when_the_broker_is_unreachable() -> None:
     cluster = FakeCluster(FakeLog())
     cluster.down.add(1)
 
-    async def work(producer, cluster):
+    async def work(producer: AsyncProducer, cluster: FakeCluster) -> None:
         with pytest.raises(KafkaError, match="1 record") as caught:
             await (await send(producer, b"x"))[0]
         assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT and cluster.refreshed > 1
@@ -183,9 +193,9 @@ def test_delivery_timeout_fails_records_when_the_broker_is_unreachable():
     run(work, cluster=cluster, request_timeout_ms=20, delivery_timeout_ms=50)
 
 
-def test_send_waits_for_buffer_space_and_raises_buffer_full_after_max_block_ms():
-    async def work(producer, cluster):
-        futures = []
+def test_send_waits_for_buffer_space_and_raises_buffer_full_after_max_block_ms() -> None:
+    async def work(producer: AsyncProducer, cluster: FakeCluster) -> None:
+        futures: list[asyncio.Future[Any]] = []
         with pytest.raises(BufferFull, match=r"max\.block\.ms"):
             for _ in range(20):
                 futures += await send(producer, b"x" * 100)
@@ -200,8 +210,8 @@ def test_send_waits_for_buffer_space_and_raises_buffer_full_after_max_block_ms()
     run(work, lambda sent: SILENCE, buffer_memory=1000, max_block_ms=30)
 
 
-def test_acks_0_completes_without_a_response_and_without_idempotence():
-    async def work(producer, cluster):
+def test_acks_0_completes_without_a_response_and_without_idempotence() -> None:
+    async def work(producer: AsyncProducer, cluster: FakeCluster) -> None:
         sent = await (await send(producer, b"x"))[0]
         assert sent.offset == -1 and cluster.requests[0].message.acks == 0
         assert cluster.requests[0].batches[0].header.producer_id == -1
@@ -209,10 +219,10 @@ def test_acks_0_completes_without_a_response_and_without_idempotence():
     run(work, lambda sent: SILENCE, acks=0)
 
 
-def test_without_idempotence_a_lost_response_duplicates_but_one_in_flight_keeps_order():
+def test_without_idempotence_a_lost_response_duplicates_but_one_in_flight_keeps_order() -> None:
     log = FakeLog("written, and cut")
 
-    async def work(producer, cluster):
+    async def work(producer: AsyncProducer, cluster: FakeCluster) -> None:
         futures = await send(producer, *[b"%d" % number * 60 for number in range(5)])
         await asyncio.gather(*futures)
         assert [value[:1] for value in log.log[0]] == [b"0", b"0", b"1", b"2", b"3", b"4"]
@@ -220,11 +230,11 @@ def test_without_idempotence_a_lost_response_duplicates_but_one_in_flight_keeps_
     run(work, log, enable_idempotence=False, max_in_flight_requests_per_connection=1, batch_size=100)
 
 
-def test_close_sends_buffered_records_and_refuses_new_ones():
+def test_close_sends_buffered_records_and_refuses_new_ones() -> None:
     log = FakeLog()
 
-    async def main():
-        producer = AsyncProducer({**FAST, "linger.ms": 10_000}, cluster=FakeCluster(log))
+    async def main() -> None:
+        producer = AsyncProducer({**FAST, "linger.ms": 10_000}, cluster=FakeCluster(log))  # type: ignore[arg-type]
         await producer.start()
         (future,) = await send(producer, b"x")
         await producer.close()
@@ -235,9 +245,9 @@ def test_close_sends_buffered_records_and_refuses_new_ones():
     run_virtual(main())
 
 
-def test_close_fails_undelivered_records_when_its_timeout_expires():
-    async def main():
-        producer = AsyncProducer(FAST, cluster=FakeCluster(lambda sent: SILENCE))
+def test_close_fails_undelivered_records_when_its_timeout_expires() -> None:
+    async def main() -> None:
+        producer = AsyncProducer(FAST, cluster=FakeCluster(lambda sent: SILENCE))  # type: ignore[arg-type]
         await producer.start()
         (future,) = await send(producer, b"x")
         await producer.close(0.01)
@@ -247,11 +257,11 @@ def test_close_fails_undelivered_records_when_its_timeout_expires():
     run_virtual(main())
 
 
-def test_large_batches_are_compressed_off_the_event_loop_and_in_order():
+def test_large_batches_are_compressed_off_the_event_loop_and_in_order() -> None:
     log = FakeLog()
     values = [Random(number).randbytes(100) * 300 for number in range(20)]
 
-    async def work(producer, cluster):
+    async def work(producer: AsyncProducer, cluster: FakeCluster) -> None:
         await producer.flush()
         futures = await send(producer, *values)
         await asyncio.gather(*futures)
@@ -261,14 +271,14 @@ def test_large_batches_are_compressed_off_the_event_loop_and_in_order():
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_random_faults_do_not_duplicate_or_reorder_acknowledged_records(seed):
+def test_random_faults_do_not_duplicate_or_reorder_acknowledged_records(seed: int) -> None:
     """With random faults and partitions, acknowledged records are in the log once and in the order they were sent."""
     chance = Random(seed)
     kinds = [None, None, None, CUT, "written, and cut", ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.INVALID_RECORD]
     log = FakeLog(*[chance.choice(kinds) for _ in range(40)])
 
-    async def work(producer, cluster):
-        futures = {}
+    async def work(producer: AsyncProducer, cluster: FakeCluster) -> None:
+        futures: dict[tuple[int, int], asyncio.Future[Any]] = {}
         for number in range(120):
             partition, value = chance.randrange(3), b"%d," % number * chance.randint(1, 30)
             futures[number, partition] = (await send(producer, value, partition=partition))[0]
@@ -288,14 +298,14 @@ def test_random_faults_do_not_duplicate_or_reorder_acknowledged_records(seed):
     run(work, log, cluster=FakeCluster(log, leader=lambda partition: partition % 2), batch_size=200)
 
 
-def test_send_fails_at_once_with_topic_authorization_failed():
+def test_send_fails_at_once_with_topic_authorization_failed() -> None:
     class Refusing(FakeCluster):
-        async def refresh(self, topics, *, create=False):
+        async def refresh(self, topics: Sequence[str], *, create: bool = False) -> MetadataResponse:
             response = await super().refresh(topics)
             response.topics[0].error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return response
 
-    async def work(producer, cluster):
+    async def work(producer: AsyncProducer, cluster: Any) -> None:
         with pytest.raises(KafkaError) as caught:
             await producer.send("t", b"x")
         assert caught.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -303,14 +313,14 @@ def test_send_fails_at_once_with_topic_authorization_failed():
     run(work, cluster=Refusing(FakeLog()))
 
 
-def test_send_to_an_unknown_topic_fails_after_max_block_ms():
+def test_send_to_an_unknown_topic_fails_after_max_block_ms() -> None:
     class Empty(FakeCluster):
-        async def refresh(self, topics, *, create=False):
+        async def refresh(self, topics: Sequence[str], *, create: bool = False) -> MetadataResponse:
             response = await super().refresh(topics)
             response.topics[0].error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return response
 
-    async def work(producer, cluster):
+    async def work(producer: AsyncProducer, cluster: Any) -> None:
         with pytest.raises(KafkaError, match=r"topic t is not known after 0.03 s .*UNKNOWN_TOPIC_OR_PARTITION"):
             await producer.send("t", b"x")
 
@@ -318,10 +328,10 @@ def test_send_to_an_unknown_topic_fails_after_max_block_ms():
 
 
 @pytest.mark.parametrize("wrong", ["text", 5, bytearray(b"x")])
-def test_send_rejects_invalid_values_partitions_and_sizes(wrong):
-    async def work(producer, cluster):
+def test_send_rejects_invalid_values_partitions_and_sizes(wrong: bytearray | int | str) -> None:
+    async def work(producer: AsyncProducer, cluster: FakeCluster) -> None:
         with pytest.raises(TypeError):
-            await producer.send("t", wrong)
+            await producer.send("t", wrong)  # type: ignore[arg-type]
         with pytest.raises(KafkaError, match="partitions 0 to 3, not 4"):
             await producer.send("t", b"x", partition=4)
         with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
@@ -331,11 +341,11 @@ def test_send_rejects_invalid_values_partitions_and_sizes(wrong):
     run(work)
 
 
-def test_a_batch_is_resent_to_the_new_leader():
+def test_a_batch_is_resent_to_the_new_leader() -> None:
     log = FakeLog(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     cluster = FakeCluster(log)
 
-    async def work(producer, cluster):
+    async def work(producer: AsyncProducer, cluster: FakeCluster) -> None:
         cluster.leader = lambda partition: 1 if not cluster.doubted else 2
         await (await send(producer, b"x"))[0]
         assert [request.node_id for request in cluster.requests] == [1, 2]
@@ -344,8 +354,8 @@ def test_a_batch_is_resent_to_the_new_leader():
     run(work, cluster=cluster)
 
 
-def test_an_internal_error_closes_the_producer_and_fails_waiting_sends():
-    async def work(producer, cluster):
+def test_an_internal_error_closes_the_producer_and_fails_waiting_sends() -> None:
+    async def work(producer: AsyncProducer, cluster: Any) -> None:
         futures = await send(producer, b"x", b"y")
         with pytest.raises(ProducerClosed, match=r"has failed.*oops"):
             await futures[0]
@@ -354,7 +364,7 @@ def test_an_internal_error_closes_the_producer_and_fails_waiting_sends():
             await send(producer, b"z")
 
     class Broken(FakeCluster):
-        def doubt(self, partition):
+        def doubt(self, partition: TopicPartition) -> None:
             raise RuntimeError("oops")
 
     run(work, cluster=Broken(FakeLog(CUT)))

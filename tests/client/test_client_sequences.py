@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -21,20 +22,20 @@ REMEMBERED = 5
 SEEDS = 2000
 
 
-def batch_of(count=1, partition=HERE):
+def batch_of(count: int = 1, partition: TopicPartition = HERE) -> ProducerBatch:
     batch = ProducerBatch(partition, 0.0, 100.0)
     for _ in range(count):
         batch.append(0, None, b"", (), None)
     return batch
 
 
-def started(transactional=False):
+def started(transactional: bool = False) -> Sequences:
     sequences = Sequences(transactional=transactional)
     sequences.start(IDENTITY)
     return sequences
 
 
-def known(transactional=False, *partitions):
+def known(transactional: bool = False, *partitions: Any) -> Sequences:
     """Return sequences after a batch of one record was written to each partition."""
     sequences = started(transactional)
     for partition in partitions or (HERE,):
@@ -43,37 +44,37 @@ def known(transactional=False, *partitions):
     return sequences
 
 
-def send(sequences, *batches):
+def send(sequences: Sequences, *batches: ProducerBatch) -> None:
     for batch in batches:
         assert sequences.admits(batch)
         sequences.assign(batch)
 
 
-def acknowledge(sequences, batch, offset):
+def acknowledge(sequences: Sequences, batch: ProducerBatch, offset: int) -> None:
     sequences.returned(batch)
     sequences.acknowledged(batch, offset)
 
 
-def refuse(sequences, batch, code, log_start_offset=-1):
+def refuse(sequences: Sequences, batch: ProducerBatch, code: ErrorCode, log_start_offset: int = -1) -> Verdict:
     sequences.returned(batch)
     return sequences.judge(batch, code, log_start_offset)
 
 
-def test_no_batch_is_admitted_before_a_producer_id_is_assigned():
+def test_no_batch_is_admitted_before_a_producer_id_is_assigned() -> None:
     sequences = Sequences(transactional=False)
     assert not sequences.admits(batch_of())
     sequences.next_epoch(IDENTITY)
     assert sequences.admits(batch_of())
 
 
-def test_sequences_increase_per_partition():
+def test_sequences_increase_per_partition() -> None:
     sequences = known()
     batches = [batch_of(3), batch_of(2), batch_of(1, THERE), batch_of()]
     send(sequences, *batches)
     assert [batch.base_sequence for batch in batches] == [1, 4, 0, 6]
 
 
-def test_the_first_batch_must_be_acknowledged_before_others_are_admitted():
+def test_the_first_batch_must_be_acknowledged_before_others_are_admitted() -> None:
     sequences = started()
     send(sequences, first := batch_of())
     assert not sequences.admits(batch_of()) and sequences.admits(batch_of(1, THERE))
@@ -81,7 +82,7 @@ def test_the_first_batch_must_be_acknowledged_before_others_are_admitted():
     send(sequences, batch_of(), batch_of())
 
 
-def test_failed_batches_are_retried_one_at_a_time_with_their_sequences():
+def test_failed_batches_are_retried_one_at_a_time_with_their_sequences() -> None:
     sequences = known()
     first, second, third = batch_of(2), batch_of(), batch_of()
     send(sequences, first, second)
@@ -95,7 +96,7 @@ def test_failed_batches_are_retried_one_at_a_time_with_their_sequences():
     assert (first.base_sequence, second.base_sequence, sequences.identity) == (1, 3, IDENTITY)
 
 
-def test_a_rejected_batch_starts_the_next_epoch_at_sequence_0():
+def test_a_rejected_batch_starts_the_next_epoch_at_sequence_0() -> None:
     sequences = known()
     first, second, other = batch_of(2), batch_of(3), batch_of(1, THERE)
     send(sequences, first, second, other)
@@ -113,7 +114,7 @@ def test_a_rejected_batch_starts_the_next_epoch_at_sequence_0():
     assert (late.identity, late.base_sequence) == ((7, 1), 0)
 
 
-def test_a_batch_with_unknown_outcome_is_resolved_by_the_next_acknowledgement():
+def test_a_batch_with_unknown_outcome_is_resolved_by_the_next_acknowledgement() -> None:
     sequences = known()
     first, second, third = batch_of(), batch_of(), batch_of()
     send(sequences, first, second)
@@ -126,7 +127,7 @@ def test_a_batch_with_unknown_outcome_is_resolved_by_the_next_acknowledgement():
     assert third.base_sequence == 3
 
 
-def test_a_batch_whose_outcome_stays_unknown_starts_the_next_epoch():
+def test_a_batch_whose_outcome_stays_unknown_starts_the_next_epoch() -> None:
     sequences = started()
     first = batch_of()
     send(sequences, first)
@@ -138,7 +139,7 @@ def test_a_batch_whose_outcome_stays_unknown_starts_the_next_epoch():
     assert second.base_sequence == 0
 
 
-def test_exhausted_epochs_require_another_producer_id():
+def test_exhausted_epochs_require_another_producer_id() -> None:
     sequences = Sequences(transactional=False)
     sequences.start(ProducerIdentity(7, EPOCH_MAX))
     batch = batch_of()
@@ -151,7 +152,7 @@ def test_exhausted_epochs_require_another_producer_id():
     assert (again.identity, again.base_sequence) == ((8, 0), 0)
 
 
-def test_unknown_producer_id_is_retried_in_the_next_epoch():
+def test_unknown_producer_id_is_retried_in_the_next_epoch() -> None:
     sequences = started()
     send(sequences, first := batch_of())
     acknowledge(sequences, first, 3)
@@ -162,7 +163,9 @@ def test_unknown_producer_id_is_retried_in_the_next_epoch():
 
 
 @pytest.mark.parametrize(("log_start_offset", "verdict"), [(9, Verdict.RETRY), (2, Verdict.FAIL), (-1, Verdict.FAIL)])
-def test_a_transactional_producer_restarts_at_sequence_0_only_if_its_records_are_deleted(log_start_offset, verdict):
+def test_a_transactional_producer_restarts_at_sequence_0_only_if_its_records_are_deleted(
+    log_start_offset: int, verdict: Verdict
+) -> None:
     sequences = started(transactional=True)
     send(sequences, first := batch_of())
     acknowledge(sequences, first, 3)
@@ -171,7 +174,7 @@ def test_a_transactional_producer_restarts_at_sequence_0_only_if_its_records_are
     assert second.base_sequence == (0 if verdict is Verdict.RETRY else 1) and sequences.identity == IDENTITY
 
 
-def test_a_transactional_producer_keeps_its_epoch_after_failed_batches():
+def test_a_transactional_producer_keeps_its_epoch_after_failed_batches() -> None:
     sequences = known(True)
     send(sequences, first := batch_of(), second := batch_of())
     assert refuse(sequences, first, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.FAIL
@@ -187,13 +190,13 @@ def test_a_transactional_producer_keeps_its_epoch_after_failed_batches():
 class Partition:
     """The log of a partition, and its leader's state of the producer."""
 
-    def __init__(self):
-        self.log = []
+    def __init__(self) -> None:
+        self.log: list[int] = []
         self.epoch = -1
         self.last_sequence = NO_SEQUENCE
-        self.remembered = deque(maxlen=REMEMBERED)
+        self.remembered: deque[Any] = deque(maxlen=REMEMBERED)
 
-    def append(self, name, identity, base_sequence, count):
+    def append(self, name: int, identity: ProducerIdentity, base_sequence: int, count: int) -> ErrorCode:
         last = base_sequence + count - 1
         if identity.epoch < self.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -212,19 +215,22 @@ class Partition:
 
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, SEEDS // 4))
-def test_random_faults_write_each_batch_at_most_once_and_in_order(first_seed):
+def test_random_faults_write_each_batch_at_most_once_and_in_order(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + SEEDS // 4):
         run_random_faults(seed)
 
 
-def run_random_faults(seed):
+def run_random_faults(seed: int) -> None:
     random_source = Random(seed)
     sequences, partition = started(), Partition()
     accumulator = Accumulator(batch_bytes=1, linger_s=0.0, delivery_s=1000.0)
-    wire = deque()  # batch, the stamp it was sent with, the response if it has arrived
-    names, acknowledged, refused, in_doubt = {}, [], [], []
+    wire: deque[Any] = deque()  # batch, the stamp it was sent with, the response if it has arrived
+    names: dict[ProducerBatch, int] = {}
+    acknowledged: list[int] = []
+    refused: list[int] = []
+    in_doubt: list[int] = []
 
-    def step():
+    def step() -> None:
         act = random_source.choice(
             ["send", "send", "arrive", "arrive", "answer", "answer", "cut", "refuse", "expire", "error"]
         )
@@ -250,7 +256,7 @@ def run_random_faults(seed):
             in_doubt.append(names[head])
         sequences.settle()
 
-    def arrive(flight, act):
+    def arrive(flight: list[Any], act: str) -> None:
         batch, (identity, base_sequence), _ = flight
         if act == "refuse" and names[batch] not in partition.log:  # a batch that was appended is not refused later
             flight[2] = ErrorCode.INVALID_RECORD
@@ -259,7 +265,7 @@ def run_random_faults(seed):
         else:
             flight[2] = partition.append(names[batch], identity, base_sequence, batch.count)
 
-    def handle_response(batch, code):
+    def handle_response(batch: ProducerBatch, code: ErrorCode) -> None:
         sequences.returned(batch)
         if code is ErrorCode.NONE:
             sequences.acknowledged(batch, 0)

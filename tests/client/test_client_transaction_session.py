@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,7 @@ from headrace.client.producer.transaction_requests import (
 from headrace.client.producer.transaction_session import TransactionSession, TransactionState
 from headrace.client.wire.connection import Disconnected, NoAnswer
 from headrace.client.wire.opening import client_values
+from headrace.protocol.declare import Struct
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from headrace.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -42,26 +45,26 @@ class Coordinator:
 
     timeout_s = 5.0
 
-    def __init__(self, *, version=2, two_phase=False):
+    def __init__(self, *, version: int = 2, two_phase: bool = False) -> None:
         self.features = {"transaction.version": version}
         self.two_phase = two_phase
-        self.script = {}
-        self.requests = []
+        self.script: dict[str, list[Any]] = {}
+        self.requests: list[tuple[str, int | None]] = []
         self.epoch = 0
         self.ongoing = (-1, -1)
 
     # --- interface of a cluster and of a connection
 
-    async def any_broker(self):
+    async def any_broker(self) -> Coordinator:
         return self
 
-    async def broker(self, node_id, purpose=""):
+    async def broker(self, node_id: int, purpose: str = "") -> Coordinator:
         return self
 
-    async def refresh(self, topics):
+    async def refresh(self, topics: Sequence[Any]) -> None:
         pass
 
-    def version_for(self, message_type, at_most=None, *, unstable=False):
+    def version_for(self, message_type: type[Struct], at_most: int | None = None, *, unstable: bool = False) -> int:
         if message_type is InitProducerIdRequest:
             return 6 if unstable and self.two_phase else 5
         if message_type is FindCoordinatorRequest:
@@ -69,7 +72,7 @@ class Coordinator:
         newest = {EndTxnRequest: 5, TxnOffsetCommitRequest: 5, AddPartitionsToTxnRequest: 5}.get(message_type, 13)
         return newest if at_most is None else min(newest, at_most)
 
-    async def request(self, message, *, version=None, timeout_s=None):
+    async def request(self, message: Struct, *, version: int | None = None, timeout_s: Any = None) -> Any:
         if isinstance(message, FindCoordinatorRequest):
             coordinator = FindCoordinatorResponse.Coordinator(key=message.coordinator_keys[0], node_id=1)
             return FindCoordinatorResponse(coordinators=[coordinator])
@@ -81,7 +84,7 @@ class Coordinator:
             raise fault
         return self.response(message, version, fault)
 
-    def response(self, message, version, code):
+    def response(self, message: Struct, version: int | None, code: ErrorCode) -> Any:
         if isinstance(message, InitProducerIdRequest):
             if code is NONE:
                 self.epoch = self.epoch + 1 if message.producer_id >= 0 or self.epoch else 1
@@ -110,37 +113,37 @@ class Coordinator:
         topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult(name="t", results_by_partition=[result])
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=[topic])
 
-    def names(self):
+    def names(self) -> list[str]:
         return [name for name, _ in self.requests]
 
 
 class Outbox:
-    def __init__(self):
-        self.given_up = []
-        self.on_flush = lambda: None
+    def __init__(self) -> None:
+        self.given_up: list[KafkaError] = []
+        self.on_flush: Callable[[], None] = lambda: None
 
-    def wake(self):
+    def wake(self) -> None:
         pass
 
-    async def flush(self):
+    async def flush(self) -> None:
         self.on_flush()
 
-    async def give_up_all(self, error):
+    async def give_up_all(self, error: KafkaError) -> None:
         self.given_up.append(error)
 
 
-def session(coordinator, **options):
+def session(coordinator: Coordinator, **options: Any) -> TransactionSession:
     given = {"transactional.id": "x", "max.block.ms": 500} | {
         name.replace("_", "."): value for name, value in options.items()
     }
     settings = producer_settings(client_values(given, PRODUCER_OPTIONS), given)
-    made = TransactionSession(settings, coordinator, Sequences(transactional=True))
-    made.outbox = Outbox()
+    made = TransactionSession(settings, coordinator, Sequences(transactional=True))  # type: ignore[arg-type]
+    made.outbox = Outbox()  # type: ignore[assignment]
     return made
 
 
-def run(work, coordinator=None, **options):
-    async def main():
+def run(work: Callable[..., Any], coordinator: Coordinator | None = None, **options: Any) -> None:
+    async def main() -> None:
         async with asyncio.timeout(10):
             used = coordinator or Coordinator()
             await work(session(used, **options), used)
@@ -148,12 +151,12 @@ def run(work, coordinator=None, **options):
     asyncio.run(main())
 
 
-async def begun(transaction):
+async def begun(transaction: TransactionSession) -> None:
     await transaction.init()
     await transaction.begin()
 
 
-async def admitted(transaction, partition=HERE):
+async def admitted(transaction: TransactionSession, partition: TopicPartition = HERE) -> None:
     """Wait until the transaction admits a batch, as the sender does."""
     for _ in range(100):
         if transaction.admits(ProducerBatch(partition, 0.0, 1.0)):
@@ -162,8 +165,8 @@ async def admitted(transaction, partition=HERE):
     raise AssertionError("never admitted")
 
 
-def test_version_2_adds_no_partitions_or_groups_explicitly():
-    async def work(transaction, coordinator):
+def test_version_2_adds_no_partitions_or_groups_explicitly() -> None:
+    async def work(transaction: TransactionSession, coordinator: Coordinator) -> None:
         await begun(transaction)
         await admitted(transaction)
         await transaction.send_offsets({HERE: CommittedOffset(3)}, GroupMetadata("g"))
@@ -175,8 +178,8 @@ def test_version_2_adds_no_partitions_or_groups_explicitly():
     run(work)
 
 
-def test_version_1_adds_partitions_and_groups_first():
-    async def work(transaction, coordinator):
+def test_version_1_adds_partitions_and_groups_first() -> None:
+    async def work(transaction: TransactionSession, coordinator: Coordinator) -> None:
         await begun(transaction)
         await admitted(transaction)
         await admitted(transaction)
@@ -197,10 +200,10 @@ def test_version_1_adds_partitions_and_groups_first():
     run(work, Coordinator(version=1))
 
 
-def test_retriable_errors_of_init_producer_id_and_end_txn_are_retried():
+def test_retriable_errors_of_init_producer_id_and_end_txn_are_retried() -> None:
     passing = [ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_COORDINATOR, Disconnected("gone"), NoAnswer("silence")]
 
-    async def work(transaction, coordinator):
+    async def work(transaction: TransactionSession, coordinator: Coordinator) -> None:
         coordinator.script = {"InitProducerId": list(passing), "EndTxn": list(passing)}
         await begun(transaction)
         await admitted(transaction)
@@ -210,8 +213,8 @@ def test_retriable_errors_of_init_producer_id_and_end_txn_are_retried():
     run(work, max_block_ms=5000)
 
 
-def test_a_commit_with_unknown_outcome_can_only_be_retried():
-    async def work(transaction, coordinator):
+def test_a_commit_with_unknown_outcome_can_only_be_retried() -> None:
+    async def work(transaction: TransactionSession, coordinator: Coordinator) -> None:
         await begun(transaction)
         await admitted(transaction)
         coordinator.script = {"EndTxn": [Disconnected("gone")] * 3}
@@ -236,8 +239,10 @@ def test_a_commit_with_unknown_outcome_can_only_be_retried():
         (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, FatalTransactionError),
     ],
 )
-def test_a_fatal_error_of_end_txn_fails_every_later_operation(code, kind):
-    async def work(transaction, coordinator):
+def test_a_fatal_error_of_end_txn_fails_every_later_operation(
+    code: ErrorCode, kind: type[FatalTransactionError]
+) -> None:
+    async def work(transaction: TransactionSession, coordinator: Coordinator) -> None:
         await begun(transaction)
         await admitted(transaction)
         coordinator.script = {"EndTxn": [code]}
@@ -251,8 +256,8 @@ def test_a_fatal_error_of_end_txn_fails_every_later_operation(code, kind):
     run(work)
 
 
-def test_the_session_recovers_from_an_abortable_error_by_aborting():
-    async def work(transaction, coordinator):
+def test_the_session_recovers_from_an_abortable_error_by_aborting() -> None:
+    async def work(transaction: TransactionSession, coordinator: Coordinator) -> None:
         await begun(transaction)
         await admitted(transaction)
         coordinator.script = {
@@ -268,17 +273,17 @@ def test_the_session_recovers_from_an_abortable_error_by_aborting():
         with pytest.raises(AbortableTransactionError, match="must be aborted, because of ILLEGAL_GENERATION"):
             await transaction.commit()
         await transaction.abort()
-        assert len(transaction.outbox.given_up) == 2
+        assert len(transaction.outbox.given_up) == 2  # type: ignore[attr-defined]
 
     run(work)
 
 
-def test_a_batch_that_fails_during_the_flush_stops_the_commit():
-    async def work(transaction, coordinator):
+def test_a_batch_that_fails_during_the_flush_stops_the_commit() -> None:
+    async def work(transaction: TransactionSession, coordinator: Coordinator) -> None:
         await begun(transaction)
         await admitted(transaction)
         error = KafkaError(ErrorCode.INVALID_RECORD, "t-0")
-        transaction.outbox.on_flush = lambda: transaction.batch_failed(error, in_doubt=True)
+        transaction.outbox.on_flush = lambda: transaction.batch_failed(error, in_doubt=True)  # type: ignore[attr-defined]
         with pytest.raises(AbortableTransactionError, match="INVALID_RECORD"):
             await transaction.commit()
         assert "EndTxn" not in coordinator.names() and not transaction.admits(ProducerBatch(HERE, 0.0, 1.0))
@@ -288,8 +293,8 @@ def test_a_batch_that_fails_during_the_flush_stops_the_commit():
     run(work)
 
 
-def test_version_1_requests_a_new_epoch_after_a_batch_with_unknown_outcome():
-    async def work(transaction, coordinator):
+def test_version_1_requests_a_new_epoch_after_a_batch_with_unknown_outcome() -> None:
+    async def work(transaction: TransactionSession, coordinator: Coordinator) -> None:
         await begun(transaction)
         await admitted(transaction)
         transaction.batch_failed(KafkaError(ErrorCode.REQUEST_TIMED_OUT), in_doubt=True)
@@ -302,8 +307,8 @@ def test_version_1_requests_a_new_epoch_after_a_batch_with_unknown_outcome():
     run(work, Coordinator(version=1))
 
 
-def test_a_partition_that_cannot_be_added_fails_the_transaction():
-    async def work(transaction, coordinator):
+def test_a_partition_that_cannot_be_added_fails_the_transaction() -> None:
+    async def work(transaction: TransactionSession, coordinator: Coordinator) -> None:
         coordinator.script = {
             "AddPartitionsToTxn": [ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.TOPIC_AUTHORIZATION_FAILED]
         }
@@ -319,8 +324,8 @@ def test_a_partition_that_cannot_be_added_fails_the_transaction():
     run(work, Coordinator(version=1))
 
 
-def test_a_batch_refused_for_its_epoch_is_abortable_but_for_its_producer_id_fatal():
-    async def work(transaction, coordinator):
+def test_a_batch_refused_for_its_epoch_is_abortable_but_for_its_producer_id_fatal() -> None:
+    async def work(transaction: TransactionSession, coordinator: Coordinator) -> None:
         await begun(transaction)
         await admitted(transaction)
         transaction.batch_failed(KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH), in_doubt=True)
@@ -331,8 +336,8 @@ def test_a_batch_refused_for_its_epoch_is_abortable_but_for_its_producer_id_fata
     run(work)
 
 
-def test_operations_in_the_wrong_state_raise():
-    async def work(transaction, coordinator):
+def test_operations_in_the_wrong_state_raise() -> None:
+    async def work(transaction: TransactionSession, coordinator: Coordinator) -> None:
         for act in (transaction.begin, transaction.commit, transaction.abort, transaction.prepare):
             with pytest.raises(KafkaError, match="uninitialized"):
                 await act()
@@ -346,8 +351,8 @@ def test_operations_in_the_wrong_state_raise():
     run(work)
 
 
-def test_a_prepared_transaction_is_kept_until_it_is_completed():
-    async def work(transaction, coordinator):
+def test_a_prepared_transaction_is_kept_until_it_is_completed() -> None:
+    async def work(transaction: TransactionSession, coordinator: Coordinator) -> None:
         await begun(transaction)
         await admitted(transaction)
         prepared = await transaction.prepare()
@@ -366,8 +371,8 @@ def test_a_prepared_transaction_is_kept_until_it_is_completed():
     run(work, Coordinator(two_phase=True), transaction_two_phase_commit_enable=True)
 
 
-def test_two_phase_commit_is_refused_without_broker_support():
-    async def work(transaction, coordinator):
+def test_two_phase_commit_is_refused_without_broker_support() -> None:
+    async def work(transaction: TransactionSession, coordinator: Coordinator) -> None:
         with pytest.raises(FatalTransactionError, match=r"two\.phase\.commit"):
             await transaction.init()
         with pytest.raises(KafkaError, match="keep_prepared"):
@@ -376,13 +381,13 @@ def test_two_phase_commit_is_refused_without_broker_support():
     run(work, transaction_two_phase_commit_enable=True)
 
 
-def test_end_transaction_needs_no_session():
-    async def work(transaction, coordinator):
+def test_end_transaction_needs_no_session() -> None:
+    async def work(transaction: TransactionSession, coordinator: Coordinator) -> None:
         identity = TransactionIdentity("x", 7, 4)
-        assert await end_transaction(coordinator, identity, commit=True) == ("x", 7, 5)
-        assert await end_transaction(coordinator, identity, commit=False, implicit=False) == identity
+        assert await end_transaction(coordinator, identity, commit=True) == ("x", 7, 5)  # type: ignore[arg-type]
+        assert await end_transaction(coordinator, identity, commit=False, implicit=False) == identity  # type: ignore[arg-type]
         coordinator.script = {"EndTxn": [ErrorCode.CONCURRENT_TRANSACTIONS] * 100}
         with pytest.raises(KafkaError, match="CONCURRENT_TRANSACTIONS: commit of x"):
-            await end_transaction(coordinator, identity, commit=True, timeout_s=0.1)
+            await end_transaction(coordinator, identity, commit=True, timeout_s=0.1)  # type: ignore[arg-type]
 
     run(work)

@@ -1,5 +1,7 @@
 """Deciding from the coordinator's state whether a transaction that is open on a partition is hanging."""
 
+from __future__ import annotations
+
 import pytest
 
 from headrace.base.errors import ErrorCode, KafkaError
@@ -13,7 +15,12 @@ OPEN = ActiveProducer(
 )
 
 
-def known(state, epoch=4, producer_id=7, partitions=(HERE,)):
+def known(
+    state: str,
+    epoch: int = 4,
+    producer_id: int = 7,
+    partitions: tuple[TopicPartition, ...] | list[TopicPartition] = (HERE,),
+) -> TransactionInfo:
     return TransactionInfo("orders", 1, producer_id, epoch, state, 60_000, 0, list(partitions))
 
 
@@ -28,7 +35,7 @@ def known(state, epoch=4, producer_id=7, partitions=(HERE,)):
         known("PrepareEpochFence", epoch=5),
     ],
 )
-def test_a_transaction_that_its_coordinator_will_end_is_not_hanging(found):
+def test_a_transaction_that_its_coordinator_will_end_is_not_hanging(found: TransactionInfo) -> None:
     assert why_hanging(OPEN, found) is None
 
 
@@ -45,14 +52,14 @@ def test_a_transaction_that_its_coordinator_will_end_is_not_hanging(found):
         (known("Ongoing", epoch=5), "epoch 5"),
     ],
 )
-def test_a_transaction_that_no_coordinator_will_end_is_hanging(found, reason):
+def test_a_transaction_that_no_coordinator_will_end_is_hanging(found: TransactionInfo | None, reason: str) -> None:
     assert reason in why_hanging(OPEN, found)
 
 
 @pytest.mark.parametrize(
     ("wanted", "version"), [(TransactionFilter(duration_ms=0), 1), (TransactionFilter(pattern="a"), 2)]
 )
-def test_filters_that_an_old_broker_lacks_raise_unsupported_version(wanted, version):
+def test_filters_that_an_old_broker_lacks_raise_unsupported_version(wanted: TransactionFilter, version: int) -> None:
     assert _list_request(wanted, version, 1).duration_filter == (0 if version == 1 else -1)
     with pytest.raises(KafkaError, match="broker 1 cannot list") as refused:
         _list_request(wanted, version - 1, 1)

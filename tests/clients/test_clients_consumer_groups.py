@@ -75,7 +75,7 @@ class Member:
         message = self.consumer.poll(0.05)
         if message is not None and message.error() is None:
             self.read.append((message.partition(), message.offset(), message.value()))
-            self.consumer.commit(message, asynchronous=True)
+            self.consumer.commit(message=message, asynchronous=True)
         elif message is not None:
             assert message.error().code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT), message.error()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -59,7 +60,8 @@ def read(node: EmbeddedNode, topic: str, isolation: str) -> set[bytes]:
         }
     )
     consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
-    found, ended = [], set()
+    found: list[Any] = []
+    ended: set[Any] = set()
     while len(ended) < PARTITIONS:
         message = consumer.poll(WAIT_S)
         assert message is not None, "nothing comes"

@@ -1,73 +1,53 @@
 """A controller on a journal that commits at once, with brokers that can be registered: for tests of its decisions."""
 
+from __future__ import annotations
+
 import random
+from typing import Any
+
+from tests.fakes import FakeJournal
 
 from headrace.base.ids import Uuid
 from headrace.controller.context import ControllerContext
 from headrace.controller.controller import Controller
+from headrace.metadata.image import Partition
 from headrace.metadata.state import replay
-from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
+from headrace.protocol.declare import Struct
+from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
-from headrace.protocol.messages.create_topics import CreateTopicsRequest
+from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.stored.metadata_cluster import FeatureLevelRecord
 from headrace.statemachine.runtime import Runtime
 
+INCARNATION = Uuid(b"a" * 16)
 ELR = "eligible.leader.replicas.version"
 FEATURES = {ELR: (0, 1), "metadata.version": (7, 30), "group.version": (0, 1)}
 
 
-class InstantJournal:
-    """A journal that commits at once."""
-
-    def __init__(self):
-        self.records = []
-        self.tell = None
-
-    def next_offset(self):
-        return len(self.records)
-
-    def append(self, records):
-        self.records += records
-        self.tell(len(self.records) - 1)
-        return len(self.records) - 1
-
-    def committed_offset(self):
-        return len(self.records) - 1
-
-    def read(self, start):
-        yield start, self.records[start:]
-
-    def on_committed(self, tell):
-        self.tell = tell
-
-    def on_lost(self, tell):
-        pass
-
-
 class ControllerHarness:
-    def __init__(self, brokers=(1,), elr=True, **settings):
+    def __init__(self, brokers: tuple[int, ...] = (1,), elr: bool = True, **settings: Any) -> None:
         self.context = ControllerContext(
             "cluster", random.Random(5), node_id=1, supported_features=FEATURES, **settings
         )
         replay(self.context.state, FeatureLevelRecord(name="metadata.version", feature_level=30))
         if elr:
             replay(self.context.state, FeatureLevelRecord(name=ELR, feature_level=1))
-        self.journal = InstantJournal()
+        self.journal: FakeJournal[Struct] = FakeJournal(commits_on_append=True)
         self.runtime = Runtime(Controller(self.context, []), self.journal)
         self.runtime.lead(0)
-        self.epochs = {}
+        self.epochs: dict[int, int] = {}
         for broker in brokers:
             self.register(broker)
 
-    def send_request(self, request, now_ms=0):
-        answers = []
+    def send_request(self, request: Struct, now_ms: int = 0) -> Any:
+        answers: list[Any] = []
         self.runtime.submit(request, now_ms, lambda answer, error: answers.append(error or answer))
         [answer] = answers
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def register(self, broker, incarnation=b"a" * 16, now_ms=0, active=True):
+    def register(self, broker: int, incarnation: Uuid = INCARNATION, now_ms: int = 0, active: bool = True) -> None:
         answer = self.send_request(
             BrokerRegistrationRequest(
                 broker_id=broker,
@@ -85,19 +65,21 @@ class ControllerHarness:
         if active:
             assert not self.heartbeat(broker, now_ms).is_fenced
 
-    def heartbeat(self, broker, now_ms=0, **heartbeat_fields):
+    def heartbeat(self, broker: int, now_ms: int = 0, **heartbeat_fields: Any) -> BrokerHeartbeatResponse:
         return self.send_request(
             BrokerHeartbeatRequest(
                 broker_id=broker,
                 broker_epoch=self.epochs[broker],
-                current_metadata_offset=len(self.journal.records),
+                current_metadata_offset=len(self.journal.written),
                 **heartbeat_fields,
             ),
             now_ms,
         )
 
-    def create(self, *topics, **more):
+    def create(
+        self, *topics: CreateTopicsRequest.CreatableTopic, **more: Any
+    ) -> list[CreateTopicsResponse.CreatableTopicResult]:
         return self.send_request(CreateTopicsRequest(topics=list(topics), **more)).topics
 
-    def partition(self, topic, index=0):
+    def partition(self, topic: str, index: int = 0) -> Partition:
         return self.context.state.partitions[(self.context.state.topic_ids[topic], index)]

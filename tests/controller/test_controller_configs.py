@@ -1,9 +1,13 @@
 """Config changes: atomic per resource, with Kafka's error texts; with ELR, min.insync.replicas belongs to the cluster."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
-from controller_harness import ControllerHarness
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.controller.controller_harness import ControllerHarness
 
 from headrace.base.errors import ErrorCode
 from headrace.controller.configs import APPEND, DELETE, SET, SUBTRACT
@@ -17,13 +21,13 @@ from headrace.protocol.messages.stored.metadata_topics import ClearElrRecord, Pa
 Config = IncrementalAlterConfigsRequest.AlterableConfig
 
 
-def make_harness(**more):
+def make_harness(**more: Any) -> ControllerHarness:
     harness = ControllerHarness(**more)
     harness.create(CreateTopicsRequest.CreatableTopic(name="t", num_partitions=2, replication_factor=1))
     return harness
 
 
-def resource(kind, name, *changes):
+def resource(kind: int, name: str, *changes: Any) -> IncrementalAlterConfigsRequest.AlterConfigsResource:
     return IncrementalAlterConfigsRequest.AlterConfigsResource(
         resource_type=kind,
         resource_name=name,
@@ -31,12 +35,16 @@ def resource(kind, name, *changes):
     )
 
 
-def alter(harness, *resources, validate_only=False):
+def alter(
+    harness: ControllerHarness,
+    *resources: IncrementalAlterConfigsRequest.AlterConfigsResource,
+    validate_only: bool = False,
+) -> list[tuple[ErrorCode, str | None]]:
     request = IncrementalAlterConfigsRequest(resources=list(resources), validate_only=validate_only)
     return [(ErrorCode(one.error_code), one.error_message) for one in harness.send_request(request).responses]
 
 
-def test_topic_configs_can_be_set_deleted_appended_and_subtracted():
+def test_topic_configs_can_be_set_deleted_appended_and_subtracted() -> None:
     harness = make_harness()
     assert alter(
         harness, resource(TOPIC_CONFIG, "t", ("retention.ms", SET, "5"), ("cleanup.policy", APPEND, "compact"))
@@ -46,18 +54,18 @@ def test_topic_configs_can_be_set_deleted_appended_and_subtracted():
     assert harness.context.state.config(TOPIC_CONFIG, "t") == {"cleanup.policy": "compact"}
 
 
-def test_unchanged_configs_are_not_written_except_for_brokers():
+def test_unchanged_configs_are_not_written_except_for_brokers() -> None:
     harness = make_harness()
     alter(harness, resource(TOPIC_CONFIG, "t", ("retention.ms", SET, "5")))
-    before = len(harness.journal.records)
+    before = len(harness.journal.written)
     alter(harness, resource(TOPIC_CONFIG, "t", ("retention.ms", SET, "5"), ("flush.ms", DELETE, None)))
-    assert len(harness.journal.records) == before
+    assert len(harness.journal.written) == before
     alter(harness, resource(BROKER_CONFIG, "1", ("log.retention.ms", SET, "5")))
     alter(harness, resource(BROKER_CONFIG, "1", ("log.retention.ms", SET, "5")))
-    assert len(harness.journal.records) == before + 2
+    assert len(harness.journal.written) == before + 2
 
 
-def test_each_resource_is_altered_atomically_and_independently():
+def test_each_resource_is_altered_atomically_and_independently() -> None:
     harness = make_harness()
     answers = alter(
         harness,
@@ -69,14 +77,14 @@ def test_each_resource_is_altered_atomically_and_independently():
     assert harness.context.state.config(BROKER_CONFIG, "")["message.max.bytes"] == "5"
 
 
-def test_validate_only_returns_the_same_result_and_writes_nothing():
+def test_validate_only_returns_the_same_result_and_writes_nothing() -> None:
     harness = make_harness()
-    before = len(harness.journal.records)
+    before = len(harness.journal.written)
     for changes in ([("retention.ms", SET, "5")], [("retention.ms", SET, "x")]):
         results = alter(harness, resource(TOPIC_CONFIG, "t", *changes), validate_only=True)
-        assert len(harness.journal.records) == before
+        assert len(harness.journal.written) == before
         assert results == alter(harness, resource(TOPIC_CONFIG, "t", *changes))
-        before = len(harness.journal.records)
+        before = len(harness.journal.written)
 
 
 @pytest.mark.parametrize(
@@ -140,15 +148,17 @@ def test_validate_only_returns_the_same_result_and_writes_nothing():
         (8, "1", ("root", SET, "DEBUG"), ErrorCode.INVALID_REQUEST, "Unknown resource type 8"),
     ],
 )
-def test_invalid_config_changes_are_refused_with_kafkas_messages(kind, name, change, code, expected_message):
+def test_invalid_config_changes_are_refused_with_kafkas_messages(
+    kind: int, name: str, change: tuple[str, int, str | None], code: ErrorCode, expected_message: str
+) -> None:
     harness = make_harness()
-    before = len(harness.journal.records)
+    before = len(harness.journal.written)
     [(found, text)] = alter(harness, resource(kind, name, change))
     assert found is code and expected_message in text
-    assert len(harness.journal.records) == before
+    assert len(harness.journal.written) == before
 
 
-def test_duplicate_resources_and_config_keys_are_refused():
+def test_duplicate_resources_and_config_keys_are_refused() -> None:
     harness = make_harness()
     one = resource(TOPIC_CONFIG, "t", ("retention.ms", SET, "5"))
     assert [code for code, _ in alter(harness, one, one)] == [ErrorCode.INVALID_REQUEST] * 2
@@ -156,17 +166,17 @@ def test_duplicate_resources_and_config_keys_are_refused():
     assert alter(harness, twice) == [(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")]
 
 
-def test_changing_min_insync_replicas_clears_the_eligible_leader_replicas():
+def test_changing_min_insync_replicas_clears_the_eligible_leader_replicas() -> None:
     harness = make_harness()
     topic_id = harness.context.state.topic_ids["t"]
     key = (topic_id, 0)
     harness.runtime._decide(
         lambda tx: tx.emit(PartitionChangeRecord(partition_id=0, topic_id=topic_id, eligible_leader_replicas=[9])),
-        _IgnoredReply(),
+        _IgnoredReply(),  # type: ignore[arg-type]
     )
     epoch = harness.context.state.partitions[key].partition_epoch
     alter(harness, resource(TOPIC_CONFIG, "t", ("min.insync.replicas", SET, "1")))
-    assert isinstance(harness.journal.records[-1], ClearElrRecord)
+    assert isinstance(harness.journal.written[-1], ClearElrRecord)
     cleared = harness.context.state.partitions[key]
     assert cleared.elr == () and cleared.partition_epoch == epoch + 1
 
@@ -174,20 +184,20 @@ def test_changing_min_insync_replicas_clears_the_eligible_leader_replicas():
 class _IgnoredReply:
     settled = True
 
-    def answer(self, value):
+    def answer(self, value: Any) -> None:
         pass
 
-    def fail(self, error):
+    def fail(self, error: Any) -> None:
         raise error
 
 
-def test_min_insync_replicas_of_a_broker_can_be_set_without_elr():
+def test_min_insync_replicas_of_a_broker_can_be_set_without_elr() -> None:
     harness = make_harness(elr=False)
     assert alter(harness, resource(BROKER_CONFIG, "1", ("min.insync.replicas", SET, "1")))[0][0] is ErrorCode.NONE
-    assert isinstance(harness.journal.records[-1], ConfigRecord)
+    assert isinstance(harness.journal.written[-1], ConfigRecord)
 
 
-def test_alter_configs_replaces_all_configs_of_a_resource():
+def test_alter_configs_replaces_all_configs_of_a_resource() -> None:
     harness = make_harness()
     alter(harness, resource(TOPIC_CONFIG, "t", ("retention.ms", SET, "5"), ("flush.ms", SET, "6")))
     config = AlterConfigsRequest.AlterableConfig
@@ -202,7 +212,7 @@ def test_alter_configs_replaces_all_configs_of_a_resource():
     assert "cannot be removed while ELR" in answer.error_message
 
 
-def test_group_config_bounds_come_from_the_broker_settings():
+def test_group_config_bounds_come_from_the_broker_settings() -> None:
     bounds = {"group.consumer.min.session.timeout.ms": 45_000, "group.consumer.max.session.timeout.ms": 60_000}
     harness = make_harness(settings=bounds)
     for value, expected_message in (("10", "group.consumer.min"), ("99999", "group.consumer.max")):
@@ -225,7 +235,7 @@ def test_group_config_bounds_come_from_the_broker_settings():
         max_size=12,
     )
 )
-def test_any_sequence_of_changes_leaves_only_valid_configs(changes):
+def test_any_sequence_of_changes_leaves_only_valid_configs(changes: list[tuple[str, int, str]]) -> None:
     harness = make_harness()
     for change in changes:
         alter(harness, resource(TOPIC_CONFIG, "t", change))

@@ -1,11 +1,14 @@
 """The controller's decisions: requests, and the records and replies that follow, on a journal that commits at once."""
 
+from __future__ import annotations
+
 import random
 
 import pytest
-from controller_harness import ControllerHarness
+from tests.controller.controller_harness import ControllerHarness
 
 from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import Uuid
 from headrace.controller.context import ControllerContext
 from headrace.controller.controller import Controller
 from headrace.controller.placement import place
@@ -20,28 +23,28 @@ from headrace.statemachine.runtime import Runtime
 Topic = CreateTopicsRequest.CreatableTopic
 
 
-def test_a_new_broker_starts_fenced_with_its_registration_offset_as_epoch():
+def test_a_new_broker_starts_fenced_with_its_registration_offset_as_epoch() -> None:
     harness = ControllerHarness(brokers=())
     harness.register(1, active=False)
     epoch = harness.epochs[1]
-    assert isinstance(harness.journal.records[epoch], RegisterBrokerRecord) and harness.context.state.brokers[1].fenced
+    assert isinstance(harness.journal.written[epoch], RegisterBrokerRecord) and harness.context.state.brokers[1].fenced
     answer = harness.send_request(BrokerHeartbeatRequest(broker_id=1, broker_epoch=epoch, current_metadata_offset=-1))
     assert answer.is_fenced and not answer.is_caught_up
     assert not harness.heartbeat(1).is_fenced
 
 
-def test_a_second_incarnation_is_refused_until_the_session_of_the_first_expires():
+def test_a_second_incarnation_is_refused_until_the_session_of_the_first_expires() -> None:
     harness = ControllerHarness()
     with pytest.raises(KafkaError) as caught:
-        harness.register(1, b"b" * 16, now_ms=8_999)
+        harness.register(1, Uuid(b"b" * 16), now_ms=8_999)
     assert caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
-    harness.register(1, b"b" * 16, now_ms=9_000)
+    harness.register(1, Uuid(b"b" * 16), now_ms=9_000)
     with pytest.raises(KafkaError) as caught:
         harness.send_request(BrokerHeartbeatRequest(broker_id=1, broker_epoch=0))
     assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_requests_with_a_wrong_cluster_id_broker_id_or_epoch_are_refused():
+def test_requests_with_a_wrong_cluster_id_broker_id_or_epoch_are_refused() -> None:
     harness = ControllerHarness()
     for request, code in (
         (BrokerRegistrationRequest(broker_id=2, cluster_id="other"), ErrorCode.INCONSISTENT_CLUSTER_ID),
@@ -53,7 +56,7 @@ def test_requests_with_a_wrong_cluster_id_broker_id_or_epoch_are_refused():
         assert caught.value.code is code
 
 
-def test_topics_are_created_with_explicit_or_default_counts_and_configs():
+def test_topics_are_created_with_explicit_or_default_counts_and_configs() -> None:
     harness = ControllerHarness()
     made, default = harness.create(
         Topic(
@@ -109,19 +112,21 @@ def test_topics_are_created_with_explicit_or_default_counts_and_configs():
         ),
     ],
 )
-def test_an_invalid_topic_is_refused_without_affecting_the_others(topic, code):
+def test_an_invalid_topic_is_refused_without_affecting_the_others(
+    topic: CreateTopicsRequest.CreatableTopic, code: ErrorCode
+) -> None:
     harness = ControllerHarness()
     harness.create(
         Topic(name="there", num_partitions=1, replication_factor=1),
         Topic(name="with_dot", num_partitions=1, replication_factor=1),
     )
-    before = len(harness.journal.records)
+    before = len(harness.journal.written)
     refused, good = harness.create(topic, Topic(name="good", num_partitions=1, replication_factor=1))
     assert refused.error_code == code and good.error_code == 0
-    assert len(harness.journal.records) == before + 2  # a topic and its one partition
+    assert len(harness.journal.written) == before + 2  # a topic and its one partition
 
 
-def test_duplicate_topic_names_are_refused_and_validate_only_creates_nothing():
+def test_duplicate_topic_names_are_refused_and_validate_only_creates_nothing() -> None:
     harness = ControllerHarness()
     duplicate = Topic(name="twin", num_partitions=1, replication_factor=1)
     [answer] = harness.create(duplicate, duplicate)
@@ -130,7 +135,7 @@ def test_duplicate_topic_names_are_refused_and_validate_only_creates_nothing():
     assert answer.error_code == 0 and "twin" not in harness.context.state.topic_ids
 
 
-def test_topics_are_deleted_by_name_or_id():
+def test_topics_are_deleted_by_name_or_id() -> None:
     harness = ControllerHarness()
     harness.create(
         Topic(name="a", num_partitions=2, replication_factor=1), Topic(name="b", num_partitions=1, replication_factor=1)
@@ -141,7 +146,7 @@ def test_topics_are_deleted_by_name_or_id():
             state(name="a"),
             state(topic_id=harness.context.state.topic_ids["b"]),
             state(name="c"),
-            state(topic_id=b"z" * 16),
+            state(topic_id=Uuid(b"z" * 16)),
         ]
     )
     answers = harness.send_request(request).responses
@@ -154,7 +159,7 @@ def test_topics_are_deleted_by_name_or_id():
     assert harness.context.topic_names() == [] and harness.context.partitions() == []
 
 
-def test_producer_ids_never_repeat():
+def test_producer_ids_never_repeat() -> None:
     harness = ControllerHarness()
     blocks = [
         harness.send_request(AllocateProducerIdsRequest(broker_id=1, broker_epoch=harness.epochs[1])) for _ in range(3)
@@ -166,19 +171,19 @@ def test_producer_ids_never_repeat():
     ]
 
 
-def test_a_controlled_shutdown_gives_up_leadership_until_the_broker_returns():
+def test_a_controlled_shutdown_gives_up_leadership_until_the_broker_returns() -> None:
     harness = ControllerHarness()
     harness.create(Topic(name="a", num_partitions=1, replication_factor=1))
     assert not harness.heartbeat(1, want_shut_down=True).should_shut_down
     gone = harness.partition("a")
     assert (gone.leader, gone.isr, gone.elr, gone.last_known_elr, gone.leader_epoch) == (-1, (), (1,), (1,), 1)
     assert harness.heartbeat(1, want_shut_down=True).should_shut_down
-    harness.register(1, b"c" * 16, now_ms=20_000)
+    harness.register(1, Uuid(b"c" * 16), now_ms=20_000)
     back = harness.partition("a")
     assert (back.leader, back.isr, back.elr, back.last_known_elr, back.leader_epoch) == (1, (1,), (), (), 2)
 
 
-def test_a_broker_without_heartbeats_is_fenced_and_another_replica_leads():
+def test_a_broker_without_heartbeats_is_fenced_and_another_replica_leads() -> None:
     harness = ControllerHarness(brokers=(1, 2))
     harness.create(Topic(name="a", num_partitions=4, replication_factor=2))
     harness.heartbeat(2, now_ms=8_000)
@@ -187,18 +192,18 @@ def test_a_broker_without_heartbeats_is_fenced_and_another_replica_leads():
     assert all(partition.leader == 2 and partition.isr == (2,) for _, partition in harness.context.partitions())
 
 
-def test_the_controller_state_is_rebuilt_from_the_log():
+def test_the_controller_state_is_rebuilt_from_the_log() -> None:
     harness = ControllerHarness()
     harness.create(Topic(name="a", num_partitions=2, replication_factor=1))
     harness.send_request(AllocateProducerIdsRequest(broker_id=1, broker_epoch=harness.epochs[1]))
     again = ControllerContext("cluster", random.Random(1))
     runtime = Runtime(Controller(again, []), harness.journal)
-    assert list(runtime.load(harness.journal.read(0))) == [len(harness.journal.records)]
+    assert list(runtime.load([(0, harness.journal.written)])) == [len(harness.journal.written)]
     assert again.partitions() == harness.context.partitions() and again.brokers() == harness.context.brokers()
     assert again.state.next_producer_id() == 1000
 
 
-def test_placement_spreads_leaders_and_never_repeats_a_replica():
+def test_placement_spreads_leaders_and_never_repeats_a_replica() -> None:
     for seed in range(20):
         placed = place(12, 3, [1, 2, 3, 4], random.Random(seed))
         assert all(len(set(replicas)) == 3 for replicas in placed)

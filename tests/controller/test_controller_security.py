@@ -1,8 +1,13 @@
 """ACLs and SCRAM credentials as decisions: records, replies, and when the controller's authorizer sees them."""
 
+from __future__ import annotations
+
 import random
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from tests.fakes import FakeJournal
 
 from headrace.base.errors import ErrorCode
 from headrace.controller import acls, credentials
@@ -10,9 +15,12 @@ from headrace.controller.acls import AclFollower, committed_acls
 from headrace.controller.context import ControllerContext
 from headrace.controller.controller import Controller
 from headrace.metadata.acls import acl_of
-from headrace.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
-from headrace.protocol.messages.create_acls import CreateAclsRequest
-from headrace.protocol.messages.delete_acls import DeleteAclsRequest
+from headrace.protocol.declare import Struct
+from headrace.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+)
+from headrace.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
+from headrace.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
 from headrace.protocol.messages.stored.metadata_security import (
     AccessControlEntryRecord,
     RemoveAccessControlEntryRecord,
@@ -34,42 +42,9 @@ ALICE = Principal("User", "alice")
 SALT = b"0123456789abcdef"
 
 
-class Journal:
-    """A journal that commits at once, or when `commit` is called."""
-
-    def __init__(self, *, commits_immediately=True):
-        self.records, self.told, self.commits_immediately, self.committed = [], [], commits_immediately, -1
-
-    def next_offset(self):
-        return len(self.records)
-
-    def append(self, records):
-        self.records += records
-        if self.commits_immediately:
-            self.commit()
-        return len(self.records) - 1
-
-    def commit(self):
-        self.committed = len(self.records) - 1
-        for tell in self.told:
-            tell(self.committed)
-
-    def committed_offset(self):
-        return self.committed
-
-    def read(self, start):
-        yield start, self.records[start:]
-
-    def on_committed(self, tell):
-        self.told.append(tell)
-
-    def on_lost(self, tell):
-        pass
-
-
 class SecurityHarness:
-    def __init__(self, *, commits_immediately=True):
-        self.journal = Journal(commits_immediately=commits_immediately)
+    def __init__(self, *, commits_immediately: bool = True) -> None:
+        self.journal: FakeJournal[Struct] = FakeJournal(commits_on_append=commits_immediately)
         self.context = ControllerContext("cluster", random.Random(5))
         machine = Controller(self.context, [])
         self.runtime = Runtime(machine, self.journal)
@@ -79,8 +54,8 @@ class SecurityHarness:
         self.journal.on_committed(follower.committed)
         self.runtime.lead(0)
 
-    def send_request(self, request):
-        told = []
+    def send_request(self, request: Struct) -> Any:
+        told: list[tuple[Any, Exception | None]] = []
         self.runtime.submit(request, 0, lambda answer, error: told.append((answer, error)))
         if not told:
             return None
@@ -89,21 +64,27 @@ class SecurityHarness:
             raise error
         return answer
 
-    def create(self, *creations):
+    def create(self, *creations: CreateAclsRequest.AclCreation) -> CreateAclsResponse | None:
         return self.send_request(CreateAclsRequest(creations=list(creations)))
 
-    def delete(self, *filters):
+    def delete(self, *filters: DeleteAclsRequest.DeleteAclsFilter) -> DeleteAclsResponse | None:
         return self.send_request(DeleteAclsRequest(filters=list(filters)))
 
-    def alter(self, upsertions=(), deletions=()):
+    def alter(
+        self,
+        upsertions: Sequence[AlterUserScramCredentialsRequest.ScramCredentialUpsertion] = (),
+        deletions: tuple[Any, ...] | list[AlterUserScramCredentialsRequest.ScramCredentialDeletion] = (),
+    ) -> dict[str, ErrorCode | int]:
         request = AlterUserScramCredentialsRequest(upsertions=list(upsertions), deletions=list(deletions))
         return {result.user: result.error_code for result in self.send_request(request).results}
 
-    def can_read(self, topic):
+    def can_read(self, topic: str) -> bool:
         return self.authorizer.decide(ALICE, "::1", Operation.READ, Resource.TOPIC, topic).allowed
 
 
-def creation(name="orders", operation=Operation.READ, **changes):
+def creation(
+    name: str = "orders", operation: Operation = Operation.READ, **changes: Any
+) -> CreateAclsRequest.AclCreation:
     fields = {
         "resource_type": Resource.TOPIC, "resource_name": name, "principal": "User:alice", "host": "*",
         "operation": operation, "permission_type": Permission.ALLOW, **changes,
@@ -111,7 +92,7 @@ def creation(name="orders", operation=Operation.READ, **changes):
     return Creation(**fields)
 
 
-def acl_filter(**overrides):
+def acl_filter(**overrides: Any) -> DeleteAclsRequest.DeleteAclsFilter:
     fields = {
         "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1, "principal_filter": None,
         "host_filter": None, "operation": 1, "permission_type": 1, **overrides,
@@ -119,19 +100,19 @@ def acl_filter(**overrides):
     return Filter(**fields)
 
 
-def test_duplicate_acls_are_created_once_and_each_gets_its_own_result():
+def test_duplicate_acls_are_created_once_and_each_gets_its_own_result() -> None:
     harness = SecurityHarness()
     answer = harness.create(creation(), creation(), creation(""), creation("other"))
     assert [result.error_code for result in answer.results] == [0, 0, ErrorCode.INVALID_REQUEST, 0]
-    assert [type(record) for record in harness.journal.records] == [AccessControlEntryRecord] * 2
-    assert acl_of(harness.journal.records[0]) == Acl(2, "orders", 3, "User:alice", "*", 3, 3)
-    assert harness.journal.records[0].id != harness.journal.records[1].id
+    assert [type(record) for record in harness.journal.written] == [AccessControlEntryRecord] * 2
+    assert acl_of(harness.journal.written[0]) == Acl(2, "orders", 3, "User:alice", "*", 3, 3)
+    assert harness.journal.written[0].id != harness.journal.written[1].id
     harness.create(creation())
-    assert len(harness.journal.records) == 2
+    assert len(harness.journal.written) == 2
     assert {record.resource_name for record in committed_acls(harness.context).values()} == {"orders", "other"}
 
 
-def test_delete_filters_apply_to_the_same_acls_and_return_their_matches():
+def test_delete_filters_apply_to_the_same_acls_and_return_their_matches() -> None:
     harness = SecurityHarness()
     harness.create(creation("a"), creation("b"), creation("b", Operation.WRITE))
     answer = harness.delete(
@@ -139,13 +120,13 @@ def test_delete_filters_apply_to_the_same_acls_and_return_their_matches():
     )
     assert [len(result.matching_acls) for result in answer.filter_results] == [2, 2, 0]
     assert [result.error_code for result in answer.filter_results] == [0, 0, ErrorCode.INVALID_REQUEST]
-    removed = [record for record in harness.journal.records if isinstance(record, RemoveAccessControlEntryRecord)]
+    removed = [record for record in harness.journal.written if isinstance(record, RemoveAccessControlEntryRecord)]
     assert len(removed) == 3 and not committed_acls(harness.context)
     assert harness.create(creation("a")).results[0].error_code == 0
     assert len(committed_acls(harness.context)) == 1, "what was removed can be created again"
 
 
-def test_acl_requests_are_limited_in_changes_and_characters(monkeypatch):
+def test_acl_requests_are_limited_in_changes_and_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acls, "CHANGES_PER_REQUEST_MAX", 2)
     harness = SecurityHarness()
     with pytest.raises(Exception, match="more than 2 ACLs"):
@@ -160,7 +141,7 @@ def test_acl_requests_are_limited_in_changes_and_characters(monkeypatch):
     assert [result.error_code for result in answer.results] == [0, ErrorCode.INVALID_REQUEST]
 
 
-def test_the_authorizer_sees_acl_changes_only_after_they_are_committed():
+def test_the_authorizer_sees_acl_changes_only_after_they_are_committed() -> None:
     harness = SecurityHarness(commits_immediately=False)
     assert harness.create(creation()) is None
     assert harness.context.state.acls.items() and not harness.can_read("orders")
@@ -172,7 +153,7 @@ def test_the_authorizer_sees_acl_changes_only_after_they_are_committed():
     assert not harness.can_read("orders")
 
 
-def test_a_starting_controller_loads_committed_acls_into_its_authorizer():
+def test_a_starting_controller_loads_committed_acls_into_its_authorizer() -> None:
     harness = SecurityHarness()
     harness.create(creation())
     authorizer = StandardAuthorizer(frozenset(), allow_if_no_acl=False)
@@ -183,16 +164,21 @@ def test_a_starting_controller_loads_committed_acls_into_its_authorizer():
 # --- SCRAM credentials
 
 
-def upsertion(name, mechanism=ScramMechanism.SHA_256, iterations=4096, password="secret"):
+def upsertion(
+    name: str,
+    mechanism: ScramMechanism | int = ScramMechanism.SHA_256,
+    iterations: int = 4096,
+    password: str = "secret",
+) -> AlterUserScramCredentialsRequest.ScramCredentialUpsertion:
     salted = salted_password(ScramMechanism.SHA_256, password, SALT, iterations)
     return Upsertion(name=name, mechanism=mechanism, iterations=iterations, salt=SALT, salted_password=salted)
 
 
-def test_scram_credentials_are_stored_as_keys_without_the_salted_password():
+def test_scram_credentials_are_stored_as_keys_without_the_salted_password() -> None:
     harness = SecurityHarness()
     change = upsertion("alice")
     assert harness.alter([change]) == {"alice": 0}
-    (record,) = harness.journal.records
+    (record,) = harness.journal.written
     assert isinstance(record, UserScramCredentialRecord)
     expected = credential_from_salted(ScramMechanism.SHA_256, change.salted_password, SALT, 4096)
     assert harness.context.find_credential(ScramMechanism.SHA_256, "alice") == expected
@@ -200,7 +186,7 @@ def test_scram_credentials_are_stored_as_keys_without_the_salted_password():
     assert harness.context.find_credential(ScramMechanism.SHA_512, "alice") is None
 
 
-def test_each_user_in_a_scram_request_gets_its_own_error_code():
+def test_each_user_in_a_scram_request_gets_its_own_error_code() -> None:
     harness = SecurityHarness()
     codes = harness.alter(
         [
@@ -219,19 +205,19 @@ def test_each_user_in_a_scram_request_gets_its_own_error_code():
         "nobody": ErrorCode.RESOURCE_NOT_FOUND,
         "worse": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
     }
-    assert len(harness.journal.records) == 1
+    assert len(harness.journal.written) == 1
 
 
-def test_a_deleted_scram_credential_can_be_created_again():
+def test_a_deleted_scram_credential_can_be_created_again() -> None:
     harness = SecurityHarness()
     harness.alter([upsertion("alice")])
     assert harness.alter([], [Deletion(name="alice", mechanism=1)]) == {"alice": 0}
-    assert isinstance(harness.journal.records[-1], RemoveUserScramCredentialRecord)
+    assert isinstance(harness.journal.written[-1], RemoveUserScramCredentialRecord)
     assert harness.context.find_credential(ScramMechanism.SHA_256, "alice") is None
     assert harness.alter([upsertion("alice", password="new")]) == {"alice": 0}
 
 
-def test_scram_requests_over_the_size_limit_are_refused(monkeypatch):
+def test_scram_requests_over_the_size_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credentials, "BYTES_PER_REQUEST_MAX", 30)
     harness = SecurityHarness()
     with pytest.raises(Exception, match="more than 30 bytes"):

@@ -1,15 +1,27 @@
 """Members of a consumer group that act as clients do: report what they own, revoke, rejoin, and lose responses."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tests.coordinators.classic_harness import ClassicHarness
+from tests.coordinators.group_harness import GroupHarness
+
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid
+from headrace.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest as Request
 
 REBALANCE_MS = 30_000
 REJOIN = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND)
 
 
-def partitions(owned):
-    topics = {}
+def partitions(owned: set[tuple[Uuid, int]]) -> list[ConsumerGroupHeartbeatRequest.TopicPartitions]:
+    topics: dict[Uuid, list[int]] = {}
     for topic, partition in sorted(owned):
         topics.setdefault(topic, []).append(partition)
     return [Request.TopicPartitions(topic_id=topic, partitions=indexes) for topic, indexes in topics.items()]
@@ -18,18 +30,22 @@ def partitions(owned):
 class Client:
     """A member that owns its last assignment, and still works on revoked partitions until its next heartbeat."""
 
-    def __init__(self, harness, name, *topics, group="g", **more):
+    def __init__(
+        self, harness: ClassicHarness | GroupHarness, name: str, *topics: str, group: str = "g", **more: Any
+    ) -> None:
         self.harness, self.group, self.name, self.topics = harness, group, name, list(topics)
         self.more = more  # instance_id, rack_id, server_assignor, subscribed_topic_regex
         self.epoch = 0
-        self.owned = set()
-        self.working = set()  # owned partitions and those it revokes before its next heartbeat
-        self.reported = None  # partitions reported by the last heartbeat that got a response
+        self.owned: set[tuple[Uuid, int]] = set()
+        self.working: set[tuple[Uuid, int]] = set()  # owned partitions and those it revokes before its next heartbeat
+        self.reported: set[tuple[Uuid, int]] | None = (
+            None  # partitions reported by the last heartbeat that got a response
+        )
         self.sends_full_next = True  # whether the next heartbeat is a full one, as after a failure
         self.last_response_ms = harness.now_ms
-        self.interval_ms = None
+        self.interval_ms: int | None = None
 
-    def request(self, full=False):
+    def request(self, full: bool = False) -> ConsumerGroupHeartbeatRequest:
         full = full or self.epoch == 0 or self.sends_full_next
         self.working = set(self.owned)
         names = self.topics if full and "subscribed_topic_regex" not in self.more else None
@@ -43,7 +59,7 @@ class Client:
             **(self.more if full else {key: self.more[key] for key in ("instance_id",) if key in self.more}),
         )
 
-    def beat(self, full=False, **caller):
+    def beat(self, full: bool = False, **caller: Any) -> bool:
         """Send one heartbeat and apply its response; return whether that changed what the member owns or fenced it."""
         request = self.request(full)
         try:
@@ -55,13 +71,13 @@ class Client:
             return True
         return self.take(request, response)
 
-    def lose(self):
+    def lose(self) -> None:
         """Send a heartbeat whose response is lost. The member has not heard from the coordinator then, whatever that did."""
         self._submit(self.request())
         self.sends_full_next = True
 
-    def _submit(self, request):
-        heard = []
+    def _submit(self, request: ConsumerGroupHeartbeatRequest) -> list[Any]:
+        heard: list[Any] = []
         self.harness.submit(
             request,
             lambda response, error: heard.append(error or response),
@@ -70,7 +86,7 @@ class Client:
         )
         return heard
 
-    def beat_late(self, is_committed):
+    def beat_late(self, is_committed: bool) -> None:
         """Send a heartbeat whose response waits for the commit; without the commit, move the coordinator."""
         self.harness.journal.late = True
         request = self.request()
@@ -88,10 +104,10 @@ class Client:
             self.harness.move()
             self.sends_full_next = True
 
-    def fenced(self):
+    def fenced(self) -> None:
         self.epoch, self.owned, self.working, self.reported, self.sends_full_next = 0, set(), set(), None, True
 
-    def take(self, request, response):
+    def take(self, request: ConsumerGroupHeartbeatRequest, response: ConsumerGroupHeartbeatResponse) -> bool:
         assert response.error_code == 0
         self.sends_full_next, self.last_response_ms = False, self.harness.now_ms
         if request.topic_partitions is not None:
@@ -108,7 +124,7 @@ class Client:
         self.working |= self.owned
         return self.owned != before
 
-    def subscribe(self, *topics):
+    def subscribe(self, *topics: str) -> bool:
         self.topics = list(topics)
         request = Request(
             group_id=self.group,
@@ -119,7 +135,7 @@ class Client:
         )
         return self.take(request, self.harness.execute(request, client_id=self.name, client_host="/10.0.0.1"))
 
-    def leave(self, epoch=-1):
+    def leave(self, epoch: int = -1) -> None:
         request = Request(
             group_id=self.group, member_id=self.name, member_epoch=epoch, instance_id=self.more.get("instance_id")
         )
@@ -127,7 +143,7 @@ class Client:
         self.fenced()
 
 
-def settle(harness, clients, rounds=12):
+def settle(harness: GroupHarness, clients: Sequence[Client], rounds: int = 12) -> list[set[tuple[Uuid, int]]]:
     """Run rounds of heartbeats, enough for partitions to stop moving, and return what each client owns."""
     for _ in range(rounds):
         harness.pass_time(1000)

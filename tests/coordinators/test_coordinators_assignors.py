@@ -1,5 +1,10 @@
 """Server-side assignors: properties that hold for any group, and Kafka's own examples."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,19 +16,21 @@ from headrace.coordinators.group.assignors.spec import MemberSpec
 from headrace.coordinators.group.assignors.uniform import assign_uniform
 
 
-def topic(number):
+def topic(number: int) -> Uuid:
     return Uuid(number.to_bytes(16, "big"))
 
 
 T1, T2, T3 = topic(1), topic(2), topic(3)
 
 
-def member(name, *topics, target=None, instance=None):
+def member(
+    name: str, *topics: Uuid, target: Mapping[Uuid, tuple[int, int, int]] | None = None, instance: str | None = None
+) -> MemberSpec:
     return MemberSpec(name, tuple(sorted(topics)), target or {}, instance)
 
 
 @st.composite
-def groups(draw, same_topics=None):
+def groups(draw: st.DrawFn, same_topics: bool | None = None) -> tuple[list[MemberSpec], dict[Uuid, int]]:
     """Draw members and topics; the members' targets are from an earlier assignment."""
     partitions = {topic(n): draw(st.integers(1, 9)) for n in range(draw(st.integers(1, 6)))}
     names = [f"m{n}" for n in range(draw(st.integers(1, 7)))]
@@ -44,9 +51,13 @@ def groups(draw, same_topics=None):
     ], partitions
 
 
-def check_complete(members, partitions, assignment):
+def check_complete(
+    members: Sequence[MemberSpec],
+    partitions: Mapping[Uuid, int],
+    assignment: Mapping[str, Mapping[Uuid, tuple[int, ...]]],
+) -> dict[tuple[Uuid, int], str]:
     """Check that each partition that any member wants has exactly one owner, which wants it; return the owners."""
-    owners = {}
+    owners: dict[tuple[Uuid, int], str] = {}
     for one in members:
         for topic_id, indexes in assignment[one.member_id].items():
             assert indexes == tuple(sorted(indexes)) and indexes
@@ -59,13 +70,17 @@ def check_complete(members, partitions, assignment):
     return owners
 
 
-def with_targets(members, assignment):
+def with_targets(
+    members: Sequence[MemberSpec], assignment: Mapping[str, Mapping[Uuid, tuple[int, ...]]]
+) -> list[MemberSpec]:
     return [MemberSpec(one.member_id, one.topics, assignment[one.member_id], one.instance_id) for one in members]
 
 
 @settings(deadline=None, max_examples=150)
 @given(groups(), st.sampled_from(sorted(ASSIGNORS)), st.randoms(use_true_random=False))
-def test_assignments_are_complete_deterministic_and_stable(group, name, random_source):
+def test_assignments_are_complete_deterministic_and_stable(
+    group: tuple[list[MemberSpec], dict[Uuid, int]], name: str, random_source: Random
+) -> None:
     members, partitions = group
     assignment = ASSIGNORS[name](members, partitions)
     check_complete(members, partitions, assignment)
@@ -80,7 +95,7 @@ def test_assignments_are_complete_deterministic_and_stable(group, name, random_s
 
 @settings(deadline=None, max_examples=150)
 @given(groups())
-def test_uniform_is_balanced(group):
+def test_uniform_is_balanced(group: tuple[list[MemberSpec], dict[Uuid, int]]) -> None:
     members, partitions = group
     assignment = assign_uniform(members, partitions)
     sizes = {one.member_id: sum(map(len, assignment[one.member_id].values())) for one in members}
@@ -92,15 +107,15 @@ def test_uniform_is_balanced(group):
 
 @settings(deadline=None, max_examples=150)
 @given(groups(same_topics=True))
-def test_uniform_moves_as_few_partitions_as_possible(group):
+def test_uniform_moves_as_few_partitions_as_possible(group: tuple[list[MemberSpec], dict[Uuid, int]]) -> None:
     """As many of the partitions that members had and still want stay as their shares allow."""
     members, partitions = group
     assignment = assign_uniform(members, partitions)
     total = sum(partitions[one] for one in members[0].topics)
     share, extra = divmod(total, len(members))
-    had = {}
+    had: dict[str, set[tuple[Uuid, int]]] = {}
     for one in sorted(members, key=lambda one: one.member_id):
-        mine = set()
+        mine: set[tuple[Uuid, int]] = set()
         for topic_id, indexes in one.target.items():
             mine |= {(topic_id, index) for index in indexes if topic_id in one.topics and index < partitions[topic_id]}
         had[one.member_id] = mine - set().union(*had.values())
@@ -115,12 +130,12 @@ def test_uniform_moves_as_few_partitions_as_possible(group):
     assert stayed == could_stay
 
 
-def test_range_assigns_the_same_ranges_in_every_topic():
+def test_range_assigns_the_same_ranges_in_every_topic() -> None:
     assignment = assign_range([member("m0", T1, T2), member("m1", T1, T2)], {T1: 3, T2: 3})
     assert assignment == {"m0": {T1: (0, 1), T2: (0, 1)}, "m1": {T1: (2,), T2: (2,)}}
 
 
-def test_range_assigns_each_topic_to_its_subscribers():
+def test_range_assigns_each_topic_to_its_subscribers() -> None:
     members = [member("a", T1, T2), member("b", T3), member("c", T2, T3)]
     assert assign_range(members, {T1: 3, T2: 3, T3: 2}) == {
         "a": {T1: (0, 1, 2), T2: (0, 1)},
@@ -129,7 +144,7 @@ def test_range_assigns_each_topic_to_its_subscribers():
     }
 
 
-def test_range_leaves_extra_members_without_partitions():
+def test_range_leaves_extra_members_without_partitions() -> None:
     assert assign_range([member("a", T1), member("b", T1), member("c", T1)], {T1: 2}) == {
         "a": {T1: (0,)},
         "b": {T1: (1,)},
@@ -137,14 +152,14 @@ def test_range_leaves_extra_members_without_partitions():
     }
 
 
-def test_range_orders_static_members_by_instance_id():
+def test_range_orders_static_members_by_instance_id() -> None:
     before = assign_range([member("x", T1, instance="i0"), member("a", T1, instance="i1"), member("b", T1)], {T1: 3})
     after = assign_range([member("a", T1, instance="i0"), member("x", T1, instance="i1"), member("b", T1)], {T1: 3})
     assert before["x"] == after["a"] == {T1: (0,)}
     assert before["b"] == {T1: (2,)}
 
 
-def test_uniform_moves_only_the_share_of_a_new_member():
+def test_uniform_moves_only_the_share_of_a_new_member() -> None:
     before = {"a": {T1: (0, 1, 2)}, "b": {T1: (3, 4, 5)}}
     members = [member("a", T1, target=before["a"]), member("b", T1, target=before["b"]), member("c", T1)]
     assignment = assign_uniform(members, {T1: 6})
@@ -153,6 +168,6 @@ def test_uniform_moves_only_the_share_of_a_new_member():
 
 
 @pytest.mark.parametrize("name", sorted(ASSIGNORS))
-def test_assignors_accept_groups_without_members_or_topics(name):
+def test_assignors_accept_groups_without_members_or_topics(name: str) -> None:
     assert ASSIGNORS[name]([], {}) == {}
     assert ASSIGNORS[name]([member("a")], {}) == {"a": {}}

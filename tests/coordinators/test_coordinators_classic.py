@@ -1,7 +1,11 @@
 """Whole rebalances of classic groups as transcripts: which member gets which response, in what order."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
-from classic_harness import GROUP, REBALANCE_MS, SESSION_MS, Scenario, subscription
+from tests.coordinators.classic_harness import GROUP, REBALANCE_MS, SESSION_MS, Scenario, subscription
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.coordinators.group.classic.joining import NEW_MEMBER_TIMEOUT_MS
@@ -15,18 +19,18 @@ from headrace.protocol.messages.stored.offsets import GroupMetadataKey
 from headrace.protocol.messages.sync_group import SyncGroupRequest
 
 
-def state(scenario):
+def state(scenario: Scenario) -> State:
     return scenario.harness.shard.classic.groups[GROUP].state
 
 
-def test_every_state_has_a_transition_and_only_preparing_ends_a_join_phase():
+def test_every_state_has_a_transition_and_only_preparing_ends_a_join_phase() -> None:
     assert {before for before, _ in TRANSITIONS} == set(State)
     assert {before for (before, event) in TRANSITIONS if event in (Event.ALL_JOINED, Event.ALL_GONE)} == {
         State.PREPARING
     }
 
 
-def test_eager_rebalance_of_two_members():
+def test_eager_rebalance_of_two_members() -> None:
     scenario = Scenario()
     a, b = scenario.member("a"), scenario.member("b")
     a.join()
@@ -53,7 +57,7 @@ def test_eager_rebalance_of_two_members():
     assert scenario.responses() == ["a commit: NONE"]
 
 
-def test_cooperative_rebalance_takes_two_generations():
+def test_cooperative_rebalance_takes_two_generations() -> None:
     """Partitions that move are revoked in the first generation and assigned in the second (KIP-429)."""
     scenario = Scenario()
     a, b = (
@@ -82,7 +86,7 @@ def test_cooperative_rebalance_takes_two_generations():
     ]
 
 
-def test_new_members_extend_the_initial_delay_up_to_the_rebalance_timeout():
+def test_new_members_extend_the_initial_delay_up_to_the_rebalance_timeout() -> None:
     scenario = Scenario(group_initial_rebalance_delay_ms=3000)
     scenario.member("a").join(rebalance=10_000)
     scenario.harness.pass_time(2000)
@@ -103,7 +107,7 @@ def test_new_members_extend_the_initial_delay_up_to_the_rebalance_timeout():
     assert first[0].startswith("m0 join: generation 1")
 
 
-def test_a_member_that_misses_the_join_phase_is_removed_and_can_rejoin():
+def test_a_member_that_misses_the_join_phase_is_removed_and_can_rejoin() -> None:
     scenario = Scenario()
     a, b = scenario.stable("a", "b")
     c = scenario.member("c").join()
@@ -129,7 +133,7 @@ def test_a_member_that_misses_the_join_phase_is_removed_and_can_rejoin():
     ]
 
 
-def test_losing_the_leader_before_it_syncs_starts_another_rebalance():
+def test_losing_the_leader_before_it_syncs_starts_another_rebalance() -> None:
     scenario = Scenario()
     a, b = scenario.stable("a", "b")
     a.join()
@@ -143,7 +147,7 @@ def test_losing_the_leader_before_it_syncs_starts_another_rebalance():
     assert scenario.responses() == ["b join: generation 4 range, leader b, of b", "b sync: 4:b"]
 
 
-def test_members_that_never_sync_are_removed():
+def test_members_that_never_sync_are_removed() -> None:
     scenario = Scenario()
     a, b = scenario.stable("a", "b")
     a.join()
@@ -156,7 +160,7 @@ def test_members_that_never_sync_are_removed():
     assert scenario.responses()[-2:] == ["a beat: REBALANCE_IN_PROGRESS", "b beat: UNKNOWN_MEMBER_ID"]
 
 
-def test_removing_the_last_member_writes_an_empty_generation():
+def test_removing_the_last_member_writes_an_empty_generation() -> None:
     scenario = Scenario()
     a, b = scenario.stable("a", "b")
     scenario.harness.pass_time(SESSION_MS - 1)
@@ -174,7 +178,7 @@ def test_removing_the_last_member_writes_an_empty_generation():
     assert record.value.members == [] and record.value.current_state_timestamp == scenario.harness.now_ms
 
 
-def test_a_static_member_returns_without_a_rebalance():
+def test_a_static_member_returns_without_a_rebalance() -> None:
     scenario = Scenario()
     a = scenario.member("a", instance="i1").join()
     scenario.harness.pass_time(0)
@@ -209,7 +213,7 @@ def test_a_static_member_returns_without_a_rebalance():
     assert scenario.responses() == ["a beat: NONE", "b beat: NONE"]  # the new ids were written to the log
 
 
-def test_a_second_join_with_the_same_instance_id_fences_the_waiting_member():
+def test_a_second_join_with_the_same_instance_id_fences_the_waiting_member() -> None:
     scenario = Scenario()
     a, _ = scenario.stable("a", "b")
     c = scenario.member("c", instance="i").join()
@@ -225,7 +229,7 @@ def test_a_second_join_with_the_same_instance_id_fences_the_waiting_member():
     assert state(scenario) is State.PREPARING
 
 
-def test_static_members_can_be_removed_by_instance_id():
+def test_static_members_can_be_removed_by_instance_id() -> None:
     scenario = Scenario()
     a = scenario.member("a", instance="i1").join()
     scenario.harness.pass_time(0)
@@ -245,7 +249,7 @@ def test_static_members_can_be_removed_by_instance_id():
     assert state(scenario) is State.EMPTY
 
 
-def test_silent_static_members_stay_until_their_session_expires():
+def test_silent_static_members_stay_until_their_session_expires() -> None:
     scenario = Scenario()
     a = scenario.member("a", instance="i1").join(session=200_000)
     scenario.harness.pass_time(0)
@@ -260,7 +264,7 @@ def test_silent_static_members_stay_until_their_session_expires():
     assert state(scenario) is State.EMPTY
 
 
-def test_the_protocol_is_chosen_by_votes_among_those_all_members_support():
+def test_the_protocol_is_chosen_by_votes_among_those_all_members_support() -> None:
     scenario = Scenario()
     a = scenario.member("a", protocols=("x", "range", "roundrobin")).join()
     scenario.harness.pass_time(0)
@@ -275,7 +279,7 @@ def test_the_protocol_is_chosen_by_votes_among_those_all_members_support():
     assert (strange.id, other.id) == ("", "")
 
 
-def test_group_max_size_also_limits_a_loaded_group_that_is_larger():
+def test_group_max_size_also_limits_a_loaded_group_that_is_larger() -> None:
     scenario = Scenario(group_max_size=2)
     a, b = scenario.stable("a", "b")
     scenario.member("c").join()
@@ -290,11 +294,11 @@ def test_group_max_size_also_limits_a_loaded_group_that_is_larger():
     assert scenario.responses() == ["a join: generation 3 range, leader a, of a"]
 
 
-def test_invalid_joins_are_refused_without_creating_a_group():
+def test_invalid_joins_are_refused_without_creating_a_group() -> None:
     scenario = Scenario()
     harness = scenario.harness
 
-    def code(version=9, **more):
+    def code(version: int = 9, **more: Any) -> ErrorCode:
         request = JoinGroupRequest(GROUP, SESSION_MS, REBALANCE_MS, protocol_type="consumer")
         for name, value in more.items():
             setattr(request, name, value)
@@ -311,7 +315,7 @@ def test_invalid_joins_are_refused_without_creating_a_group():
         harness.execute(HeartbeatRequest(GROUP, 1, "who"), 4)
 
 
-def test_pending_members_delay_the_join_phase_until_they_expire():
+def test_pending_members_delay_the_join_phase_until_they_expire() -> None:
     scenario = Scenario()
     a, b = scenario.stable("a", "b")
     offered = [JoinGroupRequest.JoinGroupRequestProtocol("range", subscription())]
@@ -327,7 +331,7 @@ def test_pending_members_delay_the_join_phase_until_they_expire():
     ]
 
 
-def test_a_new_member_that_is_silent_is_removed_after_the_new_member_timeout():
+def test_a_new_member_that_is_silent_is_removed_after_the_new_member_timeout() -> None:
     scenario = Scenario()
     a = scenario.stable("a")[0]
     scenario.member("ghost").join(rebalance=2 * NEW_MEMBER_TIMEOUT_MS)
@@ -337,7 +341,7 @@ def test_a_new_member_that_is_silent_is_removed_after_the_new_member_timeout():
     assert "ghost join: UNKNOWN_MEMBER_ID" in scenario.responses()
 
 
-def test_a_repeated_join_replaces_the_parked_one():
+def test_a_repeated_join_replaces_the_parked_one() -> None:
     scenario = Scenario()
     a, b = scenario.stable("a", "b")
     a.join()
@@ -351,7 +355,7 @@ def test_a_repeated_join_replaces_the_parked_one():
     assert scenario.responses() == ["a join: generation 3 range, leader a, of a b", "b sync: REBALANCE_IN_PROGRESS"]
 
 
-def test_describe_shows_protocol_and_metadata_only_for_a_stable_group():
+def test_describe_shows_protocol_and_metadata_only_for_a_stable_group() -> None:
     scenario = Scenario()
     a = scenario.stable("a")[0]
     described = describe_group(scenario.harness.shard, GROUP, 6)
@@ -371,7 +375,7 @@ def test_describe_shows_protocol_and_metadata_only_for_a_stable_group():
 # --- a journal that is late, refuses or is lost
 
 
-def test_assignments_are_not_sent_before_they_are_committed():
+def test_assignments_are_not_sent_before_they_are_committed() -> None:
     scenario = Scenario()
     a, b = scenario.stable("a", "b")
     a.join()
@@ -385,7 +389,7 @@ def test_assignments_are_not_sent_before_they_are_committed():
     assert scenario.responses() == ["a sync: 3:a", "b sync: 3:b"]
 
 
-def test_losing_leadership_fails_parked_requests_and_keeps_the_committed_generation():
+def test_losing_leadership_fails_parked_requests_and_keeps_the_committed_generation() -> None:
     scenario = Scenario()
     a, b = scenario.stable("a", "b")
     c = scenario.member("c").join()
@@ -415,7 +419,7 @@ def test_losing_leadership_fails_parked_requests_and_keeps_the_committed_generat
     assert (group.generation, [scenario.name_by_id(one) for one in group.members]) == (2, ["a", "b"])
 
 
-def test_a_refused_write_undoes_the_decision():
+def test_a_refused_write_undoes_the_decision() -> None:
     scenario = Scenario()
     a, b = scenario.stable("a", "b")
     a.join()
@@ -430,7 +434,7 @@ def test_a_refused_write_undoes_the_decision():
     assert scenario.responses() == ["a sync: 3:a", "b sync: 3:b"]
 
 
-def test_a_session_expiry_is_retried_after_a_refused_write():
+def test_a_session_expiry_is_retried_after_a_refused_write() -> None:
     scenario = Scenario()
     scenario.stable("a")
     scenario.harness.journal.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -441,7 +445,7 @@ def test_a_session_expiry_is_retried_after_a_refused_write():
     assert state(scenario) is State.EMPTY
 
 
-def test_a_heartbeat_without_a_decision_keeps_the_session_alive():
+def test_a_heartbeat_without_a_decision_keeps_the_session_alive() -> None:
     scenario = Scenario()
     a, b = scenario.stable("a", "b")
     harness = scenario.harness
@@ -459,7 +463,7 @@ def test_a_heartbeat_without_a_decision_keeps_the_session_alive():
     assert state(scenario) is State.EMPTY
 
 
-def test_only_heartbeats_in_a_stable_generation_need_no_decision():
+def test_only_heartbeats_in_a_stable_generation_need_no_decision() -> None:
     scenario = Scenario()
     a, b = scenario.stable("a", "b")
     harness = scenario.harness

@@ -3,9 +3,13 @@
 An assignment always belongs to one generation, and every request gets one response.
 """
 
-from classic_harness import GROUP, REBALANCE_MS, Scenario
+from __future__ import annotations
+
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.coordinators.classic_harness import GROUP, REBALANCE_MS, Scenario
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.coordinators.group.classic.states import State
@@ -19,7 +23,7 @@ STEPS = st.one_of(
 )
 
 
-def check_group(scenario):
+def check_group(scenario: Scenario) -> None:
     group = scenario.harness.shard.classic.groups.get(GROUP)
     if group is None:
         return
@@ -38,7 +42,7 @@ def check_group(scenario):
     assert scenario.harness.runtime.next_timer() is not None or not group.members
 
 
-def take(scenario, step, subject):
+def take(scenario: Scenario, step: str, subject: Any) -> None:
     harness = scenario.harness
     if step in ("join", "sync"):
         getattr(scenario.by_name(subject), step)()
@@ -68,7 +72,9 @@ def take(scenario, step, subject):
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(STEPS, max_size=60), st.sampled_from((0, 3000)))
-def test_assignments_match_their_generation_and_every_request_gets_one_response(steps, delay):
+def test_assignments_match_their_generation_and_every_request_gets_one_response(
+    steps: list[tuple[str, Any]], delay: int
+) -> None:
     scenario = Scenario(group_initial_rebalance_delay_ms=delay)
     for name in NAMES:
         scenario.member(name, instance=name if name in "st" else None)

@@ -1,42 +1,46 @@
 """ConsumerGroupHeartbeat: joining, staying, leaving and being removed."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
-from consumer_clients import REBALANCE_MS, Client, partitions, settle
-from group_harness import GroupHarness
+from tests.coordinators.consumer_clients import REBALANCE_MS, Client, partitions, settle
+from tests.coordinators.group_harness import GroupHarness
 
 from headrace.base.errors import ErrorCode, KafkaError
+from headrace.base.ids import Uuid
 from headrace.coordinators.group.consumer.description import describe
+from headrace.coordinators.group.consumer.groups import ConsumerGroup
 from headrace.coordinators.group.consumer.members import MemberState
 from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest as Request
 
 
 @pytest.fixture
-def harness():
+def harness() -> GroupHarness:
     return GroupHarness({"orders": 6, "clicks": 3}, group_consumer_assignment_interval_ms=0)
 
 
-def refused(harness, code, **fields):
-    request = Request(
-        **{
-            "group_id": "g",
-            "member_id": "m",
-            "rebalance_timeout_ms": 1000,
-            "subscribed_topic_names": ["orders"],
-            "topic_partitions": [],
-        }
-        | fields
-    )
+def refused(harness: GroupHarness, code: ErrorCode, **fields: Any) -> str:
+    defaults: dict[str, Any] = {
+        "group_id": "g",
+        "member_id": "m",
+        "rebalance_timeout_ms": 1000,
+        "subscribed_topic_names": ["orders"],
+        "topic_partitions": [],
+    }
+    request = Request(**defaults | fields)
     with pytest.raises(KafkaError) as caught:
         harness.execute(request)
     assert caught.value.code == code
     return caught.value.message
 
 
-def group_of(harness, name="g"):
+def group_of(harness: GroupHarness, name: str = "g") -> ConsumerGroup:
     return harness.shard.consumers.groups[name]
 
 
-def test_the_first_member_is_assigned_all_partitions_at_once(harness):
+def test_the_first_member_is_assigned_all_partitions_at_once(harness: GroupHarness) -> None:
     a = Client(harness, "a", "orders", "clicks")
     assert a.beat()
     assert len(a.owned) == 9
@@ -47,7 +51,7 @@ def test_the_first_member_is_assigned_all_partitions_at_once(harness):
     assert describe(harness.shard, "g").group_state == "Stable"
 
 
-def test_a_partition_is_assigned_only_after_its_owner_revoked_it(harness):
+def test_a_partition_is_assigned_only_after_its_owner_revoked_it(harness: GroupHarness) -> None:
     a, b = Client(harness, "a", "orders"), Client(harness, "b", "orders")
     a.beat()
     had = set(a.owned)
@@ -65,7 +69,7 @@ def test_a_partition_is_assigned_only_after_its_owner_revoked_it(harness):
     assert describe(harness.shard, "g").group_state == "Stable"
 
 
-def test_assigned_partitions_record_the_epoch_of_their_assignment(harness):
+def test_assigned_partitions_record_the_epoch_of_their_assignment(harness: GroupHarness) -> None:
     a, b = Client(harness, "a", "orders"), Client(harness, "b", "orders")
     a.beat()
     settle(harness, [a, b], 4)
@@ -74,7 +78,7 @@ def test_assigned_partitions_record_the_epoch_of_their_assignment(harness):
     assert set(epochs_of_a.values()) == {2} and set(epochs_of_b.values()) == {3}
 
 
-def test_leaving_removes_all_state_of_a_member(harness):
+def test_leaving_removes_all_state_of_a_member(harness: GroupHarness) -> None:
     a, b = Client(harness, "a", "orders"), Client(harness, "b", "orders")
     settle(harness, [a, b], 4)
     a.leave()
@@ -86,7 +90,7 @@ def test_leaving_removes_all_state_of_a_member(harness):
     assert not len(group_of(harness).owners) and not len(group_of(harness).subscriptions)
 
 
-def test_a_silent_member_is_removed_when_its_session_expires(harness):
+def test_a_silent_member_is_removed_when_its_session_expires(harness: GroupHarness) -> None:
     a, b = Client(harness, "a", "orders"), Client(harness, "b", "orders")
     settle(harness, [a, b], 4)
     for _ in range(5):
@@ -97,7 +101,7 @@ def test_a_silent_member_is_removed_when_its_session_expires(harness):
     assert a.beat() and a.epoch == 0, "it is told that it is not known, and begins again"
 
 
-def test_group_configs_override_session_timeout_and_heartbeat_interval(harness):
+def test_group_configs_override_session_timeout_and_heartbeat_interval(harness: GroupHarness) -> None:
     harness.set_topics(
         {"orders": 6}, {"g": {"consumer.session.timeout.ms": "7000", "consumer.heartbeat.interval.ms": "77"}}
     )
@@ -110,7 +114,7 @@ def test_group_configs_override_session_timeout_and_heartbeat_interval(harness):
     assert "a" not in group_of(harness).members
 
 
-def test_a_member_that_exceeds_the_rebalance_timeout_while_revoking_is_removed(harness):
+def test_a_member_that_exceeds_the_rebalance_timeout_while_revoking_is_removed(harness: GroupHarness) -> None:
     a, b = Client(harness, "a", "orders"), Client(harness, "b", "orders")
     a.beat()
     b.beat()
@@ -126,7 +130,7 @@ def test_a_member_that_exceeds_the_rebalance_timeout_while_revoking_is_removed(h
     assert len(b.owned) == 6 and held < b.owned
 
 
-def test_the_previous_epoch_is_accepted_after_a_lost_response(harness):
+def test_the_previous_epoch_is_accepted_after_a_lost_response(harness: GroupHarness) -> None:
     a = Client(harness, "a", "orders")
     a.beat()
     harness.set_topics({"orders": 8})
@@ -136,14 +140,14 @@ def test_the_previous_epoch_is_accepted_after_a_lost_response(harness):
     assert a.epoch == 3 and len(a.owned) == 8
 
 
-def test_wrong_member_epochs_are_fenced(harness):
+def test_wrong_member_epochs_are_fenced(harness: GroupHarness) -> None:
     a = Client(harness, "a", "orders")
     a.beat()
     harness.set_topics({"orders": 8})
     a.beat()
     assert a.epoch == 3
     assert "greater" in refused(harness, ErrorCode.FENCED_MEMBER_EPOCH, member_id="a", member_epoch=4)
-    foreign = Request.TopicPartitions(topic_id=bytes(16), partitions=[5])
+    foreign = Request.TopicPartitions(topic_id=Uuid(bytes(16)), partitions=[5])
     refused(harness, ErrorCode.FENCED_MEMBER_EPOCH, member_id="a", member_epoch=2, topic_partitions=[foreign])
     assert "smaller" in refused(
         harness, ErrorCode.FENCED_MEMBER_EPOCH, member_id="a", member_epoch=2, topic_partitions=None
@@ -172,13 +176,13 @@ def test_wrong_member_epochs_are_fenced(harness):
         (ErrorCode.GROUP_ID_NOT_FOUND, {"member_epoch": -2, "instance_id": "i"}),
     ],
 )
-def test_invalid_requests_change_no_state(harness, code, fields):
+def test_invalid_requests_change_no_state(harness: GroupHarness, code: ErrorCode, fields: dict[str, Any]) -> None:
     refused(harness, code, **fields)
     assert not harness.journal.written
     assert not harness.shard.consumers.groups.items()
 
 
-def test_unknown_members_and_wrong_instance_ids_are_refused(harness):
+def test_unknown_members_and_wrong_instance_ids_are_refused(harness: GroupHarness) -> None:
     Client(harness, "a", "orders", instance_id="i").beat()
     refused(harness, ErrorCode.UNKNOWN_MEMBER_ID, member_id="b", member_epoch=1)
     refused(harness, ErrorCode.UNKNOWN_MEMBER_ID, member_id="b", member_epoch=-1)
@@ -187,13 +191,13 @@ def test_unknown_members_and_wrong_instance_ids_are_refused(harness):
     refused(harness, ErrorCode.FENCED_INSTANCE_ID, member_id="b", member_epoch=1, instance_id="i")
 
 
-def test_version_0_members_get_a_generated_member_id(harness):
+def test_version_0_members_get_a_generated_member_id(harness: GroupHarness) -> None:
     request = Request(group_id="g", rebalance_timeout_ms=1000, subscribed_topic_names=["orders"], topic_partitions=[])
     response = harness.execute(request, version=0)
     assert len(response.member_id) == 22 and response.member_id in group_of(harness).members
 
 
-def test_a_returning_static_member_keeps_its_partitions(harness):
+def test_a_returning_static_member_keeps_its_partitions(harness: GroupHarness) -> None:
     a, b = Client(harness, "a", "orders", instance_id="i"), Client(harness, "b", "orders")
     settle(harness, [a, b], 4)
     had, epoch = set(a.owned), group_of(harness).epochs.group
@@ -209,7 +213,7 @@ def test_a_returning_static_member_keeps_its_partitions(harness):
     assert "a" not in group_of(harness).members
 
 
-def test_a_static_member_that_does_not_return_is_removed_when_its_session_expires(harness):
+def test_a_static_member_that_does_not_return_is_removed_when_its_session_expires(harness: GroupHarness) -> None:
     a, b = Client(harness, "a", "orders", instance_id="i"), Client(harness, "b", "orders")
     settle(harness, [a, b], 4)
     a.leave(-2)
@@ -220,14 +224,14 @@ def test_a_static_member_that_does_not_return_is_removed_when_its_session_expire
     assert len(b.owned) == 6
 
 
-def test_joining_a_full_group_fails_with_group_max_size_reached():
+def test_joining_a_full_group_fails_with_group_max_size_reached() -> None:
     harness = GroupHarness({"orders": 6}, group_consumer_max_size=1)
     Client(harness, "a", "orders").beat()
     refused(harness, ErrorCode.GROUP_MAX_SIZE_REACHED, member_id="b")
     Client(harness, "a", "orders").beat()
 
 
-def test_created_grown_and_deleted_topics_are_reassigned(harness):
+def test_created_grown_and_deleted_topics_are_reassigned(harness: GroupHarness) -> None:
     a, b = Client(harness, "a", "orders", "late"), Client(harness, "b", "orders", "late")
     settle(harness, [a, b], 4)
     assert len(a.owned | b.owned) == 6
@@ -239,7 +243,7 @@ def test_created_grown_and_deleted_topics_are_reassigned(harness):
         assert describe(harness.shard, "g").group_state == "Stable"
 
 
-def test_a_recreated_topic_is_assigned_under_its_new_id(harness):
+def test_a_recreated_topic_is_assigned_under_its_new_id(harness: GroupHarness) -> None:
     a = Client(harness, "a", "orders")
     a.beat()
     had = set(a.owned)
@@ -248,7 +252,7 @@ def test_a_recreated_topic_is_assigned_under_its_new_id(harness):
     assert len(a.owned) == 6 and not a.owned & had
 
 
-def test_metadata_changes_of_unsubscribed_topics_write_no_records(harness):
+def test_metadata_changes_of_unsubscribed_topics_write_no_records(harness: GroupHarness) -> None:
     a = Client(harness, "a", "orders")
     a.beat()
     written = len(harness.journal.written)
@@ -257,7 +261,7 @@ def test_metadata_changes_of_unsubscribed_topics_write_no_records(harness):
     assert len(harness.journal.written) == written
 
 
-def test_partitions_of_unsubscribed_topics_are_revoked_at_once(harness):
+def test_partitions_of_unsubscribed_topics_are_revoked_at_once(harness: GroupHarness) -> None:
     harness.settings = harness.shard.settings
     a = Client(harness, "a", "orders", "clicks")
     a.beat()
@@ -266,14 +270,14 @@ def test_partitions_of_unsubscribed_topics_are_revoked_at_once(harness):
     assert len(a.owned) == 3 and a.epoch == 3
 
 
-def test_members_with_different_subscriptions_are_balanced(harness):
+def test_members_with_different_subscriptions_are_balanced(harness: GroupHarness) -> None:
     a, b = Client(harness, "a", "orders"), Client(harness, "b", "orders", "clicks")
     settle(harness, [a, b], 6)
     assert len(a.owned | b.owned) == 9 and not a.owned & b.owned
     assert {len(a.owned), len(b.owned)} == {4, 5}
 
 
-def test_the_assignor_with_the_most_votes_is_used(harness):
+def test_the_assignor_with_the_most_votes_is_used(harness: GroupHarness) -> None:
     a = Client(harness, "a", "orders", "clicks", server_assignor="range")
     b = Client(harness, "b", "orders", "clicks", server_assignor="range")
     c = Client(harness, "c", "orders", "clicks", server_assignor="uniform")
@@ -287,7 +291,7 @@ def test_the_assignor_with_the_most_votes_is_used(harness):
     assert describe(harness.shard, "g").assignor_name == "uniform"
 
 
-def test_assignments_are_computed_at_most_once_per_interval():
+def test_assignments_are_computed_at_most_once_per_interval() -> None:
     harness = GroupHarness({"orders": 6}, group_consumer_assignment_interval_ms=1000)
     a, b, c = (Client(harness, name, "orders") for name in "abc")
     a.beat()
@@ -303,7 +307,7 @@ def test_assignments_are_computed_at_most_once_per_interval():
     assert [len(client.owned) for client in (a, b, c)] == [2, 2, 2]
 
 
-def test_a_single_member_owns_every_partition_by_topic_id(harness):
+def test_a_single_member_owns_every_partition_by_topic_id(harness: GroupHarness) -> None:
     a = Client(harness, "a", "orders")
     a.beat()
     [topics] = partitions(a.owned)

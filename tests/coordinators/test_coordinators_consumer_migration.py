@@ -1,42 +1,50 @@
 """Groups that change online from the classic protocol to the new one and back."""
 
+from __future__ import annotations
+
 import struct
+from typing import Any
 
 import pytest
-from consumer_clients import Client, settle
-from group_harness import GroupHarness
+from tests.coordinators.consumer_clients import Client, settle
+from tests.coordinators.group_harness import GroupHarness
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.coordinators.group.consumer.description import describe
 from headrace.protocol.compiler import codec
+from headrace.protocol.declare import Struct
 from headrace.protocol.messages.embedded import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
-from headrace.protocol.messages.join_group import JoinGroupRequest
+from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from headrace.protocol.messages.leave_group import LeaveGroupRequest
-from headrace.protocol.messages.sync_group import SyncGroupRequest
+from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 
-def embedded(message, version=3):
+def embedded(message: Struct, version: int = 3) -> bytes:
     return struct.pack(">h", version) + codec(type(message), version).encode(message)
 
 
-def topics_of(message, owned):
-    names = {}
+def topics_of(message: type[Struct], owned: set[tuple[str, int]]) -> list[Any]:
+    names: dict[str, list[int]] = {}
     for name, partition in sorted(owned):
         names.setdefault(name, []).append(partition)
-    return [message.TopicPartition(topic=name, partitions=indexes) for name, indexes in names.items()]
+    return [message.TopicPartition(topic=name, partitions=indexes) for name, indexes in names.items()]  # type: ignore[attr-defined]
 
 
 class ClassicClient:
     """A cooperative classic member, which reports what it owns when it joins; as leader it assigns `plan`."""
 
-    def __init__(self, harness, *topics, plan=None, group="g", instance_id=None):
+    def __init__(
+        self, harness: GroupHarness, *topics: str, plan: Any = None, group: str = "g", instance_id: str | None = None
+    ) -> None:
         self.harness, self.topics, self.plan, self.group = harness, topics, plan or {}, group
         self.instance_id = instance_id
-        self.id, self.generation, self.owned = "", -1, set()
-        self.joining = []
+        self.id = ""
+        self.generation = -1
+        self.owned: set[tuple[str, int]] = set()
+        self.joining: list[JoinGroupResponse] = []
 
-    def join(self):
+    def join(self) -> None:
         subscription = ConsumerProtocolSubscription(
             topics=list(self.topics), owned_partitions=topics_of(ConsumerProtocolSubscription, self.owned)
         )
@@ -52,7 +60,7 @@ class ClassicClient:
             protocol_type="consumer",
             protocols=offered,
         )
-        responses = []
+        responses: list[JoinGroupResponse] = []
         self.harness.submit(
             request, lambda response, error: responses.append(error or response), 9, client_id="c", client_host="/h"
         )
@@ -65,7 +73,7 @@ class ClassicClient:
         elif responses:
             self.id = responses[0].member_id
 
-    def sync(self):
+    def sync(self) -> int | None:
         [response] = self.joining
         if response.error_code:
             return response.error_code
@@ -88,12 +96,12 @@ class ClassicClient:
             protocol_name="cooperative-sticky",
             assignments=assignments,
         )
-        responses = []
+        responses: list[SyncGroupResponse] = []
         self.harness.submit(request, lambda response, error: responses.append(error or response), 5)
         self.syncing = responses
         return self.take()
 
-    def take(self):
+    def take(self) -> int | None:
         if not self.syncing:
             return None
         [response] = self.syncing
@@ -102,7 +110,7 @@ class ClassicClient:
             self.owned = {(one.topic, index) for one in decoded.assigned_partitions for index in one.partitions}
         return response.error_code
 
-    def beat(self):
+    def beat(self) -> ErrorCode:
         return self.harness.execute(
             HeartbeatRequest(
                 group_id=self.group,
@@ -113,7 +121,7 @@ class ClassicClient:
             4,
         ).error_code
 
-    def follow(self):
+    def follow(self) -> None:
         """Send a heartbeat and, if the group rebalances, join and sync, as a client does."""
         if self.beat() == ErrorCode.REBALANCE_IN_PROGRESS:
             self.join()
@@ -121,11 +129,11 @@ class ClassicClient:
                 self.sync()
 
 
-def owned_by_topic_name(harness, client):
+def owned_by_topic_name(harness: GroupHarness, client: Client) -> set[tuple[str, int]]:
     return {(harness.image.topic_names[topic], index) for topic, index in client.owned}
 
 
-def classic_group(harness, first, second):
+def classic_group(harness: GroupHarness, first: ClassicClient, second: ClassicClient) -> set[tuple[str, int]]:
     plan = [{("orders", 0), ("orders", 1), ("orders", 2)}, {("orders", 3), ("orders", 4), ("orders", 5)}]
     for client in (first, second):
         client.plan = plan
@@ -140,11 +148,11 @@ def classic_group(harness, first, second):
 
 
 @pytest.fixture
-def harness():
+def harness() -> GroupHarness:
     return GroupHarness({"orders": 6}, group_consumer_assignment_interval_ms=0)
 
 
-def test_a_classic_group_upgrades_to_a_consumer_group_and_downgrades_again(harness):
+def test_a_classic_group_upgrades_to_a_consumer_group_and_downgrades_again(harness: GroupHarness) -> None:
     first, second = ClassicClient(harness, "orders"), ClassicClient(harness, "orders")
     everything = classic_group(harness, first, second)
     assert len(everything) == 6
@@ -179,7 +187,7 @@ def test_a_classic_group_upgrades_to_a_consumer_group_and_downgrades_again(harne
     assert harness.shard.classic.has("g") and not harness.shard.consumers.has("g"), "so it is in the log"
 
 
-def test_a_classic_member_joins_a_consumer_group(harness):
+def test_a_classic_member_joins_a_consumer_group(harness: GroupHarness) -> None:
     new, old = Client(harness, "new", "orders"), ClassicClient(harness, "orders")
     new.beat()
     old.join()
@@ -195,7 +203,7 @@ def test_a_classic_member_joins_a_consumer_group(harness):
     assert len(new.owned) == 6
 
 
-def test_classic_members_that_do_not_rejoin_are_removed(harness):
+def test_classic_members_that_do_not_rejoin_are_removed(harness: GroupHarness) -> None:
     new, old = Client(harness, "new", "orders"), ClassicClient(harness, "orders")
     new.beat()
     old.join()
@@ -212,13 +220,13 @@ def test_classic_members_that_do_not_rejoin_are_removed(harness):
     assert len(new.owned) == 6
 
 
-def test_invalid_requests_of_classic_members_are_refused(harness):
+def test_invalid_requests_of_classic_members_are_refused(harness: GroupHarness) -> None:
     new, old = Client(harness, "new", "orders"), ClassicClient(harness, "orders")
     new.beat()
     old.join()
     old.sync()
 
-    def code(request, version):
+    def code(request: Struct, version: int) -> ErrorCode:
         with pytest.raises(KafkaError) as caught:
             harness.execute(request, version)
         return caught.value.code
@@ -236,7 +244,7 @@ def test_invalid_requests_of_classic_members_are_refused(harness):
 
 
 @pytest.mark.parametrize("policy", ["disabled", "downgrade"])
-def test_the_migration_policy_can_forbid_upgrades(policy):
+def test_the_migration_policy_can_forbid_upgrades(policy: str) -> None:
     harness = GroupHarness({"orders": 6}, group_consumer_migration_policy=policy)
     first, second = ClassicClient(harness, "orders"), ClassicClient(harness, "orders")
     classic_group(harness, first, second)
@@ -246,7 +254,7 @@ def test_the_migration_policy_can_forbid_upgrades(policy):
     assert first.beat() == ErrorCode.NONE
 
 
-def test_the_migration_policy_can_forbid_downgrades():
+def test_the_migration_policy_can_forbid_downgrades() -> None:
     harness = GroupHarness(
         {"orders": 6}, group_consumer_migration_policy="upgrade", group_consumer_assignment_interval_ms=0
     )
@@ -261,7 +269,7 @@ def test_the_migration_policy_can_forbid_downgrades():
 
 
 @pytest.mark.parametrize("policy", ["disabled", "bidirectional"])
-def test_classic_members_join_a_consumer_group_only_if_the_policy_allows_it(policy):
+def test_classic_members_join_a_consumer_group_only_if_the_policy_allows_it(policy: str) -> None:
     harness = GroupHarness({"orders": 6}, group_consumer_migration_policy=policy)
     Client(harness, "new", "orders").beat()
     old = ClassicClient(harness, "orders")
@@ -274,7 +282,7 @@ def test_classic_members_join_a_consumer_group_only_if_the_policy_allows_it(poli
     assert "group.consumer.migration.policy" in caught.value.message
 
 
-def test_leave_group_removes_consumer_members_by_member_id(harness):
+def test_leave_group_removes_consumer_members_by_member_id(harness: GroupHarness) -> None:
     clients = [Client(harness, name, "orders") for name in ("a", "b")]
     clients.append(Client(harness, "c", "orders", instance_id="c-1"))
     settle(harness, clients)
@@ -294,7 +302,7 @@ def test_leave_group_removes_consumer_members_by_member_id(harness):
     assert [member.member_id for member in describe(harness.shard, "g").members] == ["b"]
 
 
-def test_a_static_member_that_returns_with_the_classic_protocol_downgrades_the_group(harness):
+def test_a_static_member_that_returns_with_the_classic_protocol_downgrades_the_group(harness: GroupHarness) -> None:
     new, old = Client(harness, "new", "orders", instance_id="i"), ClassicClient(harness, "orders")
     new.beat()
     old.join()
@@ -317,7 +325,7 @@ def test_a_static_member_that_returns_with_the_classic_protocol_downgrades_the_g
     assert old.beat() == ErrorCode.NONE
 
 
-def test_a_downgrade_by_a_static_member_with_other_topics_starts_a_rebalance():
+def test_a_downgrade_by_a_static_member_with_other_topics_starts_a_rebalance() -> None:
     harness = GroupHarness({"orders": 6, "clicks": 2}, group_consumer_assignment_interval_ms=0)
     new, old = Client(harness, "new", "orders", instance_id="i"), ClassicClient(harness, "orders")
     new.beat()
@@ -332,7 +340,7 @@ def test_a_downgrade_by_a_static_member_with_other_topics_starts_a_rebalance():
 
 
 @pytest.mark.parametrize("policy", ["upgrade"])
-def test_a_static_member_does_not_downgrade_the_group_under_the_upgrade_policy(policy):
+def test_a_static_member_does_not_downgrade_the_group_under_the_upgrade_policy(policy: str) -> None:
     harness = GroupHarness(
         {"orders": 6}, group_consumer_migration_policy=policy, group_consumer_assignment_interval_ms=0
     )
@@ -341,7 +349,7 @@ def test_a_static_member_does_not_downgrade_the_group_under_the_upgrade_policy(p
     assert harness.shard.consumers.has("g") and not harness.shard.classic.has("g")
 
 
-def test_a_classic_member_rejoins_only_for_a_new_assignment():
+def test_a_classic_member_rejoins_only_for_a_new_assignment() -> None:
     """The group's epoch alone is no reason to rejoin: the assignment may be computed seconds later."""
     harness = GroupHarness({"orders": 6}, group_consumer_assignment_interval_ms=5000)
     new, old = Client(harness, "new", "orders"), ClassicClient(harness, "orders")
@@ -358,7 +366,7 @@ def test_a_classic_member_rejoins_only_for_a_new_assignment():
     assert old.sync() == ErrorCode.NONE
 
 
-def test_describe_includes_partitions_that_a_member_has_not_revoked_yet(harness):
+def test_describe_includes_partitions_that_a_member_has_not_revoked_yet(harness: GroupHarness) -> None:
     first = Client(harness, "first", "orders")
     first.beat()
     first.beat()
@@ -379,7 +387,9 @@ def test_describe_includes_partitions_that_a_member_has_not_revoked_yet(harness)
         (b"\x00\x03\xff", "because the embedded consumer protocol is malformed"),
     ],
 )
-def test_an_upgrade_refused_for_its_assignments_states_the_reason(harness, assignment, reason):
+def test_an_upgrade_refused_for_its_assignments_states_the_reason(
+    harness: GroupHarness, assignment: bytes, reason: str
+) -> None:
     old = ClassicClient(harness, "orders")
     old.join()
     harness.pass_time(10_000)

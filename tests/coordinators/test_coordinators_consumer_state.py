@@ -1,42 +1,48 @@
 """State of consumer groups: regular expressions, members' commits, foreign records, and coordinator moves."""
 
+from __future__ import annotations
+
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from consumer_clients import Client, settle
-from group_harness import GroupHarness
+from tests.coordinators.consumer_clients import Client, settle
+from tests.coordinators.group_harness import GroupHarness
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, uuid_from_text
 from headrace.coordinators.group.consumer import regexes
 from headrace.coordinators.group.consumer.description import describe
+from headrace.coordinators.group.consumer.groups import ConsumerGroup
 from headrace.coordinators.group.consumer.members import MemberState
 from headrace.coordinators.group.consumer.topic_hashes import TopicHashes
 from headrace.coordinators.group.records import GroupRecord, decode_group_record, encode_group_record
 from headrace.coordinators.group.request import Asked
 from headrace.coordinators.group.xxh3 import xxh3_64
 from headrace.metadata.image import Broker, Image, Partition, Topic
+from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
 from headrace.protocol.messages.stored import consumer_groups as stored
 
 
 @pytest.fixture
-def harness():
+def harness() -> GroupHarness:
     return GroupHarness({"orders": 6, "order-lines": 2, "clicks": 3}, group_consumer_assignment_interval_ms=0)
 
 
-def group_of(harness, name="g"):
+def group_of(harness: GroupHarness, name: str = "g") -> ConsumerGroup:
     return harness.shard.consumers.groups[name]
 
 
-def names_of(harness, client):
+def names_of(harness: GroupHarness, client: Client) -> set[str]:
     return {harness.image.topic_names[topic] for topic, _ in client.owned}
 
 
 # --- regular expressions
 
 
-def test_a_regex_subscription_resolves_to_the_matching_topics(harness):
+def test_a_regex_subscription_resolves_to_the_matching_topics(harness: GroupHarness) -> None:
     a = Client(harness, "a", subscribed_topic_regex="order.*")
     a.beat()
     assert names_of(harness, a) == {"orders", "order-lines"} and len(a.owned) == 8
@@ -45,7 +51,7 @@ def test_a_regex_subscription_resolves_to_the_matching_topics(harness):
     assert member.subscribed_topic_regex == "order.*" and member.subscribed_topic_names == []
 
 
-def test_new_topics_match_a_regex_only_after_the_refresh_interval(harness):
+def test_new_topics_match_a_regex_only_after_the_refresh_interval(harness: GroupHarness) -> None:
     a = Client(harness, "a", subscribed_topic_regex="order.*")
     a.beat()
     harness.set_topics({"orders": 6, "order-lines": 2, "orders-2": 4})
@@ -56,7 +62,7 @@ def test_new_topics_match_a_regex_only_after_the_refresh_interval(harness):
     assert names_of(harness, a) == {"orders", "order-lines", "orders-2"}
 
 
-def test_an_unchanged_regex_is_resolved_again_after_ten_minutes(harness):
+def test_an_unchanged_regex_is_resolved_again_after_ten_minutes(harness: GroupHarness) -> None:
     a = Client(harness, "a", subscribed_topic_regex="order.*")
     a.beat()
     for _ in range(20):
@@ -69,13 +75,13 @@ def test_an_unchanged_regex_is_resolved_again_after_ten_minutes(harness):
     assert group_of(harness).epochs.group == 2, "nothing to assign again"
 
 
-def test_a_regex_matches_only_topics_that_the_member_may_describe(harness):
+def test_a_regex_matches_only_topics_that_the_member_may_describe(harness: GroupHarness) -> None:
     a = Client(harness, "a", subscribed_topic_regex=".*")
     a.beat(allowed=lambda topic: topic == "clicks")
     assert names_of(harness, a) == {"clicks"}
 
 
-def test_many_topics_are_matched_in_slices(harness):
+def test_many_topics_are_matched_in_slices(harness: GroupHarness) -> None:
     many = {f"t{number}": 1 for number in range(3 * regexes.SEARCHED_AT_ONCE)}
     harness.set_topics(many)
     a = Client(harness, "a", subscribed_topic_regex="t.*9")
@@ -87,7 +93,7 @@ def test_many_topics_are_matched_in_slices(harness):
     assert len(a.owned) == len(many) // 10
 
 
-def test_a_large_regex_is_matched_against_fewer_names_per_slice(harness):
+def test_a_large_regex_is_matched_against_fewer_names_per_slice(harness: GroupHarness) -> None:
     many = {f"t{number}": 1 for number in range(200)}
     harness.set_topics(many)
     a = Client(harness, "a", subscribed_topic_regex="(t?0*){300}")
@@ -98,7 +104,7 @@ def test_a_large_regex_is_matched_against_fewer_names_per_slice(harness):
 
 
 @pytest.mark.parametrize("regex", ["(a+)+b", "(a|aa)+b", "(.*a){12}b"])
-def test_regexes_with_catastrophic_backtracking_are_resolved(harness, regex):
+def test_regexes_with_catastrophic_backtracking_are_resolved(harness: GroupHarness, regex: str) -> None:
     """A backtracking engine would need years for each name, and block the node's event loop."""
     harness.set_topics({**{"a" * length: 1 for length in range(200, 250)}, "a" * 100 + "b": 2})
     a = Client(harness, "a", subscribed_topic_regex=regex)
@@ -106,7 +112,7 @@ def test_regexes_with_catastrophic_backtracking_are_resolved(harness, regex):
     assert group_of(harness).resolved[regex].topics == ("a" * 100 + "b",) and len(a.owned) == 2
 
 
-def test_a_stored_regex_that_is_invalid_here_resolves_to_no_topics(harness):
+def test_a_stored_regex_that_is_invalid_here_resolves_to_no_topics(harness: GroupHarness) -> None:
     a, b = Client(harness, "a", subscribed_topic_regex="order.*"), Client(harness, "b", "clicks")
     settle(harness, [a, b])
     harness.journal.written = [
@@ -121,7 +127,7 @@ def test_a_stored_regex_that_is_invalid_here_resolves_to_no_topics(harness):
     assert names_of(harness, b) == {"clicks"} and not a.owned
 
 
-def test_a_regex_without_subscribers_is_removed(harness):
+def test_a_regex_without_subscribers_is_removed(harness: GroupHarness) -> None:
     a = Client(harness, "a", subscribed_topic_regex="order.*")
     b = Client(harness, "b", subscribed_topic_regex="clicks|orders")
     settle(harness, [a, b], 15)
@@ -135,7 +141,7 @@ def test_a_regex_without_subscribers_is_removed(harness):
     assert not a.owned
 
 
-def test_a_second_subscriber_reuses_the_resolved_regex(harness):
+def test_a_second_subscriber_reuses_the_resolved_regex(harness: GroupHarness) -> None:
     a, b = (Client(harness, name, subscribed_topic_regex="orders") for name in "ab")
     a.beat()
     settle(harness, [a, b], 4)
@@ -145,18 +151,18 @@ def test_a_second_subscriber_reuses_the_resolved_regex(harness):
 # --- members' offset commits
 
 
-def commit(harness, member_id, epoch, version=9):
+def commit(harness: GroupHarness, member_id: str, epoch: int, version: int = 9) -> Callable[..., Any] | None:
     request = OffsetCommitRequest(group_id="g", member_id=member_id, generation_id_or_member_epoch=epoch)
     return harness.shard.consumers.check_commit(Asked(request, version), harness.now_ms, None)
 
 
-def refused(call, *arguments):
+def refused(call: Callable[..., Any], *arguments: Any) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
         call(*arguments)
     return caught.value.code
 
 
-def test_offset_commits_are_checked_against_the_member_epoch(harness):
+def test_offset_commits_are_checked_against_the_member_epoch(harness: GroupHarness) -> None:
     a, b = Client(harness, "a", "orders"), Client(harness, "b", "orders")
     a.beat()
     settle(harness, [a, b], 4)
@@ -176,7 +182,7 @@ def test_offset_commits_are_checked_against_the_member_epoch(harness):
     assert refused(newer, "orders", orders, other) == ErrorCode.STALE_MEMBER_EPOCH, "it was not b's at epoch 2"
 
 
-def test_commits_without_a_member_require_an_empty_group(harness):
+def test_commits_without_a_member_require_an_empty_group(harness: GroupHarness) -> None:
     a = Client(harness, "a", "orders")
     a.beat()
     assert refused(commit, harness, "", -1) == ErrorCode.UNKNOWN_MEMBER_ID
@@ -184,7 +190,7 @@ def test_commits_without_a_member_require_an_empty_group(harness):
     assert commit(harness, "", -1) is None
 
 
-def test_offset_fetches_are_checked_against_committed_members(harness):
+def test_offset_fetches_are_checked_against_committed_members(harness: GroupHarness) -> None:
     consumers = harness.shard.consumers
     Client(harness, "a", "orders").beat()
     consumers.check_fetch("g", None, -1)
@@ -193,7 +199,7 @@ def test_offset_fetches_are_checked_against_committed_members(harness):
     assert refused(consumers.check_fetch, "g", "a", 1) == ErrorCode.STALE_MEMBER_EPOCH
     assert refused(consumers.check_fetch, "g", "b", 2) == ErrorCode.UNKNOWN_MEMBER_ID
     harness.journal.late = True
-    responses = []
+    responses: list[ConsumerGroupHeartbeatResponse] = []
     joining = Client(harness, "b", "orders")
     harness.submit(joining.request(), lambda response, error: responses.append(error or response))
     assert not responses
@@ -203,7 +209,7 @@ def test_offset_fetches_are_checked_against_committed_members(harness):
     assert responses and len(describe(harness.shard, "g").members) == 2
 
 
-def test_groups_are_listed_and_can_be_deleted_only_when_empty(harness):
+def test_groups_are_listed_and_can_be_deleted_only_when_empty(harness: GroupHarness) -> None:
     consumers = harness.shard.consumers
     a = Client(harness, "a", "orders")
     a.beat()
@@ -216,18 +222,18 @@ def test_groups_are_listed_and_can_be_deleted_only_when_empty(harness):
     assert refused(describe, harness.shard, "h") == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_deleting_a_group_writes_a_tombstone_for_every_key(harness):
+def test_deleting_a_group_writes_a_tombstone_for_every_key(harness: GroupHarness) -> None:
     a = Client(harness, "a", subscribed_topic_regex="orders")
     a.beat()
     a.leave()
     harness.shard.undo.begin(len(harness.journal.written))
 
     class Emitting:
-        def emit(self, record):
+        def emit(self, record: GroupRecord) -> None:
             harness.shard.apply(record, 0)
             harness.journal.written.append(encode_group_record(record))
 
-    harness.shard.consumers.forget("g", Emitting())
+    harness.shard.consumers.forget("g", Emitting())  # type: ignore[arg-type]
     harness.shard.undo.end()
     harness.journal.commit()
     harness.move()
@@ -239,7 +245,7 @@ def test_deleting_a_group_writes_a_tombstone_for_every_key(harness):
 # --- coordinator moves, and records of Kafka or newer versions
 
 
-def test_a_new_coordinator_continues_a_rebalance(harness):
+def test_a_new_coordinator_continues_a_rebalance(harness: GroupHarness) -> None:
     a, b = Client(harness, "a", "orders", instance_id="i"), Client(harness, "b", "orders")
     a.beat()
     b.beat()
@@ -258,7 +264,7 @@ def test_a_new_coordinator_continues_a_rebalance(harness):
     assert len(b.owned) == 3
 
 
-def test_a_new_coordinator_starts_a_full_session_for_each_member(harness):
+def test_a_new_coordinator_starts_a_full_session_for_each_member(harness: GroupHarness) -> None:
     Client(harness, "a", "orders").beat()
     harness.pass_time(40_000)
     harness.move()
@@ -268,7 +274,7 @@ def test_a_new_coordinator_starts_a_full_session_for_each_member(harness):
     assert "a" not in group_of(harness).members
 
 
-def test_a_session_expiry_is_retried_after_a_refused_write(harness):
+def test_a_session_expiry_is_retried_after_a_refused_write(harness: GroupHarness) -> None:
     Client(harness, "a", "orders").beat()
     harness.journal.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
     harness.pass_time(46_000)
@@ -278,7 +284,7 @@ def test_a_session_expiry_is_retried_after_a_refused_write(harness):
     assert "a" not in group_of(harness).members
 
 
-def test_members_with_an_unknown_stored_state_are_fenced(harness):
+def test_members_with_an_unknown_stored_state_are_fenced(harness: GroupHarness) -> None:
     a = Client(harness, "a", "orders")
     a.beat()
     strange = stored.ConsumerGroupCurrentMemberAssignmentValue(member_epoch=2, previous_member_epoch=2, state=77)
@@ -292,7 +298,7 @@ def test_members_with_an_unknown_stored_state_are_fenced(harness):
     assert len(a.owned) == 6
 
 
-def test_partition_metadata_records_of_older_kafka_are_removed(harness):
+def test_partition_metadata_records_of_older_kafka_are_removed(harness: GroupHarness) -> None:
     Client(harness, "a", "orders").beat()
     key = stored.ConsumerGroupPartitionMetadataKey(group_id="g")
     old = GroupRecord(key, stored.ConsumerGroupPartitionMetadataValue())
@@ -303,7 +309,7 @@ def test_partition_metadata_records_of_older_kafka_are_removed(harness):
     assert GroupRecord(key, None) in [decode_group_record(*record) for record in harness.journal.written]
 
 
-def test_topic_hashes_match_kafka():
+def test_topic_hashes_match_kafka() -> None:
     """The expected hashes come from a log that Kafka 4.3.1 wrote and from its library."""
     partition = Partition((1,), (1,), 1, 0, 0)
     ids = json.loads('{"clicks": "FO3_26ecRSGAIcFE_aYMtA", "orders": "gwJ1Rt7eR12o0RDSQrB3xQ"}')
@@ -336,5 +342,5 @@ def test_topic_hashes_match_kafka():
         (2049, 246499933171993818),
     ],
 )
-def test_xxh3_64_matches_known_hashes(size, expected):
+def test_xxh3_64_matches_known_hashes(size: int, expected: int) -> None:
     assert xxh3_64(bytes((index * 7 + size) & 255 for index in range(size))) == expected

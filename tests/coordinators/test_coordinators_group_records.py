@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.base.errors import CorruptData
+from headrace.base.ids import Uuid
 from headrace.coordinators.group.records import (
     GroupRecord,
     _committed_offset,
@@ -39,9 +43,9 @@ COMMITTED = st.builds(
 )
 
 
-def decoded_or_error(decode: object, key: bytes, value: bytes | None) -> GroupRecord | str | None:
+def decoded_or_error(decode: Callable[..., Any], key: bytes, value: bytes | None) -> GroupRecord | str | None:
     try:
-        return decode(key, value)  # type: ignore[operator, no-any-return]
+        return decode(key, value)
     except CorruptData as error:
         return str(error)
 
@@ -59,8 +63,8 @@ def test_committed_offsets_decode_like_the_general_decoder(record: GroupRecord) 
 
 
 @pytest.mark.parametrize("version", [3, 4])
-@pytest.mark.parametrize("topic_id", [bytes(16), bytes(range(16))])
-def test_common_committed_offsets_use_the_special_decoder(version: int, topic_id: bytes) -> None:
+@pytest.mark.parametrize("topic_id", [Uuid(bytes(16)), Uuid(bytes(range(16)))])
+def test_common_committed_offsets_use_the_special_decoder(version: int, topic_id: Uuid) -> None:
     value = OffsetCommitValue(offset=7, leader_epoch=2, commit_timestamp=1_700_000_000_000, topic_id=topic_id)
     encoded_key, encoded = encode_group_record(GroupRecord(OffsetCommitKey("group", "topic", 3), value, version))
     assert encoded is not None

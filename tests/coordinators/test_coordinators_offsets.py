@@ -1,7 +1,12 @@
 """Committed offsets: who may commit, what is written and read, expiry, and deletion with a topic."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
-from classic_harness import GROUP, TOPIC, TOPIC_ID, ClassicHarness, Scenario, commit_request
+from tests.coordinators.classic_harness import GROUP, TOPIC, TOPIC_ID, ClassicHarness, Scenario, commit_request
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID, Uuid
@@ -19,17 +24,20 @@ from headrace.protocol.messages.stored.offsets import (
     LegacyOffsetCommitValue,
     OffsetCommitKey,
 )
+from headrace.statemachine.journal import NotLeader
 
 MINUTE_MS = 60_000
 RETENTION = {"offsets_retention_minutes": 10, "offsets_retention_check_interval_ms": MINUTE_MS}
 
 
-def commit(harness, offsets, version=9, group=GROUP, **more):
+def commit(
+    harness: ClassicHarness, offsets: Mapping[int, int], version: int = 9, group: str = GROUP, **more: Any
+) -> list[ErrorCode]:
     response = harness.execute(commit_request(group, offsets, **more), version)
     return [ErrorCode(partition.error_code) for partition in response.topics[0].partitions]
 
 
-def committed(harness, group=GROUP, *, newest=False):
+def committed(harness: ClassicHarness, group: str = GROUP, *, newest: bool = False) -> dict[tuple[str, int], int]:
     """Return all committed offsets by topic and partition."""
     response = fetch(harness.shard, FetchGroup(group, topics=None), newest=newest)
     return {
@@ -37,7 +45,7 @@ def committed(harness, group=GROUP, *, newest=False):
     }
 
 
-def delete_offsets(harness, *topics, group=GROUP):
+def delete_offsets(harness: ClassicHarness, *topics: str, group: str = GROUP) -> list[ErrorCode]:
     wanted = [
         OffsetDeleteRequest.OffsetDeleteRequestTopic(name, [OffsetDeleteRequest.OffsetDeleteRequestPartition(0)])
         for name in topics
@@ -46,11 +54,11 @@ def delete_offsets(harness, *topics, group=GROUP):
     return [ErrorCode(topic.partitions[0].error_code) for topic in response.topics]
 
 
-def codes(expected):
+def codes(expected: ErrorCode) -> Any:
     return pytest.raises(KafkaError, match=expected.name)
 
 
-def test_committed_offsets_are_fetched_after_a_coordinator_move():
+def test_committed_offsets_are_fetched_after_a_coordinator_move() -> None:
     harness = ClassicHarness()
     assert commit(harness, {0: 5, 1: 6}) == [ErrorCode.NONE] * 2
     assert commit(harness, {1: 7}) == [ErrorCode.NONE]
@@ -65,7 +73,7 @@ def test_committed_offsets_are_fetched_after_a_coordinator_move():
     assert committed(harness) == {(TOPIC, 0): 5, (TOPIC, 1): 7} and committed(harness, "nobody") == {}
 
 
-def test_offset_commit_records_match_kafka():
+def test_offset_commit_records_match_kafka() -> None:
     harness = ClassicHarness()
     commit(harness, {0: 5})
     request = commit_request(GROUP, {1: 6}, metadata=None)
@@ -77,7 +85,7 @@ def test_offset_commit_records_match_kafka():
     assert (other.version, other.value.expire_timestamp, other.value.metadata) == (1, harness.now_ms + 1000, "")
 
 
-def test_legacy_offset_records_are_loaded():
+def test_legacy_offset_records_are_loaded() -> None:
     harness = ClassicHarness()
     legacy = GroupRecord(LegacyOffsetCommitKey(GROUP, TOPIC, 2), LegacyOffsetCommitValue(9, "old", 1))
     harness.journal.written.append(encode_group_record(legacy))
@@ -86,11 +94,11 @@ def test_legacy_offset_records_are_loaded():
     assert committed(harness) == {(TOPIC, 2): 9}
 
 
-def test_fetches_see_committed_offsets_or_wait_for_pending_writes():
+def test_fetches_see_committed_offsets_or_wait_for_pending_writes() -> None:
     harness = ClassicHarness()
     commit(harness, {0: 5})
     harness.journal.late = True
-    responses = []
+    responses: list[Any] = []
     harness.send(commit_request(GROUP, {0: 6, 1: 1}), 9, responses.append)
     assert committed(harness) == {(TOPIC, 0): 5}
     harness.send(FetchGroup(GROUP, topics=None), 9, responses.append)
@@ -100,7 +108,7 @@ def test_fetches_see_committed_offsets_or_wait_for_pending_writes():
     assert committed(harness) == {(TOPIC, 0): 6, (TOPIC, 1): 1}
 
 
-def test_a_lost_or_refused_commit_keeps_the_previous_offset():
+def test_a_lost_or_refused_commit_keeps_the_previous_offset() -> None:
     harness = ClassicHarness()
     commit(harness, {0: 5})
     harness.journal.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -109,14 +117,14 @@ def test_a_lost_or_refused_commit_keeps_the_previous_offset():
     harness.journal.refusal = None
     assert committed(harness) == committed(harness, newest=True) == {(TOPIC, 0): 5}
     harness.journal.late = True
-    responses = []
+    responses: list[NotLeader] = []
     harness.send(commit_request(GROUP, {0: 7}), 9, responses.append)
     harness.move()
     assert [type(response).__name__ for response in responses] == ["NotLeader"]
     assert committed(harness) == {(TOPIC, 0): 5}
 
 
-def test_oversized_metadata_fails_only_its_partition():
+def test_oversized_metadata_fails_only_its_partition() -> None:
     harness = ClassicHarness(offset_metadata_max_bytes=3)
     request = commit_request(GROUP, {0: 1, 1: 2}, metadata="four")
     request.topics[0].partitions[1].committed_metadata = "abc"
@@ -125,7 +133,7 @@ def test_oversized_metadata_fails_only_its_partition():
     assert committed(harness) == {(TOPIC, 1): 2}
 
 
-def test_commits_are_checked_against_members_and_generations():
+def test_commits_are_checked_against_members_and_generations() -> None:
     scenario = Scenario()
     harness = scenario.harness
     with codes(ErrorCode.GROUP_ID_NOT_FOUND):
@@ -147,7 +155,7 @@ def test_commits_are_checked_against_members_and_generations():
     assert commit(harness, {0: 3}) == [ErrorCode.NONE]
 
 
-def test_a_commit_keeps_the_session_alive():
+def test_a_commit_keeps_the_session_alive() -> None:
     scenario = Scenario()
     [a] = scenario.stable("a")
     for _ in range(3):
@@ -156,7 +164,7 @@ def test_a_commit_keeps_the_session_alive():
     assert scenario.responses() == ["a commit: NONE"] * 3
 
 
-def test_offsets_of_subscribed_topics_cannot_be_deleted():
+def test_offsets_of_subscribed_topics_cannot_be_deleted() -> None:
     scenario = Scenario()
     harness = scenario.harness
     harness.set_topics({TOPIC: 4, "clicks": 4})
@@ -171,7 +179,7 @@ def test_offsets_of_subscribed_topics_cannot_be_deleted():
         delete_offsets(harness, TOPIC, group="nobody")
 
 
-def test_deleting_offsets_of_a_non_consumer_group_requires_it_to_be_empty():
+def test_deleting_offsets_of_a_non_consumer_group_requires_it_to_be_empty() -> None:
     scenario = Scenario()
     commit(scenario.harness, {0: 1})
     scenario.member("a").join(kind="connect")
@@ -180,7 +188,7 @@ def test_deleting_offsets_of_a_non_consumer_group_requires_it_to_be_empty():
         delete_offsets(scenario.harness, TOPIC)
 
 
-def test_a_group_with_only_offsets_is_an_empty_classic_group():
+def test_a_group_with_only_offsets_is_an_empty_classic_group() -> None:
     harness = ClassicHarness()
     commit(harness, {0: 1})
     [listed] = list_groups(harness.shard, [], [])
@@ -195,7 +203,7 @@ def test_a_group_with_only_offsets_is_an_empty_classic_group():
     assert describe_group(harness.shard, GROUP, 6).group_state == "Empty"
 
 
-def test_deleting_a_group_deletes_its_offsets():
+def test_deleting_a_group_deletes_its_offsets() -> None:
     scenario = Scenario()
     harness = scenario.harness
     [a] = scenario.stable("a")
@@ -210,7 +218,7 @@ def test_deleting_a_group_deletes_its_offsets():
         harness.execute(DeleteGroupsRequest([GROUP]), 2)
 
 
-def test_offsets_of_a_simple_group_expire_by_commit_time():
+def test_offsets_of_a_simple_group_expire_by_commit_time() -> None:
     harness = ClassicHarness(**RETENTION)
     commit(harness, {0: 1})
     harness.pass_time(8 * MINUTE_MS)
@@ -221,7 +229,7 @@ def test_offsets_of_a_simple_group_expire_by_commit_time():
     assert committed(harness) == {} and harness.stored() == []
 
 
-def test_offsets_expire_after_the_group_was_empty_for_the_retention_time():
+def test_offsets_expire_after_the_group_was_empty_for_the_retention_time() -> None:
     scenario = Scenario(**RETENTION)
     [a] = scenario.stable("a")
     a.commit(1)
@@ -237,7 +245,7 @@ def test_offsets_expire_after_the_group_was_empty_for_the_retention_time():
     assert len(scenario.harness.shard.classic.groups) == 0
 
 
-def test_offsets_of_unsubscribed_topics_expire_in_a_live_group():
+def test_offsets_of_unsubscribed_topics_expire_in_a_live_group() -> None:
     scenario = Scenario(**RETENTION)
     commit(scenario.harness, {0: 1}, topic="clicks", topic_id=ZERO_UUID)
     [a] = scenario.stable("a")
@@ -247,7 +255,7 @@ def test_offsets_of_unsubscribed_topics_expire_in_a_live_group():
     assert committed(scenario.harness) == {(TOPIC, 0): 2}
 
 
-def test_the_retention_time_of_a_commit_overrides_the_broker_setting():
+def test_the_retention_time_of_a_commit_overrides_the_broker_setting() -> None:
     harness = ClassicHarness(**RETENTION)
     request = commit_request(GROUP, {0: 1})
     request.retention_time_ms = 3 * MINUTE_MS
@@ -258,7 +266,7 @@ def test_the_retention_time_of_a_commit_overrides_the_broker_setting():
     assert committed(harness) == {}
 
 
-def test_empty_groups_without_offsets_are_removed():
+def test_empty_groups_without_offsets_are_removed() -> None:
     scenario = Scenario(**RETENTION)
     [a] = scenario.stable("a")
     a.leave()
@@ -268,7 +276,7 @@ def test_empty_groups_without_offsets_are_removed():
     assert scenario.harness.stored() == []
 
 
-def test_an_expiry_sweep_writes_a_limited_number_of_records_per_turn():
+def test_an_expiry_sweep_writes_a_limited_number_of_records_per_turn() -> None:
     harness = ClassicHarness(**RETENTION)
     for group in range(3):
         commit(harness, dict.fromkeys(range(LOOKED_AT_ONCE), 1), group=f"g{group}")
@@ -281,7 +289,7 @@ def test_an_expiry_sweep_writes_a_limited_number_of_records_per_turn():
     assert harness.stored() == []
 
 
-def test_an_expiry_sweep_is_retried_after_a_refused_write():
+def test_an_expiry_sweep_is_retried_after_a_refused_write() -> None:
     harness = ClassicHarness(**RETENTION)
     commit(harness, {0: 1})
     harness.journal.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -292,7 +300,7 @@ def test_an_expiry_sweep_is_retried_after_a_refused_write():
     assert committed(harness) == {}
 
 
-def test_deleting_a_topic_deletes_its_offsets_but_not_those_of_its_successor():
+def test_deleting_a_topic_deletes_its_offsets_but_not_those_of_its_successor() -> None:
     harness = ClassicHarness()
     old, new = TOPIC_ID, Uuid(b"n" * 16)
     commit(harness, {0: 1, 1: 1}, topic_id=old)
@@ -304,7 +312,7 @@ def test_deleting_a_topic_deletes_its_offsets_but_not_those_of_its_successor():
     assert committed(harness) == {(TOPIC, 3): 1, ("clicks", 0): 1}
 
 
-def test_offsets_of_another_topic_id_are_not_returned():
+def test_offsets_of_another_topic_id_are_not_returned() -> None:
     harness = ClassicHarness()
     commit(harness, {0: 1})
     topics = [OffsetFetchRequest.OffsetFetchRequestTopics(TOPIC, Uuid(b"n" * 16), [0])]

@@ -1,11 +1,16 @@
 """Offsets in transactions: who may commit them, what readers see before and after their end, and recovery."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 import pytest
-from classic_harness import GROUP, TOPIC, TOPIC_ID, ClassicHarness, Scenario, commit_request
-from consumer_clients import Client
-from group_harness import read
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.coordinators.classic_harness import GROUP, TOPIC, TOPIC_ID, ClassicHarness, Scenario, commit_request
+from tests.coordinators.consumer_clients import Client
+from tests.coordinators.group_harness import read
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID
@@ -19,9 +24,10 @@ from headrace.coordinators.group.shard import GroupShard
 from headrace.coordinators.group.transactional_commits import EndOffsets
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.offset_delete import OffsetDeleteRequest
-from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
+from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from headrace.protocol.messages.stored.offsets import OffsetCommitKey
 from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from headrace.statemachine.journal import NotLeader
 from headrace.statemachine.transactional import MarkerRecord
 
 MINUTE_MS = 60_000
@@ -30,7 +36,16 @@ UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 P, Q = 7, 8  # producer ids
 
 
-def pending_request(producer, offsets, group=GROUP, generation=-1, member="", instance=None, epoch=0, metadata="m"):
+def pending_request(
+    producer: int,
+    offsets: Mapping[int, int],
+    group: str = GROUP,
+    generation: int = -1,
+    member: str = "",
+    instance: str | None = None,
+    epoch: int = 0,
+    metadata: str | None = "m",
+) -> TxnOffsetCommitRequest:
     partitions = [
         TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(index, offset, 3, metadata)
         for index, offset in offsets.items()
@@ -39,25 +54,25 @@ def pending_request(producer, offsets, group=GROUP, generation=-1, member="", in
     return TxnOffsetCommitRequest("tx", group, producer, epoch, generation, member, instance, topics)
 
 
-def commit_pending(harness, producer, offsets, **more):
+def commit_pending(harness: ClassicHarness, producer: int, offsets: Mapping[int, int], **more: Any) -> list[ErrorCode]:
     response = harness.execute(pending_request(producer, offsets, **more), 5)
     return [ErrorCode(partition.error_code) for partition in response.topics[0].partitions]
 
 
-def commit(harness, offsets, **more):
+def commit(harness: ClassicHarness, offsets: Mapping[int, int], **more: Any) -> None:
     harness.execute(commit_request(GROUP, offsets, **more), 9)
 
 
-def end(harness, producer, *, commit, epoch=0):
+def end(harness: ClassicHarness, producer: int, *, commit: bool, epoch: int = 0) -> None:
     harness.execute(EndOffsets(MarkerRecord(producer, epoch, 1, commit, 2)), 0)
 
 
-def committed(harness, group=GROUP):
+def committed(harness: ClassicHarness, group: str = GROUP) -> dict[int, int]:
     response = fetch(harness.shard, FetchGroup(group, topics=None))
     return {one.partition_index: one.committed_offset for topic in response.topics for one in topic.partitions}
 
 
-def stable(harness, *indexes, group=GROUP):
+def stable(harness: ClassicHarness, *indexes: int, group: str = GROUP) -> dict[int, ErrorCode | int]:
     """Return offsets, or error codes, fetched with require_stable."""
     topics = [OffsetFetchRequest.OffsetFetchRequestTopics(TOPIC, TOPIC_ID, list(indexes))] if indexes else None
     response = harness.execute(FetchGroup(group, topics=topics), 9)
@@ -68,14 +83,14 @@ def stable(harness, *indexes, group=GROUP):
     }
 
 
-def codes(expected):
+def codes(expected: ErrorCode) -> Any:
     return pytest.raises(KafkaError, match=expected.name)
 
 
 # --- visibility
 
 
-def test_pending_offsets_become_visible_when_their_transaction_commits():
+def test_pending_offsets_become_visible_when_their_transaction_commits() -> None:
     harness = ClassicHarness()
     commit(harness, {0: 1, 1: 1})
     assert commit_pending(harness, P, {0: 5, 2: 6}) == [ErrorCode.NONE] * 2
@@ -90,7 +105,7 @@ def test_pending_offsets_become_visible_when_their_transaction_commits():
         harness.move()
 
 
-def test_pending_offsets_are_dropped_when_their_transaction_aborts():
+def test_pending_offsets_are_dropped_when_their_transaction_aborts() -> None:
     harness = ClassicHarness()
     commit(harness, {0: 1})
     commit_pending(harness, P, {0: 5, 1: 5})
@@ -101,17 +116,18 @@ def test_pending_offsets_are_dropped_when_their_transaction_aborts():
         harness.move()
 
 
-def test_pending_offset_records_match_kafka():
+def test_pending_offset_records_match_kafka() -> None:
     harness = ClassicHarness()
     commit_pending(harness, P, {1: 5}, epoch=3, metadata=None)
     [record] = [read(written) for written in harness.journal.written]
+    assert isinstance(record, GroupRecord)
     assert (record.key, record.version, record.producer) == (OffsetCommitKey(GROUP, TOPIC, 1), 4, (P, 3))
     assert (record.value.offset, record.value.leader_epoch, record.value.metadata) == (5, 3, "")
     assert (record.value.commit_timestamp, record.value.topic_id) == (harness.now_ms, ZERO_UUID)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_the_later_offset_in_the_log_wins(is_first):
+def test_the_later_offset_in_the_log_wins(is_first: bool) -> None:
     harness = ClassicHarness()
     if is_first:
         commit_pending(harness, P, {0: 5})
@@ -126,7 +142,7 @@ def test_the_later_offset_in_the_log_wins(is_first):
         harness.move()
 
 
-def test_the_later_pending_offset_wins_whichever_transaction_ends_first():
+def test_the_later_pending_offset_wins_whichever_transaction_ends_first() -> None:
     for order in ((P, Q), (Q, P)):
         harness = ClassicHarness()
         commit_pending(harness, P, {0: 1})
@@ -137,7 +153,7 @@ def test_the_later_pending_offset_wins_whichever_transaction_ends_first():
         assert committed(harness) == stable(harness) == {0: 2}
 
 
-def test_a_repeated_pending_commit_overrides_a_plain_commit_before_it():
+def test_a_repeated_pending_commit_overrides_a_plain_commit_before_it() -> None:
     harness = ClassicHarness()
     commit_pending(harness, P, {0: 1})
     commit(harness, {0: 2})
@@ -146,7 +162,7 @@ def test_a_repeated_pending_commit_overrides_a_plain_commit_before_it():
     assert committed(harness) == {0: 3}
 
 
-def test_a_marker_with_a_later_epoch_ends_the_transaction():
+def test_a_marker_with_a_later_epoch_ends_the_transaction() -> None:
     harness = ClassicHarness()
     commit_pending(harness, P, {0: 1}, epoch=4)
     end(harness, P, commit=True, epoch=5)
@@ -155,11 +171,11 @@ def test_a_marker_with_a_later_epoch_ends_the_transaction():
     assert committed(harness) == {0: 1}
 
 
-def test_stable_fetches_wait_until_the_marker_is_committed():
+def test_stable_fetches_wait_until_the_marker_is_committed() -> None:
     harness = ClassicHarness()
     commit_pending(harness, P, {0: 5})
     harness.journal.late = True
-    responses = []
+    responses: list[OffsetFetchResponse.OffsetFetchResponseGroup | None] = []
     harness.send(EndOffsets(MarkerRecord(P, 0, 1, True)), 0, responses.append)
     harness.send(FetchGroup(GROUP, topics=None), 9, responses.append)
     assert committed(harness) == {} and responses == []
@@ -167,7 +183,7 @@ def test_stable_fetches_wait_until_the_marker_is_committed():
     assert committed(harness) == {0: 5} and responses[1].topics[0].partitions[0].committed_offset == 5
 
 
-def test_a_refused_or_lost_marker_changes_nothing():
+def test_a_refused_or_lost_marker_changes_nothing() -> None:
     harness = ClassicHarness()
     commit(harness, {0: 1})
     commit_pending(harness, P, {0: 5, 1: 5})
@@ -179,7 +195,7 @@ def test_a_refused_or_lost_marker_changes_nothing():
     harness.journal.refusal = None
     assert stable(harness, 0, 1, 2) == {0: UNSTABLE, 1: UNSTABLE, 2: -1}
     harness.journal.late = True
-    responses = []
+    responses: list[NotLeader] = []
     harness.send(EndOffsets(MarkerRecord(P, 0, 1, False)), 0, responses.append)
     harness.move()
     assert [type(response).__name__ for response in responses] == ["NotLeader"]
@@ -190,7 +206,7 @@ def test_a_refused_or_lost_marker_changes_nothing():
 # --- permission to commit
 
 
-def test_oversized_metadata_fails_only_its_partition():
+def test_oversized_metadata_fails_only_its_partition() -> None:
     harness = ClassicHarness(offset_metadata_max_bytes=3)
     request = pending_request(P, {0: 1, 1: 2}, metadata="four")
     request.topics[0].partitions[1].committed_metadata = "abc"
@@ -199,7 +215,7 @@ def test_oversized_metadata_fails_only_its_partition():
     assert stable(harness, 0, 1) == {0: -1, 1: UNSTABLE}
 
 
-def test_pending_commits_require_a_producer_id_and_epoch():
+def test_pending_commits_require_a_producer_id_and_epoch() -> None:
     harness = ClassicHarness()
     with codes(ErrorCode.INVALID_PRODUCER_ID_MAPPING):
         commit_pending(harness, -1, {0: 1})
@@ -208,7 +224,7 @@ def test_pending_commits_require_a_producer_id_and_epoch():
     assert harness.journal.written == []
 
 
-def test_pending_commits_of_classic_members_are_checked_against_the_generation():
+def test_pending_commits_of_classic_members_are_checked_against_the_generation() -> None:
     scenario = Scenario()
     harness = scenario.harness
     with codes(ErrorCode.ILLEGAL_GENERATION):
@@ -231,7 +247,7 @@ def test_pending_commits_of_classic_members_are_checked_against_the_generation()
     assert committed(harness) == {0: 4}
 
 
-def test_pending_commits_of_consumer_members_accept_an_older_epoch_for_kept_partitions():
+def test_pending_commits_of_consumer_members_accept_an_older_epoch_for_kept_partitions() -> None:
     harness = ClassicHarness(group_consumer_assignment_interval_ms=0)
     a, b = Client(harness, "a", TOPIC, group=GROUP), Client(harness, "b", TOPIC, group=GROUP)
     for _ in range(4):
@@ -257,7 +273,7 @@ def test_pending_commits_of_consumer_members_accept_an_older_epoch_for_kept_part
 # --- groups with only pending offsets
 
 
-def test_a_group_with_only_pending_offsets_is_an_empty_classic_group():
+def test_a_group_with_only_pending_offsets_is_an_empty_classic_group() -> None:
     harness = ClassicHarness()
     commit_pending(harness, P, {0: 1})
     assert [group.group_id for group in list_groups(harness.shard, ["empty"], ["classic"])] == [GROUP]
@@ -266,12 +282,12 @@ def test_a_group_with_only_pending_offsets_is_an_empty_classic_group():
     assert list_groups(harness.shard, [], []) == []
 
 
-def delete_offset(harness, index):
+def delete_offset(harness: ClassicHarness, index: int) -> None:
     partitions = [OffsetDeleteRequest.OffsetDeleteRequestPartition(index)]
     harness.execute(OffsetDeleteRequest(GROUP, [OffsetDeleteRequest.OffsetDeleteRequestTopic(TOPIC, partitions)]), 0)
 
 
-def test_deleting_offsets_or_their_group_deletes_pending_offsets():
+def test_deleting_offsets_or_their_group_deletes_pending_offsets() -> None:
     harness = ClassicHarness()
     commit(harness, {0: 1})
     commit_pending(harness, P, {0: 5, 1: 6, 2: 7})
@@ -291,7 +307,7 @@ def test_deleting_offsets_or_their_group_deletes_pending_offsets():
         harness.execute(DeleteGroupsRequest([GROUP]), 2)
 
 
-def test_offsets_with_a_pending_update_do_not_expire():
+def test_offsets_with_a_pending_update_do_not_expire() -> None:
     harness = ClassicHarness(**RETENTION)
     commit(harness, {0: 1, 1: 1})
     commit_pending(harness, P, {0: 2})
@@ -302,7 +318,7 @@ def test_offsets_with_a_pending_update_do_not_expire():
     assert committed(harness) == {}
 
 
-def test_a_group_does_not_expire_while_it_has_pending_offsets():
+def test_a_group_does_not_expire_while_it_has_pending_offsets() -> None:
     scenario = Scenario(**RETENTION)
     [a] = scenario.stable("a")
     a.leave()
@@ -314,7 +330,7 @@ def test_a_group_does_not_expire_while_it_has_pending_offsets():
     assert len(scenario.harness.shard.classic.groups) == 0
 
 
-def test_deleting_a_topic_deletes_its_pending_offsets():
+def test_deleting_a_topic_deletes_its_pending_offsets() -> None:
     harness = ClassicHarness()
     commit_pending(harness, P, {0: 2})
     harness.execute(TopicsDeleted([TopicsDeleted.Topic(TOPIC, TOPIC_ID)]), 0)
@@ -326,9 +342,12 @@ def test_deleting_a_topic_deletes_its_pending_offsets():
 # --- recovery from the log
 
 
-def replay(written):
+def replay(
+    written: Sequence[Any],
+) -> tuple[dict[tuple[str, int], int], set[tuple[str, int]]]:
     """Return (committed offsets, keys with an open transaction) by Kafka's rule: later log positions win."""
-    done, waiting = {}, {}
+    done: dict[tuple[str, int], tuple[int, int]] = {}
+    waiting: dict[int, dict[tuple[str, int], tuple[int, int]]] = {}
     for position, record in enumerate(map(read, written)):
         if isinstance(record, MarkerRecord):
             for key, found in waiting.pop(record.producer_id, {}).items():
@@ -350,10 +369,13 @@ def replay(written):
     return {key: offset for key, (_, offset) in done.items()}, {key for own in waiting.values() for key in own}
 
 
-def compacted(written):
+def compacted(
+    written: Sequence[Any],
+) -> list[tuple[int, list[Any]]]:
     """Return what a cleaner may leave: the last record of every key below the first record of an open transaction."""
     records = list(map(read, written))
-    first_open, aborted = {}, set()
+    first_open: dict[int, list[int]] = {}
+    aborted: set[int] = set()
     for position, record in enumerate(records):
         if not isinstance(record, MarkerRecord):
             if record.producer is not None:
@@ -363,7 +385,7 @@ def compacted(written):
         else:
             first_open.pop(record.producer_id, None)
     bound = min((positions[0] for positions in first_open.values()), default=len(records))
-    last = {}
+    last: dict[bytes, int] = {}
     for position, record in enumerate(records[:bound]):
         if not isinstance(record, MarkerRecord) and position not in aborted:
             last[written[position][0]] = position
@@ -375,7 +397,7 @@ def compacted(written):
     ]
 
 
-def state_of(shard):
+def state_of(shard: GroupShard) -> tuple[dict[tuple[str, int], int], set[tuple[str, int]]]:
     done = {
         (group, index): offset.offset
         for group, table in shard.offsets.groups.items()
@@ -409,7 +431,7 @@ STEPS = st.one_of(
 )
 
 
-def take(harness, step, responses):
+def take(harness: ClassicHarness, step: tuple[Any, ...], responses: Callable[..., Any]) -> None:
     match step:
         case ("commit", group, offsets):
             harness.send(commit_request(group, offsets), 9, responses)
@@ -439,7 +461,7 @@ def take(harness, step, responses):
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STEPS, max_size=30))
-def test_offset_state_equals_a_replay_of_the_log(steps):
+def test_offset_state_equals_a_replay_of_the_log(steps: list[tuple[Any, ...]]) -> None:
     harness = ClassicHarness()
     for step in steps:
         take(harness, step, lambda response: None)
@@ -461,7 +483,7 @@ def test_offset_state_equals_a_replay_of_the_log(steps):
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STEPS, max_size=30))
-def test_a_compacted_log_replays_to_the_same_state(steps):
+def test_a_compacted_log_replays_to_the_same_state(steps: list[tuple[Any, ...]]) -> None:
     harness = ClassicHarness()
     for step in steps:
         take(harness, step, lambda response: None)

@@ -3,16 +3,31 @@
 The log has one consistent history of each transaction, and no response contradicts it.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transaction_harness import NAME, PRODUCER, TIMEOUT_MS, TransactionHarness, add, end, init
+from tests.coordinators.transaction_harness import NAME, PRODUCER, TIMEOUT_MS, TransactionHarness, add, end, init
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.coordinators.transaction.records import decode_transaction_record
-from headrace.coordinators.transaction.state import EPOCH_LAST, EPOCH_MAX, TransactionTables, transaction_of
+from headrace.coordinators.transaction.request import (
+    EndTransaction,
+    Markers,
+    TransactionEnded,
+)
+from headrace.coordinators.transaction.state import (
+    EPOCH_LAST,
+    EPOCH_MAX,
+    Transaction,
+    TransactionTables,
+    transaction_of,
+)
 from headrace.coordinators.transaction.states import BEFORE, PREPARED, State
 from headrace.statemachine.undo import UndoLog
 
@@ -35,13 +50,13 @@ COMPLETED = {State.PREPARE_COMMIT: State.COMPLETE_COMMIT, State.PREPARE_ABORT: S
 
 
 class Client:
-    def __init__(self):
-        self.producer = None
-        self.last = None  # last request, if it may be repeated
+    def __init__(self) -> None:
+        self.producer: Any = None  # (producer id, epoch)
+        self.last: Any = None  # last request, if it may be repeated
 
 
 class Scenario:
-    def __init__(self, version, epoch, two_phase):
+    def __init__(self, version: int, epoch: int | None, two_phase: bool) -> None:
         self.version = version
         self.two_phase = two_phase
         self.harness = TransactionHarness(version, transaction_two_phase_commit_enable=True)
@@ -49,14 +64,14 @@ class Scenario:
             self.harness.put(producer_epoch=epoch)
         self.clients = [Client() for _ in range(3)]
         self.fresh = 1000
-        self.requests = []  # (request, responses)
-        self.markers = []
+        self.requests: list[tuple[Any, list[Any]]] = []  # (request, responses)
+        self.markers: list[Markers] = []
 
-    def submit_request(self, client, request, repeats=True):
-        responses = []
+    def submit_request(self, client: Client, request: Any, repeats: bool = True) -> None:
+        responses: list[Any] = []
         self.requests.append((request, responses))
 
-        def on_response(response, error):
+        def on_response(response: Any, error: Exception | None) -> None:
             responses.append(error or response)
             if error is None and getattr(response, "producer_id", -1) != -1:
                 client.producer = response.producer_id, response.producer_epoch
@@ -70,7 +85,7 @@ class Scenario:
         self.harness.settle()
         self.check_markers()
 
-    def check_markers(self):
+    def check_markers(self) -> None:
         """Check that markers are only sent after their decision is committed."""
         journal = self.harness.journal
         for markers in self.harness.sent[len(self.markers) :]:
@@ -81,10 +96,11 @@ class Scenario:
             assert (found.producer_id, found.producer_epoch) == (markers.producer_id, markers.producer_epoch)
             assert sorted(found.partitions) == list(markers.partitions)
 
-    def take(self, step, number, detail):
-        client = None if number is None else self.clients[number]
+    def take(self, step: str, number: int | None, detail: Any) -> None:
+        client: Any = None if number is None else self.clients[number]
         self.fresh += 1
-        fresh, anew = {"fresh": self.fresh}, {"fresh": self.fresh, "enable_two_phase_commit": self.two_phase}
+        fresh: dict[str, Any] = {"fresh": self.fresh}
+        anew: dict[str, Any] = {"fresh": self.fresh, "enable_two_phase_commit": self.two_phase}
         if step == "keep":
             self.submit_request(client, init(keep_prepared=self.two_phase, **anew), repeats=False)
         elif step == "init" or (client is not None and client.producer is None):
@@ -106,7 +122,7 @@ class Scenario:
         else:
             self.apply_event(step, detail)
 
-    def apply_event(self, step, detail):
+    def apply_event(self, step: str, detail: int | None) -> None:
         harness = self.harness
         if step == "markers":
             self.write_markers()
@@ -126,11 +142,11 @@ class Scenario:
             harness.move()
         self.check_markers()
 
-    def write_markers(self):
+    def write_markers(self) -> None:
         for markers in self.markers[-2:]:
             self.submit_request(None, markers.written(), repeats=False)
 
-    def drain(self):
+    def drain(self) -> None:
         self.apply_event("flush", None)
         self.write_markers()
         self.apply_event("move", None)
@@ -138,7 +154,7 @@ class Scenario:
 
     # --- invariants
 
-    def check_state(self):
+    def check_state(self) -> None:
         """Check that replaying the log gives the live state."""
         tables, live = TransactionTables(UndoLog()), self.harness.shard.tables
         for offset, record in enumerate(self.harness.journal.written):
@@ -149,12 +165,13 @@ class Scenario:
             assert (name in live.ongoing) == (found.state is State.ONGOING)
             assert (name in live.prepared) == (found.state in PREPARED)
 
-    def history(self):
+    def history(self) -> list[Transaction]:
         values = [decode_transaction_record(*record).value for record in self.harness.journal.written]
         return [transaction_of(value) for value in values]
 
-    def check_log(self):
-        history, gone = self.history(), set()
+    def check_log(self) -> list[Transaction]:
+        history = self.history()
+        gone: set[int] = set()
         for old, new in pairwise(history):
             assert old.state in BEFORE[new.state]
             if old.state in PREPARED:
@@ -174,7 +191,7 @@ class Scenario:
             assert new.client[1] <= EPOCH_MAX
         return history
 
-    def check_responses(self, history):
+    def check_responses(self, history: Sequence[Transaction]) -> None:
         for request, responses in self.requests:
             assert len(responses) == 1
             if isinstance(responses[0], Exception):
@@ -189,7 +206,7 @@ class Scenario:
             elif type(request) is type(end((0, 0))):
                 self.check_end(request, responses[0], history)
 
-    def check_end(self, request, response, history):
+    def check_end(self, request: EndTransaction, response: TransactionEnded, history: Sequence[Transaction]) -> None:
         """Check that the end was decided and completed as its response said; with version 2, never otherwise."""
         kind = State.PREPARE_COMMIT if request.commit else State.PREPARE_ABORT
         if self.version < 2:
@@ -198,12 +215,12 @@ class Scenario:
             assert kind in ends and COMPLETED[kind] in ends
             return
         after = (response.producer_id, response.producer_epoch)
-        ends = {
+        ended = {
             found.state
             for old, found in pairwise(history)
             if found.successor == after and found.state in (*PREPARED, *COMPLETED.values())
         }
-        assert ends == {kind, COMPLETED[kind]}
+        assert ended == {kind, COMPLETED[kind]}
 
 
 @settings(deadline=None, max_examples=200)
@@ -212,7 +229,9 @@ class Scenario:
     st.sampled_from((None, None, 3, EPOCH_LAST - 2, EPOCH_LAST)),
     st.lists(STEPS, min_size=10, max_size=40),
 )
-def test_the_log_has_one_consistent_history_that_agrees_with_all_responses(kind, epoch, steps):
+def test_the_log_has_one_consistent_history_that_agrees_with_all_responses(
+    kind: tuple[int, bool], epoch: int | None, steps: list[tuple[str, Any, Any]]
+) -> None:
     scenario = Scenario(kind[0], epoch, two_phase=kind[1])
     for step in steps:
         refused = scenario.harness.journal.refusal

@@ -1,5 +1,7 @@
 """Stored transactions: Kafka's encoding, and CorruptData for anything else."""
 
+from __future__ import annotations
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +25,7 @@ PARTITIONS = st.frozensets(
 
 
 @st.composite
-def transactions(draw):
+def transactions(draw: st.DrawFn) -> Transaction:
     state = draw(st.sampled_from(sorted(STORED)))
     return Transaction(
         draw(INT64),
@@ -42,7 +44,7 @@ def transactions(draw):
 
 @settings(deadline=None, max_examples=100)
 @given(transactions(), st.integers(0, 2), st.text(max_size=20))
-def test_transactions_round_trip(transaction, version, name):
+def test_transactions_round_trip(transaction: Transaction, version: int, name: str) -> None:
     record = record_of(name, transaction, version)
     found = decode_transaction_record(*encode_transaction_record(record))
     assert found == record
@@ -58,13 +60,13 @@ def test_transactions_round_trip(transaction, version, name):
 
 
 @pytest.mark.parametrize("version, written", [(0, 0), (1, 1), (2, 1)])
-def test_the_version_of_a_value_follows_the_transaction_version(version, written):
+def test_the_version_of_a_value_follows_the_transaction_version(version: int, written: int) -> None:
     record = record_of("id", Transaction(1, 2, 3), version)
     _, value = encode_transaction_record(record)
     assert record.version == written and value[:2] == bytes((0, written))
 
 
-def test_encoded_transactions_match_kafka():
+def test_encoded_transactions_match_kafka() -> None:
     """Values are encoded by hand from the schemas: version 0 without partitions, version 1 with them and two tags."""
     key, value = encode_transaction_record(record_of("id", Transaction(1, 2, 3, updated_ms=4), 0))
     assert key == b"\x00\x00" + b"\x00\x02id"
@@ -88,7 +90,7 @@ def test_encoded_transactions_match_kafka():
     assert value == b"\x00\x01" + head + b"\x01" + partitions + times + tags
 
 
-def test_unknown_records_are_skipped_and_damaged_ones_raise_corrupt_data():
+def test_unknown_records_are_skipped_and_damaged_ones_raise_corrupt_data() -> None:
     assert decode_transaction_record(b"\x00\x01whatever", b"") is None
     key, value = encode_transaction_record(record_of("id", Transaction(1, 2, 3), 2))
     assert decode_transaction_record(key, None) == TransactionRecord("id", None)
@@ -105,7 +107,9 @@ def test_unknown_records_are_skipped_and_damaged_ones_raise_corrupt_data():
 
 @settings(deadline=None, max_examples=200)
 @given(transactions(), st.integers(1, 2), st.data())
-def test_damaged_values_decode_or_raise_corrupt_data(transaction, version, data):
+def test_damaged_values_decode_or_raise_corrupt_data(
+    transaction: Transaction, version: int, data: st.DataObject
+) -> None:
     key, value = encode_transaction_record(record_of("id", transaction, version))
     broken = bytearray(value)
     at = data.draw(st.integers(0, len(broken) - 1))
@@ -120,7 +124,7 @@ def test_damaged_values_decode_or_raise_corrupt_data(transaction, version, data)
     assert transaction_of(found.value).state in STORED
 
 
-def test_settings_are_read_from_node_options():
+def test_settings_are_read_from_node_options() -> None:
     values = {field.replace("_", "."): 7 for field in TransactionSettings.__struct_fields__}
     values["transaction.two.phase.commit.enable"] = True
     assert transaction_settings(values) == TransactionSettings(7, 7, 7, 7, True)

@@ -1,7 +1,23 @@
 """Whole transactions: retries, zombies, late requests, exhausted epochs and two-phase commit."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
-from transaction_harness import FRESH, NAME, P0, P1, P2, PRODUCER, TIMEOUT_MS, TransactionHarness, add, end, init
+from tests.coordinators.transaction_harness import (
+    FRESH,
+    NAME,
+    P0,
+    P1,
+    P2,
+    PRODUCER,
+    TIMEOUT_MS,
+    TransactionHarness,
+    add,
+    end,
+    init,
+)
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.coordinators.transaction.fencing import FENCING_LOG_LINES_PER_SECOND
@@ -19,10 +35,10 @@ NONE = ErrorCode.NONE
 FENCED = ErrorCode.PRODUCER_FENCED
 BUSY = ErrorCode.CONCURRENT_TRANSACTIONS
 INVALID = ErrorCode.INVALID_TXN_STATE
-TWO_PHASE = {"enable_two_phase_commit": True}
+TWO_PHASE: dict[str, Any] = {"enable_two_phase_commit": True}
 
 
-def open_transaction(version=2, epoch=0, **settings):
+def open_transaction(version: int = 2, epoch: int = 0, **settings: Any) -> tuple[TransactionHarness, tuple[int, int]]:
     """Return a stage and its producer, which has a transaction with two partitions."""
     harness = TransactionHarness(version, **settings)
     if epoch:
@@ -37,7 +53,7 @@ def open_transaction(version=2, epoch=0, **settings):
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_version_2_bumps_the_epoch_with_each_transaction(commit):
+def test_version_2_bumps_the_epoch_with_each_transaction(commit: bool) -> None:
     harness, producer = open_transaction()
     started_ms = harness.now_ms
     harness.pass_time(10)
@@ -54,7 +70,7 @@ def test_version_2_bumps_the_epoch_with_each_transaction(commit):
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_before_version_2_a_producer_keeps_its_epoch(version):
+def test_before_version_2_a_producer_keeps_its_epoch(version: int) -> None:
     harness, producer = open_transaction(version)
     for commit in (True, False):
         assert harness.execute(end(producer, commit, client_version=0)) == TransactionEnded()
@@ -63,7 +79,7 @@ def test_before_version_2_a_producer_keeps_its_epoch(version):
         assert harness.code(add(producer)) is NONE
 
 
-def test_a_partition_that_is_added_twice_is_written_once():
+def test_a_partition_that_is_added_twice_is_written_once() -> None:
     harness, producer = open_transaction()
     written = len(harness.journal.written)
     assert harness.execute(add(producer, P1, P0)).codes == {P0: NONE, P1: NONE}
@@ -71,7 +87,7 @@ def test_a_partition_that_is_added_twice_is_written_once():
     assert len(harness.journal.written) == written
 
 
-def test_verify_only_adds_no_partitions():
+def test_verify_only_adds_no_partitions() -> None:
     harness, producer = open_transaction()
     response = harness.execute(add(producer, P0, P2, verify_only=True))
     assert response.codes == {P0: NONE, P2: ErrorCode.TRANSACTION_ABORTABLE}
@@ -85,7 +101,7 @@ def test_verify_only_adds_no_partitions():
     assert response.codes == {P0: ErrorCode.TRANSACTION_ABORTABLE} and harness.state is State.COMPLETE_COMMIT
 
 
-def test_aborting_an_empty_transaction_sends_no_markers():
+def test_aborting_an_empty_transaction_sends_no_markers() -> None:
     harness = TransactionHarness()
     harness.execute(init())
     for epoch in range(3):
@@ -99,7 +115,7 @@ def test_aborting_an_empty_transaction_sends_no_markers():
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("moves", [True, False])
-def test_a_repeated_end_gets_the_same_response(commit, moves):
+def test_a_repeated_end_gets_the_same_response(commit: bool, moves: bool) -> None:
     harness, producer = open_transaction()
     ended = harness.execute(end(producer, commit))
     if moves:
@@ -117,7 +133,7 @@ def test_a_repeated_end_gets_the_same_response(commit, moves):
 
 
 @pytest.mark.parametrize("late_commits", [True, False])
-def test_a_late_end_does_not_affect_the_next_transaction(late_commits):
+def test_a_late_end_does_not_affect_the_next_transaction(late_commits: bool) -> None:
     """KAFKA-17754."""
     harness, producer = open_transaction()
     late = end(producer, late_commits)
@@ -136,7 +152,7 @@ def test_a_late_end_does_not_affect_the_next_transaction(late_commits):
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("moves", [True, False])
-def test_the_next_epoch_is_refused_as_concurrent_until_the_markers_are_written(commit, moves):
+def test_the_next_epoch_is_refused_as_concurrent_until_the_markers_are_written(commit: bool, moves: bool) -> None:
     """It has had its next epoch since the end was decided, and may use it at once."""
     harness, producer = open_transaction()
     ended = harness.execute(end(producer, commit))
@@ -151,7 +167,9 @@ def test_the_next_epoch_is_refused_as_concurrent_until_the_markers_are_written(c
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("moves", [True, False])
-def test_a_rotated_producer_id_is_refused_as_concurrent_until_the_markers_are_written(commit, moves):
+def test_a_rotated_producer_id_is_refused_as_concurrent_until_the_markers_are_written(
+    commit: bool, moves: bool
+) -> None:
     harness, producer = open_transaction(epoch=EPOCH_LAST)
     assert harness.execute(end(producer, commit)) == TransactionEnded(FRESH, 0)
     if moves:
@@ -162,7 +180,7 @@ def test_a_rotated_producer_id_is_refused_as_concurrent_until_the_markers_are_wr
     assert harness.code(add((FRESH, 0), P2)) is NONE
 
 
-def test_fencing_logs_the_stale_producer_the_current_one_and_the_cause(caplog):
+def test_fencing_logs_the_stale_producer_the_current_one_and_the_cause(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "headrace.coordinators.transaction.fencing")
     harness, producer = open_transaction()
     assert harness.code(init()) is BUSY
@@ -179,7 +197,7 @@ def test_fencing_logs_the_stale_producer_the_current_one_and_the_cause(caplog):
     assert "before this coordinator loaded" in caplog.messages[-1]
 
 
-def test_fenced_producers_write_a_bounded_number_of_log_lines(caplog):
+def test_fenced_producers_write_a_bounded_number_of_log_lines(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "headrace.coordinators.transaction.fencing")
     harness, producer = open_transaction()
     for _ in range(100):
@@ -190,7 +208,7 @@ def test_fenced_producers_write_a_bounded_number_of_log_lines(caplog):
     assert caplog.messages[-1].endswith("(90 earlier lines were suppressed)")
 
 
-def test_markers_of_an_earlier_transaction_do_not_complete_the_next():
+def test_markers_of_an_earlier_transaction_do_not_complete_the_next() -> None:
     """Before version 2 both have the same producer id and epoch."""
     harness, producer = open_transaction(0)
     harness.execute(end(producer, client_version=0))
@@ -208,7 +226,7 @@ def test_markers_of_an_earlier_transaction_do_not_complete_the_next():
 # --- InitProducerId
 
 
-def test_a_second_producer_aborts_the_transaction_of_the_first_and_fences_it():
+def test_a_second_producer_aborts_the_transaction_of_the_first_and_fences_it() -> None:
     harness, zombie = open_transaction()
     assert harness.code(init()) is BUSY
     [markers] = harness.sent
@@ -222,7 +240,7 @@ def test_a_second_producer_aborts_the_transaction_of_the_first_and_fences_it():
 
 
 @pytest.mark.parametrize("version", [0, 2])
-def test_fencing_takes_one_epoch_in_every_version(version):
+def test_fencing_takes_one_epoch_in_every_version(version: int) -> None:
     harness, producer = open_transaction(version)
     assert harness.code(init()) is BUSY
     assert harness.producer == (producer[0], 1)
@@ -230,7 +248,7 @@ def test_fencing_takes_one_epoch_in_every_version(version):
     assert harness.execute(init()) == ProducerInitialized(producer[0], 2)
 
 
-def test_a_repeated_init_after_an_error_bumps_the_epoch_once():
+def test_a_repeated_init_after_an_error_bumps_the_epoch_once() -> None:
     harness = TransactionHarness()
     harness.execute(init())
     first = ProducerInitialized(FRESH, 1)
@@ -242,14 +260,14 @@ def test_a_repeated_init_after_an_error_bumps_the_epoch_once():
     assert harness.execute(init((FRESH, 2))) == ProducerInitialized(FRESH, 3)
 
 
-def test_init_accepts_the_previous_epoch_after_a_lost_end_response():
+def test_init_accepts_the_previous_epoch_after_a_lost_end_response() -> None:
     harness, producer = open_transaction()
     harness.execute(end(producer))
     harness.write_markers()
     assert harness.execute(init(producer)) == ProducerInitialized(producer[0], 1)
 
 
-def test_a_late_init_does_not_abort_the_transaction_of_its_successor():
+def test_a_late_init_does_not_abort_the_transaction_of_its_successor() -> None:
     """Kafka refuses the zombie too, but only after the abort."""
     harness = TransactionHarness()
     harness.execute(init())
@@ -262,7 +280,7 @@ def test_a_late_init_does_not_abort_the_transaction_of_its_successor():
 
 
 @pytest.mark.parametrize("state", [State.ONGOING, State.COMPLETE_ABORT])
-def test_init_with_a_superseded_epoch_is_fenced(state):
+def test_init_with_a_superseded_epoch_is_fenced(state: State) -> None:
     harness, producer = open_transaction()
     harness.execute(end(producer))
     harness.write_markers()
@@ -275,7 +293,7 @@ def test_init_with_a_superseded_epoch_is_fenced(state):
         assert harness.code(init((producer[0], epoch))) is FENCED
 
 
-def test_init_refuses_invalid_timeouts_producers_and_two_phase_commit():
+def test_init_refuses_invalid_timeouts_producers_and_two_phase_commit() -> None:
     harness = TransactionHarness(transaction_max_timeout_ms=1000)
     for timeout_ms in (0, -1, 1001):
         assert harness.code(init(timeout_ms=timeout_ms)) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
@@ -284,8 +302,8 @@ def test_init_refuses_invalid_timeouts_producers_and_two_phase_commit():
     assert harness.code(init(timeout_ms=1, **TWO_PHASE)) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert harness.code(init(timeout_ms=1, keep_prepared=True)) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert harness.found is None
-    assert harness.code(init(timeout_ms=1000)) is NONE and harness.found.timeout_ms == 1000
-    assert harness.code(init(timeout_ms=1)) is NONE and harness.found.timeout_ms == 1
+    assert harness.code(init(timeout_ms=1000)) is NONE and harness.found.timeout_ms == 1000  # type: ignore[attr-defined]
+    assert harness.code(init(timeout_ms=1)) is NONE and harness.found.timeout_ms == 1  # type: ignore[attr-defined]
 
 
 # --- exhausted epochs
@@ -293,7 +311,7 @@ def test_init_refuses_invalid_timeouts_producers_and_two_phase_commit():
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("moves", [True, False])
-def test_ending_a_transaction_at_the_last_epoch_rotates_the_producer_id(commit, moves):
+def test_ending_a_transaction_at_the_last_epoch_rotates_the_producer_id(commit: bool, moves: bool) -> None:
     harness, producer = open_transaction(epoch=EPOCH_LAST)
     assert producer == (PRODUCER, EPOCH_LAST)
     before = harness.found
@@ -316,7 +334,7 @@ def test_ending_a_transaction_at_the_last_epoch_rotates_the_producer_id(commit, 
     assert harness.code(end(producer, commit)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_init_rotates_the_producer_id_when_epochs_are_exhausted():
+def test_init_rotates_the_producer_id_when_epochs_are_exhausted() -> None:
     harness = TransactionHarness()
     harness.put(producer_epoch=EPOCH_LAST)
     with pytest.raises(ProducerIdNeeded):
@@ -328,7 +346,7 @@ def test_init_rotates_the_producer_id_when_epochs_are_exhausted():
     assert harness.code(init((PRODUCER, EPOCH_LAST))) is FENCED
 
 
-def test_rotation_by_another_producer_fences_the_one_at_the_last_epoch():
+def test_rotation_by_another_producer_fences_the_one_at_the_last_epoch() -> None:
     harness = TransactionHarness()
     harness.put(producer_epoch=EPOCH_LAST)
     assert harness.execute(init()) == ProducerInitialized(FRESH, 0)
@@ -336,7 +354,7 @@ def test_rotation_by_another_producer_fences_the_one_at_the_last_epoch():
     assert harness.code(end((PRODUCER, EPOCH_LAST), False)) is FENCED
 
 
-def test_fencing_at_the_last_epoch_leaves_no_usable_higher_epoch():
+def test_fencing_at_the_last_epoch_leaves_no_usable_higher_epoch() -> None:
     """KAFKA-20090."""
     harness, producer = open_transaction(epoch=EPOCH_LAST)
     assert harness.code(init()) is BUSY
@@ -349,7 +367,7 @@ def test_fencing_at_the_last_epoch_leaves_no_usable_higher_epoch():
     assert harness.execute(init()) == ProducerInitialized(FRESH, 0)
 
 
-def test_a_transaction_at_the_highest_epoch_can_be_aborted():
+def test_a_transaction_at_the_highest_epoch_can_be_aborted() -> None:
     """Kafka has written such transactions; a marker at this epoch is accepted only with an older version."""
     harness = TransactionHarness()
     harness.put(producer_epoch=EPOCH_MAX, state=State.ONGOING, partitions=frozenset({P0}), client_version=2)
@@ -362,7 +380,7 @@ def test_a_transaction_at_the_highest_epoch_can_be_aborted():
 # --- two-phase commit
 
 
-def kept(epoch=0):
+def kept(epoch: int = 0) -> tuple[TransactionHarness, tuple[int, int], ProducerInitialized]:
     harness = TransactionHarness(transaction_two_phase_commit_enable=True)
     if epoch:
         harness.put(producer_epoch=epoch - 1)
@@ -374,7 +392,7 @@ def kept(epoch=0):
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("moves", [True, False])
-def test_a_kept_transaction_is_ended_by_the_next_producer(commit, moves):
+def test_a_kept_transaction_is_ended_by_the_next_producer(commit: bool, moves: bool) -> None:
     harness, producer, response = kept()
     assert response == ProducerInitialized(FRESH, 1, FRESH, 0)
     assert harness.execute(init(keep_prepared=True, **TWO_PHASE)) == ProducerInitialized(FRESH, 2, FRESH, 0)
@@ -393,7 +411,7 @@ def test_a_kept_transaction_is_ended_by_the_next_producer(commit, moves):
     assert harness.execute(end((FRESH, 2), commit)) == TransactionEnded(FRESH, 3)
 
 
-def test_init_without_keep_prepared_aborts_the_transaction():
+def test_init_without_keep_prepared_aborts_the_transaction() -> None:
     harness, _, response = kept()
     assert harness.code(init()) is BUSY
     harness.write_markers()
@@ -402,7 +420,7 @@ def test_init_without_keep_prepared_aborts_the_transaction():
 
 
 @pytest.mark.parametrize("epoch", [EPOCH_LAST - 1, EPOCH_LAST])
-def test_a_transaction_is_kept_across_a_producer_id_rotation(epoch):
+def test_a_transaction_is_kept_across_a_producer_id_rotation(epoch: int) -> None:
     harness, producer, response = kept(epoch)
     if epoch < EPOCH_LAST:
         assert response == ProducerInitialized(PRODUCER, EPOCH_LAST, *producer)
@@ -417,7 +435,7 @@ def test_a_transaction_is_kept_across_a_producer_id_rotation(epoch):
     assert harness.execute(end(client)) == successor
 
 
-def test_keep_prepared_is_refused_without_a_two_phase_transaction():
+def test_keep_prepared_is_refused_without_a_two_phase_transaction() -> None:
     harness = TransactionHarness(transaction_two_phase_commit_enable=True)
     assert harness.code(init((1, 1), keep_prepared=True)) is ErrorCode.INVALID_REQUEST
     assert harness.execute(init(keep_prepared=True)) == ProducerInitialized(FRESH, 0)  # there is no transaction to keep
@@ -429,7 +447,7 @@ def test_keep_prepared_is_refused_without_a_two_phase_transaction():
     assert harness.code(init(keep_prepared=True, **TWO_PHASE)) is ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_a_kept_transaction_survives_a_transaction_version_downgrade():
+def test_a_kept_transaction_survives_a_transaction_version_downgrade() -> None:
     harness, _, _ = kept()
     harness.version = 0
     harness.move()
@@ -440,7 +458,7 @@ def test_a_kept_transaction_survives_a_transaction_version_downgrade():
     assert harness.state is State.COMPLETE_COMMIT and harness.producer == (FRESH, 1)
 
 
-def test_two_phase_transactions_have_no_timeout():
+def test_two_phase_transactions_have_no_timeout() -> None:
     harness = TransactionHarness(transaction_two_phase_commit_enable=True)
     harness.execute(init(timeout_ms=-1, **TWO_PHASE))
     assert harness.found.timeout_ms == TWO_PHASE_TIMEOUT_MS
@@ -449,7 +467,7 @@ def test_two_phase_transactions_have_no_timeout():
     assert harness.state is State.ONGOING
 
 
-def test_failed_requests_change_no_state():
+def test_failed_requests_change_no_state() -> None:
     harness, producer = open_transaction()
     before, written = harness.found, len(harness.journal.written)
     for request in (add((producer[0], 9)), end((producer[0], 9)), init(timeout_ms=0)):

@@ -1,12 +1,20 @@
 """Every state with every request: error code, producer and state afterwards, with transaction version 2 and before."""
 
+from __future__ import annotations
+
 from itertools import pairwise
+from typing import Any
 
 import pytest
-from transaction_harness import FRESH, NAME, P0, P1, PRODUCER, TransactionHarness, add, end, init
+from tests.coordinators.transaction_harness import FRESH, NAME, P0, P1, PRODUCER, TransactionHarness, add, end, init
 
 from headrace.base.errors import ErrorCode
-from headrace.coordinators.transaction.request import MarkersWritten, TransactionEnded
+from headrace.coordinators.transaction.request import (
+    AddPartitions,
+    EndTransaction,
+    MarkersWritten,
+    TransactionEnded,
+)
 from headrace.coordinators.transaction.states import BEFORE, STORED, State
 
 NONE = ErrorCode.NONE
@@ -95,7 +103,8 @@ ABORT_AGAIN_V2 = {
 
 FENCED_V2, UNMAPPED_V2 = ADD_PAST, ADD_OTHER
 
-EVERY_VERSION = {
+Cases = dict[str, tuple[Any, Any]]  # by name: a request, and its outcomes by state
+EVERY_VERSION: Cases = {
     "init": (init(), INIT),
     "init as itself": (init(NOW), INIT),
     "init as it was once": (init(PAST), INIT_PAST),
@@ -109,7 +118,7 @@ EVERY_VERSION = {
     "verify at an old epoch": (add(PAST, P0, verify_only=True), ALL_FENCED),
     "verify as another": (add(OTHER, P0, verify_only=True), ALL_UNMAPPED),
 }
-WITHOUT_BUMP = {
+WITHOUT_BUMP: Cases = {
     "commit": (end(NOW, True, 0), COMMIT_V1),
     "abort": (end(NOW, False, 0), ABORT_V1),
     "commit at an old epoch": (end(PAST, True, 0), ALL_FENCED),
@@ -117,7 +126,7 @@ WITHOUT_BUMP = {
     "commit at an epoch to come": (end(FUTURE, True, 0), ALL_FENCED),
     "abort as another": (end(OTHER, False, 0), ALL_UNMAPPED),
 }
-WITH_BUMP = {
+WITH_BUMP: Cases = {
     "commit v2": (end(NOW, True), COMMIT_V2),
     "commit again v2": (end(PAST, True), COMMIT_AGAIN_V2),
     "commit two epochs late": (end((PRODUCER, AT - 2), True), FENCED_V2),
@@ -140,7 +149,7 @@ CASES = [
 ]
 
 
-def harness_in(state, version=2, **fields):
+def harness_in(state: State, version: int = 2, **fields: Any) -> TransactionHarness:
     harness = TransactionHarness(version)
     holds = state in (ONGOING, PREPARE_COMMIT, PREPARE_ABORT)
     fields.setdefault("client_version", 2 if version == 2 else 0)
@@ -158,7 +167,9 @@ def harness_in(state, version=2, **fields):
 @pytest.mark.parametrize(
     "version, state, request_, code, epoch, after", [case.values for case in CASES], ids=[case.id for case in CASES]
 )
-def test_every_request_in_every_state_has_the_expected_outcome(version, state, request_, code, epoch, after):
+def test_every_request_in_every_state_has_the_expected_outcome(
+    version: int, state: State, request_: Any, code: ErrorCode, epoch: int, after: State | None
+) -> None:
     harness = harness_in(state, version)
     before, written, sent = harness.found, len(harness.journal.written), len(harness.sent)
     assert harness.code(request_) is code
@@ -176,7 +187,7 @@ def test_every_request_in_every_state_has_the_expected_outcome(version, state, r
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("state", sorted(STORED))
-def test_written_markers_complete_a_prepared_transaction(version, state):
+def test_written_markers_complete_a_prepared_transaction(version: int, state: State) -> None:
     harness = harness_in(state, version)
     ends = {PREPARE_COMMIT: COMPLETE_COMMIT, PREPARE_ABORT: COMPLETE_ABORT}
     assert harness.write_markers() == (state in ends)
@@ -186,12 +197,14 @@ def test_written_markers_complete_a_prepared_transaction(version, state):
 
 
 @pytest.mark.parametrize("request_", [add(NOW), end(NOW), end(NOW, client_version=0)])
-def test_an_unknown_transactional_id_fails_with_invalid_producer_id_mapping(request_):
+def test_an_unknown_transactional_id_fails_with_invalid_producer_id_mapping(
+    request_: AddPartitions | EndTransaction,
+) -> None:
     assert TransactionHarness().code(request_) is MAPPING
 
 
 @pytest.mark.parametrize("expected", [(-1, -1), NOW])
-def test_init_of_an_unknown_transactional_id_assigns_a_fresh_producer_id(expected):
+def test_init_of_an_unknown_transactional_id_assigns_a_fresh_producer_id(expected: tuple[int, int]) -> None:
     harness = TransactionHarness()
     response = harness.execute(init(expected))
     assert (response.producer_id, response.producer_epoch) == (FRESH, 0) == harness.producer
@@ -201,7 +214,7 @@ def test_init_of_an_unknown_transactional_id_assigns_a_fresh_producer_id(expecte
 @pytest.mark.parametrize(
     "request_", [init(), add(NOW), end(NOW), MarkersWritten(NAME, *NOW, 0)], ids=lambda request: type(request).__name__
 )
-def test_an_empty_transactional_id_fails_with_invalid_request(request_):
+def test_an_empty_transactional_id_fails_with_invalid_request(request_: Any) -> None:
     fields = {name: getattr(request_, name) for name in request_.__struct_fields__}
     assert TransactionHarness().code(type(request_)(**fields | {"transactional_id": ""})) is ErrorCode.INVALID_REQUEST
 
@@ -217,11 +230,13 @@ def test_an_empty_transactional_id_fails_with_invalid_request(request_):
         (end(PAST, client_version=0, version=2), 2, FENCED),
     ],
 )
-def test_older_request_versions_are_fenced_with_invalid_producer_epoch(request_, version, code):
+def test_older_request_versions_are_fenced_with_invalid_producer_epoch(
+    request_: Any, version: int, code: ErrorCode
+) -> None:
     assert harness_in(ONGOING).code(request_) is code
 
 
-def test_before_version_2_the_end_of_a_transaction_bumps_no_epoch():
+def test_before_version_2_the_end_of_a_transaction_bumps_no_epoch() -> None:
     harness = harness_in(ONGOING, 1)
     assert harness.execute(end(NOW, client_version=2)) == TransactionEnded()
     assert harness.producer == NOW and harness.sent[0].transaction_version == 0

@@ -1,12 +1,23 @@
 """Timeouts and expiry, visibility for readers, and a journal that is late, refuses and is lost."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
-from transaction_harness import FRESH, NAME, P0, P1, TIMEOUT_MS, TransactionHarness, add, end, init
+from tests.coordinators.transaction_harness import FRESH, NAME, P0, P1, TIMEOUT_MS, TransactionHarness, add, end, init
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.coordinators.transaction.expiry import LOOKED_AT_ONCE
 from headrace.coordinators.transaction.reads import describe, list_transactions, unknown_states
-from headrace.coordinators.transaction.request import Described, InitProducer, Listed, ListFilters, TransactionEnded
+from headrace.coordinators.transaction.request import (
+    Described,
+    InitProducer,
+    Listed,
+    ListFilters,
+    TransactionEnded,
+)
 from headrace.coordinators.transaction.states import State
 from headrace.statemachine.journal import NotLeader
 
@@ -16,7 +27,7 @@ EXPIRY = {"transactional_id_expiration_ms": 2 * DAY_MS}
 PRODUCER = (FRESH, 0)
 
 
-def open_transaction(version=2, **settings):
+def open_transaction(version: int = 2, **settings: Any) -> TransactionHarness:
     harness = TransactionHarness(version, **settings)
     harness.execute(init())
     harness.execute(add(PRODUCER, P0))
@@ -27,7 +38,7 @@ def open_transaction(version=2, **settings):
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_a_timed_out_transaction_is_aborted_with_the_next_epoch(version):
+def test_a_timed_out_transaction_is_aborted_with_the_next_epoch(version: int) -> None:
     harness = open_transaction(version)
     harness.pass_time(TIMEOUT_MS)
     assert harness.state is State.ONGOING
@@ -42,7 +53,7 @@ def test_a_timed_out_transaction_is_aborted_with_the_next_epoch(version):
         assert harness.code(request) is ErrorCode.PRODUCER_FENCED
 
 
-def test_a_version_2_producer_may_abort_but_not_commit_its_timed_out_transaction():
+def test_a_version_2_producer_may_abort_but_not_commit_its_timed_out_transaction() -> None:
     harness = open_transaction()
     harness.pass_time(TIMEOUT_MS + CHECK_MS)
     for commit in (True, False):
@@ -52,7 +63,7 @@ def test_a_version_2_producer_may_abort_but_not_commit_its_timed_out_transaction
     assert harness.execute(end(PRODUCER, False)) == TransactionEnded(FRESH, 1)
 
 
-def test_the_timeout_runs_from_the_first_partition_even_after_a_coordinator_move():
+def test_the_timeout_runs_from_the_first_partition_even_after_a_coordinator_move() -> None:
     harness = open_transaction()
     harness.pass_time(TIMEOUT_MS - 1000)
     harness.execute(add(PRODUCER, P1))
@@ -61,7 +72,7 @@ def test_the_timeout_runs_from_the_first_partition_even_after_a_coordinator_move
     assert harness.state is State.PREPARE_ABORT
 
 
-def test_a_timeout_is_retried_after_a_refused_write():
+def test_a_timeout_is_retried_after_a_refused_write() -> None:
     harness = open_transaction()
     harness.journal.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
     harness.pass_time(TIMEOUT_MS + 2 * CHECK_MS)
@@ -71,7 +82,7 @@ def test_a_timeout_is_retried_after_a_refused_write():
     assert harness.state is State.PREPARE_ABORT and harness.producer == (FRESH, 1)
 
 
-def test_all_timed_out_transactions_are_aborted():
+def test_all_timed_out_transactions_are_aborted() -> None:
     harness = TransactionHarness()
     count = 2 * LOOKED_AT_ONCE + 1
     for number in range(count):
@@ -84,7 +95,7 @@ def test_all_timed_out_transactions_are_aborted():
 
 
 @pytest.mark.parametrize("state", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
-def test_an_unused_transactional_id_expires(state):
+def test_an_unused_transactional_id_expires(state: State) -> None:
     harness = TransactionHarness(**EXPIRY)
     harness.put(state=state, updated_ms=harness.now_ms)
     harness.pass_time(2 * DAY_MS - 1)
@@ -97,7 +108,7 @@ def test_an_unused_transactional_id_expires(state):
     assert harness.execute(init()).producer_id == FRESH
 
 
-def test_a_transactional_id_with_an_open_transaction_does_not_expire():
+def test_a_transactional_id_with_an_open_transaction_does_not_expire() -> None:
     slow = {"transaction_abort_timed_out_transaction_cleanup_interval_ms": DAY_MS}
     harness = TransactionHarness(transaction_two_phase_commit_enable=True, **slow, **EXPIRY)
     harness.execute(init(enable_two_phase_commit=True))
@@ -109,14 +120,20 @@ def test_a_transactional_id_with_an_open_transaction_does_not_expire():
     assert harness.state is State.PREPARE_COMMIT
 
 
-def test_transactional_ids_expire_in_limited_batches():
+def test_transactional_ids_expire_in_limited_batches() -> None:
     harness = TransactionHarness(**EXPIRY)
     for number in range(LOOKED_AT_ONCE + 1):
         harness.execute(InitProducer(f"id-{number}", 1, fresh_producer_id=number))
     for number in range(3):
         harness.execute(InitProducer(f"{number}" * 30_000, 1, fresh_producer_id=1000 + number))
-    sizes, append = [], harness.journal.append
-    harness.journal.append = lambda records: sizes.append(len(records)) or append(records)
+    sizes: list[int] = []
+    append = harness.journal.append
+
+    def append_and_count(records: Sequence[Any]) -> int:
+        sizes.append(len(records))
+        return append(records)
+
+    harness.journal.append = append_and_count
     harness.pass_time(3 * DAY_MS)
     assert len(harness.shard.tables.all) == 0
     assert sizes == [LOOKED_AT_ONCE, 3, 1]
@@ -125,7 +142,7 @@ def test_transactional_ids_expire_in_limited_batches():
 # --- readers
 
 
-def test_describe_and_list_show_only_committed_state():
+def test_describe_and_list_show_only_committed_state() -> None:
     harness = open_transaction()
     harness.journal.late = True
     harness.submit(end(PRODUCER))
@@ -136,7 +153,7 @@ def test_describe_and_list_show_only_committed_state():
     assert describe(harness.shard, NAME).state is State.PREPARE_COMMIT
 
 
-def test_describing_an_empty_or_unknown_transactional_id_raises():
+def test_describing_an_empty_or_unknown_transactional_id_raises() -> None:
     harness = TransactionHarness()
     for name, code in (("", ErrorCode.INVALID_REQUEST), ("none", ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)):
         with pytest.raises(KafkaError) as raised:
@@ -160,20 +177,20 @@ def test_describing_an_empty_or_unknown_transactional_id_raises():
         (ListFilters(pattern="pay"), False),
     ],
 )
-def test_transactions_are_listed_by_filters(filters, passes):
+def test_transactions_are_listed_by_filters(filters: ListFilters, passes: bool) -> None:
     harness = open_transaction()
     harness.pass_time(5000)
     assert bool(list_transactions([harness.shard], filters, harness.now_ms)) == passes
 
 
-def test_a_transactional_id_without_a_transaction_passes_every_duration_filter():
+def test_a_transactional_id_without_a_transaction_passes_every_duration_filter() -> None:
     """In Kafka 4.3 too, where its start time is -1."""
     harness = TransactionHarness()
     harness.execute(init())
     assert list_transactions([harness.shard], ListFilters(duration_ms=harness.now_ms), harness.now_ms)
 
 
-def test_invalid_list_filters_are_detected():
+def test_invalid_list_filters_are_detected() -> None:
     assert unknown_states(ListFilters(states=frozenset({"Dead", "PrepareEpochFence", "Asleep"}))) == ["Asleep"]
     with pytest.raises(KafkaError) as raised:
         list_transactions([], ListFilters(pattern="("), 0)
@@ -183,7 +200,7 @@ def test_invalid_list_filters_are_detected():
 # --- the journal
 
 
-def test_responses_and_markers_are_not_sent_before_the_commit():
+def test_responses_and_markers_are_not_sent_before_the_commit() -> None:
     harness = open_transaction()
     harness.journal.late = True
     responses = harness.submit(end(PRODUCER))
@@ -197,7 +214,7 @@ def test_responses_and_markers_are_not_sent_before_the_commit():
     assert responses == [TransactionEnded(FRESH, 1)] and len(harness.sent) == 1
 
 
-def test_concurrent_transactions_is_sent_only_after_the_abort_is_committed():
+def test_concurrent_transactions_is_sent_only_after_the_abort_is_committed() -> None:
     harness = open_transaction()
     harness.journal.late = True
     responses = harness.submit(init())
@@ -206,7 +223,7 @@ def test_concurrent_transactions_is_sent_only_after_the_abort_is_committed():
     assert [error.code for error in responses] == [ErrorCode.CONCURRENT_TRANSACTIONS] and len(harness.sent) == 1
 
 
-def test_responses_that_depend_on_a_pending_write_wait_for_it():
+def test_responses_that_depend_on_a_pending_write_wait_for_it() -> None:
     harness = open_transaction()
     harness.journal.late = True
     responses = [
@@ -220,7 +237,7 @@ def test_responses_that_depend_on_a_pending_write_wait_for_it():
 
 
 @pytest.mark.parametrize("request_", [end(PRODUCER), end(PRODUCER, False), init(), add(PRODUCER, P1)])
-def test_a_refused_write_changes_nothing(request_):
+def test_a_refused_write_changes_nothing(request_: Any) -> None:
     harness = open_transaction()
     before = harness.found
     harness.journal.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -229,7 +246,7 @@ def test_a_refused_write_changes_nothing(request_):
     assert harness.shard.tables.ongoing.keys() == [NAME]
 
 
-def test_a_refused_fencing_write_uses_no_epochs():
+def test_a_refused_fencing_write_uses_no_epochs() -> None:
     """KAFKA-9666."""
     harness = open_transaction()
     harness.journal.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -240,7 +257,7 @@ def test_a_refused_fencing_write_uses_no_epochs():
 
 
 @pytest.mark.parametrize("request_", [end(PRODUCER), end(PRODUCER, False), init(), add(PRODUCER, P1)])
-def test_uncommitted_changes_are_discarded_when_leadership_is_lost(request_):
+def test_uncommitted_changes_are_discarded_when_leadership_is_lost(request_: Any) -> None:
     harness = open_transaction()
     before = harness.found
     harness.journal.late = True
@@ -251,7 +268,7 @@ def test_uncommitted_changes_are_discarded_when_leadership_is_lost(request_):
     assert harness.code(end(PRODUCER)) is ErrorCode.NONE
 
 
-def test_a_retried_init_is_fenced_by_a_new_coordinator():
+def test_a_retried_init_is_fenced_by_a_new_coordinator() -> None:
     """As in Kafka, which does not store the previous epoch."""
     harness = TransactionHarness()
     harness.execute(init())
@@ -260,7 +277,7 @@ def test_a_retried_init_is_fenced_by_a_new_coordinator():
     assert harness.code(init(PRODUCER)) is ErrorCode.PRODUCER_FENCED
 
 
-def test_a_new_leader_completes_prepared_transactions():
+def test_a_new_leader_completes_prepared_transactions() -> None:
     harness = open_transaction()
     harness.execute(end(PRODUCER))
     lost = harness.sent.pop()
@@ -274,7 +291,7 @@ def test_a_new_leader_completes_prepared_transactions():
     assert harness.sent == [lost] and harness.state is State.COMPLETE_COMMIT
 
 
-def test_a_new_leader_completes_a_prepared_abort_without_partitions():
+def test_a_new_leader_completes_a_prepared_abort_without_partitions() -> None:
     harness = TransactionHarness()
     harness.put(
         state=State.PREPARE_ABORT, started_ms=1, updated_ms=1

@@ -9,16 +9,20 @@ import json
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from headrace.base.ids import TopicPartition
 from headrace.client import Producer
 from headrace.demo.folders import Folders
 from headrace.demo.results.expected import PATIENCE_MS, RESULTS
 from headrace.demo.shop.events import bell
+from headrace.demo.shop.layout import Layout
 from headrace.demo.shop.requests import Shop, places_of
 from headrace.demo.stages import QUERIES, SHOP, topic_of
 from headrace.pipelines.source.offsets import StreamOffset
@@ -51,20 +55,20 @@ def main(folder: str, bootstrap: str, fault: str = "") -> None:
             batch += 1
 
 
-def write_checkpoint(checkpoint, batch, watermark_ms, offsets):
+def write_checkpoint(checkpoint: Path, batch: int, watermark_ms: int, offsets: Mapping[TopicPartition, int]) -> None:
     for name in ("offsets", "commits"):
         (checkpoint / name).mkdir(parents=True, exist_ok=True)
-    lines = ["v1", json.dumps({"batchWatermarkMs": watermark_ms}), json.dumps(StreamOffset(offsets).to_json())]
+    lines = ["v1", json.dumps({"batchWatermarkMs": watermark_ms}), json.dumps(StreamOffset(dict(offsets)).to_json())]
     (checkpoint / "offsets" / str(batch)).write_text("\n".join(lines))
     (checkpoint / "commits" / str(batch)).write_text("v1\n{}")
 
 
-def write(folders, bootstrap, layout, events, fault):
+def write(folders: Folders, bootstrap: str, layout: Layout, events: int, fault: str) -> None:
     for result in RESULTS:
         rows = list(result.wanted(layout, events))
         if result.name == "sessions" and fault:
             rows = rows[1:] if fault == "lost" else [*rows, rows[0]]
-        named = [dict(zip(COLUMNS[result.name], row, strict=True)) for row in rows]
+        named: list[dict[str, Any]] = [dict(zip(COLUMNS[result.name], row, strict=True)) for row in rows]
         for row in named:
             for name in row.keys() & {"minute", "first_click", "last_click", "at"}:
                 row[name] = datetime.fromtimestamp(row[name] / 1000, UTC)

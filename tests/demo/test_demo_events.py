@@ -6,6 +6,7 @@ import itertools
 import json
 from collections import Counter, defaultdict
 from datetime import datetime
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,11 +83,11 @@ def test_a_bell_has_no_visitor() -> None:
 
 def test_clicks_form_sessions_of_five_to_ten_clicks() -> None:
     """Clicks come in short bursts, separated by more than the sessions' gap (30 s)."""
-    times = defaultdict(list)
+    times: defaultdict[int, list[int]] = defaultdict(list)
     for number in range(40_000):
         click = events.click(number, ())
         times[click.visitor].append(click.at_ms)
-    gaps = Counter()
+    gaps: Counter[Any] = Counter()
     for some in times.values():
         some.sort()
         gaps.update("long" if after - before > 30_000 else "short" for before, after in itertools.pairwise(some))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,16 +15,17 @@ from headrace.demo.folders import PIPELINES, Folders, NotOurs, WrongFolders, che
 from headrace.demo.shop.requests import Shop
 from headrace.demo.shop.topics import SESSIONS
 from headrace.pipelines.definitions import load
+from headrace.testing.cluster import EmbeddedNode
 
 
 @pytest.fixture
-def folders(tmp_path):
+def folders(tmp_path: Path) -> Folders:
     folders = Folders(tmp_path / "work", tmp_path / ".headrace")
     folders.make()
     return folders
 
 
-def test_pipeline_files_are_created_and_valid(folders) -> None:
+def test_pipeline_files_are_created_and_valid(folders: Folders) -> None:
     shop, tables = load(folders.pipelines)
     assert {f"{one.name}.yaml" for one in (shop, tables)} == set(PIPELINES)
     assert shop.checkpoint == str(folders.checkpoints / "shop")
@@ -30,7 +33,7 @@ def test_pipeline_files_are_created_and_valid(folders) -> None:
     assert set(shop.sinks) == set(tables.sinks)
 
 
-def test_a_second_run_is_refused_with_the_process_id_of_the_first(folders) -> None:
+def test_a_second_run_is_refused_with_the_process_id_of_the_first(folders: Folders) -> None:
     with (
         folders.locked(),
         pytest.raises(ConfigError, match=f"running already, as process {os.getpid()}"),
@@ -42,13 +45,13 @@ def test_a_second_run_is_refused_with_the_process_id_of_the_first(folders) -> No
 
 
 @pytest.fixture
-def shop(headrace_node):
+def shop(headrace_node: EmbeddedNode) -> Iterator[Shop]:
     with Shop(headrace_node.bootstrap) as shop:
         shop.prepare()
         yield shop
 
 
-def test_a_broker_of_another_cluster_is_refused(folders, shop) -> None:
+def test_a_broker_of_another_cluster_is_refused(folders: Folders, shop: Shop) -> None:
     with pytest.raises(NotOurs):
         check_node(folders, shop)
     folders.data.mkdir()
@@ -59,7 +62,7 @@ def test_a_broker_of_another_cluster_is_refused(folders, shop) -> None:
     check_node(folders, shop)
 
 
-def test_checkpoints_of_another_cluster_are_refused(folders, shop) -> None:
+def test_checkpoints_of_another_cluster_are_refused(folders: Folders, shop: Shop) -> None:
     check_cluster(folders, shop)
     check_cluster(folders, shop)
     (folders.shop / "cluster-id").write_text("another")
@@ -67,7 +70,9 @@ def test_checkpoints_of_another_cluster_are_refused(folders, shop) -> None:
         check_cluster(folders, shop)
 
 
-def test_existing_results_without_checkpoints_are_refused(folders, shop, headrace_node) -> None:
+def test_existing_results_without_checkpoints_are_refused(
+    folders: Folders, shop: Shop, headrace_node: EmbeddedNode
+) -> None:
     with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:
         producer.send(SESSIONS, b"{}", partition=0).result()
     assert shop.ends([TopicPartition(SESSIONS, 0)]) == {TopicPartition(SESSIONS, 0): 1}

@@ -7,6 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +28,7 @@ while True:
 ENDED_S_MAX = 30.0
 
 
-def until(condition):
+def until(condition: Callable[..., Any]) -> None:
     deadline = time.monotonic() + ENDED_S_MAX
     while not condition():
         assert time.monotonic() < deadline
@@ -33,10 +36,10 @@ def until(condition):
 
 
 @pytest.fixture
-def make(tmp_path):
-    made = []
+def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    made: list[Child] = []
 
-    def make(name=NODE, code=WAITS):
+    def make(name: str = NODE, code: str = WAITS) -> Child:
         child = Child(name, [sys.executable, "-c", code], tmp_path / "logs" / f"{name}.log", {})
         made.append(child)
         return child
@@ -46,17 +49,20 @@ def make(tmp_path):
         child.close()
 
 
+class TimedSupervisor(Supervisor):
+    """A supervisor whose clock the test sets."""
+
+    now = 1000.0
+
+
 @pytest.fixture
-def supervisor(make, tmp_path):
-    """Return a supervisor whose clock the test sets."""
-    supervisor = Supervisor(
-        [make(NODE), make(GENERATOR), make(PIPELINES)], Register(tmp_path / "processes"), lambda: supervisor.now
-    )
-    supervisor.now = 1000.0
-    return supervisor
+def supervisor(make: Callable[..., Any], tmp_path: Path) -> TimedSupervisor:
+    children = [make(NODE), make(GENERATOR), make(PIPELINES)]
+    timed = TimedSupervisor(children, Register(tmp_path / "processes"), lambda: timed.now)
+    return timed
 
 
-def test_a_killed_process_is_restarted_after_a_delay(supervisor) -> None:
+def test_a_killed_process_is_restarted_after_a_delay(supervisor: TimedSupervisor) -> None:
     supervisor.start(NODE)
     first = supervisor[NODE].pid
     os.kill(first, signal.SIGKILL)
@@ -69,7 +75,7 @@ def test_a_killed_process_is_restarted_after_a_delay(supervisor) -> None:
     assert supervisor.news == [f"the node (process {first}) was killed, and is started again"]
 
 
-def test_a_process_that_exits_cleanly_is_not_restarted(supervisor) -> None:
+def test_a_process_that_exits_cleanly_is_not_restarted(supervisor: TimedSupervisor) -> None:
     for name in (GENERATOR, PIPELINES):
         supervisor.start(name)
         until(lambda name=name: supervisor[name].last_words() == ["here"])
@@ -83,7 +89,9 @@ def test_a_process_that_exits_cleanly_is_not_restarted(supervisor) -> None:
     assert len(supervisor.news) == 1
 
 
-def test_a_process_that_keeps_failing_is_given_up_with_its_last_output(make, tmp_path) -> None:
+def test_a_process_that_keeps_failing_is_given_up_with_its_last_output(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
     children = [make(NODE, "import sys; print('no room', flush=True); sys.exit(3)"), make(GENERATOR), make(PIPELINES)]
     now = 0.0
     supervisor = Supervisor(children, Register(tmp_path / "processes"), lambda: now)
@@ -108,13 +116,13 @@ def test_only_repeated_early_failures_stop_the_restarts() -> None:
     assert [lives.ended(1, 101.0) is None for _ in range(EARLY_DEATHS_MAX)] == [False] * (EARLY_DEATHS_MAX - 1) + [True]
 
 
-def test_processes_are_stopped_in_dependency_order(supervisor) -> None:
+def test_processes_are_stopped_in_dependency_order(supervisor: TimedSupervisor) -> None:
     for name in (NODE, GENERATOR, PIPELINES):
         supervisor.start(name)
         until(lambda name=name: supervisor[name].last_words() == ["here"])
-    seen = []
+    seen: list[tuple[bool, ...]] = []
 
-    def look():
+    def look() -> None:
         seen.append(tuple(supervisor[name].is_running for name in (GENERATOR, PIPELINES, NODE)))
 
     supervisor.end_all(look)
@@ -122,7 +130,7 @@ def test_processes_are_stopped_in_dependency_order(supervisor) -> None:
     assert sorted(seen, reverse=True) == seen, "nobody ends before those who need him"
 
 
-def test_closing_a_child_kills_its_process_group(make) -> None:
+def test_closing_a_child_kills_its_process_group(make: Callable[..., Any]) -> None:
     child = make(
         NODE, "import subprocess, sys; subprocess.Popen(['sleep', '1000']); print('here', flush=True); input()"
     )
@@ -131,22 +139,22 @@ def test_closing_a_child_kills_its_process_group(make) -> None:
     child.close()
     assert child.code == -signal.SIGKILL
     with pytest.raises(ProcessLookupError):
-        until(lambda: os.killpg(child.pid, 0) is not None)
+        until(lambda: os.killpg(child.pid, 0) is not None)  # type: ignore[func-returns-value]
 
 
-def test_processes_left_by_a_killed_run_are_awaited(make, tmp_path) -> None:
+def test_processes_left_by_a_killed_run_are_awaited(make: Callable[..., Any], tmp_path: Path) -> None:
     register = Register(tmp_path / "processes")
     assert register.left() == {}
     child = make()
     child.start(0.0)
     register.write([child, make(GENERATOR)])
     assert {name: one.pid for name, one in register.left().items()} == {NODE: child.pid}
-    messages = []
+    messages: list[str] = []
     register.clear(messages.append, lambda _: child.close())
     assert register.left() == {} and messages == ["processes of a run that was killed are ending"]
 
 
-def test_leftover_processes_that_do_not_exit_are_killed(make, tmp_path) -> None:
+def test_leftover_processes_that_do_not_exit_are_killed(make: Callable[..., Any], tmp_path: Path) -> None:
     register = Register(tmp_path / "processes")
     child = make()
     child.start(0.0)
@@ -156,7 +164,7 @@ def test_leftover_processes_that_do_not_exit_are_killed(make, tmp_path) -> None:
     assert child.code == -signal.SIGKILL
 
 
-def test_an_unreadable_register_counts_as_empty(tmp_path) -> None:
+def test_an_unreadable_register_counts_as_empty(tmp_path: Path) -> None:
     (tmp_path / "processes").write_text("[[")
     assert Register(tmp_path / "processes").left() == {}
 
@@ -178,7 +186,7 @@ subprocess.Popen([sys.executable, "-c", {LARGE!r}], stdin=subprocess.PIPE).wait(
 """
 
 
-def test_memory_includes_that_of_child_processes(make, tmp_path) -> None:
+def test_memory_includes_that_of_child_processes(make: Callable[..., Any], tmp_path: Path) -> None:
     child = make(PIPELINES, PARENT_OF_LARGE_PROGRAM)
     assert child.memory_bytes() is None
     child.start(0.0)
@@ -187,7 +195,7 @@ def test_memory_includes_that_of_child_processes(make, tmp_path) -> None:
     assert child.memory_bytes() > 80_000_000
 
 
-def test_session_memory_is_summed_from_proc_and_cached(tmp_path) -> None:
+def test_session_memory_is_summed_from_proc_and_cached(tmp_path: Path) -> None:
     now = [0.0]
     memory = SessionMemory(lambda: now[0])
     first = memory.of(os.getsid(0))

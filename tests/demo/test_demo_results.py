@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -22,10 +24,10 @@ EVENTS = 20_000
 
 
 @pytest.mark.parametrize("closings", [[EVENTS], [7_000, EVENTS]], ids=["a day", "two days"])
-def test_every_click_is_in_one_window_and_one_session(closings) -> None:
+def test_every_click_is_in_one_window_and_one_session(closings: list[int]) -> None:
     layout = Layout(closings)
-    views = results.wanted_page_views(layout, EVENTS)
-    sessions = results.wanted_sessions(layout, EVENTS)
+    views: Counter[Any] = results.wanted_page_views(layout, EVENTS)
+    sessions: Counter[Any] = results.wanted_sessions(layout, EVENTS)
     clicks = clicks_among(EVENTS)
     assert sum(row.clicks for row in views) == sum(row.clicks for row in sessions) == clicks
     assert results.wanted_enriched_orders(layout, EVENTS).total() == orders_among(EVENTS)
@@ -78,7 +80,7 @@ def test_the_summary_reports_correct_lost_and_duplicate_rows() -> None:
 # --- tables
 
 
-def log(table, name, *entries):
+def log(table: Path, name: str, *entries: Any) -> None:
     (table / tables.LOG).mkdir(exist_ok=True)
     entry_lines = [
         json.dumps({"path": f"file:///some/where/else/{file}", "action": action}) for file, action in entries
@@ -86,7 +88,7 @@ def log(table, name, *entries):
     (table / tables.LOG / name).write_text("\n".join([tables.FORMAT, *entry_lines]))
 
 
-def test_a_table_consists_of_the_files_in_its_log(tmp_path) -> None:
+def test_a_table_consists_of_the_files_in_its_log(tmp_path: Path) -> None:
     for name in ("a", "b", "c", "killed"):
         parquet.write_table(pa.table({"name": [name]}), tmp_path / f"{name}.parquet")
     assert tables.files_of(tmp_path) == [] and list(tables.rows_of(tmp_path)) == []
@@ -97,7 +99,7 @@ def test_a_table_consists_of_the_files_in_its_log(tmp_path) -> None:
     assert tables.left_over(tmp_path) == 2
 
 
-def test_a_compacted_log_replaces_all_earlier_entries(tmp_path) -> None:
+def test_a_compacted_log_replaces_all_earlier_entries(tmp_path: Path) -> None:
     log(tmp_path, "8", ("x.parquet", "add"))
     log(tmp_path, "9.compact", ("a.parquet", "add"), ("b.parquet", "add"), ("a.parquet", "delete"))
     log(tmp_path, "10", ("c%20d.parquet", "add"))
@@ -105,7 +107,7 @@ def test_a_compacted_log_replaces_all_earlier_entries(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("text", ["v2\n{}", "v1\n{", "v1\n{}", "v1\n[]", ""])
-def test_an_unreadable_table_log_is_reported_with_its_path(tmp_path, text) -> None:
+def test_an_unreadable_table_log_is_reported_with_its_path(tmp_path: Path, text: str) -> None:
     (tmp_path / tables.LOG).mkdir()
     (tmp_path / tables.LOG / "0").write_text(text)
     with pytest.raises(CorruptData, match="_spark_metadata/0"):

@@ -6,7 +6,9 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -25,27 +27,29 @@ FAKE_PIPELINES = Path(__file__).with_name("fake_pipelines.py")
 
 
 @pytest.fixture
-def folders(tmp_path):
+def folders(tmp_path: Path) -> Folders:
     folders = Folders(tmp_path / "work", tmp_path / ".headrace")
     folders.make()
     return folders
 
 
 @pytest.fixture
-def play(folders, monkeypatch):
+def play(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Return a function that runs the job once and calls `turned` repeatedly meanwhile."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
-    def play(events=None, rate=0.0, fault="", on_turn=lambda run: None):
+    def play(
+        events: int | None = None, rate: float = 0.0, fault: str = "", on_turn: Callable[..., Any] = lambda run: None
+    ) -> tuple[int, str]:
         out = io.StringIO()
 
         class Run(job.Run):
-            def _children(self):
+            def _children(self) -> list[Child]:
                 children = super()._children()
                 command = [sys.executable, str(FAKE_PIPELINES), str(folders.work), self._bootstrap, fault]
                 return [*children[:-1], Child(PIPELINES, command, folders.log(PIPELINES), {})]
 
-            def _turn(self):
+            def _turn(self) -> None:
                 super()._turn()
                 on_turn(self)
 
@@ -58,7 +62,7 @@ def play(folders, monkeypatch):
         signal.signal(number, handler)
 
 
-def test_a_bounded_run_ends_and_verifies_its_results(play, folders) -> None:
+def test_a_bounded_run_ends_and_verifies_its_results(play: Callable[..., Any], folders: Folders) -> None:
     code, printed = play(events=3_000)
     assert code == 0, printed
     assert printed.count("the node serves on localhost:") == 1 and "metrics on http://localhost:" in printed
@@ -70,14 +74,14 @@ def test_a_bounded_run_ends_and_verifies_its_results(play, folders) -> None:
 
 
 @pytest.mark.parametrize(("fault", "expected"), [("lost", "1 lost"), ("doubled", "1 twice")])
-def test_lost_and_duplicate_results_fail_the_run(play, fault, expected) -> None:
+def test_lost_and_duplicate_results_fail_the_run(play: Callable[..., Any], fault: str, expected: str) -> None:
     code, printed = play(events=500, fault=fault)
     assert code == 1
     assert printed.count(expected) == 2 and "NOT what the events say" in printed
 
 
-def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(play, folders) -> None:
-    def stop(run):
+def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(play: Callable[..., Any], folders: Folders) -> None:
+    def stop(run: Any) -> None:
         seen = run._director.seen
         if seen is not None and seen.facts.layout.frontier(seen.facts.ends).low > 100:
             run._signalled(signal.SIGINT, None)
@@ -91,10 +95,10 @@ def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(play, folders) -> N
     assert code == 0 and "events in = events out" in printed
 
 
-def test_processes_killed_during_a_run_are_restarted(play) -> None:
-    killed = []
+def test_processes_killed_during_a_run_are_restarted(play: Callable[..., Any]) -> None:
+    killed: list[str] = []
 
-    def kill(run):
+    def kill(run: Any) -> None:
         for name in (NODE, GENERATOR, PIPELINES):
             child = run._supervisor[name]
             if name not in killed and child.is_running and run._supervisor[PIPELINES].is_running:
@@ -107,7 +111,9 @@ def test_processes_killed_during_a_run_are_restarted(play) -> None:
     assert printed.count("was killed, and is started again") == 3 and "events in = events out" in printed
 
 
-def test_a_node_that_cannot_start_is_reported_with_its_last_output(play, folders, monkeypatch) -> None:
+def test_a_node_that_cannot_start_is_reported_with_its_last_output(
+    play: Callable[..., Any], folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         "headrace.demo.shop.requests.CALL_S_MAX", 1.0
     )  # limits how long the director's thread waits for a node that never starts
@@ -139,7 +145,12 @@ def test_a_bounded_run_has_no_rate_limit_unless_one_is_given(
     arguments: list[str], rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[job.Options] = []
-    monkeypatch.setattr("headrace.cli.commands.demo.run", lambda options: given.append(options) or 0)
+
+    def run(options: job.Options) -> int:
+        given.append(options)
+        return 0
+
+    monkeypatch.setattr("headrace.cli.commands.demo.run", run)
     assert CliRunner().invoke(app, arguments).exit_code == 0
     assert given[0].rate == rate
 

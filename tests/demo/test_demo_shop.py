@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -13,21 +15,25 @@ from headrace.demo.shop.generator import EVENTS_AT_ONCE_MAX, Generator, Pace, ge
 from headrace.demo.shop.layout import CLICK_PLACES, PLACES, Layout
 from headrace.demo.shop.requests import CUSTOMERS_PLACE, Misplaced, Shop
 from headrace.demo.shop.topics import CLICKS
+from headrace.testing.cluster import EmbeddedNode
 
 
 @pytest.fixture
-def shop(headrace_node):
+def shop(headrace_node: EmbeddedNode) -> Iterator[Shop]:
     with Shop(headrace_node.bootstrap) as shop:
         shop.prepare()
         yield shop
 
 
-def run(node, count):
+def run(node: EmbeddedNode, count: int) -> int:
     return generate(node.bootstrap, rate=0, events=count, stop=threading.Event())
 
 
-def values(node, places):
-    found = {place: [] for place in places}
+def values(
+    node: EmbeddedNode,
+    places: Sequence[TopicPartition],
+) -> dict[TopicPartition, list[bytes]]:
+    found: dict[TopicPartition, list[Any]] = {place: [] for place in places}
     with Consumer({"bootstrap.servers": node.bootstrap, "auto.offset.reset": "earliest"}) as consumer:
         ends = consumer.end_offsets(places)
         consumer.assign(places)
@@ -37,14 +43,14 @@ def values(node, places):
     return found
 
 
-def wanted(layout, count):
+def wanted(layout: Layout, count: int) -> dict[TopicPartition, list[bytes]]:
     return {
         place: [layout.record(place, offset).value for offset in range(end)]
         for place, end in layout.ends(count).items()
     }
 
 
-def test_preparing_the_shop_twice_changes_nothing(headrace_node, shop) -> None:
+def test_preparing_the_shop_twice_changes_nothing(headrace_node: EmbeddedNode, shop: Shop) -> None:
     shop.prepare()
     assert shop.ends([CUSTOMERS_PLACE]) == {CUSTOMERS_PLACE: events.CUSTOMERS}
     (found,) = values(headrace_node, [CUSTOMERS_PLACE]).values()
@@ -52,7 +58,7 @@ def test_preparing_the_shop_twice_changes_nothing(headrace_node, shop) -> None:
     assert shop.layout().closings == ()
 
 
-def test_a_generator_resumes_where_the_topics_end(headrace_node, shop) -> None:
+def test_a_generator_resumes_where_the_topics_end(headrace_node: EmbeddedNode, shop: Shop) -> None:
     assert run(headrace_node, 1_003) == 1_003
     assert run(headrace_node, 1_003) == 1_003
     assert run(headrace_node, 4_000) == 4_000
@@ -60,7 +66,7 @@ def test_a_generator_resumes_where_the_topics_end(headrace_node, shop) -> None:
     assert values(headrace_node, PLACES) == wanted(Layout([]), 4_000)
 
 
-def test_a_generator_completes_partitions_that_a_kill_left_uneven(headrace_node, shop) -> None:
+def test_a_generator_completes_partitions_that_a_kill_left_uneven(headrace_node: EmbeddedNode, shop: Shop) -> None:
     layout = Layout([])
     some = dict(zip(PLACES, (30, 7, 2, 4), strict=True))
     with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:
@@ -71,7 +77,7 @@ def test_a_generator_completes_partitions_that_a_kill_left_uneven(headrace_node,
     assert values(headrace_node, PLACES) == wanted(layout, 500)
 
 
-def test_a_day_is_closed_once_and_another_can_follow(headrace_node, shop) -> None:
+def test_a_day_is_closed_once_and_another_can_follow(headrace_node: EmbeddedNode, shop: Shop) -> None:
     run(headrace_node, 200)
     assert shop.close_day(200).closings == (200,)
     assert shop.close_day(200).closings == (200,)
@@ -82,7 +88,9 @@ def test_a_day_is_closed_once_and_another_can_follow(headrace_node, shop) -> Non
     assert values(headrace_node, PLACES) == wanted(layout, 300)
 
 
-def test_missing_bells_of_a_decided_closing_are_written_by_the_next_generator(headrace_node, shop) -> None:
+def test_missing_bells_of_a_decided_closing_are_written_by_the_next_generator(
+    headrace_node: EmbeddedNode, shop: Shop
+) -> None:
     run(headrace_node, 50)
     with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:
         producer.send("shop-closings", b'{"events":50}', partition=0).result()
@@ -91,7 +99,7 @@ def test_missing_bells_of_a_decided_closing_are_written_by_the_next_generator(he
     assert values(headrace_node, PLACES) == wanted(Layout([50]), 80)
 
 
-def test_records_of_another_writer_are_detected(headrace_node, shop) -> None:
+def test_records_of_another_writer_are_detected(headrace_node: EmbeddedNode, shop: Shop) -> None:
     with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:
         generator = Generator(producer, Layout([]), shop.ends())
         generator.send(20)
@@ -100,7 +108,7 @@ def test_records_of_another_writer_are_detected(headrace_node, shop) -> None:
             generator.send(20)
 
 
-def test_a_generator_stops_when_its_stop_event_is_set(headrace_node, shop) -> None:
+def test_a_generator_stops_when_its_stop_event_is_set(headrace_node: EmbeddedNode, shop: Shop) -> None:
     stop = threading.Event()
     stop.set()
     assert generate(headrace_node.bootstrap, rate=1, events=None, stop=stop) == 0

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from headrace.base.errors import CorruptData
@@ -14,16 +18,24 @@ from headrace.demo.shop.events import bell
 from headrace.demo.shop.layout import CLICK_PLACES, ORDER_PLACES, Layout
 from headrace.demo.shop.requests import places_of
 from headrace.demo.shop.topics import RESULTS
-from headrace.demo.stages import QUERIES, SHOP, TABLES, Facts, Stage, goal, lag, stage, topic_of
+from headrace.demo.stages import QUERIES, SHOP, TABLES, Facts, Query, Stage, goal, lag, stage, topic_of
 
 EVENTS = 1_000
 RESULT_PLACES = places_of(RESULTS)
 
 
-def facts(layout, ends, *, watermark_ms=0, behind=(), results=50, open=()):
+def facts(
+    layout: Layout,
+    ends: Mapping[TopicPartition, int],
+    *,
+    watermark_ms: int = 0,
+    behind: list[str] | tuple[Any, ...] = (),
+    results: int = 50,
+    open: tuple[Any, ...] | list[TopicPartition] = (),
+) -> Facts:
     """Return facts in which everything was read, except one record by each query that is `behind`."""
     all_ends = {**ends, **dict.fromkeys(RESULT_PLACES, results)}
-    positions = {}
+    positions: dict[str, Position] = {}
     for query in QUERIES:
         offsets = {place: end for place, end in all_ends.items() if place.topic == topic_of(query)}
         if query.name in behind:
@@ -32,7 +44,7 @@ def facts(layout, ends, *, watermark_ms=0, behind=(), results=50, open=()):
     return Facts(layout, all_ends, positions, open)
 
 
-def closed_facts(**given):
+def closed_facts(**given: Any) -> Facts:
     layout = Layout([EVENTS])
     return facts(layout, layout.ends(EVENTS), watermark_ms=bell(0, [EVENTS]).at_ms - PATIENCE_MS, **given)
 
@@ -45,7 +57,7 @@ def test_the_stage_is_events_until_every_partition_is_complete() -> None:
 
 
 @pytest.mark.parametrize("query", [one for one in QUERIES if one.pipeline == SHOP], ids=lambda one: one.name)
-def test_the_stage_is_reading_until_every_query_has_read_all_events(query) -> None:
+def test_the_stage_is_reading_until_every_query_has_read_all_events(query: Query) -> None:
     layout = Layout([])
     assert stage(EVENTS, facts(layout, layout.ends(EVENTS), behind=[query.name])) is Stage.READING
     assert stage(EVENTS, facts(layout, layout.ends(EVENTS))) is Stage.CLOSING
@@ -83,7 +95,7 @@ def test_the_stage_is_windows_until_watermarks_queries_and_transactions_are_done
 
 
 @pytest.mark.parametrize("query", [one for one in QUERIES if one.pipeline == TABLES], ids=lambda one: one.name)
-def test_the_stage_is_storing_until_the_tables_have_all_results(query) -> None:
+def test_the_stage_is_storing_until_the_tables_have_all_results(query: Query) -> None:
     assert stage(EVENTS, closed_facts(behind=[query.name])) is Stage.STORING
 
 
@@ -102,7 +114,7 @@ OFFSETS = """v1
 -"""
 
 
-def test_the_position_of_a_query_is_its_last_committed_batch(tmp_path) -> None:
+def test_the_position_of_a_query_is_its_last_committed_batch(tmp_path: Path) -> None:
     (tmp_path / "commits").mkdir()
     (tmp_path / "offsets").mkdir()
     assert position(tmp_path) == NOWHERE
@@ -114,12 +126,12 @@ def test_the_position_of_a_query_is_its_last_committed_batch(tmp_path) -> None:
     assert position(tmp_path) == Position(9, 1767258060000, offsets)
 
 
-def test_a_missing_checkpoint_has_no_position(tmp_path) -> None:
+def test_a_missing_checkpoint_has_no_position(tmp_path: Path) -> None:
     assert position(tmp_path / "none") == NOWHERE
 
 
 @pytest.mark.parametrize("text", ["", "v9\n{}\n", "v1\n{}\n-", "v1\nnot json\n-", OFFSETS.replace("119", '"x"')])
-def test_an_unreadable_checkpoint_is_reported_with_its_path(tmp_path, text) -> None:
+def test_an_unreadable_checkpoint_is_reported_with_its_path(tmp_path: Path, text: str) -> None:
     (tmp_path / "commits").mkdir()
     (tmp_path / "offsets").mkdir()
     (tmp_path / "commits" / "0").write_text("v1\n{}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 from rich.console import Console, ConsoleDimensions
 
@@ -138,7 +139,7 @@ def test_a_resized_terminal_is_cleared_and_redrawn() -> None:
     assert out.getvalue().count(ERASED) == 1
 
 
-def test_the_metrics_address_is_not_truncated_on_80_columns(tmp_path) -> None:
+def test_the_metrics_address_is_not_truncated_on_80_columns(tmp_path: Path) -> None:
     log = tmp_path / "log"
     supervisor = Supervisor([Child(name, [], log, {}) for name in (NODE, PIPELINES)], Register(tmp_path / "processes"))
     folders = Folders(tmp_path / "a-rather-long-name-of-a-folder", tmp_path / "runtime")

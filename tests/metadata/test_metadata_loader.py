@@ -1,8 +1,10 @@
 """Images and the changes between them, built from records alone; a published image never changes."""
 
+from __future__ import annotations
+
 from headrace.base.ids import Uuid
-from headrace.metadata.image import TOPIC_CONFIG
-from headrace.metadata.loader import MetadataLoader
+from headrace.metadata.image import TOPIC_CONFIG, Image
+from headrace.metadata.loader import Changes, MetadataLoader
 from headrace.metadata.records import decode_record, encode_record
 from headrace.protocol.messages.stored.metadata_brokers import BrokerRegistrationChangeRecord, RegisterBrokerRecord
 from headrace.protocol.messages.stored.metadata_cluster import ConfigRecord, FeatureLevelRecord, NoOpRecord
@@ -16,12 +18,12 @@ from headrace.protocol.messages.stored.metadata_topics import (
 A, B = Uuid(b"a" * 16), Uuid(b"b" * 16)
 
 
-class RecordingPublisher(list):
-    def publish(self, old, new, changes):
+class RecordingPublisher(list[tuple[Image, Image, Changes]]):
+    def publish(self, old: Image, new: Image, changes: Changes) -> None:
         self.append((old, new, changes))
 
 
-def partition(topic_id, index, leader=1):
+def partition(topic_id: Uuid, index: int, leader: int = 1) -> PartitionRecord:
     return PartitionRecord(
         partition_id=index,
         topic_id=topic_id,
@@ -30,18 +32,18 @@ def partition(topic_id, index, leader=1):
         leader=leader,
         leader_epoch=0,
         partition_epoch=0,
-        directories=[b"d" * 16],
+        directories=[Uuid(b"d" * 16)],
     )
 
 
-def load_topic():
+def load_topic() -> tuple[MetadataLoader, RecordingPublisher]:
     seen = RecordingPublisher()
     loader = MetadataLoader([seen])
     loader.apply([TopicRecord(name="t", topic_id=A), partition(A, 0), partition(A, 1)], 2, 1)
     return loader, seen
 
 
-def test_an_image_finds_topics_by_name_and_id():
+def test_an_image_finds_topics_by_name_and_id() -> None:
     loader, seen = load_topic()
     image = loader.image
     assert image.offset == 2 and image.topic_by_id(A) is image.topics["t"] and len(image.topics["t"].partitions) == 2
@@ -49,7 +51,7 @@ def test_an_image_finds_topics_by_name_and_id():
     assert seen[0][2].topics == ("t",)
 
 
-def test_a_partition_change_leaves_earlier_images_unchanged():
+def test_a_partition_change_leaves_earlier_images_unchanged() -> None:
     loader, seen = load_topic()
     before = loader.image
     loader.apply([PartitionChangeRecord(partition_id=1, topic_id=A, leader=-1, isr=[])], 3, 1)
@@ -61,7 +63,7 @@ def test_a_partition_change_leaves_earlier_images_unchanged():
     assert seen[-1][2].topics == ("t",) and loader.image.brokers is before.brokers
 
 
-def test_a_topic_can_be_deleted_and_recreated_in_one_batch():
+def test_a_topic_can_be_deleted_and_recreated_in_one_batch() -> None:
     loader, seen = load_topic()
     loader.apply([RemoveTopicRecord(topic_id=A), TopicRecord(name="t", topic_id=B), partition(B, 0)], 5, 1)
     assert loader.image.topics["t"].id == B and len(loader.image.topics["t"].partitions) == 1
@@ -70,7 +72,7 @@ def test_a_topic_can_be_deleted_and_recreated_in_one_batch():
     assert not loader.image.topics and not loader.image.topic_names
 
 
-def test_images_include_configs_features_and_unfenced_brokers():
+def test_images_include_configs_features_and_unfenced_brokers() -> None:
     loader, seen = load_topic()
     config = ConfigRecord(resource_type=TOPIC_CONFIG, resource_name="t", name="retention.ms", value="1")
     loader.apply([config, FeatureLevelRecord(name="metadata.version", feature_level=30)], 3, 1)
@@ -87,7 +89,7 @@ def test_images_include_configs_features_and_unfenced_brokers():
     assert [broker.id for broker in loader.image.live_brokers()] == [7]
 
 
-def test_metadata_records_round_trip_through_encoding():
+def test_metadata_records_round_trip_through_encoding() -> None:
     for record in (
         partition(A, 3),
         NoOpRecord(),

@@ -7,8 +7,8 @@ import logging
 from itertools import groupby
 
 import pytest
-from node_world import T0, NodeHarness
 from testkit.simulator.machine import DATA, SECOND_DATA
+from tests.node.node_world import T0, NodeHarness
 
 from headrace.base.errors import ErrorCode
 from headrace.client.consumer.list_offsets import EARLIEST, LATEST
@@ -38,7 +38,7 @@ async def write(harness: NodeHarness, count: int, first: int = 0, keys: int = KE
 
 async def read(harness: NodeHarness) -> dict[int, tuple[bytes | None, bytes | None]]:
     """Return all remaining records by offset."""
-    found = {}
+    found: dict[int, tuple[bytes, bytes]] = {}
     offset, end = await harness.offset(T0, EARLIEST), await harness.offset(T0, LATEST)
     while offset < end:
         fetched = await harness.fetch(T0, offset)
@@ -190,7 +190,7 @@ def test_a_segment_swap_syncs_the_directory_between_renames() -> None:
     async def main() -> None:
         await harness.create(1, **TOPIC)
         await write(harness, 100)
-        harness.files.fault = watch  # type: ignore[assignment]
+        harness.files.fault = watch
         await until_clean(harness)
         await asyncio.sleep(1)
         harness.files.fault = None

@@ -1,9 +1,14 @@
 """The properties file of issue 4: every name is honoured or reported; a real node starts with it, also on IPv6."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import socket
 import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.security.pem_files import Authority, needs_openssl
@@ -13,7 +18,7 @@ from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.connection import Connection
 from headrace.client.wire.security import ClientSecurity
 from headrace.node.node import Node, Ports
-from headrace.node.settings import read_settings
+from headrace.node.settings import Settings, read_settings
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest
 from headrace.storage.disk import DiskFiles
@@ -68,13 +73,13 @@ HONOURED = {
 }  # fmt: skip
 
 
-def free_port():
+def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
 
 
-def ports(loop):
+def ports(loop: asyncio.AbstractEventLoop) -> Ports:
     import random
 
     from headrace.base.clock import SystemClock
@@ -82,7 +87,7 @@ def ports(loop):
     return Ports(DiskFiles(), SystemClock(), random.Random(1), loop)
 
 
-async def with_node(settings, work):
+async def with_node(settings: Settings, work: Callable[..., Any] | None) -> list[Any]:
     node = await Node.start(settings, ports(asyncio.get_running_loop()))
     try:
         return await work(node)
@@ -91,14 +96,16 @@ async def with_node(settings, work):
 
 
 @pytest.fixture
-def directories(tmp_path):
+def directories(tmp_path: Path) -> dict[str, Path]:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     return {"one": tmp_path / "one", "two": tmp_path / "two"}
 
 
 @needs_openssl
-def test_a_kafka_properties_file_starts_a_node_and_reports_unused_options(tmp_path, directories, caplog):
+def test_a_kafka_properties_file_starts_a_node_and_reports_unused_options(
+    tmp_path: Path, directories: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
     authority = Authority(tmp_path)
     store = authority.issue("server", "/CN=localhost")[2]
     plain, tls = free_port(), free_port()
@@ -109,7 +116,7 @@ def test_a_kafka_properties_file_starts_a_node_and_reports_unused_options(tmp_pa
     assert {line.split(" ")[0].rstrip(":") for line in caplog.messages} == REPORTED
     assert len(caplog.messages) == len(REPORTED)
 
-    async def work(node):
+    async def work(node: Node) -> list[int]:
         async with Cluster([("127.0.0.1", plain)]) as cluster:
             await cluster.request(
                 CreateTopicsRequest(
@@ -135,14 +142,16 @@ def test_a_kafka_properties_file_starts_a_node_and_reports_unused_options(tmp_pa
     assert asyncio.run(with_node(settings, work)) == [6, 6]
 
 
-def test_a_tls_listener_without_a_certificate_names_the_options_to_set(tmp_path, directories):
+def test_a_tls_listener_without_a_certificate_names_the_options_to_set(
+    tmp_path: Path, directories: dict[str, Path]
+) -> None:
     file = tmp_path / "server.properties"
     file.write_text(FILE.format(plain=free_port(), tls=free_port(), **directories))
     with pytest.raises(ConfigError, match=r"ssl\.keystore\.type=PEM"):
         asyncio.run(with_node(read_settings(file, []), None))
 
 
-def sizes_of(send, receive, tmp_path):
+def sizes_of(send: int, receive: int, tmp_path: Path) -> list[int]:
     settings = read_settings(
         None,
         [
@@ -154,7 +163,7 @@ def sizes_of(send, receive, tmp_path):
         ],
     )
 
-    async def work(node):
+    async def work(node: Node) -> list[int]:
         connection = await Connection.connect("127.0.0.1", node.ports["PLAINTEXT"])
         served = next(iter(node.broker._listeners[0]._company.connections))
         accepted = served._transport.get_extra_info("socket")
@@ -165,14 +174,14 @@ def sizes_of(send, receive, tmp_path):
     return asyncio.run(with_node(settings, work))
 
 
-def test_socket_buffer_sizes_are_set_on_client_connections(tmp_path):
+def test_socket_buffer_sizes_are_set_on_client_connections(tmp_path: Path) -> None:
     assert sizes_of(51_200, 65_536, tmp_path / "set") == [2 * 51_200, 2 * 65_536]  # Linux doubles them
     with socket.socket() as one:
         system = one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
     assert sizes_of(-1, -1, tmp_path / "left")[1] >= system
 
 
-def has_ipv6():
+def has_ipv6() -> bool:
     try:
         with socket.socket(socket.AF_INET6) as one:
             one.bind(("::1", 0))
@@ -183,7 +192,7 @@ def has_ipv6():
 
 @pytest.mark.clients
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
-def test_each_listener_advertises_its_own_address_to_clients(tmp_path):
+def test_each_listener_advertises_its_own_address_to_clients(tmp_path: Path) -> None:
     from confluent_kafka.admin import AdminClient
 
     six, four = free_port(), free_port()
@@ -199,11 +208,11 @@ def test_each_listener_advertises_its_own_address_to_clients(tmp_path):
         ],
     )
 
-    def advertised_address(bootstrap):
+    def advertised_address(bootstrap: str) -> tuple[str, int]:
         (broker,) = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).brokers.values()
         return broker.host, broker.port
 
-    async def work(node):
+    async def work(node: Node) -> list[tuple[str, int]]:
         return [await asyncio.to_thread(advertised_address, text) for text in (f"[::1]:{six}", f"127.0.0.1:{four}")]
 
     assert asyncio.run(with_node(settings, work)) == [("::1", six), ("localhost", four)]

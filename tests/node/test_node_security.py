@@ -1,10 +1,14 @@
 """Security settings: errors, warnings and per-listener overrides by name; and the listeners of a real node."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import random
 import socket
+from collections.abc import Iterator, Mapping
 from struct import pack
+from typing import Any
 
 import pytest
 from tests.security.plain_logins import login, server_settings
@@ -13,14 +17,16 @@ from headrace.base.errors import ConfigError, ErrorCode
 from headrace.client.wire.connection import Connection
 from headrace.client.wire.frames import decode_response, encode_request
 from headrace.node.security import SecurityOfListeners, check_security, make_authorizer, tls_settings
-from headrace.node.settings import make_settings
+from headrace.node.settings import Settings, make_settings
+from headrace.protocol.declare import Struct
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
-from headrace.protocol.messages.describe_configs import DescribeConfigsRequest
+from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from headrace.security.principals import Principal
 from headrace.security.resources import Operation, Resource
 from headrace.server.authority import ALLOW_ALL
+from headrace.server.listener import Security
 from headrace.testing.cluster import LOOPBACK, EmbeddedNode
 
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -29,11 +35,11 @@ TLS = {"listeners": "SSL://:9092", "ssl.keystore.type": "PEM", "ssl.keystore.loc
 SASL = {"listeners": "SASL_PLAINTEXT://:9092"}
 
 
-def settings(given):
+def settings(given: Mapping[str, str]) -> Settings:
     return make_settings(given, single_node=True)
 
 
-def securities(given):
+def securities(given: Mapping[str, str]) -> dict[str, Security]:
     made = settings(given)
     check_security(made)
     maker = SecurityOfListeners(made, lambda: 0, random.Random(1), lambda mechanism, user: None, ALLOW_ALL)
@@ -74,7 +80,7 @@ def securities(given):
         ({"delegation.token.secret.key": "geheim"}, r"delegation\.token\.secret\.key"),
     ],
 )  # fmt: skip
-def test_unsupported_security_options_are_named_in_the_error(given, named):
+def test_unsupported_security_options_are_named_in_the_error(given: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=named) as error:
         securities(given)
     assert "geheim" not in str(error.value)
@@ -90,14 +96,14 @@ def test_unsupported_security_options_are_named_in_the_error(given, named):
         ({**TLS, "listener.name.ssl.ssl.client.auth": "maybe"}, r"ssl\.client\.auth"),
     ],
 )
-def test_invalid_security_values_are_named_in_the_error(given, named):
+def test_invalid_security_values_are_named_in_the_error(given: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         settings(given)
 
 
 @pytest.mark.parametrize("secured", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
 @pytest.mark.parametrize("also", ["", "PLAINTEXT://:9092,"])
-def test_a_controller_listener_needs_a_mapped_protocol_if_any_listener_is_secured(secured, also):
+def test_a_controller_listener_needs_a_mapped_protocol_if_any_listener_is_secured(secured: str, also: str) -> None:
     """Check Kafka's rule: the default is PLAINTEXT only if no listener is secured."""
     given = {"listeners": f"{also}{secured}://:9094,CONTROLLER://:9093", "controller.listener.names": "CONTROLLER"}
     with pytest.raises(ConfigError, match=r"CONTROLLER .*listener\.security\.protocol\.map"):
@@ -116,14 +122,18 @@ def test_a_controller_listener_needs_a_mapped_protocol_if_any_listener_is_secure
         ("SASL_SSL://:9092,SSL://:9093", "SSL", {"SASL_SSL": "SASL_SSL", "SSL": "SSL"}),
     ],
 )
-def test_listeners_have_kafkas_default_security_protocols(listeners, names, protocols):
+def test_listeners_have_kafkas_default_security_protocols(
+    listeners: str, names: str, protocols: dict[str, str]
+) -> None:
     assert settings({"listeners": listeners, "controller.listener.names": names}).protocols == protocols
 
 
 @pytest.mark.parametrize(
     ("more", "is_open"), [({}, True), ({"authorizer.class.name": STANDARD, "super.users": "User:a"}, False)]
 )
-def test_an_open_controller_listener_logs_a_warning_if_clients_must_log_in(more, is_open, caplog):
+def test_an_open_controller_listener_logs_a_warning_if_clients_must_log_in(
+    more: dict[str, str], is_open: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     given = {
         "listeners": "EXTERNAL://:9092,CONTROLLER://:9093",
         "controller.listener.names": "CONTROLLER",
@@ -133,7 +143,7 @@ def test_an_open_controller_listener_logs_a_warning_if_clients_must_log_in(more,
     assert ("CONTROLLER is PLAINTEXT" in caplog.text) is is_open
 
 
-def test_make_authorizer_checks_its_class_name_and_super_users():
+def test_make_authorizer_checks_its_class_name_and_super_users() -> None:
     assert make_authorizer(settings({})) is None
     with pytest.raises(ConfigError, match=r"x\.Y is not supported; write org\.apache"):
         make_authorizer(settings({"authorizer.class.name": "x.Y"}))
@@ -156,14 +166,16 @@ def test_make_authorizer_checks_its_class_name_and_super_users():
         ({"listener.name.plaintext.num.partitions": "3"}, "listener.name.plaintext.num.partitions is no known option"),
     ],
 )
-def test_security_options_without_effect_log_a_warning(given, named, caplog):
+def test_security_options_without_effect_log_a_warning(
+    given: dict[str, str], named: str, caplog: pytest.LogCaptureFixture
+) -> None:
     made = settings(given)
     check_security(made)
     make_authorizer(made)
     assert named in caplog.text and "geheim" not in caplog.text
 
 
-def test_listener_options_override_general_ones():
+def test_listener_options_override_general_ones() -> None:
     made = settings(
         {
             "listeners": "A://:1,B://:2",
@@ -183,7 +195,7 @@ def test_listener_options_override_general_ones():
     assert [endpoint.security_protocol for endpoint in made.endpoints({})] == [1, 3]
 
 
-def test_connections_max_reauth_ms_can_differ_by_mechanism():
+def test_connections_max_reauth_ms_can_differ_by_mechanism() -> None:
     given = {
         **SASL,
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
@@ -199,25 +211,25 @@ def test_connections_max_reauth_ms_can_differ_by_mechanism():
 
 
 @pytest.fixture(scope="module")
-def secured_node():
+def secured_node() -> Iterator[EmbeddedNode]:
     given = {**server_settings("alice"), "sasl.server.max.receive.size": "1000", "ssl.key.password": "geheim"}
     with EmbeddedNode(given) as node:
         yield node
 
 
 class RawClient:
-    def __init__(self, node):
+    def __init__(self, node: EmbeddedNode) -> None:
         self.socket = socket.create_connection((LOOPBACK, node.node.ports["SASL_PLAINTEXT"]), 10)
 
-    def send(self, data):
+    def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def exchange(self, message, version):
+    def exchange(self, message: Struct, version: int) -> Any:
         self.send(b"".join(encode_request(message, version, 1, "test")))
         size = int.from_bytes(self.receive(4), "big")
         return decode_response(message.facts.api_key, version, 1, memoryview(self.receive(size)))
 
-    def receive(self, size):
+    def receive(self, size: int) -> bytes:
         data = b""
         while len(data) < size:
             more = self.socket.recv(size - len(data))
@@ -225,14 +237,14 @@ class RawClient:
             data += more
         return data
 
-    def is_closed(self):
+    def is_closed(self) -> bool:
         try:
             return self.socket.recv(1) == b""
         except ConnectionResetError:
             return True
 
 
-def test_an_oversized_sasl_frame_closes_the_connection_before_it_is_read(secured_node):
+def test_an_oversized_sasl_frame_closes_the_connection_before_it_is_read(secured_node: EmbeddedNode) -> None:
     raw_client = RawClient(secured_node)
     raw_client.exchange(SaslHandshakeRequest(mechanism="PLAIN"), 1)
     raw_client.send(pack(">i", 1001))
@@ -242,7 +254,9 @@ def test_an_oversized_sasl_frame_closes_the_connection_before_it_is_read(secured
     assert raw_client.is_closed()
 
 
-def test_a_failed_login_gets_an_error_response_and_closes_the_connection(secured_node, caplog):
+def test_a_failed_login_gets_an_error_response_and_closes_the_connection(
+    secured_node: EmbeddedNode, caplog: pytest.LogCaptureFixture
+) -> None:
     raw_client = RawClient(secured_node)
     raw_client.exchange(SaslHandshakeRequest(mechanism="PLAIN"), 1)
     with caplog.at_level(logging.WARNING):
@@ -252,7 +266,9 @@ def test_a_failed_login_gets_an_error_response_and_closes_the_connection(secured
     assert len(lines) == 1 and "alice" in lines[0] and "wrong user" in lines[0]
 
 
-def test_an_authenticated_user_may_send_larger_requests_but_needs_permissions(secured_node, caplog):
+def test_an_authenticated_user_may_send_larger_requests_but_needs_permissions(
+    secured_node: EmbeddedNode, caplog: pytest.LogCaptureFixture
+) -> None:
     raw_client = RawClient(secured_node)
     raw_client.exchange(SaslHandshakeRequest(mechanism="PLAIN"), 1)
     assert raw_client.exchange(SaslAuthenticateRequest(auth_bytes=b"\0alice\0geheim"), 2).error_code == ErrorCode.NONE
@@ -268,8 +284,8 @@ def test_an_authenticated_user_may_send_larger_requests_but_needs_permissions(se
     ) in audit
 
 
-def test_describe_configs_does_not_reveal_secrets(secured_node):
-    async def run():
+def test_describe_configs_does_not_reveal_secrets(secured_node: EmbeddedNode) -> None:
+    async def run() -> DescribeConfigsResponse:
         connection = await Connection.connect(LOOPBACK, secured_node.port, security=login("admin"))
         resource = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=4, resource_name="1", configuration_keys=None
@@ -284,8 +300,10 @@ def test_describe_configs_does_not_reveal_secrets(secured_node):
     assert response.results[0].configs and "geheim" not in str(response)
 
 
-def test_allowed_operations_are_audited_at_debug_level(secured_node, caplog):
-    async def run():
+def test_allowed_operations_are_audited_at_debug_level(
+    secured_node: EmbeddedNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
         connection = await Connection.connect(LOOPBACK, secured_node.port, security=login("admin"))
         topic = CreateTopicsRequest.CreatableTopic(name="audited", num_partitions=1, replication_factor=1)
         await connection.request(CreateTopicsRequest(topics=[topic], validate_only=True), version=7)

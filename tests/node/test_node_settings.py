@@ -1,6 +1,11 @@
 """server.properties with Kafka's names: a file for Kafka's combined node works; invalid and unused options are named."""
 
+from __future__ import annotations
+
 import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,7 +13,7 @@ from headrace.base.errors import ConfigError
 from headrace.node.listener_addresses import ListenerAddress, host_and_port
 from headrace.node.setting_sources import option_name, variable_name
 from headrace.node.settings import ALL_OPTIONS, make_settings, read_settings
-from headrace.options.table import Kind
+from headrace.options.table import Kind, Option
 
 KAFKAS_OWN = """
 process.roles=broker,controller
@@ -32,14 +37,18 @@ log.retention.check.interval.ms=300000
 """
 
 
-def warnings_of(caplog, *flags, environment=None, strict=False):
+def warnings_of(
+    caplog: pytest.LogCaptureFixture, *flags: str, environment: Any = None, strict: bool = False
+) -> list[str]:
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         read_settings(None, flags, environment, strict=strict)
     return caplog.messages
 
 
-def test_kafkas_combined_server_properties_are_accepted_without_warnings(tmp_path, caplog):
+def test_kafkas_combined_server_properties_are_accepted_without_warnings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "server.properties"
     file.write_text(KAFKAS_OWN)
     with caplog.at_level(logging.WARNING):
@@ -52,7 +61,7 @@ def test_kafkas_combined_server_properties_are_accepted_without_warnings(tmp_pat
     assert settings.topic_defaults()["retention.ms"] == 168 * 3_600_000
 
 
-def test_the_defaults_are_a_single_node_on_localhost():
+def test_the_defaults_are_a_single_node_on_localhost() -> None:
     settings = read_settings(None, [])
     assert [(one.host, one.port) for one in settings.broker_listeners] == [("localhost", 9092)]
     own = make_settings({"listeners": "PLAINTEXT://127.0.0.1:0"}, single_node=True)
@@ -88,18 +97,18 @@ def test_the_defaults_are_a_single_node_on_localhost():
         ("nonsense", "name=value"),
     ],
 )
-def test_invalid_settings_are_named_in_the_error(setting, reported):
+def test_invalid_settings_are_named_in_the_error(setting: str, reported: str) -> None:
     flags = [setting, "node.id=1"] if setting.startswith("broker.id") else [setting]
     with pytest.raises(ConfigError, match=reported):
         read_settings(None, flags)
 
 
-def test_an_invalid_value_is_reported_with_its_origin():
+def test_an_invalid_value_is_reported_with_its_origin() -> None:
     with pytest.raises(ConfigError, match=r"num\.partitions='x' is not allowed.*\(HEADRACE_NUM_PARTITIONS\)"):
         read_settings(None, [], {"HEADRACE_NUM_PARTITIONS": "x"})
 
 
-def test_all_invalid_settings_are_listed_at_once_with_their_origins(tmp_path):
+def test_all_invalid_settings_are_listed_at_once_with_their_origins(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text(
         KAFKAS_OWN + "node.id=one\nnum.partitions=many\nconnections.max.idle.ms=50\nmetadata.log.dir=elsewhere\n"
@@ -123,7 +132,7 @@ def test_all_invalid_settings_are_listed_at_once_with_their_origins(tmp_path):
         assert [line for line in lines if name in line and origin in line], (name, lines)
 
 
-def test_an_unknown_option_logs_one_warning_with_the_nearest_known_name(caplog):
+def test_an_unknown_option_logs_one_warning_with_the_nearest_known_name(caplog: pytest.LogCaptureFixture) -> None:
     reported = warnings_of(caplog, "log.retention.hour=1")
     assert reported == [
         "log.retention.hour (-c) is no known option (did you mean log.retention.hours?); it is not used"
@@ -151,31 +160,33 @@ def test_an_unknown_option_logs_one_warning_with_the_nearest_known_name(caplog):
         ("ssl.provider=x", "ssl.provider has no effect"),
     ],
 )
-def test_an_option_without_effect_logs_one_warning(caplog, flag, named):
+def test_an_option_without_effect_logs_one_warning(caplog: pytest.LogCaptureFixture, flag: str, named: str) -> None:
     reported = warnings_of(caplog, flag)
     assert len(reported) == 1 and named in reported[0]
 
 
 @pytest.mark.parametrize("flags", [{"threads": 128}, {"threads": 2, "dedupe.buffer.size": 2_097_152}])
-def test_each_cleaner_thread_needs_more_than_one_mebibyte_of_dedupe_buffer(caplog, flags):
+def test_each_cleaner_thread_needs_more_than_one_mebibyte_of_dedupe_buffer(
+    caplog: pytest.LogCaptureFixture, flags: dict[str, int]
+) -> None:
     texts = [f"log.cleaner.{name}={value}" for name, value in flags.items()]
     with pytest.raises(ConfigError, match=r"log\.cleaner\.dedupe\.buffer\.size=\d+ must be more than 1048576 bytes"):
         read_settings(None, texts, {})
     assert read_settings(None, ["log.cleaner.threads=127"], {}).number("log.cleaner.threads") == 127
 
 
-def test_the_classic_group_protocol_cannot_be_disabled(caplog):
+def test_the_classic_group_protocol_cannot_be_disabled(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ConfigError, match=r"group\.coordinator\.rebalance\.protocols must have classic"):
         warnings_of(caplog, "group.coordinator.rebalance.protocols=consumer")
 
 
-def test_log_cleanup_policy_compact_logs_no_warning(caplog):
+def test_log_cleanup_policy_compact_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert warnings_of(caplog, "log.cleanup.policy=compact") == []
 
 
-def test_every_unused_option_logs_a_warning_when_it_is_changed(caplog):
+def test_every_unused_option_logs_a_warning_when_it_is_changed(caplog: pytest.LogCaptureFixture) -> None:
     """Walk the whole table: an option without effect logs one warning if it is set to anything but what holds anyway."""
-    others = {
+    others: dict[Kind, Callable[[Option], str]] = {
         Kind.BOOLEAN: lambda o: str(not o.default).lower(),
         Kind.LIST: lambda o: ",".join(o.one_of[:1] or ["other"]),
     }
@@ -187,8 +198,10 @@ def test_every_unused_option_logs_a_warning_when_it_is_changed(caplog):
             text = next(str(n) for n in range(low, low + 9) if n not in (option.default, *option.anyway))
         elif option.kind is Kind.DOUBLE:
             text = "0.25"
+        elif option.kind in others:
+            text = others[option.kind](option)
         else:
-            text = others.get(option.kind, lambda o: next(t for t in (*o.one_of, "other") if t != o.default))(option)
+            text = next(t for t in (*option.one_of, "other") if t != option.default)
         if option.parse(text) in option.anyway:
             continue
         try:
@@ -201,14 +214,16 @@ def test_every_unused_option_logs_a_warning_when_it_is_changed(caplog):
             assert warnings_of(caplog, f"{option.name}={option.text(option.default)}") == []
 
 
-def test_every_option_is_documented_and_bounded():
+def test_every_option_is_documented_and_bounded() -> None:
     for option in ALL_OPTIONS.values():
         assert len(option.meaning) > 3 and "\n" not in option.meaning and option.allowed
         if option.default is not None:
             assert option.parse(option.text(option.default)) == option.default
 
 
-def test_flags_override_the_environment_which_overrides_the_file(tmp_path, caplog):
+def test_flags_override_the_environment_which_overrides_the_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "server.properties"
     file.write_text(KAFKAS_OWN + "num.partitions=2\nlog.segment.bytes=2000000\nqueued.max.requests=500\n")
     environment = {
@@ -240,18 +255,18 @@ def test_flags_override_the_environment_which_overrides_the_file(tmp_path, caplo
         ("HEADRACE_", None),
     ],
 )  # fmt: skip
-def test_environment_variables_map_to_option_names_and_back(variable, name):
+def test_environment_variables_map_to_option_names_and_back(variable: str, name: str | None) -> None:
     assert option_name(variable) == name
     if name is not None:
         assert variable_name(name) == variable
 
 
-def test_every_option_has_its_own_environment_variable():
+def test_every_option_has_its_own_environment_variable() -> None:
     for name in ALL_OPTIONS:
         assert option_name(variable_name(name)) in (name, name.removeprefix("headrace."))
 
 
-def test_synonyms_follow_kafkas_precedence(caplog):
+def test_synonyms_follow_kafkas_precedence(caplog: pytest.LogCaptureFixture) -> None:
     settings = read_settings(None, ["log.retention.hours=1", "log.retention.minutes=2", "log.roll.hours=3"])
     assert settings.topic_defaults()["retention.ms"] == 120_000
     assert settings.topic_defaults()["segment.ms"] == 3 * 3_600_000
@@ -262,7 +277,7 @@ def test_synonyms_follow_kafkas_precedence(caplog):
     assert read_settings(None, ["broker.id=7"]).node_id == 7
 
 
-def test_ipv6_addresses_are_written_in_brackets():
+def test_ipv6_addresses_are_written_in_brackets() -> None:
     settings = read_settings(
         None,
         [
@@ -282,6 +297,6 @@ def test_ipv6_addresses_are_written_in_brackets():
     assert host_and_port("::1", 9092) == "[::1]:9092" and host_and_port("a", 1) == "a:1"
 
 
-def test_a_missing_properties_file_raises_config_error(tmp_path):
+def test_a_missing_properties_file_raises_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_settings(tmp_path / "missing", [])

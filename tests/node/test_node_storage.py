@@ -7,8 +7,8 @@ import errno
 from contextlib import suppress
 
 import pytest
-from node_world import T0, T1, NodeHarness
 from testkit.simulator.machine import DATA, SECOND_DATA
+from tests.node.node_world import T0, T1, NodeHarness
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
@@ -289,7 +289,7 @@ def test_concurrent_produce_requests_share_fsyncs() -> None:
             if operation == "sync" and path.startswith(f"{DATA}/t-0"):
                 syncs.append(path)
 
-        harness.files.fault = count  # type: ignore[assignment]
+        harness.files.fault = count
         connection = await harness.cluster.leader(T0)
         request = harness.request()
         produced: list[ProduceResponse] = await asyncio.gather(*(connection.request(request) for _ in range(20)))

@@ -1,7 +1,10 @@
 """OTLP metrics in protobuf: a payload written by OpenTelemetry's Java classes, and an encoder for small ones."""
 
+from __future__ import annotations
+
 import base64
 import struct
+from typing import Any
 
 # Written by Kafka's shaded OpenTelemetry classes: all kinds of metrics and attributes, two resources, schema URLs, times, flags.
 WRITTEN_BY_JAVA = base64.b64decode(
@@ -18,7 +21,7 @@ WRITTEN_BY_JAVA = base64.b64decode(
 GAUGE, SUM, HISTOGRAM = 5, 7, 9
 
 
-def varint(value):
+def varint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -26,7 +29,7 @@ def varint(value):
     return bytes(out) + bytes([value])
 
 
-def field(number, value):
+def field(number: int, value: bytes | float | str) -> bytes:
     """Encode an integer as a varint, a float as a double, and bytes or text with their length."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
@@ -36,15 +39,15 @@ def field(number, value):
     return varint(number << 3 | 2) + varint(len(raw)) + raw
 
 
-def attribute(key, value):
+def attribute(key: str, value: str) -> bytes:
     return field(1, key) + field(2, field(1, value))
 
 
-def number(value, **attributes):
+def number(value: int, **attributes: Any) -> bytes:
     return field(4, float(value)) + b"".join(field(7, attribute(*one)) for one in attributes.items())
 
 
-def metric(name, *points, kind=GAUGE, delta=False, monotonic=False):
+def metric(name: str, *points: bytes, kind: int = GAUGE, delta: bool = False, monotonic: bool = False) -> bytes:
     body = b"".join(field(1, point) for point in points)
     if kind != GAUGE:
         body += field(2, 1 if delta else 2)
@@ -53,5 +56,5 @@ def metric(name, *points, kind=GAUGE, delta=False, monotonic=False):
     return field(1, name) + field(kind, body)
 
 
-def payload(*metrics):
+def payload(*metrics: bytes) -> bytes:
     return field(1, field(2, b"".join(field(2, one) for one in metrics)))

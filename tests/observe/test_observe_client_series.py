@@ -1,6 +1,11 @@
 """Client series: deltas are summed, names and labels are made valid for Prometheus, and their number is limited."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.observe import client_series
@@ -10,34 +15,34 @@ from headrace.observe.otlp import Buckets, Kind, Point
 CLIENT_LABELS = {"client_id": "c", "client_software_name": "s"}
 
 
-def gauge(name, value=1.0, **attributes):
+def gauge(name: str, value: float = 1.0, **attributes: Any) -> Point:
     return Point(name, Kind.GAUGE, False, False, tuple(attributes.items()), value)
 
 
-def total(name, value, *, delta=True, monotonic=True):
+def total(name: str, value: float, *, delta: bool = True, monotonic: bool = True) -> Point:
     return Point(name, Kind.SUM, monotonic, delta, (), value)
 
 
-def histogram(counts, bounds=(1.0, 5.0), delta=True):
+def histogram(counts: tuple[int, ...], bounds: tuple[float, ...] = (1.0, 5.0), delta: bool = True) -> Point:
     return Point("h", Kind.HISTOGRAM, False, delta, (), Buckets(bounds, counts, 2.5))
 
 
 @pytest.fixture
-def series():
+def series() -> ClientSeries:
     return ClientSeries()
 
 
-def take(series, point, owner="i", now_ms=0.0):
+def take(series: ClientSeries, point: Point, owner: str = "i", now_ms: float = 0.0) -> str | None:
     return series.take(owner, CLIENT_LABELS, point, now_ms)
 
 
-def shown(series):
+def shown(series: ClientSeries) -> list[Metric]:
     text = b"".join(series.expose()).decode()
     assert text.count("# TYPE") == len({line for line in text.splitlines() if line.startswith("# TYPE")})
     return list(text_string_to_metric_families(text))
 
 
-def samples(series):
+def samples(series: ClientSeries) -> dict[tuple[str, ...], float]:
     return {
         (sample.name, *(value for key, value in sample.labels.items() if key not in CLIENT_LABELS)): sample.value
         for family in shown(series)
@@ -45,7 +50,7 @@ def samples(series):
     }
 
 
-def test_labels_identify_the_client_that_pushed(series):
+def test_labels_identify_the_client_that_pushed(series: ClientSeries) -> None:
     assert take(series, gauge("org.apache.kafka.producer.io-wait", 2.5, node_id="1")) is None
     [family] = shown(series)
     [sample] = family.samples
@@ -53,8 +58,8 @@ def test_labels_identify_the_client_that_pushed(series):
     assert sample.labels == {"client_instance_id": "i", **CLIENT_LABELS, "node_id": "1"}
 
 
-def test_deltas_are_summed_and_cumulative_values_replace_older_ones(series):
-    for value in (5, 0, 7):
+def test_deltas_are_summed_and_cumulative_values_replace_older_ones(series: ClientSeries) -> None:
+    for value in (5.0, 0.0, 7.0):
         take(series, total("a.total", value))
     for value in (5.0, 3.0):
         take(series, total("b", value, delta=False))
@@ -68,7 +73,7 @@ def test_deltas_are_summed_and_cumulative_values_replace_older_ones(series):
     }
 
 
-def test_histogram_deltas_are_summed_and_cumulative_ones_replace_older_ones(series):
+def test_histogram_deltas_are_summed_and_cumulative_ones_replace_older_ones(series: ClientSeries) -> None:
     for counts in ((1, 2, 3), (0, 1, 0)):
         assert take(series, histogram(counts)) is None
     assert take(series, histogram((1,), ())) == "conflict"
@@ -84,7 +89,7 @@ def test_histogram_deltas_are_summed_and_cumulative_ones_replace_older_ones(seri
     assert len(series) == 5
 
 
-def test_a_name_already_used_by_another_kind_is_a_conflict(series):
+def test_a_name_already_used_by_another_kind_is_a_conflict(series: ClientSeries) -> None:
     take(series, histogram((1, 2, 3)))
     assert take(series, gauge("h")) == take(series, gauge("h.sum")) == "conflict"
     take(series, gauge("x_count"))
@@ -94,7 +99,7 @@ def test_a_name_already_used_by_another_kind_is_a_conflict(series):
     assert {family.name: family.type for family in shown(series)}["client_mixed"] == "unknown"
 
 
-def test_invalid_names_are_sanitized_and_reserved_labels_are_dropped(series):
+def test_invalid_names_are_sanitized_and_reserved_labels_are_dropped(series: ClientSeries) -> None:
     ugly = {
         "a\nb": 'x"\\\ny',
         "le": "0.5",
@@ -118,15 +123,15 @@ def test_invalid_names_are_sanitized_and_reserved_labels_are_dropped(series):
     }
 
 
-def test_label_values_are_escaped_and_truncated(series):
+def test_label_values_are_escaped_and_truncated(series: ClientSeries) -> None:
     take(series, gauge("m", a='x"\\\ny', b="z" * 1000))
     [sample] = shown(series)[0].samples
     assert sample.labels["a"] == 'x"\\\ny' and sample.labels["b"] == "z" * client_series.LABEL_CHARS_MAX
     assert take(series, gauge("n" * 300)) == "too_long"
-    assert take(series, gauge("m", **{f"l{index}": "z" * 300 for index in range(6)})) == "too_long"
+    assert take(series, gauge("m", 1.0, **{f"l{index}": "z" * 300 for index in range(6)})) == "too_long"
 
 
-def test_series_are_limited_per_client_and_in_total(series, monkeypatch):
+def test_series_are_limited_per_client_and_in_total(series: ClientSeries, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_series, "CLIENT_SERIES_MAX", 6)
     monkeypatch.setattr(client_series, "SERIES_MAX", 8)
     for index in range(6):
@@ -143,7 +148,7 @@ def test_series_are_limited_per_client_and_in_total(series, monkeypatch):
     assert not series._families and not series._owned and not series._lines
 
 
-def test_series_that_are_not_pushed_again_are_removed(series):
+def test_series_that_are_not_pushed_again_are_removed(series: ClientSeries) -> None:
     take(series, gauge("old"), now_ms=0.0)
     take(series, gauge("new"), now_ms=0.0)
     take(series, gauge("new"), now_ms=100.0)
@@ -151,7 +156,7 @@ def test_series_that_are_not_pushed_again_are_removed(series):
     assert [family.name for family in shown(series)] == ["client_new"] and len(series) == 1
 
 
-def test_exposition_is_chunked_and_tolerates_changes_between_chunks(series):
+def test_exposition_is_chunked_and_tolerates_changes_between_chunks(series: ClientSeries) -> None:
     for index in range(1500):
         take(series, gauge("g", index=str(index)))
         take(series, gauge(f"x{index:04}"), "j")

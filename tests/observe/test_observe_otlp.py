@@ -1,26 +1,39 @@
 """OTLP metrics from untrusted clients: what OpenTelemetry writes is read; anything else raises BadMetrics at little cost."""
 
+from __future__ import annotations
+
 import math
 import struct
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from otlp_payloads import HISTOGRAM, SUM, WRITTEN_BY_JAVA, attribute, field, metric, number, payload, varint
+from tests.observe.otlp_payloads import (
+    HISTOGRAM,
+    SUM,
+    WRITTEN_BY_JAVA,
+    attribute,
+    field,
+    metric,
+    number,
+    payload,
+    varint,
+)
 
 from headrace.observe import otlp
 from headrace.observe.otlp import BadMetrics, Buckets, Kind, Point, read_points
 
 
-def points(data):
+def points(data: bytes | memoryview) -> list[Point]:
     return [point for point in read_points(data) if point is not None]
 
 
-def test_every_point_of_an_opentelemetry_payload_is_read():
+def test_every_point_of_an_opentelemetry_payload_is_read() -> None:
     rack, topic = ("client_rack", "r1"), ("topic", "orders")
     many = (rack, topic, ("partition", "-7"), ("leader", "true"), ("share", "0.25"))
     found = points(WRITTEN_BY_JAVA)
-    assert math.isnan(found[1].value)
+    assert isinstance(found[1].value, float) and math.isnan(found[1].value)
     assert [found[0], *found[2:]] == [
         Point("g.double", Kind.GAUGE, False, False, many, 1.5),
         Point("g.int", Kind.GAUGE, False, False, (rack,), -3),
@@ -34,7 +47,7 @@ def test_every_point_of_an_opentelemetry_payload_is_read():
     assert points(memoryview(WRITTEN_BY_JAVA))[2:] == found[2:]
 
 
-def test_a_trailing_resource_and_unpacked_bucket_counts_are_accepted():
+def test_a_trailing_resource_and_unpacked_bucket_counts_are_accepted() -> None:
     scope = field(2, field(2, metric("m", number(1))))
     resource = field(1, field(1, attribute("group_id", "g")))
     assert points(field(1, scope + resource))[0].attributes == (("group_id", "g"),)
@@ -43,7 +56,7 @@ def test_a_trailing_resource_and_unpacked_bucket_counts_are_accepted():
     assert found.value == Buckets((0.5,), (4, 5), 0.0)
 
 
-def histogram(bounds, counts):
+def histogram(bounds: Sequence[float], counts: Sequence[int]) -> bytes:
     packed = field(6, struct.pack(f"<{len(counts)}Q", *counts)) + field(7, struct.pack(f"<{len(bounds)}d", *bounds))
     return payload(metric("h", packed, kind=HISTOGRAM))
 
@@ -74,12 +87,12 @@ def histogram(bounds, counts):
         payload(metric("h", field(6, b"123"), kind=HISTOGRAM)),
     ],
 )
-def test_malformed_or_oversized_payloads_raise_bad_metrics(data):
+def test_malformed_or_oversized_payloads_raise_bad_metrics(data: bytes) -> None:
     with pytest.raises(BadMetrics):
         points(data)
 
 
-def test_metrics_without_a_name_or_value_yield_no_point():
+def test_metrics_without_a_name_or_value_yield_no_point() -> None:
     for empty in (
         b"",
         payload(metric("", number(1))),
@@ -93,7 +106,7 @@ def test_metrics_without_a_name_or_value_yield_no_point():
         assert points(empty) == []
 
 
-def test_the_reader_yields_between_the_fields_of_a_large_payload():
+def test_the_reader_yields_between_the_fields_of_a_large_payload() -> None:
     """Check that the reader never reads many fields between two steps."""
     reader = read_points(field(20, 1) * 1000 + payload(*[metric("m", number(1))] * 100))
     assert sum(1 for _ in reader) > 1000
@@ -101,7 +114,7 @@ def test_the_reader_yields_between_the_fields_of_a_large_payload():
 
 @settings(deadline=None, max_examples=300)
 @given(st.data())
-def test_arbitrary_bytes_decode_or_raise_bad_metrics(data):
+def test_arbitrary_bytes_decode_or_raise_bad_metrics(data: st.DataObject) -> None:
     good = payload(
         metric("m", number(1, a="b"), kind=SUM, delta=True), metric("h", field(6, b"12345678"), kind=HISTOGRAM)
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
 from headrace.pipelines.background import background
 
 
 @pytest.fixture(scope="session")
-def spark():
+def spark() -> Iterator[SparkSession]:
     pytest.importorskip("pyspark", reason="needs the extra spark")
     from headrace.pipelines.session import make_session
 
@@ -23,7 +25,7 @@ def spark():
 
 
 @pytest.fixture(autouse=True)
-def _close_clusters():
+def _close_clusters() -> Iterator[None]:
     """Close the connections that a Spark process would keep for its next task."""
     yield
     background().do(background().close_clusters())

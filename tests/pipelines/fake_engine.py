@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from headrace.pipelines.definitions.definition import (
     BadRecords,
@@ -19,11 +21,22 @@ from headrace.pipelines.definitions.definition import (
     TriggerKind,
 )
 from headrace.pipelines.runner.failures import Cause
+from headrace.pipelines.runner.processes import Process
 
 LOCATION = Place(Path("shop.yaml"), 1)
 
 
-def make_pipeline(name="shop", sinks=("counts",), *, folder, once=False, stream=True, bad=None, **spark):
+def make_pipeline(
+    name: str = "shop",
+    sinks: tuple[str, ...] = ("counts",),
+    *,
+    folder: Path,
+    once: bool = False,
+    stream: bool = True,
+    bad: BadRecords | None = None,
+    master: str = "local[1]",
+    spark: Mapping[str, str] | None = None,
+) -> Pipeline:
     source = Source(
         name="orders",
         where=LOCATION,
@@ -37,7 +50,7 @@ def make_pipeline(name="shop", sinks=("counts",), *, folder, once=False, stream=
         where=LOCATION,
         origin=LOCATION.file,
         settings={},
-        spark=SparkSettings(spark.pop("master", "local[1]"), spark),
+        spark=SparkSettings(master, dict(spark or {})),
         checkpoint=str(folder / "checkpoints" / name),
         sources={"orders": source},
         steps={},
@@ -49,29 +62,29 @@ def make_pipeline(name="shop", sinks=("counts",), *, folder, once=False, stream=
 
 
 class FakeHandle:
-    def __init__(self, run_id):
+    def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.active = True
-        self.failure_causes = []
+        self.failure_causes: list[Cause] = []
         self.stops = 0
 
-    def is_active(self):
+    def is_active(self) -> bool:
         return self.active
 
-    def causes(self):
+    def causes(self) -> list[Cause]:
         return self.failure_causes
 
-    def stop(self):
+    def stop(self) -> None:
         self.stops += 1
         self.active = False
 
     # --- controls for tests
 
-    def fail(self, kind, text):
+    def fail(self, kind: str, text: str) -> None:
         self.failure_causes = [Cause(kind, text)]
         self.active = False
 
-    def end(self):
+    def end(self) -> None:
         self.active = False
 
 
@@ -81,24 +94,24 @@ class FakeEngine:
     `on_start(title, handle)` is called in the thread that starts the query, and may raise; its result stands for the query.
     """
 
-    def __init__(self, on_start=lambda title, handle: handle):
+    def __init__(self, on_start: Callable[..., Any] = lambda title, handle: handle) -> None:
         self.on_start = on_start
-        self.process = None
-        self.report = None
-        self.handles = {}  # handle of the latest start, by query title
-        self.starts = []
-        self.cancelled = []
+        self.process: Process | None = None
+        self.report: Callable[..., Any] | None = None
+        self.handles: dict[str, FakeHandle] = {}  # handle of the latest start, by query title
+        self.starts: list[str] = []
+        self.cancelled: list[str] = []
         self.is_closed = False
         self.dead_letter_count = 0  # number of records in every query's dead-letter topic
         self._ids = itertools.count()
         self._changed = threading.Condition()
 
-    def open(self, report, began):
+    def open(self, report: Callable[..., Any], began: Callable[..., Any]) -> None:
         self.report = report
         if self.process is not None:
             began(self.process)
 
-    def start(self, pipeline, sink):
+    def start(self, pipeline: Pipeline, sink: str) -> FakeHandle | None:
         title = pipeline.query_of(pipeline.sinks[sink])
         handle = FakeHandle(f"run-{next(self._ids)}")
         with self._changed:
@@ -107,27 +120,29 @@ class FakeEngine:
             self._changed.notify_all()
         return self.on_start(title, handle)
 
-    def cancel(self, title):
+    def cancel(self, title: str) -> None:
         self.cancelled.append(title)
 
-    def dead_letters(self, pipeline, sink):
+    def dead_letters(self, pipeline: Pipeline, sink: Sink) -> int:
         return self.dead_letter_count
 
-    def flush(self):
+    def flush(self) -> None:
         pass
 
-    def close(self):
+    def close(self) -> None:
         self.is_closed = True
 
     # --- controls for tests
 
-    def started(self, count):
+    def started(self, count: int) -> FakeHandle:
         """Wait until `count` starts were made and return the handle of the last one."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.starts) >= count, 10)
             return self.handles[self.starts[-1]]
 
-    def progress(self, handle, rows=10, batch=0, end=10, latest=10, title=""):
+    def progress(
+        self, handle: FakeHandle, rows: int = 10, batch: int = 0, end: int = 10, latest: int = 10, title: str = ""
+    ) -> None:
         event = {
             "batchId": batch,
             "timestamp": "2026-01-01T00:00:00.000Z",

@@ -6,35 +6,46 @@ import base64
 import json
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 
 class RegistryStub:
-    def __init__(self):
-        self.responses = {}  # by path: an object to send as JSON, or raw bytes
-        self.requested_paths = []
-        self.failing_statuses = []  # statuses of the next responses
-        self.user_info = None
+    def __init__(self) -> None:
+        self.responses: dict[str, Any] = {}  # by path: an object to send as JSON, or raw bytes
+        self.requested_paths: list[str] = []
+        self.failing_statuses: list[int] = []  # statuses of the next responses
+        self.user_info: str | None = None
         self.slow_s = 0.0
         stub = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
+            def do_GET(self) -> None:
                 stub.respond(self)
 
-            def log_message(self, *args):
+            def log_message(self, *args: str) -> None:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def put(self, number, schema, subject=None, kind="AVRO", references=(), serialized=None, version=1):
+    def put(
+        self,
+        number: int,
+        schema: dict[str, Any] | str,
+        subject: str | None = None,
+        kind: str = "AVRO",
+        references: list[tuple[str, str, int]] | tuple[Any, ...] = (),
+        serialized: bytes | None = None,
+        version: int = 1,
+    ) -> None:
         """Register a schema; `serialized` is the protobuf descriptor returned for ?format=serialized."""
         text = schema if isinstance(schema, str) else json.dumps(schema)
-        found = {"schema": text}
+        found: dict[str, Any] = {"schema": text}
         if kind != "AVRO":
             found["schemaType"] = kind
         if references:
@@ -48,7 +59,7 @@ class RegistryStub:
                 encoded = base64.b64encode(serialized).decode()
                 self.responses[path + "?format=serialized"] = {**found, "schema": encoded}
 
-    def respond(self, handler):
+    def respond(self, handler: Any) -> None:
         parts = urlsplit(handler.path)
         path = unquote(parts.path)
         with_query = f"{path}?{parts.query}" if parts.query else path
@@ -72,7 +83,7 @@ class RegistryStub:
         handler.wfile.write(data)
 
     @contextmanager
-    def serving(self):
+    def serving(self) -> Iterator[RegistryStub]:
         thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         try:
@@ -83,5 +94,5 @@ class RegistryStub:
             thread.join()
 
 
-def framed(number, data):
+def framed(number: int, data: bytes) -> bytes:
     return b"\0" + number.to_bytes(4, "big") + data

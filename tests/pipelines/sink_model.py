@@ -8,10 +8,11 @@ may time out. All orders of steps are explored, no state twice, and the visible 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from types import GeneratorType
 from typing import Any, NamedTuple
 
+from headrace.pipelines.sink import commands
 from headrace.pipelines.sink import commits as sink
 from headrace.pipelines.sink.commands import Driver
 
@@ -44,7 +45,7 @@ class Broker(NamedTuple):
     version: int  # transaction version: 1, or 2 with a new epoch for each transaction
     ids: tuple[tuple[str, Id], ...] = ()
     visible: tuple[Any, ...] = ()
-    decision: sink.Decision | None = None
+    decision: commands.Decision | None = None
     finished: str | None = None
     checkpoint: int = -1
 
@@ -83,22 +84,22 @@ class Broker(NamedTuple):
     def _end(self, name: str, epoch: int, commit: bool) -> tuple[Broker, Any]:
         entry = self.get(name)
         if entry is None:
-            return self, sink.Ended.FENCED
+            return self, commands.Ended.FENCED
         kind = "CompleteCommit" if commit else "CompleteAbort"
         bump = self.version > 1
         if bump and entry.epoch == epoch + 1 and entry.state.startswith("Complete"):
-            return self, sink.Ended.DONE if entry.state == kind else sink.Ended.REFUSED
+            return self, commands.Ended.DONE if entry.state == kind else commands.Ended.REFUSED
         if entry.epoch != epoch:
-            return self, sink.Ended.FENCED
+            return self, commands.Ended.FENCED
         if entry.state != "Ongoing":
-            return self, sink.Ended.DONE if entry.state == kind else sink.Ended.REFUSED
+            return self, commands.Ended.DONE if entry.state == kind else commands.Ended.REFUSED
         broker = self.put(name, Id(epoch + bump, kind, entry.began))
-        return (broker._committed(entry.rows) if commit else broker), sink.Ended.DONE
+        return (broker._committed(entry.rows) if commit else broker), commands.Ended.DONE
 
     def _committed(self, rows: tuple[Any, ...]) -> Broker:
         broker = self
         for row in rows:
-            if isinstance(row, sink.Decision):
+            if isinstance(row, commands.Decision):
                 broker = broker._replace(decision=row)
             else:
                 broker = broker._replace(visible=tuple(sorted((*broker.visible, row))))
@@ -108,13 +109,13 @@ class Broker(NamedTuple):
         entry = self.get(name)
         if entry is None:
             return self, None
-        return self, sink.Known(entry.state, 0, entry.epoch, entry.began, None)
+        return self, commands.Known(entry.state, 0, entry.epoch, entry.began, None)
 
     def _list(self) -> tuple[Broker, Any]:
         return self, tuple(name for name, entry in self.ids if name.startswith(PREFIX) and entry.state == "Ongoing")
 
     def _progress(self) -> tuple[Broker, Any]:
-        return self, sink.Progress(self.decision, self.finished)
+        return self, commands.Progress(self.decision, self.finished)
 
     def _mark(self, token: str) -> tuple[Broker, Any]:
         return self._replace(finished=token), None
@@ -141,12 +142,12 @@ class World(NamedTuple):
     reuse: bool = True  # whether the batches of a run use the same transactional ids
     single: bool = False
     restarts: int = 6
-    choices: sink.Choices = sink.Choices()
+    choices: commands.Choices = commands.Choices()
     tries: int = 2
     tearing: tuple[str, ...] = ("timeout", "zombie task", "late")  # faults that may tear a batch
 
 
-def run_query(world: World, run: str):
+def run_query(world: World, run: str) -> Generator[Any, Any, Any]:
     """Run the query once, from the checkpoint to the last batch."""
     batch = yield ("start",)
     while batch < world.batches:
@@ -155,12 +156,12 @@ def run_query(world: World, run: str):
         batch += 1
 
 
-def run_batch(world: World, run: str, number: int):
-    written: list[sink.TaskTransaction | None] = []
+def run_batch(world: World, run: str, number: int) -> Generator[Any, Any, Any]:
+    written: list[commands.TaskTransaction | None] = []
     for partition in range(world.partitions):
         written += [(yield from task(world, run, number, partition))]
     done = tuple(one for one in written if one is not None)
-    batch = sink.Batch(number, run, done, prefix=PREFIX)
+    batch = commands.Batch(number, run, done, prefix=PREFIX)
     if world.single and done:
         batch = batch._replace(driver=Driver(0, done[0].producer_epoch))
     if None in written:
@@ -175,13 +176,13 @@ def run_batch(world: World, run: str, number: int):
                     raise
             else:
                 return
-    except (sink.SinkError, Fenced, NoResponse) as error:
+    except (commands.SinkError, Fenced, NoResponse) as error:
         failed = type(error)  # a local variable, so that `knowledge` includes it
     yield from run_commands(sink.abort(batch, may_be_decided=True))
     raise failed
 
 
-def task(world: World, run: str, batch: int, partition: int):
+def task(world: World, run: str, batch: int, partition: int) -> Generator[Any, Any, Any]:
     for attempt in range(2):
         slot = "" if world.reuse else f".{batch}"
         name = DRIVER if world.single else f"{PREFIX}{run}.{partition}.{attempt}{slot}"
@@ -191,17 +192,17 @@ def task(world: World, run: str, batch: int, partition: int):
             yield ("add", name, epoch, (batch, partition))
         except (Fenced, NoResponse):
             continue
-        return sink.TaskTransaction(name, 0, epoch, partition, 1)
+        return commands.TaskTransaction(name, 0, epoch, partition, 1)
     return None
 
 
-def run_late_task(world: World, name: str):
+def run_late_task(world: World, name: str) -> Generator[Any, Any, Any]:
     """Run an attempt that Spark gave up before it had begun, and that begins nevertheless."""
     epoch = yield ("init", name)
     yield ("add", name, epoch, (ZOMBIE, name))
 
 
-def run_commands(conversation):
+def run_commands(conversation: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
     response = None
     try:
         command = next(conversation)
@@ -216,32 +217,32 @@ def run_commands(conversation):
         return done.value
 
 
-def execute_command(command):
+def execute_command(command: Any) -> Generator[Any, Any, Any]:
     match command:
-        case sink.TakeOver():
+        case commands.TakeOver():
             return Driver(0, (yield ("init", DRIVER)))
-        case sink.ReadProgress():
+        case commands.ReadProgress():
             return (yield ("progress",))
-        case sink.ListOpen():
+        case commands.ListOpen():
             return (yield ("list",))
-        case sink.Describe(transactions):
+        case commands.Describe(transactions):
             found = []
             for one in transactions:
                 found += [(yield ("describe", one.transactional_id))]
             return 0, found
-        case sink.Record(driver, decision):
+        case commands.Record(driver, decision):
             yield ("add", DRIVER, driver.producer_epoch, decision)
-        case sink.Settle(driver):
-            if (yield ("end", DRIVER, driver.producer_epoch, True)) is not sink.Ended.DONE:
+        case commands.Settle(driver):
+            if (yield ("end", DRIVER, driver.producer_epoch, True)) is not commands.Ended.DONE:
                 raise Fenced
-        case sink.End(transactions, commit):
+        case commands.End(transactions, commit):
             ended = []
             for one in transactions:
                 ended += [(yield ("end", one.transactional_id, one.producer_epoch, commit))]
             return ended
-        case sink.MarkFinished(decision):
+        case commands.MarkFinished(decision):
             yield ("mark", decision.token)
-        case sink.Fence(names):
+        case commands.Fence(names):
             for name in names:
                 yield ("init", name)
     return None
@@ -294,7 +295,7 @@ class Programs:
         except StopIteration:
             suspended.op = None
             return suspended
-        except (sink.SinkError, Fenced, NoResponse) as error:
+        except (commands.SinkError, Fenced, NoResponse) as error:
             suspended.op, suspended.failure = None, type(error).__name__
             return suspended
         return self._by_knowledge.setdefault((suspended.name, knowledge(running)), suspended)

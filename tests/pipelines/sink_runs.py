@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition
@@ -17,11 +20,13 @@ from headrace.client.consumer.range_reader import read_range
 from headrace.client.wire.cluster import Cluster
 from headrace.client.wire.connection import Connection, Disconnected
 from headrace.pipelines.background import Background
+from headrace.pipelines.sink import commands
 from headrace.pipelines.sink import commits as sink
-from headrace.pipelines.sink.commands import Driver
+from headrace.pipelines.sink.commands import Batch, Driver, TaskTransaction
 from headrace.pipelines.sink.executor import Hands
 from headrace.pipelines.sink.options import parse_sink_options
-from headrace.pipelines.sink.task_writer import Task, driver_id, write_task
+from headrace.pipelines.sink.task_writer import Task, Written, driver_id, write_task
+from headrace.protocol.declare import Struct
 from headrace.protocol.messages.update_features import UpdateFeaturesRequest
 
 PARTITIONS = 2
@@ -35,12 +40,12 @@ class Crash(BaseException):
 class Spark:
     """One run of a query."""
 
-    def __init__(self, bootstrap, topic, name, run, **options):
+    def __init__(self, bootstrap: str, topic: str, name: str, run: str, **options: Any) -> None:
         self.options = parse_sink_options({"kafka.bootstrap.servers": bootstrap, "topic": topic, **options})
         self.name, self.run = name, run
         self._attempts = 0
 
-    def task(self, batch, partition, rows, attempt=0):
+    def task(self, batch: int, partition: int, rows: Sequence[tuple[str, str]], attempt: int = 0) -> Written:
         """Write rows, given as (key, value); every task writes to all partitions."""
         self._attempts += 1
         keys, values = zip(*rows, strict=True) if rows else ((), ())
@@ -48,7 +53,7 @@ class Spark:
         task = Task(self.name, self.run, batch, partition, attempt, self._attempts)
         return write_task([table.slice(0, 1), table.slice(1)], self.options, task)
 
-    def batch(self, number, tasks=2, rows=2):
+    def batch(self, number: int, tasks: int = 2, rows: int = 2) -> Batch:
         """Write a batch and return it uncommitted."""
         written = [
             self.task(number, partition, [(f"k{n}", f"{number}.{partition}.{n}") for n in range(rows)]).transaction
@@ -56,20 +61,20 @@ class Spark:
         ]
         return self.of(number, written)
 
-    def of(self, number, written):
+    def of(self, number: int, written: Sequence[TaskTransaction | None]) -> Batch:
         done = tuple(one for one in written if one is not None)
         driver = Driver(done[0].producer_id, done[0].producer_epoch) if self.options.single and done else None
-        return sink.Batch(number, self.run, done, driver, f"{driver_id(self.options.prefix, self.name)}.")
+        return commands.Batch(number, self.run, done, driver, f"{driver_id(self.options.prefix, self.name)}.")
 
-    def commit(self, batch):
+    def commit(self, batch: Batch) -> bool:
         """Commit as a new process would: without state from before, on connections that are closed afterwards."""
         return self._execute(sink.commit(batch, self.options.choices, now_ms=0))
 
-    def abort(self, batch, may_be_decided=True):
+    def abort(self, batch: Batch, may_be_decided: bool = True) -> Any:
         return self._execute(sink.abort(batch, may_be_decided=may_be_decided))
 
-    def _execute(self, conversation):
-        async def work():
+    def _execute(self, conversation: Generator[Any, Any, Any]) -> bool | None:
+        async def work() -> bool | None:
             cluster = await process.cluster(self.options.client)
             return await Hands(cluster, self.options, self.name).carry_out(conversation)
 
@@ -80,16 +85,16 @@ class Spark:
             process.close()
 
 
-def expected(batches, tasks=2, rows=2):
+def expected(batches: range, tasks: int = 2, rows: int = 2) -> Counter[Any]:
     return Counter(f"{b}.{t}.{n}" for b in batches for t in range(tasks) for n in range(rows))
 
 
-def visible(bootstrap, topic):
+def visible(bootstrap: str, topic: str) -> tuple[Counter[Any], bool]:
     """Return the committed values with their counts, and whether a transaction is open."""
 
-    async def work():
+    async def work() -> tuple[Counter[Any], bool]:
         host, _, port = bootstrap.rpartition(":")
-        found = Counter()
+        found: Counter[Any] = Counter()
         is_open = False
         async with Cluster([(host, int(port))]) as cluster:
             for index in await cluster.partitions(topic):
@@ -106,10 +111,10 @@ def visible(bootstrap, topic):
     return asyncio.run(work())
 
 
-def set_transaction_version(bootstrap, version):
+def set_transaction_version(bootstrap: str, version: int) -> None:
     """Set the cluster's transaction version; brokers before Kafka 4 have version 1."""
 
-    async def work():
+    async def work() -> None:
         host, _, port = bootstrap.rpartition(":")
         update = UpdateFeaturesRequest.FeatureUpdateKey(
             feature="transaction.version", max_version_level=version, upgrade_type=SAFE_DOWNGRADE
@@ -124,16 +129,18 @@ def set_transaction_version(bootstrap, version):
 class RequestFaults:
     """Counts the requests made with `Connection.request` and applies fault `what` to number `at`."""
 
-    def __init__(self, at, what):
+    def __init__(self, at: int, what: str) -> None:
         self.at, self.what, self.count = at, what, 0
         self.reached, self.may_continue = threading.Event(), threading.Event()
-        self._loop = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
-    def happened(self):
+    def happened(self) -> bool:
         return self.count >= self.at
 
-    async def intercept(self, connection, original, message, **more):
+    async def intercept(
+        self, connection: Connection, original: Callable[..., Any], message: Struct, **more: Any
+    ) -> Any:
         loop = asyncio.get_running_loop()
         self._loop = self._loop or loop
         if self._loop is not loop:
@@ -157,12 +164,12 @@ class RequestFaults:
 
 
 @contextmanager
-def requests(monkeypatch, at, what):
+def requests(monkeypatch: pytest.MonkeyPatch, at: int, what: str) -> Iterator[RequestFaults]:
     """Apply a fault to request number `at` of the first event loop, which stands for a process, that makes any."""
     found = RequestFaults(at, what)
     original = Connection.request
 
-    async def request(self, message, **more):
+    async def request(self: Connection, message: Struct, **more: Any) -> Any:
         return await found.intercept(self, original, message, **more)
 
     with monkeypatch.context() as patch:

@@ -1,10 +1,20 @@
 """Pipelines in a real Spark on their own node: every kind of source, step and sink, and Spark's errors."""
 
+from __future__ import annotations
+
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.pipelines.definitions.building import Built
+from headrace.testing.cluster import EmbeddedNode
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 pytest.importorskip("yaml", reason="needs the extra spark")
@@ -21,8 +31,8 @@ PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 
 @pytest.fixture
-def write_file(tmp_path):
-    def write(text, name="shop.yaml"):
+def write_file(tmp_path: Path) -> Callable[..., Any]:
+    def write(text: str, name: str = "shop.yaml") -> Path:
         path = tmp_path / name
         path.write_text(dedent(text))
         return path
@@ -30,11 +40,13 @@ def write_file(tmp_path):
     return write
 
 
-def order(id, at, customer=1):
+def order(id: int, at: str, customer: int = 1) -> dict[str, Any]:
     return {"id": id, "customer": customer, "at": f"2030-01-01T00:{at}Z"}
 
 
-def test_windows_joins_and_deduplication_are_written_to_topics_and_files(spark, write_file):
+def test_windows_joins_and_deduplication_are_written_to_topics_and_files(
+    spark: SparkSession, write_file: Callable[..., Any]
+) -> None:
     path = write_file("""
         name: shop
         sources:
@@ -75,7 +87,9 @@ def test_windows_joins_and_deduplication_are_written_to_topics_and_files(spark, 
     assert spark.conf.get(PROVIDER) == provider and not spark.catalog.tableExists("orders")
 
 
-def test_stream_to_stream_joins_and_hopping_windows_give_the_expected_rows(spark, write_file):
+def test_stream_to_stream_joins_and_hopping_windows_give_the_expected_rows(
+    spark: SparkSession, write_file: Callable[..., Any]
+) -> None:
     """The sources are files, whose rows the test supplies instead."""
     path = write_file("""
         name: joined
@@ -141,7 +155,9 @@ STEPS = """
 """
 
 
-def test_user_functions_and_stateful_processors_run_with_modules_from_their_folder(spark, write_file):
+def test_user_functions_and_stateful_processors_run_with_modules_from_their_folder(
+    spark: SparkSession, write_file: Callable[..., Any]
+) -> None:
     """The sink's topic receives the updates of each batch."""
     write_file("def letters(text):\n    return sum(one.isalpha() for one in text)\n", "words.py")
     write_file(STEPS, "steps.py")
@@ -166,7 +182,9 @@ def test_user_functions_and_stateful_processors_run_with_modules_from_their_fold
     assert [record.key for record in rows.topics["letters"] if record.value != b"0"] == [b"a", b"a"]
 
 
-def test_bad_records_metadata_and_topic_expressions_follow_the_definition(spark, write_file):
+def test_bad_records_metadata_and_topic_expressions_follow_the_definition(
+    spark: SparkSession, write_file: Callable[..., Any]
+) -> None:
     path = write_file("""
         name: routes
         sources:
@@ -205,7 +223,7 @@ def test_bad_records_metadata_and_topic_expressions_follow_the_definition(spark,
 
 
 @pytest.fixture
-def topics(headrace_cluster, request):
+def topics(headrace_cluster: EmbeddedNode, request: pytest.FixtureRequest) -> tuple[list[str], str]:
     """Return the names of two topics for this test alone, and the address of their brokers."""
     names = [f"{re.sub(r'[^a-z0-9]', '-', request.node.name)}-{which}" for which in ("in", "out")]
     with Admin({"bootstrap.servers": headrace_cluster.bootstrap}) as admin:
@@ -213,13 +231,15 @@ def topics(headrace_cluster, request):
     return names, headrace_cluster.bootstrap
 
 
-def start_in_new_thread(built):
+def start_in_new_thread(built: Built) -> StreamingQuery | None:
     """Start the query in a thread that has not used Spark before, as the driver's threads do."""
     with ThreadPoolExecutor(1) as threads:
         return threads.submit(built.start).result()
 
 
-def test_updates_are_written_once_across_restarts_and_replays(spark, write_file, topics, tmp_path):
+def test_updates_are_written_once_across_restarts_and_replays(
+    spark: SparkSession, write_file: Callable[..., Any], topics: tuple[list[str], str], tmp_path: Path
+) -> None:
     (read, wrote), bootstrap = topics
     path = write_file(f"""
         name: updates
@@ -245,7 +265,9 @@ def test_updates_are_written_once_across_restarts_and_replays(spark, write_file,
     assert [row.value for row in found.collect()] == ["1", "2", "3"]
 
 
-def test_a_batch_pipeline_writes_its_result_at_each_start(spark, write_file, topics):
+def test_a_batch_pipeline_writes_its_result_at_each_start(
+    spark: SparkSession, write_file: Callable[..., Any], topics: tuple[list[str], str]
+) -> None:
     (read, wrote), bootstrap = topics
     path = write_file(f"""
         name: totals
@@ -287,7 +309,9 @@ def test_a_batch_pipeline_writes_its_result_at_each_start(spark, write_file, top
         ("SELECT * FROM orders", {"value": "raw"}, 7, "value: raw needs a column value in large, which has id, name"),
     ],
 )
-def test_spark_analysis_errors_name_file_and_line(spark, write_file, sql, sink, line, words):
+def test_spark_analysis_errors_name_file_and_line(
+    spark: SparkSession, write_file: Callable[..., Any], sql: str, sink: dict[str, str], line: int, words: str
+) -> None:
     path = write_file(f"""\
         name: wrong
         sources: {{orders: {{topic: orders, value: json, schema: "id bigint, name string"}}}}
@@ -305,7 +329,7 @@ def test_spark_analysis_errors_name_file_and_line(spark, write_file, sql, sink, 
     assert "\n" not in str(refused.value)
 
 
-def test_errors_in_python_steps_name_file_and_line(spark, write_file):
+def test_errors_in_python_steps_name_file_and_line(spark: SparkSession, write_file: Callable[..., Any]) -> None:
     write_file(
         "def first(orders):\n    return orders.select('nme')\n\n\ndef second(orders):\n    return 5\n", "steps.py"
     )

@@ -1,32 +1,38 @@
 """Checks of pipelines without Spark, and the options with which Spark reads and writes their topics."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
 from headrace.pipelines.definitions import DefinitionError, check, load, pipeline
-from headrace.pipelines.definitions.definition import BadRecords
+from headrace.pipelines.definitions.definition import BadRecords, Pipeline
+from headrace.pipelines.definitions.python.files import Draft
 from headrace.pipelines.definitions.topic_options import sink_options, source_options
 from headrace.pipelines.schemas.options import OnBadRecord
 from headrace.pipelines.sink.options import parse_sink_options
 from headrace.pipelines.source.options import Mode, parse_options
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
-JSON = {"value": "json", "schema": "id bigint, at timestamp"}
+JSON: dict[str, Any] = {"value": "json", "schema": "id bigint, at timestamp"}
 WATERMARK = {"column": "at", "delay": "10 seconds"}
 
 
-def draft(name="shop", **keys):
+def draft(name: str = "shop", **keys: Any) -> Draft:
     return pipeline(name, settings=SERVERS, **keys)
 
 
-def problems(made):
+def problems(made: Draft) -> list[str]:
     with pytest.raises(DefinitionError) as refused:
         made.definition()
     return [problem.text for problem in refused.value.problems]
 
 
-def test_grouping_or_deduplicating_a_stream_requires_a_watermark():
+def test_grouping_or_deduplicating_a_stream_requires_a_watermark() -> None:
     made = draft()
     made.source("orders", topic="orders", **JSON)
     made.sql("recent", "SELECT * FROM orders WHERE id > 5")
@@ -42,7 +48,7 @@ def test_grouping_or_deduplicating_a_stream_requires_a_watermark():
 
 
 @pytest.mark.parametrize("how", ["source", "step", "sql", "function", "table", "update"])
-def test_no_watermark_is_required_if_present_unneeded_or_undetectable(how):
+def test_no_watermark_is_required_if_present_unneeded_or_undetectable(how: str) -> None:
     made = draft()
     made.source(
         "orders", topic="orders", batch=how == "table", watermark=WATERMARK if how == "source" else None, **JSON
@@ -56,7 +62,7 @@ def test_no_watermark_is_required_if_present_unneeded_or_undetectable(how):
     assert check([made.definition()]) == []
 
 
-def test_a_table_joined_with_a_stream_may_be_grouped_without_a_watermark():
+def test_a_table_joined_with_a_stream_may_be_grouped_without_a_watermark() -> None:
     made = draft()
     made.source("orders", topic="orders", **JSON)
     made.source("customers", table="customers")
@@ -65,7 +71,7 @@ def test_a_table_joined_with_a_stream_may_be_grouped_without_a_watermark():
     assert check([made.definition()]) == []
 
 
-def test_unused_steps_unbounded_joins_and_topic_loops_give_warnings():
+def test_unused_steps_unbounded_joins_and_topic_loops_give_warnings() -> None:
     made = draft()
     made.source("orders", topic="orders", watermark=WATERMARK, **JSON)
     made.source("returns", topic=["returns", "refunds"], **JSON)
@@ -94,7 +100,9 @@ def test_unused_steps_unbounded_joins_and_topic_loops_give_warnings():
         (False, {"topic": "x", "options": {"kafka.acks": "7"}}, "kafka.acks"),
     ],
 )
-def test_invalid_sink_modes_and_options_are_reported(batch, keys, words):
+def test_invalid_sink_modes_and_options_are_reported(
+    batch: bool, keys: dict[str, dict[str, str] | str], words: str
+) -> None:
     made = draft()
     made.source("orders", topic="orders", batch=batch, **JSON)
     made.sink("out", "orders", **keys)
@@ -102,7 +110,7 @@ def test_invalid_sink_modes_and_options_are_reported(batch, keys, words):
     assert words in found
 
 
-def test_duplicate_names_checkpoints_and_outputs_are_reported(tmp_path):
+def test_duplicate_names_checkpoints_and_outputs_are_reported(tmp_path: Path) -> None:
     text = dedent("""\
         name: {name}
         checkpoint: {checkpoint}
@@ -120,7 +128,7 @@ def test_duplicate_names_checkpoints_and_outputs_are_reported(tmp_path):
     ]
 
 
-def options_of(settings=None, **keys):
+def options_of(settings: Mapping[str, str] | None = None, **keys: Any) -> tuple[Pipeline, dict[str, str]]:
     made = pipeline("shop", settings={**SERVERS, **(settings or {})})
     made.source("orders", **keys)
     made.sink("out", "orders", topic="out")
@@ -128,7 +136,7 @@ def options_of(settings=None, **keys):
     return found, source_options(found, found.sources["orders"])
 
 
-def test_a_json_topic_source_gets_the_default_read_options():
+def test_a_json_topic_source_gets_the_default_read_options() -> None:
     found, options = options_of(topic="orders", **JSON)
     assert options == {
         **SERVERS,
@@ -168,12 +176,12 @@ def test_a_json_topic_source_gets_the_default_read_options():
         ),
     ],
 )
-def test_source_keys_determine_the_read_options(keys, expected):
+def test_source_keys_determine_the_read_options(keys: dict[str, Any], expected: dict[str, str | None]) -> None:
     _, options = options_of(**keys)
     assert {name: options.get(name) for name in expected} == expected
 
 
-def test_dead_letters_are_sent_by_the_first_query_that_reads_the_source():
+def test_dead_letters_are_sent_by_the_first_query_that_reads_the_source() -> None:
     made = pipeline("shop", settings=SERVERS)
     made.source("orders", topic="orders", bad_records={"dead_letter": "bad"}, **JSON)
     made.source("returns", topic="returns", bad_records={"dead_letter": "bad"}, **JSON)
@@ -189,7 +197,7 @@ def test_dead_letters_are_sent_by_the_first_query_that_reads_the_source():
     assert options["onBadRecord"] == "skip" and "deadletter.topic" not in options
 
 
-def test_pipeline_settings_reach_only_the_sources_and_sinks_that_know_them():
+def test_pipeline_settings_reach_only_the_sources_and_sinks_that_know_them() -> None:
     settings = {
         "schema.registry.url": "http://x:1",
         "KAFKA.ACKS": "all",

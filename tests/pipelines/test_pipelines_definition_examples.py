@@ -1,5 +1,7 @@
 """The example pipelines and those in the guide load without warnings."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 
@@ -13,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "pipelines"
 
 
-def test_the_examples_load_without_warnings():
+def test_the_examples_load_without_warnings() -> None:
     found = load(EXAMPLES)
     names = ["clean-and-route", "deduplicate", "join-with-a-table", "sessionise", "topic-to-parquet"]
     assert [one.name for one in found] == names and check(found) == []
@@ -21,7 +23,7 @@ def test_the_examples_load_without_warnings():
     assert all(list(one.origin.parent.glob("test_*.py")) for one in found)
 
 
-def test_the_pipelines_in_the_guide_load_without_warnings(tmp_path):
+def test_the_pipelines_in_the_guide_load_without_warnings(tmp_path: Path) -> None:
     shown = re.findall(
         r"```(yaml|python)\n# (\w+\.\w+)\n(.*?)```", (ROOT / "docs" / "pipelines.md").read_text(), re.DOTALL
     )

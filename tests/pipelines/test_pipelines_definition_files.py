@@ -1,7 +1,11 @@
 """Pipeline files: their contents, their errors, and the settings that override them."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 import yaml
@@ -65,10 +69,10 @@ sinks:
 
 
 @pytest.fixture
-def written(tmp_path):
+def written(tmp_path: Path) -> Callable[..., Any]:
     (tmp_path / "steps.py").write_text("def clean(orders):\n    return orders\n")
 
-    def write(text, name="shop.yaml"):
+    def write(text: str, name: str = "shop.yaml") -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dedent(text))
@@ -77,13 +81,13 @@ def written(tmp_path):
     return write
 
 
-def load_problems(path, overrides=None):
+def load_problems(path: Path, overrides: Mapping[str, str] | None = None) -> list[str]:
     with pytest.raises(DefinitionError) as error:
         load(path, overrides or {})
     return [str(problem).removeprefix(f"{path.parent}/") for problem in error.value.problems]
 
 
-def test_every_key_of_a_pipeline_file_is_loaded(written, tmp_path):
+def test_every_key_of_a_pipeline_file_is_loaded(written: Callable[..., Any], tmp_path: Path) -> None:
     path = written(SHOP)
     (found,) = load(path)
     assert (found.name, found.origin, found.where.line) == ("shop", path, 1)
@@ -127,7 +131,7 @@ def test_every_key_of_a_pipeline_file_is_loaded(written, tmp_path):
         (16, "prices"), (17, "landing"), (19, "regions")]]  # fmt: skip
 
 
-def test_the_plan_describes_sources_steps_and_sinks(written):
+def test_the_plan_describes_sources_steps_and_sinks(written: Callable[..., Any]) -> None:
     text = plan(load(written(SHOP))[0])
     for line in (
         "  trigger     every 1 second",
@@ -141,13 +145,15 @@ def test_the_plan_describes_sources_steps_and_sinks(written):
         assert line in text.splitlines(), text
 
 
-def test_a_minimal_pipeline_has_default_checkpoint_trigger_and_master(written, tmp_path):
+def test_a_minimal_pipeline_has_default_checkpoint_trigger_and_master(
+    written: Callable[..., Any], tmp_path: Path
+) -> None:
     (found,) = load(written("{name: a, sources: {s: {format: rate}}, sinks: {t: {from: s, console: true}}}"))
     assert found.checkpoint == f"{tmp_path}/.headrace/checkpoints/a"
     assert (found.trigger, found.spark.master, found.settings) == (Trigger(), "local[*]", {})
 
 
-def test_all_problems_are_reported_at_once_with_their_lines(written):
+def test_all_problems_are_reported_at_once_with_their_lines(written: Callable[..., Any]) -> None:
     path = written("""\
         name: bad shop
         setings: {a: b}
@@ -230,13 +236,15 @@ def test_all_problems_are_reported_at_once_with_their_lines(written):
         ("{name: x, trigger: continuous}", ["real-time and continuous modes need a source in the JVM"]),
     ],
 )
-def test_missing_and_mistyped_values_are_reported(written, text, expected):
+def test_missing_and_mistyped_values_are_reported(written: Callable[..., Any], text: str, expected: list[str]) -> None:
     found = load_problems(written(text))
     for words in expected:
         assert any(words in one for one in found), found
 
 
-def test_overrides_take_precedence_over_the_file(written, monkeypatch, tmp_path):
+def test_overrides_take_precedence_over_the_file(
+    written: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     overrides = {
         "kafka.bootstrap.servers": "other:1",
@@ -254,7 +262,9 @@ def test_overrides_take_precedence_over_the_file(written, monkeypatch, tmp_path)
     assert "kafka.bootstrap.server is no option" in wrong[0] and "trigger: 'hourly' is neither" in wrong[1]
 
 
-def test_environment_variables_are_substituted_in_settings(written, monkeypatch):
+def test_environment_variables_are_substituted_in_settings(
+    written: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = """\
         name: a
         settings: {kafka.bootstrap.servers: "${SERVERS}", kafka.client.id: "${CLIENT:-me}"}
@@ -293,7 +303,7 @@ PYTHON = """\
 """
 
 
-def test_a_pipeline_defined_in_python_is_loaded(written):
+def test_a_pipeline_defined_in_python_is_loaded(written: Callable[..., Any]) -> None:
     path = written(PYTHON, "shop.py")
     (found,) = load(path)
     assert (found.origin, found.where.line, found.trigger.interval) == (path, 3, "5 seconds")
@@ -309,7 +319,7 @@ def test_a_pipeline_defined_in_python_is_loaded(written):
     assert f"{path}:large" in plan(found)
 
 
-def test_problems_in_python_definitions_have_their_line(written):
+def test_problems_in_python_definitions_have_their_line(written: Callable[..., Any]) -> None:
     path = written(
         PYTHON.replace("shop.sink(name, name,", "shop.sink(name, name + 's',").replace(
             "def large(once)", "def large(onse)"
@@ -334,7 +344,7 @@ def test_problems_in_python_definitions_have_their_line(written):
         draft.definition()
 
 
-def test_a_python_definition_imports_modules_from_its_own_folder(written):
+def test_a_python_definition_imports_modules_from_its_own_folder(written: Callable[..., Any]) -> None:
     """Both folders have modules of the same names, and none remain in sys.modules."""
     import sys
 
@@ -345,7 +355,7 @@ def test_a_python_definition_imports_modules_from_its_own_folder(written):
     assert "names_of_mine" not in sys.modules and "shop" not in sys.modules
 
 
-def test_loading_a_folder_finds_pipelines_down_to_its_subfolders(written, tmp_path):
+def test_loading_a_folder_finds_pipelines_down_to_its_subfolders(written: Callable[..., Any], tmp_path: Path) -> None:
     minimal = "{{name: {}, sources: {{s: {{format: rate}}}}, sinks: {{t: {{from: s, console: true}}}}}}"
     for file, name in [("a.yaml", "a"), ("b/b.yml", "b"), ("b/c/d.yaml", "too-deep"), (".hidden/e.yaml", "hidden")]:
         written(minimal.format(name), file)
@@ -356,7 +366,7 @@ def test_loading_a_folder_finds_pipelines_down_to_its_subfolders(written, tmp_pa
     assert f"there is a pipeline b already: {tmp_path}/b/b.yml:1" in "\n".join(load_problems(tmp_path))
 
 
-def test_paths_without_a_pipeline_are_reported(tmp_path, written):
+def test_paths_without_a_pipeline_are_reported(tmp_path: Path, written: Callable[..., Any]) -> None:
     assert "is not there" in load_problems(tmp_path / "none.yaml")[0]
     assert "has no pipelines" in load_problems(tmp_path)[0]
     assert "*.yaml, *.py or a folder is expected" in load_problems(written("", "a.txt"))[0]
@@ -385,7 +395,9 @@ PARTS = st.dictionaries(st.sampled_from(["a", "b", "orders"]), st.dictionaries(N
 @given(
     st.fixed_dictionaries({}, optional={key: PARTS if key in ("sources", "steps", "sinks") else TREES for key in KEYS})
 )
-def test_any_yaml_tree_is_a_pipeline_or_raises_definition_error(tree):
+def test_any_yaml_tree_is_a_pipeline_or_raises_definition_error(
+    tree: dict[str, dict[str, Any] | list[Any] | str | None],
+) -> None:
     path = Path("/nowhere/shop.yaml")
     problems = Problems({})
     (node,) = parse_yaml(yaml.safe_dump(tree), path)

@@ -1,5 +1,9 @@
 """Finding table names in SQL and functions in Python files without Spark and without running the code."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,11 +43,11 @@ from headrace.pipelines.definitions.sql_names import scan
         (") FROM (((", ""),
     ],
 )
-def test_scan_finds_the_tables_of_a_query(sql, names):
+def test_scan_finds_the_tables_of_a_query(sql: str, names: str) -> None:
     assert " ".join(scan(sql).names) == names
 
 
-def test_scan_finds_lines_grouping_and_the_first_word():
+def test_scan_finds_lines_grouping_and_the_first_word() -> None:
     found = scan("SELECT *\nFROM a\n\nJOIN b GROUP BY x")
     assert [(one.name, one.line) for one in found.references] == [("a", 1), ("b", 3)]
     assert found.groups and found.first_word == "select"
@@ -57,12 +61,12 @@ WORDS = [*TEXT.split(), "\n"]
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.sampled_from(WORDS), max_size=25))
-def test_scan_accepts_any_sequence_of_tokens(words):
+def test_scan_accepts_any_sequence_of_tokens(words: list[str]) -> None:
     found = scan(" ".join(words))
     assert all(one.name for one in found.references if one.name)
 
 
-def test_functions_of_a_file_are_found_without_running_it(tmp_path):
+def test_functions_of_a_file_are_found_without_running_it(tmp_path: Path) -> None:
     path = tmp_path / "steps.py"
     path.write_text(
         "import os\nfrom x import y as z\nraise SystemExit\n"
@@ -84,7 +88,7 @@ def test_functions_of_a_file_are_found_without_running_it(tmp_path):
     ("data", "words"),
     [(b"def f(:\n", ":1: invalid syntax"), (b"\0", "null bytes"), (None, "cannot be read: No such file")],
 )
-def test_an_invalid_or_missing_python_file_raises_unreadable(tmp_path, data, words):
+def test_an_invalid_or_missing_python_file_raises_unreadable(tmp_path: Path, data: bytes | None, words: str) -> None:
     path = tmp_path / "steps.py"
     if data is not None:
         path.write_bytes(data)

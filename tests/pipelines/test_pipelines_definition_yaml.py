@@ -1,6 +1,9 @@
 """Parsing YAML into a tree: line numbers, duplicate keys, merges and malicious files."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,14 +19,19 @@ from headrace.pipelines.definitions.yaml_files import FILE_BYTES_MAX, parse_yaml
 PATH = Path("shop.yaml")
 
 
-def problems(text):
+def trees(text: str) -> list[Any]:
+    """Return the trees without their types: a test knows what its own text holds."""
+    return list(parse_yaml(text, PATH))
+
+
+def problems(text: bytes | str) -> list[str]:
     with pytest.raises(DefinitionError) as refused:
         parse_yaml(text, PATH)
     return str(refused.value).splitlines()
 
 
-def test_keys_and_block_texts_have_their_line_numbers():
-    (tree,) = parse_yaml("name: shop\nsteps:\n  a:\n    sql: |\n      SELECT 1\n  b: {sql: x, keys: [1, two]}\n", PATH)
+def test_keys_and_block_texts_have_their_line_numbers() -> None:
+    (tree,) = trees("name: shop\nsteps:\n  a:\n    sql: |\n      SELECT 1\n  b: {sql: x, keys: [1, two]}\n")
     steps = tree.entries["steps"]
     assert steps.where.line == 2
     sql = steps.node.entries["a"].node.entries["sql"]
@@ -33,13 +41,13 @@ def test_keys_and_block_texts_have_their_line_numbers():
     assert [one.value for one in b["keys"].node.items] == ["1", "two"]
 
 
-def test_each_yaml_document_becomes_a_separate_tree():
-    assert [tree.entries["name"].node.value for tree in parse_yaml("name: a\n---\nname: b\n", PATH)] == ["a", "b"]
+def test_each_yaml_document_becomes_a_separate_tree() -> None:
+    assert [tree.entries["name"].node.value for tree in trees("name: a\n---\nname: b\n")] == ["a", "b"]
 
 
-def test_explicit_keys_override_merged_keys():
+def test_explicit_keys_override_merged_keys() -> None:
     text = "common: &c {value: json, topic: x}\nmore: &m {topic: y, key: k}\na:\n  <<: [*c, *m]\n  value: raw\n"
-    (tree,) = parse_yaml(text, PATH)
+    (tree,) = trees(text)
     found = tree.entries["a"].node.entries
     assert {key: entry.node.value for key, entry in found.items()} == {"value": "raw", "topic": "x", "key": "k"}
 
@@ -61,12 +69,12 @@ def test_explicit_keys_override_merged_keys():
         (b"a: \xff\n", "shop.yaml: is no YAML: "),
     ],
 )
-def test_yaml_errors_have_their_line(text, expected):
+def test_yaml_errors_have_their_line(text: bytes | str, expected: str) -> None:
     (found,) = problems(text)
     assert found.startswith(expected)
 
 
-def test_exponential_alias_expansion_is_refused():
+def test_exponential_alias_expansion_is_refused() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
     (found,) = problems("\n".join(lines))
@@ -75,7 +83,7 @@ def test_exponential_alias_expansion_is_refused():
     assert "has more than" in problems("\n".join(lines))[0]
 
 
-def test_missing_and_oversized_files_are_reported(tmp_path):
+def test_missing_and_oversized_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(DefinitionError, match="cannot be read: No such file"):
         read_yaml(tmp_path / "none.yaml")
     large = tmp_path / "large.yaml"
@@ -86,7 +94,7 @@ def test_missing_and_oversized_files_are_reported(tmp_path):
 
 @settings(deadline=None, max_examples=300)
 @given(st.one_of(st.binary(max_size=60), st.text(alphabet="ab:-[]{}&*!|>'\"#%@`,? \n\t<0", max_size=60)))
-def test_any_text_parses_or_raises_definition_error(text):
+def test_any_text_parses_or_raises_definition_error(text: bytes | str) -> None:
     try:
         for tree in parse_yaml(text, PATH):
             assert isinstance(tree, Entries | Items | Text)
@@ -111,5 +119,5 @@ def test_any_text_parses_or_raises_definition_error(text):
         ("", None),
     ],
 )
-def test_durations_are_parsed_or_refused(text, expected):
+def test_durations_are_parsed_or_refused(text: str, expected: str | None) -> None:
     assert duration(text) == expected

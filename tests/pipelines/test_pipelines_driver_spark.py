@@ -1,15 +1,25 @@
 """A driver with a real Spark: missing topics, failures it recovers from or gives up on, and brokers that restart."""
 
+from __future__ import annotations
+
 import json
 import threading
 import time
 import urllib.request
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
-from sink_runs import visible
-from topic_writer import TopicWriter
+from pyspark.sql import SparkSession
+from tests.pipelines.sink_runs import visible
+from tests.pipelines.topic_writer import TopicWriter
+
+from headrace.pipelines.definitions.definition import Pipeline
+from headrace.pipelines.runner.status import QueryStatus
+from headrace.testing.cluster import EmbeddedNode
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 
@@ -65,9 +75,9 @@ def clean(orders):
 
 
 @contextmanager
-def running(pipelines, spark, runtime):
+def running(pipelines: Sequence[Pipeline], spark: SparkSession, runtime: Path) -> Iterator[tuple[Driver, list[Any]]]:
     driver = Driver(pipelines, spark=spark, runtime=runtime)
-    ended = []
+    ended: list[list[QueryStatus]] = []
     thread = threading.Thread(target=lambda: ended.append(driver.run()))
     thread.start()
     try:
@@ -78,7 +88,7 @@ def running(pipelines, spark, runtime):
         assert not thread.is_alive()
 
 
-def until(observe, condition):
+def until(observe: Callable[..., Any], condition: type[bool] | Callable[..., Any]) -> Any:
     deadline = time.monotonic() + SEEN_S_MAX
     while not condition(seen := observe()):
         assert time.monotonic() < deadline, seen
@@ -86,15 +96,17 @@ def until(observe, condition):
     return seen
 
 
-def by_name(driver):
+def by_name(driver: Driver) -> dict[str, QueryStatus]:
     return {one.name: one for one in driver.status()}
 
 
-def values(numbers):
+def values(numbers: range) -> list[tuple[bytes, bytes, int]]:
     return [(b"k", f"v{number}".encode(), 1000) for number in numbers]
 
 
-def test_a_driver_survives_missing_topics_and_broker_restarts_and_resumes(spark, headrace_node, tmp_path):
+def test_a_driver_survives_missing_topics_and_broker_restarts_and_resumes(
+    spark: SparkSession, headrace_node: EmbeddedNode, tmp_path: Path
+) -> None:
     topics = TopicWriter(headrace_node.bootstrap)
     topics.create("loud", 2)
     (tmp_path / "shop.yaml").write_text(ORDERS.format(bootstrap=headrace_node.bootstrap, folder=tmp_path))
@@ -144,7 +156,9 @@ def test_a_driver_survives_missing_topics_and_broker_restarts_and_resumes(spark,
     assert Counter(row.value for row in rows) == wanted
 
 
-def test_recoverable_queries_are_restarted_and_unrecoverable_ones_fail(spark, headrace_node, tmp_path):
+def test_recoverable_queries_are_restarted_and_unrecoverable_ones_fail(
+    spark: SparkSession, headrace_node: EmbeddedNode, tmp_path: Path
+) -> None:
     topics = TopicWriter(headrace_node.bootstrap)
     topics.create("orders", 1)
     topics.create("poison", 1)

@@ -1,6 +1,9 @@
 """The example pipelines, each run by its own test on the SparkSession of our tests."""
 
+from __future__ import annotations
+
 import pytest
+from pyspark.sql import SparkSession
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 pytest.importorskip("yaml", reason="needs the extra spark")
@@ -23,5 +26,5 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # PySpark's own code emits wa
 
 
 @pytest.fixture(scope="session")
-def headrace_spark(spark):
+def headrace_spark(spark: SparkSession) -> SparkSession:
     return spark

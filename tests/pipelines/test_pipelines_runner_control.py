@@ -1,8 +1,12 @@
 """Controlling a driver over HTTP on loopback."""
 
+from __future__ import annotations
+
 import http.client
 import socket
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -31,22 +35,22 @@ OTHER = QueryStatus(name="x", pipeline="other", state="waiting")
 
 
 @pytest.fixture
-def stops():
+def stops() -> list[Any]:
     return []
 
 
 @pytest.fixture
-def control(stops):
+def control(stops: list[Any]) -> Iterator[Control]:
     control = Control(lambda: [STATUS, OTHER], stops.append, "a-token")
     yield control
     control.close()
 
 
-def run_at(control, pipeline="shop", token="a-token"):
+def run_at(control: Control, pipeline: str = "shop", token: str = "a-token") -> Run:
     return Run(pipeline=pipeline, driver=this_process(), port=control.port, token=token)
 
 
-def answer(control, method, path, **headers):
+def answer(control: Control, method: str, path: str, **headers: Any) -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", control.port, timeout=10)
     connection.request(method, path, headers=headers)
     found = connection.getresponse()
@@ -55,20 +59,20 @@ def answer(control, method, path, **headers):
     return found.status, body
 
 
-def test_status_is_unchanged_after_a_round_trip_over_http(control):
+def test_status_is_unchanged_after_a_round_trip_over_http(control: Control) -> None:
     assert ask_status(run_at(control)) == [STATUS]
     assert from_json(to_json(STATUS)) == STATUS
     assert from_json({"name": "n", "new": 1}).name == "n", "of a newer driver"
 
 
-def test_a_stop_request_stops_the_named_pipeline_or_all(control, stops):
+def test_a_stop_request_stops_the_named_pipeline_or_all(control: Control, stops: list[Any]) -> None:
     ask_to_stop(run_at(control, "a b&c"))
     assert stops == [["a b&c"]]
     assert answer(control, "POST", "/stop", Authorization="Bearer a-token")[0] == 202
     assert stops[1:] == [None]
 
 
-def test_only_metrics_are_served_without_the_token(control, stops):
+def test_only_metrics_are_served_without_the_token(control: Control, stops: list[Any]) -> None:
     for token in ("", "a-toke", "ä"):
         with pytest.raises(NoAnswer, match="token"):
             ask_status(run_at(control, token=token.encode().decode("latin-1")))
@@ -85,11 +89,11 @@ def test_only_metrics_are_served_without_the_token(control, stops):
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("GET", "/", 404), ("POST", "/status", 404), ("PUT", "/stop", 501)]
 )
-def test_unknown_paths_and_methods_are_refused(control, method, path, status):
+def test_unknown_paths_and_methods_are_refused(control: Control, method: str, path: str, status: int) -> None:
     assert answer(control, method, path, Authorization="Bearer a-token")[0] == status
 
 
-def test_malformed_requests_do_not_stop_the_server(control):
+def test_malformed_requests_do_not_stop_the_server(control: Control) -> None:
     for rubbish in (
         b"",
         b"\x00\x01\r\n\r\n",
@@ -104,12 +108,12 @@ def test_malformed_requests_do_not_stop_the_server(control):
     assert ask_status(run_at(control)) == [STATUS]
 
 
-def test_a_port_in_use_raises_config_error(control):
+def test_a_port_in_use_raises_config_error(control: Control) -> None:
     with pytest.raises(ConfigError, match=f"port {control.port}"):
         Control(list, lambda names: None, "", control.port)
 
 
-def test_an_unreachable_driver_is_reported(control):
+def test_an_unreachable_driver_is_reported(control: Control) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         run = Run(pipeline="shop", driver=this_process(), port=free.getsockname()[1])
@@ -120,8 +124,8 @@ def test_an_unreachable_driver_is_reported(control):
 # --- progress as shown to users
 
 
-def test_progress_is_shown_as_rows_of_the_known_total():
-    def bounded(**more):
+def test_progress_is_shown_as_rows_of_the_known_total() -> None:
+    def bounded(**more: Any) -> QueryStatus:
         return QueryStatus(name="counts", pipeline="shop", is_bounded=True, **more)
 
     assert how_far(bounded(state="starting")) == (0, None)
@@ -134,8 +138,9 @@ def test_progress_is_shown_as_rows_of_the_known_total():
     assert line_of(STATUS) == "shop.counts: running, 99 rows, 1,234 rows/s, 17 behind (2.5 s), there is no topic"
 
 
-def test_progress_lines_are_limited_in_rate_and_need_new_rows():
-    now, printed = [0.0], []
+def test_progress_lines_are_limited_in_rate_and_need_new_rows() -> None:
+    now = [0.0]
+    printed: list[str] = []
     lines = Lines(5.0, lambda: now[0], printed.append)
     lines([STATUS])
     assert printed == []
@@ -148,7 +153,7 @@ def test_progress_lines_are_limited_in_rate_and_need_new_rows():
     assert len(printed) == 2
 
 
-def test_progress_bars_are_drawn_on_terminals(capsys):
+def test_progress_bars_are_drawn_on_terminals(capsys: pytest.CaptureFixture[str]) -> None:
     with watching(True, is_terminal=True) as watch:
         counts = QueryStatus(name="counts", pipeline="shop", state="running", is_bounded=True, batches=1, rows=40)
         watch([counts])

@@ -1,10 +1,12 @@
 """Explaining Spark's errors to users, and deciding whether a restart can help."""
 
+from __future__ import annotations
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.base.errors import ConfigError, ErrorCode, KafkaError
+from headrace.base.errors import ConfigError, ErrorCode, HeadraceError, KafkaError
 from headrace.pipelines.failures import DataLoss, SourceError
 from headrace.pipelines.runner.engine import causes_of
 from headrace.pipelines.runner.failures import TEXT_CHARACTERS_MAX, Cause, explain
@@ -25,24 +27,24 @@ WriteToMicroBatchDataSource noop-table
 """
 
 
-def failed(kind, text, java=""):
+def failed(kind: str, text: str, java: str = "") -> list[Cause]:
     """Return the causes of a query that failed with this error."""
     outer = f"[STREAM_FAILED] {QUERY} terminated with exception: {text} SQLSTATE: XXKST{REST}"
     return [Cause("StreamingQueryException", outer), Cause(kind, java + text)]
 
 
-def source(text, what="latestOffset"):
+def source(text: str, what: str = "latestOffset") -> list[Cause]:
     error = "[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform"
     message = f"{error} {what}: {text}\n SQLSTATE: 38000"
     return failed("UnknownException", message, "org.apache.spark.SparkException: ")
 
 
-def worker(text):
+def worker(text: str) -> list[Cause]:
     message = f"[PYTHON_EXCEPTION] An exception was thrown from the Python worker: {text}\n SQLSTATE: 38000"
     return failed("PythonException", message)
 
 
-def formatted_by_worker(error):
+def formatted_by_worker(error: HeadraceError) -> str:
     """Return the error as a Spark worker formats it."""
     return f"{type(error).__module__}.{type(error).__name__}: {error}"
 
@@ -74,13 +76,13 @@ def formatted_by_worker(error):
     ],
     ids=lambda value: value.name if isinstance(value, Mending) else f"{type(value).__name__}-{str(value)[:20]}",
 )
-def test_headrace_errors_are_reported_verbatim(error, mending):
+def test_headrace_errors_are_reported_verbatim(error: HeadraceError, mending: Mending) -> None:
     for causes in (source(formatted_by_worker(error)), worker(formatted_by_worker(error)), causes_of(error)):
         found = explain(causes)
         assert (found.text, found.mending) == (str(error), mending)
 
 
-def test_an_unknown_option_is_a_final_failure():
+def test_an_unknown_option_is_a_final_failure() -> None:
     text = "startingoffset is no option of format headrace (did you mean startingOffsets?)"
     wrapped = f"headrace.pipelines.failures.SourceError: {text}\n SQLSTATE: 38000"
     message = f"[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: {wrapped}"
@@ -155,13 +157,15 @@ def test_an_unknown_option_is_a_final_failure():
     ],
     ids=["column", "syntax", "data", "sources", "mode", "concurrent", "memory", "task", "folder"],
 )
-def test_spark_errors_are_shown_without_stack_traces_and_plans(kind, text, message, mending):
+def test_spark_errors_are_shown_without_stack_traces_and_plans(
+    kind: str, text: str, message: str, mending: Mending
+) -> None:
     found = explain([Cause(kind, text)])
     assert (found.text, found.mending) == (message, mending)
     assert explain(failed(kind, text)) == found, "also when a query ended with it"
 
 
-def test_errors_in_user_python_code_name_file_and_line():
+def test_errors_in_user_python_code_name_file_and_line() -> None:
     trace = (
         "Traceback (most recent call last):\n"
         '  File "/home/ann/.venv/lib/python3.12/site-packages/pyspark/worker.py", line 2041, in process\n'
@@ -177,7 +181,7 @@ def test_errors_in_user_python_code_name_file_and_line():
     assert found.mending is Mending.UNCLEAR, "whoever reads a file or asks a service may have more luck next time"
 
 
-def test_a_full_disk_is_a_passing_failure():
+def test_a_full_disk_is_a_passing_failure() -> None:
     causes = [
         *failed("UnknownException", "org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device"),
         Cause("UnknownException", "java.io.IOException: No space left on device"),
@@ -187,7 +191,7 @@ def test_a_full_disk_is_a_passing_failure():
     assert "disk is full" in found.text and "/data/checkpoints/shop/counts" in found.text and "\n" not in found.text
 
 
-def test_definition_errors_are_final_unless_only_a_topic_or_registry_is_missing():
+def test_definition_errors_are_final_unless_only_a_topic_or_registry_is_missing() -> None:
     wrong = "shop.yaml:3: source orders: there is no topic orders\nshop.yaml:9: step x: no column y"
     found = explain([Cause("DefinitionError", wrong)])
     assert (found.text, found.mending) == (wrong, Mending.FINAL)
@@ -195,7 +199,7 @@ def test_definition_errors_are_final_unless_only_a_topic_or_registry_is_missing(
         assert explain([Cause("DefinitionError", f"shop.yaml:3: source orders: {text}")]).mending is Mending.PASSING
 
 
-def test_a_chain_of_causes_is_followed_up_to_a_limit():
+def test_a_chain_of_causes_is_followed_up_to_a_limit() -> None:
     error = RuntimeError("outer")
     error.__cause__ = SourceError("there is no topic t")
     assert [cause.kind for cause in causes_of(error)] == ["RuntimeError", "SourceError"]
@@ -206,6 +210,6 @@ def test_a_chain_of_causes_is_followed_up_to_a_limit():
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.builds(Cause, st.text(max_size=20), st.text(max_size=2000)), max_size=4))
-def test_any_explanation_has_at_most_three_lines(causes):
+def test_any_explanation_has_at_most_three_lines(causes: list[Cause]) -> None:
     found = explain(causes)
     assert found.text and found.text.count("\n") <= 2 and len(found.text) <= TEXT_CHARACTERS_MAX + 200

@@ -1,5 +1,7 @@
 """Turning recorded progress events of Spark into rows, rates and lags."""
 
+from __future__ import annotations
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,7 +44,7 @@ RECORDED = {
 }
 
 
-def test_a_recorded_progress_event_is_parsed():
+def test_a_recorded_progress_event_is_parsed() -> None:
     assert read_progress(RECORDED) == Batch(
         number=1,
         began_ms=1_794_852_751_337,
@@ -56,7 +58,7 @@ def test_a_recorded_progress_event_is_parsed():
     )
 
 
-def test_text_offsets_new_partitions_and_deleted_topics_are_parsed():
+def test_text_offsets_new_partitions_and_deleted_topics_are_parsed() -> None:
     event = {"sources": [{"endOffset": '{"t":{"0":5},"gone":{"0":7}}', "latestOffset": '{"t":{"0":9,"1":3}}'}]}
     (source,) = read_progress(event).sources
     assert (source.topics, source.lag) == (("gone", "t"), 7)
@@ -75,19 +77,21 @@ json_values = st.recursive(
 
 @settings(deadline=None, max_examples=200)
 @given(st.data())
-def test_any_progress_event_is_accepted(data):
+def test_any_progress_event_is_accepted(data: st.DataObject) -> None:
     event = {name: data.draw(json_values, label=name) for name in RECORDED}
     meter = Meter()
     meter.add(read_progress(event), 10**12)
     meter.rows_per_s(10**12), meter.lag_ms(10**12), meter.lag_records
 
 
-def batch(at_ms, rows=100, *, read=None, head=None, took_ms=100):
+def batch(
+    at_ms: int, rows: int = 100, *, read: int | None = None, head: int | None = None, took_ms: int = 100
+) -> Batch:
     sources = () if read is None else (SourceProgress(("t",), read, read if head is None else head),)
     return Batch(0, at_ms, took_ms, rows, rows // 2, sources, 0, 0, None)
 
 
-def test_rates_cover_the_last_ten_seconds_and_fall_without_input():
+def test_rates_cover_the_last_ten_seconds_and_fall_without_input() -> None:
     meter = Meter()
     assert meter.rows_per_s(0) == 0 and meter.rows_out_per_s(0) is None
     for second in range(1, 31):
@@ -100,7 +104,7 @@ def test_rates_cover_the_last_ten_seconds_and_fall_without_input():
     assert meter.rows_per_s(140_000) < 40
 
 
-def test_lag_is_measured_in_records_and_in_time():
+def test_lag_is_measured_in_records_and_in_time() -> None:
     meter = Meter()
     assert (meter.lag_records, meter.lag_ms(0)) == (None, None)
     # A hundred records per second are written, forty are read.
@@ -114,7 +118,7 @@ def test_lag_is_measured_in_records_and_in_time():
     assert (meter.lag_records, meter.lag_ms(60_000)) == (0, 0)
 
 
-def test_the_age_of_records_is_counted_from_their_first_observation():
+def test_the_age_of_records_is_counted_from_their_first_observation() -> None:
     heads = Heads()
     heads.add(1000, 500)
     assert heads.behind_ms(0, 5000) == 4000
@@ -123,7 +127,7 @@ def test_the_age_of_records_is_counted_from_their_first_observation():
     assert heads.behind_ms(100, 9500) == 0
 
 
-def test_idle_periods_do_not_increase_the_age_of_new_records():
+def test_idle_periods_do_not_increase_the_age_of_new_records() -> None:
     heads = Heads()
     for second in range(100):
         heads.add(second * 1000, 10)
@@ -133,7 +137,9 @@ def test_idle_periods_do_not_increase_the_age_of_new_records():
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 50)), min_size=1, max_size=3 * HEADS_MAX), st.data())
-def test_age_is_bounded_by_elapsed_time_and_falls_as_more_is_read(steps, data):
+def test_age_is_bounded_by_elapsed_time_and_falls_as_more_is_read(
+    steps: list[tuple[int, int]], data: st.DataObject
+) -> None:
     heads, now_ms, head = Heads(), 0, 0
     for passed_ms, arrived in steps:
         now_ms, head = now_ms + passed_ms, head + arrived

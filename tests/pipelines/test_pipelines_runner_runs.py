@@ -1,12 +1,17 @@
 """Registration of runs and their locks, and taking over from drivers that were killed."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,12 +23,12 @@ DEAD = Process(2**22 + 7, "long ago")
 
 
 @pytest.fixture
-def runs(tmp_path):
+def runs(tmp_path: Path) -> Runs:
     return Runs(tmp_path)
 
 
 @pytest.fixture
-def other():
+def other() -> Iterator[subprocess.Popen[Any]]:
     """Yield another process, which does nothing."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     yield process
@@ -31,11 +36,11 @@ def other():
     process.wait()
 
 
-def run_of(driver, pipeline="shop", **more):
+def run_of(driver: Process, pipeline: str = "shop", **more: Any) -> Run:
     return Run(pipeline=pipeline, driver=driver, port=1234, token="secret", started_ms=7, origin="shop.yaml", **more)
 
 
-def test_a_process_is_identified_by_its_pid_and_start_time(other):
+def test_a_process_is_identified_by_its_pid_and_start_time(other: subprocess.Popen[Any]) -> None:
     found = process_of(other.pid)
     assert is_alive(found) and is_alive(this_process())
     assert not is_alive(Process(other.pid, "another start")), "the number was given to another"
@@ -45,7 +50,7 @@ def test_a_process_is_identified_by_its_pid_and_start_time(other):
     assert process_of(0) is None and process_of(DEAD.pid) is None
 
 
-def test_a_claimed_run_is_found_and_only_its_owner_can_read_the_file(runs, tmp_path):
+def test_a_claimed_run_is_found_and_only_its_owner_can_read_the_file(runs: Runs, tmp_path: Path) -> None:
     assert runs.all() == []
     mine = run_of(this_process(), spark=this_process(), checkpoint="c")
     runs.claim(mine)
@@ -56,14 +61,14 @@ def test_a_claimed_run_is_found_and_only_its_owner_can_read_the_file(runs, tmp_p
     assert runs.all() == []
 
 
-def test_any_pipeline_name_maps_to_a_file_in_the_runs_folder(runs, tmp_path):
+def test_any_pipeline_name_maps_to_a_file_in_the_runs_folder(runs: Runs, tmp_path: Path) -> None:
     for name in ("a/b", "..", "ä ö", "a.b", "%2e"):
         runs.claim(run_of(this_process(), name))
     assert {run.pipeline for run in runs.all()} == {"a/b", "..", "ä ö", "a.b", "%2e"}
     assert {path.parent for path in tmp_path.rglob("*.json")} == {tmp_path / "runs"}
 
 
-def test_claiming_a_running_pipeline_is_refused_with_its_process(runs, other):
+def test_claiming_a_running_pipeline_is_refused_with_its_process(runs: Runs, other: subprocess.Popen[Any]) -> None:
     runs.claim(run_of(process_of(other.pid)))
     with pytest.raises(AlreadyRunning, match=rf"shop is running already, as process {other.pid}.*pipelines stop shop"):
         runs.claim(run_of(this_process()))
@@ -71,7 +76,7 @@ def test_claiming_a_running_pipeline_is_refused_with_its_process(runs, other):
     assert runs.find("shop").driver.pid == other.pid, "it is not ours to release"
 
 
-def test_the_run_of_a_killed_driver_can_be_claimed(runs, other):
+def test_the_run_of_a_killed_driver_can_be_claimed(runs: Runs, other: subprocess.Popen[Any]) -> None:
     runs.claim(run_of(process_of(other.pid)))
     other.kill()
     other.wait()
@@ -80,11 +85,11 @@ def test_the_run_of_a_killed_driver_can_be_claimed(runs, other):
     assert runs.find("shop").is_alive
 
 
-def test_a_claim_waits_for_the_spark_of_a_killed_driver_to_exit(runs, other):
+def test_a_claim_waits_for_the_spark_of_a_killed_driver_to_exit(runs: Runs, other: subprocess.Popen[Any]) -> None:
     runs.claim(run_of(DEAD, spark=process_of(other.pid)))
-    waits = []
+    waits: list[float] = []
 
-    def wait(seconds):
+    def wait(seconds: float) -> None:
         waits.append(seconds)
         if len(waits) == 3:
             other.kill()
@@ -94,11 +99,11 @@ def test_a_claim_waits_for_the_spark_of_a_killed_driver_to_exit(runs, other):
     assert len(waits) == 3
 
 
-def test_a_claim_kills_a_leftover_spark_that_does_not_exit(runs, other):
+def test_a_claim_kills_a_leftover_spark_that_does_not_exit(runs: Runs, other: subprocess.Popen[Any]) -> None:
     runs.claim(run_of(DEAD, spark=process_of(other.pid)))
-    waited = []
+    waited: list[float] = []
 
-    def wait(seconds):
+    def wait(seconds: float) -> None:
         waited.append(seconds)
         if sum(waited) > SPARK_ENDS_S_MAX:
             other.wait(10)
@@ -107,7 +112,9 @@ def test_a_claim_kills_a_leftover_spark_that_does_not_exit(runs, other):
     assert other.returncode == -signal.SIGKILL and sum(waited) > SPARK_ENDS_S_MAX, "it had its time"
 
 
-def test_a_leftover_spark_that_cannot_be_killed_is_reported(runs, other, monkeypatch):
+def test_a_leftover_spark_that_cannot_be_killed_is_reported(
+    runs: Runs, other: subprocess.Popen[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs.claim(run_of(DEAD, spark=process_of(other.pid)))
     monkeypatch.setattr(os, "kill", lambda pid, number: None)
     with pytest.raises(AlreadyRunning, match=f"its Spark still runs, as process {other.pid}"):
@@ -115,7 +122,7 @@ def test_a_leftover_spark_that_cannot_be_killed_is_reported(runs, other, monkeyp
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"driver": 3}', '{"driver": ["x", "y"], "port": 1}', "\x00"])
-def test_an_invalid_run_file_is_ignored_and_replaced(runs, tmp_path, text):
+def test_an_invalid_run_file_is_ignored_and_replaced(runs: Runs, tmp_path: Path, text: str) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "shop.json").write_text(text)
     assert runs.all() == [] and runs.find("shop") is None
@@ -123,13 +130,13 @@ def test_an_invalid_run_file_is_ignored_and_replaced(runs, tmp_path, text):
     assert json.loads((tmp_path / "runs" / "shop.json").read_text())["port"] == 1234
 
 
-def test_an_unusable_runs_folder_raises_config_error(tmp_path):
+def test_an_unusable_runs_folder_raises_config_error(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(ConfigError, match="cannot be used"):
         Runs(tmp_path).claim(run_of(this_process()))
 
 
-def test_a_checkpoint_has_one_driver_at_a_time(tmp_path):
+def test_a_checkpoint_has_one_driver_at_a_time(tmp_path: Path) -> None:
     folder = tmp_path / "not" / "there" / "yet"
     message = rf"checkpoint .*yet of pipeline other is in use by process {os.getpid()}, pipeline shop"
     with (
@@ -142,7 +149,7 @@ def test_a_checkpoint_has_one_driver_at_a_time(tmp_path):
         pass
 
 
-def test_a_checkpoint_lock_is_released_when_its_process_is_killed(tmp_path):
+def test_a_checkpoint_lock_is_released_when_its_process_is_killed(tmp_path: Path) -> None:
     code = (
         "from headrace.pipelines.runner.runs import locked; from headrace.pipelines.runner.processes import this_process\n"
         f"with locked('shop', {str(tmp_path)!r}, this_process()): print('locked', flush=True); input()"
@@ -157,14 +164,14 @@ def test_a_checkpoint_lock_is_released_when_its_process_is_killed(tmp_path):
         stack.enter_context(locked("shop", str(tmp_path), this_process()))
 
 
-def test_an_unusable_checkpoint_folder_raises_config_error(tmp_path):
+def test_an_unusable_checkpoint_folder_raises_config_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     message = r"checkpoint .* of pipeline shop cannot be used: Not a directory"
     with pytest.raises(ConfigError, match=message), locked("shop", str(tmp_path / "file" / "x"), this_process()):
         pass
 
 
-def test_only_local_checkpoints_are_locked(tmp_path):
+def test_only_local_checkpoints_are_locked(tmp_path: Path) -> None:
     assert local_folder("hdfs://name/x") is None and local_folder("s3a://bucket/x") is None
     assert str(local_folder("file:/tmp/a%20b")) == "/tmp/a b" and str(local_folder("x/y")) == "x/y"
     with locked("shop", "s3a://bucket/x", this_process()):

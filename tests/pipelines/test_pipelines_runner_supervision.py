@@ -1,28 +1,38 @@
 """When queries are restarted and when they are given up."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.pipelines.runner import supervision as s
-from headrace.pipelines.runner.supervision import Mending, State, Watched, act_of, after
+from headrace.pipelines.runner.supervision import (
+    Mending,
+    State,
+    Watched,
+    act_of,
+    after,
+)
 
 DOWN = s.Failed("cannot connect", Mending.PASSING)
 ODD = s.Failed("something odd", Mending.UNCLEAR)
 WRONG = s.Failed("there is no column x", Mending.FINAL)
 
 
-def run(query, *events, now_ms=0):
+def run(query: Watched, *events: Any, now_ms: int = 0) -> Watched:
     for event in events:
         query = after(query, event, now_ms)
     return query
 
 
-def started(query, now_ms=0):
+def started(query: Watched, now_ms: int = 0) -> Watched:
     return run(query, s.Starting(), s.Started(), now_ms=now_ms)
 
 
-def test_a_query_is_started_at_once_and_runs():
+def test_a_query_is_started_at_once_and_runs() -> None:
     query = Watched(is_bounded=False)
     assert act_of(query, 0) == s.Start()
     query = after(query, s.Starting(), 0)
@@ -31,8 +41,10 @@ def test_a_query_is_started_at_once_and_runs():
     assert (query.state, query.restarts, query.error) == (State.RUNNING, 0, "")
 
 
-def test_passing_failures_are_retried_without_limit_with_growing_back_off():
-    query, now_ms, waits = Watched(is_bounded=False), 0, []
+def test_passing_failures_are_retried_without_limit_with_growing_back_off() -> None:
+    query = Watched(is_bounded=False)
+    now_ms = 0
+    waits: list[int] = []
     for _ in range(200):
         query = after(started(query, now_ms), DOWN, now_ms)
         act = act_of(query, now_ms)
@@ -44,7 +56,7 @@ def test_passing_failures_are_retried_without_limit_with_growing_back_off():
     assert waits[:8] == [1000, 2000, 4000, 8000, 16000, 32000, 60000, 60000] and set(waits[7:]) == {60000}
 
 
-def test_progress_resets_the_back_off_and_clears_the_error():
+def test_progress_resets_the_back_off_and_clears_the_error() -> None:
     query = Watched(is_bounded=False)
     for _ in range(4):
         query = after(started(query), DOWN, 0)
@@ -55,12 +67,12 @@ def test_progress_resets_the_back_off_and_clears_the_error():
     assert act_of(after(query, DOWN, 0), 0) == s.Wait(1000)
 
 
-def test_a_final_failure_gives_up_at_once():
+def test_a_final_failure_gives_up_at_once() -> None:
     query = after(started(Watched(is_bounded=False)), WRONG, 0)
     assert act_of(query, 10**9) == s.GiveUp("there is no column x")
 
 
-def test_unclear_failures_are_retried_up_to_a_limit():
+def test_unclear_failures_are_retried_up_to_a_limit() -> None:
     query = Watched(is_bounded=False)
     for _ in range(s.UNCLEAR_FAILURES_MAX):
         assert query.state is State.WAITING
@@ -68,7 +80,7 @@ def test_unclear_failures_are_retried_up_to_a_limit():
     assert act_of(query, 0) == s.GiveUp("something odd (5 failures in a row without progress)")
 
 
-def test_passing_failures_do_not_count_towards_the_limit_of_unclear_ones():
+def test_passing_failures_do_not_count_towards_the_limit_of_unclear_ones() -> None:
     query = Watched(is_bounded=False)
     for _ in range(50):
         query = after(started(query), DOWN, 0)
@@ -77,7 +89,7 @@ def test_passing_failures_do_not_count_towards_the_limit_of_unclear_ones():
         assert query.state is State.WAITING
 
 
-def test_a_bounded_query_fails_after_repeated_passing_failures():
+def test_a_bounded_query_fails_after_repeated_passing_failures() -> None:
     query = Watched(is_bounded=True)
     waited_ms = 0
     while not query.is_over:
@@ -86,7 +98,7 @@ def test_a_bounded_query_fails_after_repeated_passing_failures():
     assert query.state is State.FAILED and 60_000 < waited_ms < 300_000
 
 
-def test_a_query_that_ends_is_done_only_if_it_is_bounded():
+def test_a_query_that_ends_is_done_only_if_it_is_bounded() -> None:
     assert after(started(Watched(is_bounded=True)), s.Ended(), 0).state is State.DONE
     ended = after(started(Watched(is_bounded=False)), s.Ended(), 0)
     assert ended.state is State.WAITING and "nobody stopped it" in ended.error
@@ -94,14 +106,14 @@ def test_a_query_that_ends_is_done_only_if_it_is_bounded():
 
 
 @pytest.mark.parametrize("last", [s.Ended(), s.Done(), WRONG, DOWN], ids=lambda event: type(event).__name__)
-def test_a_stopping_query_ends_as_stopped_whatever_its_last_event(last):
+def test_a_stopping_query_ends_as_stopped_whatever_its_last_event(last: Any) -> None:
     query = after(started(Watched(is_bounded=False)), s.StopAsked(), 0)
     assert act_of(query, 0) == s.Stop()
     query = run(query, s.Progressed(), s.Started(), last)
     assert query.state is State.STOPPED and act_of(query, 0) == s.Over()
 
 
-def test_a_waiting_query_is_stopped_without_another_start():
+def test_a_waiting_query_is_stopped_without_another_start() -> None:
     query = after(after(started(Watched(is_bounded=False)), DOWN, 0), s.StopAsked(), 0)
     assert query.state is State.STOPPED and query.starts == 1
 
@@ -113,7 +125,7 @@ EVENTS = st.sampled_from(
 
 @settings(deadline=None, max_examples=300)
 @given(st.booleans(), st.lists(st.tuples(EVENTS, st.integers(0, 100_000)), max_size=60))
-def test_any_sequence_of_events_keeps_the_invariants(is_bounded, steps):
+def test_any_sequence_of_events_keeps_the_invariants(is_bounded: bool, steps: list[tuple[Any, int]]) -> None:
     query, now_ms, stop_requested = Watched(is_bounded=is_bounded), 0, False
     for event, passed_ms in steps:
         now_ms += passed_ms

@@ -1,14 +1,20 @@
 """Decoding Avro values: Spark's types, evolved schemas and hostile bytes."""
 
+from __future__ import annotations
+
 import io
 import json
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from registry_stub import RegistryStub, framed
+from tests.pipelines.registry_stub import RegistryStub, framed
+
+from headrace.pipelines.schemas.columns import Decoded
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 pytest.importorskip("fastavro", reason="needs the extra spark")
@@ -22,7 +28,7 @@ from headrace.pipelines.schemas.options import RegistrySettings
 from headrace.pipelines.schemas.registry_client import RegistryClient, RegistryError
 
 
-def record(*fields, name="shop.Order"):
+def record(*fields: Any, name: str = "shop.Order") -> dict[str, Any]:
     return {
         "type": "record",
         "name": name,
@@ -32,17 +38,21 @@ def record(*fields, name="shop.Order"):
     }
 
 
-def encoded(schema, value):
+def encoded(schema: dict[str, Any] | str, value: dict[str, Any] | int) -> bytes:
     data = io.BytesIO()
     fastavro.schemaless_writer(data, fastavro.parse_schema(schema), value)
     return data.getvalue()
 
 
-def decoder(schema, registry=None, references=()):
+def decoder(
+    schema: Any,
+    registry: RegistryClient | None = None,
+    references: tuple[Any, ...] | list[dict[str, list[dict[Any, Any]] | str]] = (),
+) -> AvroDecoder:
     return AvroDecoder(json.dumps(schema), [json.dumps(one) for one in references], registry)
 
 
-def decoded(schema, *values):
+def decoded(schema: dict[str, list[dict[str, dict[Any, Any] | list[Any] | str]] | str] | str, *values: Any) -> Decoded:
     return decoder(schema).decode(pa.array(values, pa.binary()))
 
 
@@ -77,7 +87,7 @@ VALUE = {
 }  # fmt: skip
 
 
-def test_avro_types_map_to_the_same_types_as_in_sparks_avro_source():
+def test_avro_types_map_to_the_same_types_as_in_sparks_avro_source() -> None:
     found = decoded(ALL, encoded(ALL, VALUE), None)
     assert not found.bad
     assert decoder(ALL).spark_type.simpleString() == (
@@ -92,12 +102,12 @@ A = record(("q", "int"), name="shop.A")
 ENUM = {"type": "enum", "name": "shop.E", "symbols": ["X"]}
 
 
-def test_a_union_of_several_types_becomes_a_struct_of_members():
+def test_a_union_of_several_types_becomes_a_struct_of_members() -> None:
     schema = record(
         ("u", ["null", "string", A, record(("q", "int"), name="shop.B"), ENUM, {"type": "map", "values": "int"}]),
         ("o", ["null", "shop.A"]),
     )
-    assert decoder(schema).spark_type["u"].dataType.simpleString() == (
+    assert decoder(schema).spark_type["u"].dataType.simpleString() == (  # type: ignore[index]
         "struct<member0:string,member1:struct<q:int>,member2:struct<q:int>,member3:string,member4:map<string,int>>"
     )
     values = [None, "x", ("shop.A", {"q": 1}), ("shop.B", {"q": 2}), ("shop.E", "X"), {"k": 3}]
@@ -113,7 +123,9 @@ def test_a_union_of_several_types_becomes_a_struct_of_members():
     assert [one["o"] for one in found.column.to_pylist()] == [{"q": 9}] * 6
 
 
-def test_a_value_written_without_a_union_is_matched_to_a_member_by_its_fields(registry, stub):
+def test_a_value_written_without_a_union_is_matched_to_a_member_by_its_fields(
+    registry: RegistryClient, stub: RegistryStub
+) -> None:
     other = record(("z", "int"), name="shop.B")
     stub.put(1, record(("u", other)))
     stub.put(2, record(("u", "int")))
@@ -125,7 +137,7 @@ def test_a_value_written_without_a_union_is_matched_to_a_member_by_its_fields(re
     assert [one["u"]["member2"] for one in found.column.to_pylist()] == [None, 3]
 
 
-def test_a_schema_need_not_be_a_record():
+def test_a_schema_need_not_be_a_record() -> None:
     assert decoded("long", encoded("long", 5)).column.to_pylist() == [5]
     assert decoder({"type": "string"}).spark_type.simpleString() == "string"
 
@@ -147,13 +159,13 @@ def test_a_schema_need_not_be_a_record():
         [],
     ],
 )
-def test_unsupported_schemas_raise_config_error(schema):
+def test_unsupported_schemas_raise_config_error(schema: Any) -> None:
     with pytest.raises(ConfigError):
         decoder(schema)
 
 
-def test_deep_and_exponentially_growing_schemas_are_refused():
-    deep = "int"
+def test_deep_and_exponentially_growing_schemas_are_refused() -> None:
+    deep: Any = "int"
     for level in range(200):
         deep = record(("f", deep), name=f"R{level}")
     with pytest.raises(ConfigError):
@@ -167,17 +179,17 @@ def test_deep_and_exponentially_growing_schemas_are_refused():
 
 
 @pytest.fixture
-def stub():
+def stub() -> Iterator[RegistryStub]:
     with RegistryStub().serving() as found:
         yield found
 
 
 @pytest.fixture
-def registry(stub):
+def registry(stub: RegistryStub) -> RegistryClient:
     return RegistryClient(RegistrySettings((stub.url,), timeout_s=5.0))
 
 
-def test_writer_schemas_are_resolved_to_the_reader_schema(stub, registry):
+def test_writer_schemas_are_resolved_to_the_reader_schema(stub: RegistryStub, registry: RegistryClient) -> None:
     old = record(("id", "int"), ("gone", "string"))
     new = record(
         ("id", "long"),
@@ -225,7 +237,7 @@ def test_writer_schemas_are_resolved_to_the_reader_schema(stub, registry):
     )
 
 
-def test_schema_references_are_resolved(stub, registry):
+def test_schema_references_are_resolved(stub: RegistryStub, registry: RegistryClient) -> None:
     inner, outer = record(("q", "int"), name="a.Inner"), record(("i", "a.Inner"))
     stub.put(1, inner, "inner")
     stub.put(2, outer, references=[("a.Inner", "inner", 1)])
@@ -235,7 +247,9 @@ def test_schema_references_are_resolved(stub, registry):
     assert decoder(outer, references=[inner]).spark_type.simpleString() == "struct<i:struct<q:int>>"
 
 
-def test_an_unavailable_registry_raises_instead_of_marking_records_bad(stub, registry):
+def test_an_unavailable_registry_raises_instead_of_marking_records_bad(
+    stub: RegistryStub, registry: RegistryClient
+) -> None:
     stub.failing_statuses = [503] * 1000
     client = RegistryClient(RegistrySettings((stub.url,), timeout_s=0.3))
     with pytest.raises(RegistryError, match="gave no answer for schema 1"):
@@ -270,7 +284,7 @@ VALUES = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.none() | VALUES, max_size=5))
-def test_encoded_values_are_decoded_unchanged(values):
+def test_encoded_values_are_decoded_unchanged(values: list[dict[str, Any] | None]) -> None:
     found = decoded(SCHEMA, *(None if one is None else encoded(SCHEMA, one) for one in values))
     assert not found.bad
     column = found.column
@@ -291,7 +305,7 @@ def test_encoded_values_are_decoded_unchanged(values):
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.binary(max_size=40), max_size=4), st.integers(0, 60))
-def test_random_bytes_are_decoded_or_marked_bad(noise, cut):
+def test_random_bytes_are_decoded_or_marked_bad(noise: list[bytes], cut: int) -> None:
     good = encoded(ALL, VALUE)
     found = decoded(ALL, *noise, good[:cut], good)
     assert len(found.column) == len(noise) + 2

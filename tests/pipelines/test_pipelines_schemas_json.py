@@ -1,13 +1,19 @@
 """Decoding JSON values a column at a time; bad values are found without affecting the others."""
 
+from __future__ import annotations
+
 import json
 from base64 import b64encode
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import StructType
+
+from headrace.pipelines.schemas.columns import Decoded
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 
@@ -20,17 +26,17 @@ from headrace.pipelines.schemas.spark_types import types_from_ddl
 DDL = "id bigint, name string, price double, tags array<string>, at struct<x int, y boolean>"
 
 
-def decoded(ddl, *values):
+def decoded(ddl: str, *values: Any) -> Decoded:
     return JsonDecoder(types_from_ddl(ddl)).decode(pa.array(values, pa.binary()))
 
 
-def rows(ddl, *values):
+def rows(ddl: str, *values: Any) -> list[dict[str, Any] | None]:
     found = decoded(ddl, *values)
     assert not found.bad
     return found.column.to_pylist()
 
 
-def test_missing_fields_are_null_and_unknown_fields_are_ignored():
+def test_missing_fields_are_null_and_unknown_fields_are_ignored() -> None:
     assert rows("a int, b string", b'{"a":1,"c":[{}]}', None, b'{"b":"x"}', b" {\n} ") == [
         {"a": 1, "b": None},
         None,
@@ -40,7 +46,7 @@ def test_missing_fields_are_null_and_unknown_fields_are_ignored():
 
 
 @pytest.mark.parametrize("extra", ["", ", m map<string,int>"])
-def test_values_of_each_type_are_parsed_and_invalid_ones_marked_bad(extra):
+def test_values_of_each_type_are_parsed_and_invalid_ones_marked_bad(extra: str) -> None:
     """A schema with a map takes a different code path, with the same result."""
     ddl = "d date, t timestamp, n timestamp_ntz, m2 decimal(6,2), f float, i tinyint, b boolean, s string" + extra
     text = b'{"d":"2024-02-29","t":"2024-01-01T01:00:00.5+01:00","n":"2024-01-01T00:00:00","m2":12.5,"f":2,"i":-7,"b":true,"s":""}'
@@ -66,12 +72,12 @@ def test_values_of_each_type_are_parsed_and_invalid_ones_marked_bad(extra):
         '{"b":1}',
         '{"s":1}',
     ]
-    found = decoded(ddl, *[one.encode() for one in wrong], b'{"i":1}')
-    assert sorted(found.bad) == list(range(len(wrong)))
-    assert found.column[len(wrong)].as_py()["i"] == 1
+    result = decoded(ddl, *[one.encode() for one in wrong], b'{"i":1}')
+    assert sorted(result.bad) == list(range(len(wrong)))
+    assert result.column[len(wrong)].as_py()["i"] == 1
 
 
-def test_maps_and_base64_binaries_are_decoded():
+def test_maps_and_base64_binaries_are_decoded() -> None:
     text = json.dumps({"m": {"x": 1, "y": None}, "b": b64encode(b"\xff\0").decode(), "l": [{"k": "v"}]}).encode()
     assert rows("m map<string,int>, b binary, l array<map<string,string>>", text) == [
         {"m": [("x", 1), ("y", None)], "b": b"\xff\0", "l": [[("k", "v")]]}
@@ -110,21 +116,21 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("bad", HOSTILE, ids=range(len(HOSTILE)))
-def test_a_bad_value_is_found_among_good_ones(bad):
+def test_a_bad_value_is_found_among_good_ones(bad: bytes) -> None:
     found = decoded(DDL, b'{"id":1}', bad, None, b'{"id":2}', bad)
     assert sorted(found.bad) == [1, 4]
     assert all(found.bad.values()) and max(map(len, found.bad.values())) <= 300
     assert [None if one is None else one["id"] for one in found.column.to_pylist()] == [1, None, None, 2, None]
 
 
-def test_empty_and_all_null_columns_are_decoded():
+def test_empty_and_all_null_columns_are_decoded() -> None:
     assert decoded(DDL).column.type == decoded(DDL, None, None).column.type
     assert decoded(DDL, None, None).column.null_count == 2
 
 
-def test_only_structs_and_maps_with_text_keys_are_accepted():
+def test_only_structs_and_maps_with_text_keys_are_accepted() -> None:
     with pytest.raises(ConfigError, match="must be a struct"):
-        JsonDecoder(types_from_ddl("a int")["a"].dataType)
+        JsonDecoder(cast("StructType", types_from_ddl("a int"))["a"].dataType)
     with pytest.raises(ConfigError, match="names of JSON are text"):
         JsonDecoder(types_from_ddl("m map<int,int>"))
 
@@ -147,7 +153,9 @@ RECORDS = st.fixed_dictionaries(
 @given(
     st.lists(st.none() | RECORDS, max_size=6), st.sampled_from([None, 1]), st.lists(st.binary(max_size=12), max_size=3)
 )
-def test_valid_records_are_decoded_among_random_bytes(records, indent, noise):
+def test_valid_records_are_decoded_among_random_bytes(
+    records: list[dict[str, Any] | None], indent: int | None, noise: list[bytes]
+) -> None:
     names = ("id", "name", "price", "tags", "at")
     values = [None if one is None else json.dumps(one, indent=indent).encode() for one in records]
     found = decoded(DDL, *noise, *values)

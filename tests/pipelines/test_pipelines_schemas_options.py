@@ -1,27 +1,32 @@
 """Decoding options, and schemas given as DDL, Spark's JSON or JSON Schema."""
 
+from __future__ import annotations
+
 import json
+from types import ModuleType
+from typing import Any
 
 import pytest
+from pyspark.sql.types import DataType
 
 from headrace.base.errors import ConfigError
 from headrace.pipelines.schemas.options import Format, OnBadRecord
-from headrace.pipelines.source.options import parse_options
+from headrace.pipelines.source.options import SourceOptions, parse_options
 
 URL = "http://registry.example:8081"
 
 
-def parsed(**options):
+def parsed(**options: Any) -> SourceOptions:
     named = {name.replace("__", "."): value for name, value in options.items()}
     return parse_options({"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders", **named})
 
 
-def test_by_default_nothing_is_decoded():
+def test_by_default_nothing_is_decoded() -> None:
     assert parsed().decoding is None
     assert parsed(value__format="raw", schema__registry__url=URL).decoding is None
 
 
-def test_decoding_options_are_parsed():
+def test_decoding_options_are_parsed() -> None:
     decoding = parsed(
         key__format="string",
         VALUE__FORMAT="avro",
@@ -65,21 +70,21 @@ def test_decoding_options_are_parsed():
         ({"value__formt": "json"}, "did you mean value.format?"),
     ],
 )
-def test_invalid_decoding_options_are_refused_without_showing_secrets(options, words):
+def test_invalid_decoding_options_are_refused_without_showing_secrets(options: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parsed(**options)
     assert words in str(refused.value)
     assert "secret" not in str(refused.value)
 
 
-def test_a_subject_is_required_when_several_topics_are_read():
+def test_a_subject_is_required_when_several_topics_are_read() -> None:
     with pytest.raises(ConfigError, match=r"value\.subject must be set"):
         parsed(subscribe="a,b", value__format="avro", schema__registry__url=URL)
     both = parsed(subscribe="a,b", value__format="avro", schema__registry__url=URL, value__subject="s").decoding
     assert both.sides[0].subject == "s"
 
 
-def types():
+def types() -> ModuleType:
     pytest.importorskip("pyspark", reason="needs the extra spark")
     from headrace.pipelines.schemas import spark_types
 
@@ -103,7 +108,7 @@ def types():
         ("d decimal, e dec(5), s varchar(3)", "struct<d:decimal(10,0),e:decimal(5,0),s:string>"),
     ],
 )
-def test_ddl_schemas_are_parsed(ddl, simple):
+def test_ddl_schemas_are_parsed(ddl: str, simple: str | None) -> None:
     found = types().types_from_ddl(ddl)
     if simple is None:
         assert found.names == ["a", "b c"]
@@ -127,21 +132,24 @@ def test_ddl_schemas_are_parsed(ddl, simple):
         "struct<>",
     ],
 )
-def test_invalid_ddl_raises_config_error(ddl):
+def test_invalid_ddl_raises_config_error(ddl: str) -> None:
     with pytest.raises(ConfigError):
         types().types_from_ddl(ddl)
     with pytest.raises(ConfigError):
         types().types_from_ddl("a " + "array<" * 100_000)
 
 
-def json_types(schema, references=()):
+def json_types(
+    schema: dict[str, Any] | str,
+    references: list[tuple[str, str]] | tuple[Any, ...] = (),
+) -> DataType:
     types()
     from headrace.pipelines.schemas.decoding import _json_types
 
     return _json_types(schema if isinstance(schema, str) else json.dumps(schema), references)
 
 
-def test_json_schemas_map_to_spark_types():
+def test_json_schemas_map_to_spark_types() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -181,15 +189,17 @@ def test_json_schemas_map_to_spark_types():
         '{"type":"struct","fields":[{"name":"a","type":"nothing","nullable":true,"metadata":{}}]}',
     ],
 )
-def test_a_json_schema_without_a_matching_spark_type_is_refused(schema):
+def test_a_json_schema_without_a_matching_spark_type_is_refused(
+    schema: dict[str, Any] | str,
+) -> None:
     with pytest.raises(ConfigError):
         json_types(schema)
 
 
-def test_schemas_in_sparks_json_format_are_parsed():
+def test_schemas_in_sparks_json_format_are_parsed() -> None:
     types()
     from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 
     schema = StructType([StructField("a", ArrayType(IntegerType(), containsNull=False), nullable=False)])
     assert json_types(schema.json()).simpleString() == "struct<a:array<int>>"
-    assert json_types(schema.json())["a"].nullable
+    assert json_types(schema.json())["a"].nullable  # type: ignore[index]

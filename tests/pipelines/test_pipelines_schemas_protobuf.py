@@ -1,12 +1,19 @@
 """Decoding protobuf values; the descriptors are built by hand, as there may be no protobuf compiler."""
 
+from __future__ import annotations
+
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
+from typing import Any
 
 import pytest
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from registry_stub import RegistryStub, framed
+from tests.pipelines.registry_stub import RegistryStub, framed
+
+from headrace.pipelines.schemas.columns import Decoded
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 pytest.importorskip("google.protobuf", reason="needs the extra spark")
@@ -38,7 +45,9 @@ message Other { }
 F = descriptor_pb2.FieldDescriptorProto
 
 
-def field(name, number, kind, *, many=False, type_name=None, optional=False):
+def field(
+    name: str, number: int, kind: str, *, many: bool = False, type_name: str | None = None, optional: bool = False
+) -> FieldDescriptorProto:
     made = F(
         name=name,
         number=number,
@@ -52,7 +61,7 @@ def field(name, number, kind, *, many=False, type_name=None, optional=False):
     return made
 
 
-def order_file():
+def order_file() -> FileDescriptorProto:
     file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop.v1", syntax="proto3")
     file.dependency[:] = ["google/protobuf/timestamp.proto", "google/protobuf/duration.proto"]
     order = file.message_type.add(name="Order")
@@ -88,7 +97,7 @@ def order_file():
     return file
 
 
-def described(*files):
+def described(*files: FileDescriptorProto) -> bytes:
     return descriptor_pb2.FileDescriptorSet(file=files).SerializeToString()
 
 
@@ -96,11 +105,11 @@ DESCRIPTORS = described(order_file())
 Order = message_class(DESCRIPTORS, "shop.v1.Order")
 
 
-def decoded(*values, registry=None):
+def decoded(*values: Any, registry: RegistryClient | None = None) -> Decoded:
     return ProtobufDecoder(DESCRIPTORS, "shop.v1.Order", registry).decode(pa.array(values, pa.binary()))
 
 
-def order():
+def order() -> Any:
     made = Order(id=5, name="ö", state=1, big=2**64 - 1, raw=b"\xff", numbers=[1, -1], price=0.5, ok=True)
     made.lines.add(item="a", count=2**32 - 1)
     made.scores["k"].item = "v"
@@ -109,7 +118,7 @@ def order():
     return made
 
 
-def test_protobuf_types_map_to_spark_types():
+def test_protobuf_types_map_to_spark_types() -> None:
     assert ProtobufDecoder(DESCRIPTORS, None).spark_type.simpleString() == (
         "struct<id:bigint,name:string,state:string,lines:array<struct<item:string,count:bigint>>,"
         "scores:map<string,struct<item:string,count:bigint>>,first:struct<item:string,count:bigint>,at:timestamp,"
@@ -138,7 +147,7 @@ def test_protobuf_types_map_to_spark_types():
     assert (empty["id"], empty["state"], empty["lines"], empty["note"], empty["at"]) == (0, "NEW", [], None, None)
 
 
-def test_malformed_and_out_of_range_values_are_marked_bad():
+def test_malformed_and_out_of_range_values_are_marked_bad() -> None:
     far = Order(id=1)
     far.at.seconds = 2**62
     unknown = Order(id=2)
@@ -168,12 +177,12 @@ def test_malformed_and_out_of_range_values_are_marked_bad():
         (described(descriptor_pb2.FileDescriptorProto(name="a.proto", dependency=["b.proto"])), "X", "Protobuf"),
     ],
 )
-def test_unusable_descriptors_raise_config_error(descriptors, name, words):
+def test_unusable_descriptors_raise_config_error(descriptors: bytes, name: str | None, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         ProtobufDecoder(descriptors, name)
 
 
-def test_recursive_messages_are_refused():
+def test_recursive_messages_are_refused() -> None:
     file = descriptor_pb2.FileDescriptorProto(
         name="a.proto", syntax="proto3", dependency=["google/protobuf/struct.proto"]
     )
@@ -184,7 +193,7 @@ def test_recursive_messages_are_refused():
             ProtobufDecoder(described(file), name)
 
 
-def test_message_names_are_found_without_a_compiler():
+def test_message_names_are_found_without_a_compiler() -> None:
     assert message_name(PROTO, (0,)) == "shop.v1.Order"
     assert message_name(PROTO, (1,)) == "shop.v1.Other"
     assert message_name(PROTO, (0, 0)) == "shop.v1.Order.Line"
@@ -194,7 +203,7 @@ def test_message_names_are_found_without_a_compiler():
             message_name(PROTO, indexes)
 
 
-def test_framed_values_of_another_message_are_marked_bad():
+def test_framed_values_of_another_message_are_marked_bad() -> None:
     with RegistryStub().serving() as stub:
         stub.put(1, PROTO, "orders-value", kind="PROTOBUF", serialized=order_file().SerializeToString())
         stub.put(2, {"type": "string"})
@@ -225,7 +234,7 @@ def test_framed_values_of_another_message_are_marked_bad():
         assert ProtobufDecoder(made, None).spark_type == ProtobufDecoder(DESCRIPTORS, None).spark_type
 
 
-def test_a_proto_file_requires_a_compiler(tmp_path):
+def test_a_proto_file_requires_a_compiler(tmp_path: Path) -> None:
     from headrace.pipelines.schemas.decoding import _settle
 
     path = tmp_path / "order.proto"
@@ -256,7 +265,7 @@ ORDERS = st.builds(
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.none() | ORDERS, max_size=4), st.lists(st.binary(max_size=12), max_size=3))
-def test_valid_messages_are_decoded_among_random_bytes(orders, noise):
+def test_valid_messages_are_decoded_among_random_bytes(orders: list[Any], noise: list[bytes]) -> None:
     found = decoded(*noise, *(None if one is None else one.SerializeToString() for one in orders))
     assert all(row < len(noise) for row in found.bad)
     names = ("id", "name", "numbers", "big", "price", "raw")

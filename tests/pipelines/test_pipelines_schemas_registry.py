@@ -1,9 +1,14 @@
 """The schema registry's client: what it caches, what it retries, and which responses it rejects."""
 
+from __future__ import annotations
+
 import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from registry_stub import RegistryStub
+from tests.pipelines.registry_stub import RegistryStub
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 
@@ -14,17 +19,17 @@ from headrace.pipelines.schemas.registry_client import RegistryClient, RegistryE
 
 
 @pytest.fixture
-def stub():
+def stub() -> Iterator[RegistryStub]:
     with RegistryStub().serving() as found:
         yield found
 
 
-def client(*urls, timeout_s=5.0, now=None, **more):
+def client(*urls: str, timeout_s: float = 5.0, now: Callable[..., Any] | None = None, **more: Any) -> RegistryClient:
     settings = RegistrySettings(urls, timeout_s=timeout_s, **more)
     return RegistryClient(settings) if now is None else RegistryClient(settings, now)
 
 
-def test_a_schema_is_requested_once(stub):
+def test_a_schema_is_requested_once(stub: RegistryStub) -> None:
     stub.put(3, "int")
     registry = client(stub.url)
     assert registry.by_id(3) is registry.by_id(3)
@@ -32,7 +37,7 @@ def test_a_schema_is_requested_once(stub):
     assert stub.requested_paths == ["/schemas/ids/3"]
 
 
-def test_an_unknown_schema_id_is_not_requested_again_for_a_while(stub):
+def test_an_unknown_schema_id_is_not_requested_again_for_a_while(stub: RegistryStub) -> None:
     clock = [0.0]
     registry = client(stub.url, now=lambda: clock[0])
     for _ in range(3):
@@ -44,7 +49,7 @@ def test_an_unknown_schema_id_is_not_requested_again_for_a_while(stub):
     assert registry.by_id(5).text == "int"
 
 
-def test_the_number_of_cached_schemas_is_limited(stub, monkeypatch):
+def test_the_number_of_cached_schemas_is_limited(stub: RegistryStub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry_client, "SCHEMAS_MAX", 2)
     registry = client(stub.url)
     for number in range(3):
@@ -55,7 +60,7 @@ def test_the_number_of_cached_schemas_is_limited(stub, monkeypatch):
     assert stub.requested_paths == [f"/schemas/ids/{number}" for number in (0, 1, 2, 0)]
 
 
-def test_user_name_and_password_are_sent(stub):
+def test_user_name_and_password_are_sent(stub: RegistryStub) -> None:
     stub.put(1, "int")
     stub.user_info = "me:secret"
     assert client(stub.url, user_info="me:secret").by_id(1).text == "int"
@@ -63,7 +68,7 @@ def test_user_name_and_password_are_sent(stub):
         client(stub.url, user_info="me:wrong").by_id(1)
 
 
-def test_failed_requests_are_retried_and_other_addresses_tried(stub):
+def test_failed_requests_are_retried_and_other_addresses_tried(stub: RegistryStub) -> None:
     stub.put(1, "int")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but not listening
@@ -75,7 +80,7 @@ def test_failed_requests_are_retried_and_other_addresses_tried(stub):
     assert client(stub.url).by_id(1).text == "int"
 
 
-def test_a_slow_registry_times_out(stub):
+def test_a_slow_registry_times_out(stub: RegistryStub) -> None:
     stub.put(1, "int")
     stub.slow_s = 1.0
     with pytest.raises(RegistryError, match="gave no answer"):
@@ -95,13 +100,13 @@ def test_a_slow_registry_times_out(stub):
         b"[" * 100_000,
     ],
 )
-def test_a_malformed_response_raises_registry_error(stub, answer):
+def test_a_malformed_response_raises_registry_error(stub: RegistryStub, answer: bytes) -> None:
     stub.responses["/schemas/ids/1"] = answer
     with pytest.raises(RegistryError, match="answer for schema 1"):
         client(stub.url).by_id(1)
 
 
-def test_oversized_responses_and_redirects_are_refused(stub, monkeypatch):
+def test_oversized_responses_and_redirects_are_refused(stub: RegistryStub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry_client, "ANSWER_BYTES_MAX", 1000)
     stub.put(1, "x" * 1001)
     with pytest.raises(RegistryError, match="longer than 1000 bytes"):
@@ -111,7 +116,9 @@ def test_oversized_responses_and_redirects_are_refused(stub, monkeypatch):
         client(stub.url).by_id(1)
 
 
-def test_references_are_returned_after_their_own_references(stub, monkeypatch):
+def test_references_are_returned_after_their_own_references(
+    stub: RegistryStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stub.put(1, "a", "a")
     stub.put(2, "b", "b/x", references=[("A", "a", 1), ("C", "c", 1)])
     stub.put(3, "c", "c", references=[("A", "a", 1), ("B", "b/x", 1)])
@@ -128,6 +135,6 @@ def test_references_are_returned_after_their_own_references(stub, monkeypatch):
         client(stub.url).latest("main")
 
 
-def test_a_missing_ca_file_raises_config_error(tmp_path):
+def test_a_missing_ca_file_raises_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"schema\.registry\.ssl\.ca\.location"):
         client("https://localhost", ca_location=str(tmp_path / "none.pem"))

@@ -1,12 +1,19 @@
 """Decoded rows without a SparkSession: columns, pruning, and the three ways to handle a bad record."""
 
+from __future__ import annotations
+
 import io
 import json
 import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
-from registry_stub import RegistryStub, framed
-from topic_writer import TopicWriter
+from tests.pipelines.registry_stub import RegistryStub, framed
+from tests.pipelines.topic_writer import TopicWriter
+
+from headrace.testing.cluster import EmbeddedNode
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 pytest.importorskip("fastavro", reason="needs the extra spark")
@@ -24,18 +31,20 @@ DDL = "id bigint, name string"
 
 
 @pytest.fixture
-def topics(headrace_cluster):
+def topics(headrace_cluster: EmbeddedNode) -> TopicWriter:
     return TopicWriter(headrace_cluster.bootstrap)
 
 
 @pytest.fixture
-def topic(topics, request):
+def topic(topics: TopicWriter, request: pytest.FixtureRequest) -> str:
     return topics.create(request.node.name.replace("[", "-").replace("]", ""))
 
 
 @pytest.fixture
-def read(headrace_cluster):
-    def rows(topic, end, schema=None, partition=0, **options):
+def read(headrace_cluster: EmbeddedNode) -> Callable[..., Any]:
+    def rows(
+        topic: str, end: int, schema: StructType | None = None, partition: int = 0, **options: Any
+    ) -> list[dict[str, Any]]:
         named = {name.replace("__", "."): value for name, value in options.items()}
         named = {"kafka.bootstrap.servers": headrace_cluster.bootstrap, "subscribe": topic, **named}
         reader = pickle.loads(pickle.dumps(row_reader(named, schema or source_schema(named), Mode.BATCH)))
@@ -45,7 +54,7 @@ def read(headrace_cluster):
     return rows
 
 
-def schema_text(**options):
+def schema_text(**options: Any) -> str:
     named = {name.replace("__", "."): value for name, value in options.items()}
     return source_schema({"kafka.bootstrap.servers": "x:1", "subscribe": "t", **named}).simpleString()
 
@@ -53,7 +62,7 @@ def schema_text(**options):
 METADATA_COLUMNS = "topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int"
 
 
-def test_the_spark_schema_follows_the_decoding_options():
+def test_the_spark_schema_follows_the_decoding_options() -> None:
     struct = {"value__format": "json", "value__schema": DDL}
     assert schema_text(**struct) == f"struct<key:binary,value:struct<id:bigint,name:string>,{METADATA_COLUMNS}>"
     assert schema_text(key__format="string", **struct).startswith("struct<key:string,value:struct")
@@ -80,18 +89,20 @@ def test_the_spark_schema_follows_the_decoding_options():
         ({"value__schema__file": "/nowhere/x"}, "value.schema.file=/nowhere/x cannot be read"),
     ],
 )
-def test_invalid_schemas_and_columns_raise_source_error(options, words):
+def test_invalid_schemas_and_columns_raise_source_error(options: dict[str, str], words: str) -> None:
     with pytest.raises(SourceError) as refused:
         schema_text(value__format="json", **options)
     assert words in str(refused.value)
 
 
-def test_a_prefix_avoids_column_name_conflicts():
+def test_a_prefix_avoids_column_name_conflicts() -> None:
     found = schema_text(value__format="json", value__schema="offset bigint", value__columns="flat", value__prefix="v_")
     assert "v_offset:bigint" in found
 
 
-def test_a_users_schema_may_omit_fields_but_not_change_types(read, topics, topic, tmp_path):
+def test_a_users_schema_may_omit_fields_but_not_change_types(
+    read: Callable[..., Any], topics: TopicWriter, topic: str, tmp_path: Path
+) -> None:
     topics.put(topic, 0, [(b"k", b'{"id":1,"name":"a"}'), (b"k", None)])
     path = tmp_path / "schema.ddl"
     path.write_text(DDL)
@@ -108,7 +119,7 @@ def test_a_users_schema_may_omit_fields_but_not_change_types(read, topics, topic
 BAD = [(b"k", b'{"id":1}'), (b"\xff", b"{", 1500, (("h", b"1"), ("h", None))), (None, None), (b"k", b"{}")]
 
 
-def test_a_bad_record_fails_the_task_with_its_offset(read, topics, topic):
+def test_a_bad_record_fails_the_task_with_its_offset(read: Callable[..., Any], topics: TopicWriter, topic: str) -> None:
     topics.put(topic, 0, BAD)
     with pytest.raises(SourceError) as failed:
         read(topic, 4, value__format="json", value__schema=DDL)
@@ -119,7 +130,7 @@ def test_a_bad_record_fails_the_task_with_its_offset(read, topics, topic):
     assert len(read(topic, 4, value__format="json", value__schema=DDL, columns="offset")) == 4
 
 
-def test_a_bad_record_becomes_null_with_its_error(read, topics, topic):
+def test_a_bad_record_becomes_null_with_its_error(read: Callable[..., Any], topics: TopicWriter, topic: str) -> None:
     topics.put(topic, 0, BAD)
     found = read(topic, 4, key__format="string", value__format="json", value__schema=DDL, onBadRecord="null")
     assert [row["value"] for row in found] == [{"id": 1, "name": None}, None, None, {"id": None, "name": None}]
@@ -138,7 +149,9 @@ def test_a_bad_record_becomes_null_with_its_error(read, topics, topic):
     assert [row["id"] for row in flat] == [1, None, None, None]
 
 
-def test_a_bad_record_is_sent_unchanged_to_the_dead_letter_topic(read, topics, topic):
+def test_a_bad_record_is_sent_unchanged_to_the_dead_letter_topic(
+    read: Callable[..., Any], topics: TopicWriter, topic: str
+) -> None:
     topics.put(topic, 0, BAD)
     target = topics.create(f"{topic}-bad")
     options = {"value__format": "json", "value__schema": DDL, "columns": "value,offset"}
@@ -158,20 +171,24 @@ def test_a_bad_record_is_sent_unchanged_to_the_dead_letter_topic(read, topics, t
     }
 
 
-def test_a_bad_record_is_skipped_if_configured(read, topics, topic, caplog):
+def test_a_bad_record_is_skipped_if_configured(
+    read: Callable[..., Any], topics: TopicWriter, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
     topics.put(topic, 0, BAD)
     found = read(topic, 4, value__format="json", value__schema=DDL, columns="value,offset", onBadRecord="skip")
     assert [row["offset"] for row in found] == [0, 2, 3] and "1 of 4 records cannot be decoded" in caplog.text
 
 
-def test_a_dead_letter_that_cannot_be_written_fails_the_task(read, topics, topic):
+def test_a_dead_letter_that_cannot_be_written_fails_the_task(
+    read: Callable[..., Any], topics: TopicWriter, topic: str
+) -> None:
     topics.put(topic, 0, [(b"k", b"{" * 3000)])
     target = topics.create(f"{topic}-bad", max_message_bytes="1000")
     with pytest.raises(SourceError, match=f"{topic}-0, offset 0: bad records cannot be put into {target}"):
         read(topic, 1, value__format="json", value__schema=DDL, onBadRecord="deadletter", deadletter__topic=target)
 
 
-def test_avro_schemas_come_from_the_registry(read, topics, topic):
+def test_avro_schemas_come_from_the_registry(read: Callable[..., Any], topics: TopicWriter, topic: str) -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]}
     data = io.BytesIO()
     fastavro.schemaless_writer(data, schema, {"id": 7})
@@ -188,7 +205,9 @@ def test_avro_schemas_come_from_the_registry(read, topics, topic):
         read(topic, 1, **options, schema__registry__timeout__ms="100")
 
 
-def test_framed_json_is_decoded_without_the_writer_schema(read, topics, topic):
+def test_framed_json_is_decoded_without_the_writer_schema(
+    read: Callable[..., Any], topics: TopicWriter, topic: str
+) -> None:
     with RegistryStub().serving() as stub:
         schema = {"type": "object", "properties": {"id": {"type": "integer"}}}
         stub.put(1, schema, f"{topic}-value", kind="JSON")

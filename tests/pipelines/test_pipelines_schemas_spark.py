@@ -1,10 +1,18 @@
 """Decoding in a real Spark: batch and stream, with a registry, and bad records in a dead-letter topic."""
 
+from __future__ import annotations
+
 import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from registry_stub import RegistryStub, framed
-from topic_writer import TopicWriter
+from pyspark.sql import SparkSession
+from tests.pipelines.registry_stub import RegistryStub, framed
+from tests.pipelines.topic_writer import TopicWriter
+
+from headrace.testing.cluster import EmbeddedNode
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 pytest.importorskip("fastavro", reason="needs the extra spark")
@@ -26,14 +34,14 @@ SCHEMA = {
 }
 
 
-def encoded(**value):
+def encoded(**value: Any) -> bytes:
     data = io.BytesIO()
     fastavro.schemaless_writer(data, fastavro.parse_schema(SCHEMA), value)
     return data.getvalue()
 
 
 @pytest.fixture
-def orders(headrace_cluster, request):
+def orders(headrace_cluster: EmbeddedNode, request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
     """Yield options to read a topic whose two partitions have three orders, a bad record and a tombstone each."""
     topics = TopicWriter(headrace_cluster.bootstrap)
     topic = topics.create(request.node.name, 2)
@@ -57,7 +65,7 @@ def orders(headrace_cluster, request):
         }
 
 
-def test_a_batch_read_decodes_a_struct_and_reports_bad_records(spark, orders):
+def test_a_batch_read_decodes_a_struct_and_reports_bad_records(spark: SparkSession, orders: dict[str, str]) -> None:
     frame = spark.read.format("headrace").options(**orders, onBadRecord="null").load()
     assert frame.schema["value"].dataType.simpleString() == (
         "struct<id:bigint,tags:map<string,array<string>>,at:timestamp,money:decimal(9,2),inner:struct<q:int>>"
@@ -73,7 +81,9 @@ def test_a_batch_read_decodes_a_struct_and_reports_bad_records(spark, orders):
     assert "Traceback" not in str(failed.value)
 
 
-def test_a_stream_decodes_flat_columns_and_sends_dead_letters(spark, orders, headrace_cluster, tmp_path):
+def test_a_stream_decodes_flat_columns_and_sends_dead_letters(
+    spark: SparkSession, orders: dict[str, str], headrace_cluster: EmbeddedNode, tmp_path: Path
+) -> None:
     bad = f"{orders['subscribe']}-bad"
     flat = {**orders, "value.columns": "flat", "onBadRecord": "deadletter", "deadletter.topic": bad}
     query = (

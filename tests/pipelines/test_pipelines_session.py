@@ -1,11 +1,16 @@
 """Making the data source known to a SparkSession."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
+from headrace.testing.cluster import EmbeddedNode
 
 pytest.importorskip("pyspark")
 
@@ -15,15 +20,17 @@ from headrace.pipelines.session import _register
 
 
 @pytest.mark.parametrize(("found", "registered"), [(True, []), (False, [HeadraceDataSource])])
-def test_the_data_source_is_registered_unless_spark_found_it(found, registered):
+def test_the_data_source_is_registered_unless_spark_found_it(
+    found: bool, registered: list[type[HeadraceDataSource]]
+) -> None:
     """Spark looks only once: if that process is killed, the session never learns the format."""
-    seen = []
+    seen: list[type[HeadraceDataSource]] = []
     manager = SimpleNamespace(dataSourceExists=lambda name: found and name == "headrace")
     state = SimpleNamespace(dataSourceManager=lambda: manager)
     session = SimpleNamespace(
         _jsparkSession=SimpleNamespace(sessionState=lambda: state), dataSource=SimpleNamespace(register=seen.append)
     )
-    _register(session, HeadraceDataSource)
+    _register(session, HeadraceDataSource)  # type: ignore[arg-type]
     assert seen == registered
 
 
@@ -43,7 +50,9 @@ spark.stop()
 """
 
 
-def test_register_works_in_a_plain_session_with_another_python3_on_the_path(headrace_node, tmp_path):
+def test_register_works_in_a_plain_session_with_another_python3_on_the_path(
+    headrace_node: EmbeddedNode, tmp_path: Path
+) -> None:
     with Producer({"bootstrap.servers": headrace_node.bootstrap}) as producer:
         producer.send("plain-session", b"one").result(30)
     other = tmp_path / "python3"

@@ -1,5 +1,9 @@
 """Folding the records of the progress topic into a sink's progress."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 
 from headrace.pipelines.sink.commands import BatchNotDecided, Decision, Progress, SinkError, TaskTransaction
@@ -11,16 +15,16 @@ from headrace.records.control import TransactionMarker, build_marker
 TASKS = tuple(TaskTransaction(f"p-s.run1.{n}.0.0", 100 + n, n, n, 10, 1000 + n) for n in range(3))
 
 
-def decision(batch, token="9-0"):
+def decision(batch: int, token: str = "9-0") -> Decision:
     return Decision(batch, "run1", token, TASKS, 30, 1_700_000_000_000, ("run0",), "p-s.")
 
 
 class Log:
-    def __init__(self):
+    def __init__(self) -> None:
         self.data = b""
         self.end = 0
 
-    def put(self, key, value, producer_id=-1, codec=Codec.NONE):
+    def put(self, key: str, value: bytes, producer_id: int = -1, codec: Codec = Codec.NONE) -> None:
         builder = BatchBuilder()
         builder.append(0, key.encode(), value)
         batch = builder.build(
@@ -34,7 +38,7 @@ class Log:
         self.data += bytes(batch)
         self.end += 1
 
-    def mark(self, producer_id, commit):
+    def mark(self, producer_id: int, commit: bool) -> None:
         marker = TransactionMarker(commit, 0)
         self.data += bytes(
             build_marker(marker, producer_id=producer_id, producer_epoch=0, timestamp=0, base_offset=self.end)
@@ -42,17 +46,17 @@ class Log:
         self.end += 1
 
 
-def put_decision(log, batch, producer_id, sink="s", **more):
+def put_decision(log: Log, batch: int, producer_id: int, sink: str = "s", **more: Any) -> None:
     log.put(sink, decision_value(decision(batch)), producer_id, **more)
 
 
-def folded(log):
+def folded(log: Log) -> ProgressFold:
     fold = ProgressFold()
     assert fold.feed(log.data, 0) == log.end
     return fold
 
 
-def test_a_decision_survives_a_round_trip():
+def test_a_decision_survives_a_round_trip() -> None:
     assert read_decision(decision_value(decision(7))) == decision(7)
     assert b"p-s.run1" not in decision_value(decision(7))
 
@@ -60,7 +64,7 @@ def test_a_decision_survives_a_round_trip():
 @pytest.mark.parametrize(
     "value", [b"", b"[]", b"{}", b'{"version":2}', b'{"version":1,"transactions":[[]]}', b"\xff", b"null"]
 )
-def test_an_unreadable_decision_raises_sink_error(value):
+def test_an_unreadable_decision_raises_sink_error(value: bytes) -> None:
     log = Log()
     log.put("s", value)
     with pytest.raises(SinkError, match="cannot be read"):
@@ -68,7 +72,7 @@ def test_an_unreadable_decision_raises_sink_error(value):
     assert folded(log).progress("t") == Progress()
 
 
-def test_only_committed_decisions_count():
+def test_only_committed_decisions_count() -> None:
     log = Log()
     put_decision(log, 1, 5)
     log.mark(5, commit=True)
@@ -82,7 +86,7 @@ def test_only_committed_decisions_count():
     assert folded(log).progress("s").unfinished is None
 
 
-def test_an_open_transaction_of_another_sink_does_not_hide_a_decision():
+def test_an_open_transaction_of_another_sink_does_not_hide_a_decision() -> None:
     log = Log()
     put_decision(log, 9, 6, sink="t")
     put_decision(log, 1, 5, codec=Codec.GZIP)
@@ -90,7 +94,7 @@ def test_an_open_transaction_of_another_sink_does_not_hide_a_decision():
     assert folded(log).progress("s").decision == decision(1)
 
 
-def test_a_decision_without_a_marker_counts_if_below_the_stable_offset():
+def test_a_decision_without_a_marker_counts_if_below_the_stable_offset() -> None:
     """Its marker was then compacted away."""
     log = Log()
     put_decision(log, 1, 5)
@@ -102,7 +106,7 @@ def test_a_decision_without_a_marker_counts_if_below_the_stable_offset():
         fold.progress("s", stable_offset=0)
 
 
-def test_reading_resumes_at_its_offset_and_ignores_partial_batches():
+def test_reading_resumes_at_its_offset_and_ignores_partial_batches() -> None:
     log = Log()
     put_decision(log, 1, 5)
     log.mark(5, commit=True)
@@ -116,7 +120,7 @@ def test_reading_resumes_at_its_offset_and_ignores_partial_batches():
     assert fold.feed(b"", 4) == 4
 
 
-def test_an_unreadable_finished_mark_leaves_the_decision_unfinished():
+def test_an_unreadable_finished_mark_leaves_the_decision_unfinished() -> None:
     log = Log()
     put_decision(log, 1, 5)
     log.mark(5, commit=True)

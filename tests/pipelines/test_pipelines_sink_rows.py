@@ -1,6 +1,9 @@
 """Rows and options of the sink: what it accepts, and the errors for everything else."""
 
+from __future__ import annotations
+
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,7 +17,7 @@ pa = pytest.importorskip("pyarrow")
 HEADERS = pa.list_(pa.struct([("key", pa.utf8()), ("value", pa.binary())]))
 
 
-def schema(**columns):
+def schema(**columns: Any) -> Any:
     fields = [
         SimpleNamespace(name=name, dataType=SimpleNamespace(simpleString=lambda text=text: text))
         for name, text in columns.items()
@@ -38,18 +41,18 @@ def schema(**columns):
         ({"value": "binary", "timestamp": "bigint"}, "t", "it must be timestamp or timestamp_ntz"),
     ],
 )
-def test_missing_and_mistyped_columns_are_refused(columns, topic, words):
+def test_missing_and_mistyped_columns_are_refused(columns: dict[str, str], topic: str | None, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         check_schema(schema(**columns), topic)
 
 
-def test_valid_schemas_are_accepted():
+def test_valid_schemas_are_accepted() -> None:
     check_schema(schema(value="string"), "t")
     check_schema(schema(value="string collate UTF8_LCASE", topic="string", offset="bigint"), None)
     check_schema(schema(value="binary", headers="array<struct<key:string,value:binary>>", timestamp="timestamp"), "t")
 
 
-def test_rows_are_split_by_topic_in_their_order():
+def test_rows_are_split_by_topic_in_their_order() -> None:
     rows = pa.record_batch(
         {
             "value": pa.array([b"1", None, b"3", b"4"]),
@@ -70,14 +73,14 @@ def test_rows_are_split_by_topic_in_their_order():
     assert (topic, all_rows.num_rows) == ("c", 4), "the option goes before the column"
 
 
-def test_the_error_for_a_row_without_a_topic_gives_its_number():
+def test_the_error_for_a_row_without_a_topic_gives_its_number() -> None:
     rows = pa.record_batch({"value": pa.array(["x", "y"]), "topic": pa.array(["a", None])})
     with pytest.raises(SinkError, match="row 2 of 2 in a batch of Arrow rows has no topic"):
         list(rows_by_topic(rows, None))
 
 
 @pytest.mark.parametrize("headers", [[[{"key": None, "value": b""}]], [[None]]])
-def test_a_header_without_a_key_is_refused(headers):
+def test_a_header_without_a_key_is_refused(headers: list[list[dict[str, bytes | None] | None]]) -> None:
     rows = pa.record_batch({"value": pa.array(["x"]), "headers": pa.array(headers, HEADERS)})
     with pytest.raises(SinkError, match="a header has no key"):
         list(rows_by_topic(rows, "t"))
@@ -86,7 +89,7 @@ def test_a_header_without_a_key_is_refused(headers):
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 
 
-def test_sink_options_default_to_exactly_once():
+def test_sink_options_default_to_exactly_once() -> None:
     found = parse_sink_options(SERVERS)
     assert found.exactly_once
     assert not found.single
@@ -120,19 +123,19 @@ def test_sink_options_default_to_exactly_once():
         ({"kafka.linger.ms": "soon"}, "kafka.linger.ms"),
     ],
 )
-def test_invalid_sink_options_are_refused(options, words):
+def test_invalid_sink_options_are_refused(options: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse_sink_options({**SERVERS, **options})
 
 
-def test_at_least_once_accepts_weaker_acks():
+def test_at_least_once_accepts_weaker_acks() -> None:
     assert (
         parse_sink_options({**SERVERS, "deliveryGuarantee": "at-least-once", "kafka.acks": "1"}).client["acks"] == "1"
     )
 
 
-def test_task_attempts_have_distinct_but_few_transactional_ids():
-    def name(**more):
+def test_task_attempts_have_distinct_but_few_transactional_ids() -> None:
+    def name(**more: Any) -> str:
         task = Task(sink="query", run="run12345", batch=0, partition=3, attempt=0, attempt_id=100)
         return task_id("p", task._replace(**more))
 

@@ -1,16 +1,24 @@
 """df.write and df.writeStream to format("headrace") in a real Spark: every row exactly once, whatever fails."""
 
+from __future__ import annotations
+
 import os
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from topic_writer import TopicWriter
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from tests.pipelines.topic_writer import TopicWriter
+
+from headrace.testing.cluster import EmbeddedNode
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 
-from sink_runs import visible
+from tests.pipelines.sink_runs import visible
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PySpark's own code emits warnings
 
@@ -18,31 +26,40 @@ END_S_MAX = 90
 
 
 @pytest.fixture
-def topics(headrace_cluster):
+def topics(headrace_cluster: EmbeddedNode) -> TopicWriter:
     return TopicWriter(headrace_cluster.bootstrap)
 
 
 @pytest.fixture
-def topic(topics, request):
+def topic(topics: TopicWriter, request: pytest.FixtureRequest) -> str:
     return topics.create(re.sub(r"[^A-Za-z0-9_-]", "-", request.node.name), 2)
 
 
 @pytest.fixture
-def servers(headrace_cluster):
+def servers(headrace_cluster: EmbeddedNode) -> dict[str, str]:
     return {"kafka.bootstrap.servers": headrace_cluster.bootstrap}
 
 
-def values(servers, topic):
+def values(servers: Mapping[str, str], topic: str) -> Counter[Any]:
     found, is_open = visible(servers["kafka.bootstrap.servers"], topic)
     assert not is_open, "something holds back the readers"
     return found
 
 
-def numbers(count):
+def numbers(count: int) -> Counter[Any]:
     return Counter(str(number) for number in range(count))
 
 
-def stream(spark, servers, topic, source, checkpoint, change=lambda frame: frame, into="headrace", **options):
+def stream(
+    spark: SparkSession,
+    servers: Mapping[str, str],
+    topic: str,
+    source: str,
+    checkpoint: Path,
+    change: Callable[..., Any] = lambda frame: frame,
+    into: str = "headrace",
+    **options: Any,
+) -> StreamingQuery:
     frame = (
         spark.readStream.format("headrace")
         .options(**servers, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="8")
@@ -59,7 +76,7 @@ def stream(spark, servers, topic, source, checkpoint, change=lambda frame: frame
 
 
 @pytest.fixture
-def source(topics, topic):
+def source(topics: TopicWriter, topic: str) -> str:
     """Create a topic with 20 numbers in two partitions and return its name."""
     name = topics.create(f"{topic}-source", 2)
     for partition in range(2):
@@ -67,7 +84,9 @@ def source(topics, topic):
     return name
 
 
-def test_a_batch_write_writes_all_columns(spark, servers, topics, topic):
+def test_a_batch_write_writes_all_columns(
+    spark: SparkSession, servers: dict[str, str], topics: TopicWriter, topic: str
+) -> None:
     other = topics.create(f"{topic}-other")
     frame = spark.sql(
         f"""select * from values
@@ -87,7 +106,9 @@ def test_a_batch_write_writes_all_columns(spark, servers, topics, topic):
     assert len(rows) == 3
 
 
-def test_a_batch_write_with_a_write_id_is_written_once(spark, servers, topic):
+def test_a_batch_write_with_a_write_id_is_written_once(
+    spark: SparkSession, servers: dict[str, str], topic: str
+) -> None:
     frame = spark.range(0, 100, numPartitions=3).selectExpr("cast(id as string) value")
     for version in ("1", "1", "2", "2"):
         options = {"topic": topic, "writeId": topic, "writeVersion": version}
@@ -103,7 +124,9 @@ def test_a_batch_write_with_a_write_id_is_written_once(spark, servers, topic):
         ("cast(null as string) topic, 'x' value", {"topic": None}, "row 1 of 1 in a batch of Arrow rows has no topic"),
     ],
 )
-def test_invalid_writes_raise_and_write_nothing(spark, servers, topic, columns, options, words):
+def test_invalid_writes_raise_and_write_nothing(
+    spark: SparkSession, servers: dict[str, str], topic: str, columns: str, options: dict[str, str | None], words: str
+) -> None:
     frame = spark.range(1).selectExpr(*columns.split(", "))
     given = {name: value for name, value in {**servers, "topic": topic, **options}.items() if value is not None}
     with pytest.raises(Exception, match=r"(?s).*") as refused:
@@ -114,8 +137,14 @@ def test_invalid_writes_raise_and_write_nothing(spark, servers, topic, columns, 
 
 @pytest.mark.parametrize("writers", [None, "1"])
 def test_a_stream_writes_rows_once_and_resumes_at_its_checkpoint(
-    spark, servers, topics, topic, source, tmp_path, writers
-):
+    spark: SparkSession,
+    servers: dict[str, str],
+    topics: TopicWriter,
+    topic: str,
+    source: str,
+    tmp_path: Path,
+    writers: str | None,
+) -> None:
     """Several tasks write to each output partition unless the stream is coalesced."""
     options = {} if writers is None else {"writers": writers}
     change = (lambda frame: frame) if writers is None else (lambda frame: frame.coalesce(1))
@@ -126,7 +155,9 @@ def test_a_stream_writes_rows_once_and_resumes_at_its_checkpoint(
     assert values(servers, topic) == numbers(25)
 
 
-def test_a_replay_of_the_last_batch_is_not_written_again(spark, servers, topic, source, tmp_path):
+def test_a_replay_of_the_last_batch_is_not_written_again(
+    spark: SparkSession, servers: dict[str, str], topic: str, source: str, tmp_path: Path
+) -> None:
     """As after a crash between the sink's commit and Spark's."""
     stream(spark, servers, topic, source, tmp_path).awaitTermination(END_S_MAX)
     commits = sorted((tmp_path / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
@@ -136,18 +167,18 @@ def test_a_replay_of_the_last_batch_is_not_written_again(spark, servers, topic, 
     assert values(servers, topic) == numbers(20)
 
 
-def failing_source(flag):
+def failing_source(file: Path) -> type[Any]:
     """Return format("failing"): like headrace, but a commit fails once after the step that the file names."""
     from pyspark.sql.datasource import DataSource
 
-    flag = str(flag)
+    flag = str(file)
 
     class Failing(DataSource):
         @classmethod
-        def name(cls):
+        def name(cls) -> str:
             return "failing"
 
-        def streamWriter(self, schema, overwrite):
+        def streamWriter(self, schema: Any, overwrite: Any) -> Any:
             from headrace.base.errors import HeadraceError
             from headrace.pipelines.sink import executor as sink_driver
             from headrace.pipelines.sink import writers as sink
@@ -156,7 +187,7 @@ def failing_source(flag):
                 sink_driver.Hands.do, "original", sink_driver.Hands.do
             )  # patched already if this process has committed before
 
-            async def do(hands, command):
+            async def do(hands: Any, command: Any) -> Any:
                 is_now = os.path.exists(flag) and Path(flag).read_text() == type(command).__name__
                 response = await original(hands, command)
                 if is_now:
@@ -164,15 +195,17 @@ def failing_source(flag):
                     raise HeadraceError(f"failed on purpose after {type(command).__name__}")
                 return response
 
-            do.original = original
-            sink_driver.Hands.do = do
+            do.original = original  # type: ignore[attr-defined]
+            sink_driver.Hands.do = do  # type: ignore[assignment]
             return sink.make_stream_writer(schema, self.options, overwrite)
 
     return Failing
 
 
 @pytest.mark.parametrize("step", ["Record", "Settle", "MarkFinished"])
-def test_a_failed_commit_is_followed_by_an_abort_and_a_replay(spark, servers, topic, source, tmp_path, step):
+def test_a_failed_commit_is_followed_by_an_abort_and_a_replay(
+    spark: SparkSession, servers: dict[str, str], topic: str, source: str, tmp_path: Path, step: str
+) -> None:
     flag = tmp_path / "flag"
     flag.write_text(step)
     spark.dataSource.register(failing_source(flag))
@@ -186,11 +219,13 @@ def test_a_failed_commit_is_followed_by_an_abort_and_a_replay(spark, servers, to
     assert values(servers, topic) == numbers(20)
 
 
-def test_a_failed_task_is_retried_without_duplicates(spark, servers, topic, source, tmp_path):
+def test_a_failed_task_is_retried_without_duplicates(
+    spark: SparkSession, servers: dict[str, str], topic: str, source: str, tmp_path: Path
+) -> None:
     if "," not in spark.sparkContext.master:
         pytest.skip(f"{spark.sparkContext.master} does not run a failed task again")
 
-    def flaky(batches):
+    def flaky(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -199,7 +234,7 @@ def test_a_failed_task_is_retried_without_duplicates(spark, servers, topic, sour
             if context.partitionId() == 1 and context.attemptNumber() == 0:
                 raise RuntimeError("on purpose")
 
-    def change(frame):
+    def change(frame: DataFrame) -> DataFrame:
         return frame.mapInArrow(flaky, frame.schema)
 
     stream(spark, servers, topic, source, tmp_path, change).awaitTermination(END_S_MAX)

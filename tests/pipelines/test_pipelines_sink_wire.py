@@ -1,15 +1,24 @@
 """The sink on a Headrace node and on real Kafka, without Spark, with a fault at every request of a commit."""
 
+from __future__ import annotations
+
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pytest
 
+from headrace.pipelines.sink import commands
+from headrace.pipelines.sink.commands import Batch, TaskTransaction
+from headrace.pipelines.sink.commits import Fate
+
 pa = pytest.importorskip("pyarrow")
 
-from sink_runs import PARTITIONS, Crash, Spark, expected, requests, set_transaction_version, visible  # noqa: E402
 from testkit.kafka_peer import KafkaPeer, require_kafka  # noqa: E402
-from topic_writer import TopicWriter  # noqa: E402
+from tests.pipelines.sink_runs import PARTITIONS, Crash, Spark, expected, requests, set_transaction_version, visible  # noqa: E402
+from tests.pipelines.topic_writer import TopicWriter  # noqa: E402
 
 from headrace.base.errors import HeadraceError  # noqa: E402
 from headrace.pipelines.sink import commits as sink  # noqa: E402
@@ -22,27 +31,27 @@ TIMEOUT_S_MAX = 20.0
 
 
 @pytest.fixture(scope="module")
-def headrace_bootstrap():
+def headrace_bootstrap() -> Iterator[str]:
     with EmbeddedNode({"log.retention.ms": "-1", **SETTINGS}) as node:
         yield node.bootstrap
 
 
 @pytest.fixture(scope="module")
-def kafka_bootstrap():
+def kafka_bootstrap() -> Iterator[Any]:
     require_kafka()
     with KafkaPeer(SETTINGS) as peer:
         yield peer.bootstrap
 
 
 @pytest.fixture(scope="module")
-def older_headrace_bootstrap():
+def older_headrace_bootstrap() -> Iterator[str]:
     with EmbeddedNode({"log.retention.ms": "-1", **SETTINGS}) as node:
         set_transaction_version(node.bootstrap, 1)
         yield node.bootstrap
 
 
 @pytest.fixture(scope="module")
-def older_kafka_bootstrap():
+def older_kafka_bootstrap() -> Iterator[Any]:
     require_kafka()
     with KafkaPeer(SETTINGS) as peer:
         set_transaction_version(peer.bootstrap, 1)
@@ -53,7 +62,7 @@ on_kafka = (pytest.mark.java, pytest.mark.long)
 
 
 @pytest.fixture(params=["headrace", pytest.param("kafka", marks=on_kafka)])
-def bootstrap(request):
+def bootstrap(request: pytest.FixtureRequest) -> str:
     return request.getfixturevalue(f"{request.param}_bootstrap")
 
 
@@ -65,29 +74,31 @@ both_transaction_versions = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def topic(bootstrap, request):
+def topic(bootstrap: str, request: pytest.FixtureRequest) -> str:
     name = request.node.name.translate(str.maketrans("[]", "--"))
     return TopicWriter(bootstrap).create(name, PARTITIONS)
 
 
 @pytest.fixture
-def runs(bootstrap, topic):
+def runs(bootstrap: str, topic: str) -> Callable[..., Any]:
     """Return a function that makes runs of queries; all queries of a test write to the same topic."""
 
-    def make(name, run, **options):
+    def make(name: str, run: str, **options: Any) -> Spark:
         return Spark(bootstrap, topic, f"{topic}-{name}", run, **options)
 
     return make
 
 
-def rows_of(bootstrap, topic):
+def rows_of(bootstrap: str, topic: str) -> Counter[Any]:
     """Return the committed rows once no transaction is open: Kafka replies to a commit before it writes the markers."""
     until(lambda: not visible(bootstrap, topic)[1])
     return visible(bootstrap, topic)[0]
 
 
 @both_transaction_versions
-def test_batches_commit_in_order_and_older_runs_are_refused(runs, bootstrap, topic):
+def test_batches_commit_in_order_and_older_runs_are_refused(
+    runs: Callable[..., Any], bootstrap: str, topic: str
+) -> None:
     run = runs("q", "run1")
     for number in range(3):
         batch = run.batch(number)
@@ -97,16 +108,16 @@ def test_batches_commit_in_order_and_older_runs_are_refused(runs, bootstrap, top
     assert rows_of(bootstrap, topic) == expected(range(3))
     again = runs("q", "run2")
     assert again.commit(again.batch(2)) is False
-    with pytest.raises(sink.OlderBatch):
+    with pytest.raises(commands.OlderBatch):
         again.commit(again.batch(1))
     again.abort(again.batch(1))
-    with pytest.raises(sink.BatchNotDecided):
+    with pytest.raises(commands.BatchNotDecided):
         batch = again.batch(4)
         again.abort(batch)
         again.commit(batch)
     assert again.commit(again.batch(3)) is True
     late = run.batch(4)
-    with pytest.raises(sink.TakenOver):
+    with pytest.raises(commands.TakenOver):
         run.commit(late)
     run.abort(late)
     again.abort(again.of(4, [again.batch(4).transactions[0], None]), may_be_decided=False)
@@ -129,7 +140,9 @@ def test_batches_commit_in_order_and_older_runs_are_refused(runs, bootstrap, top
     indirect=["bootstrap"],
 )
 @pytest.mark.timeout(300)
-def test_a_fault_at_any_request_neither_loses_nor_doubles_rows(runs, bootstrap, topic, monkeypatch, what):
+def test_a_fault_at_any_request_neither_loses_nor_doubles_rows(
+    runs: Callable[..., Any], bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     """The fault hits query n at its nth request; all queries write to the same partitions."""
     wanted = 0
     for at in range(1, REQUESTS_MAX):
@@ -151,12 +164,14 @@ def test_a_fault_at_any_request_neither_loses_nor_doubles_rows(runs, bootstrap, 
     assert rows_of(bootstrap, topic) == times(expected(range(2)), wanted)
 
 
-def times(counter, number):
+def times(counter: Counter[Any], number: int) -> Counter[Any]:
     return type(counter)({key: count * number for key, count in counter.items()})
 
 
 @pytest.mark.timeout(300)
-def test_a_driver_that_stalls_at_any_request_and_resumes_does_no_harm(runs, bootstrap, topic, monkeypatch):
+def test_a_driver_that_stalls_at_any_request_and_resumes_does_no_harm(
+    runs: Callable[..., Any], bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = 0
     for at in range(1, REQUESTS_MAX):
         first, second = (runs(f"q{at}", run) for run in ("run1", "run2"))
@@ -164,7 +179,7 @@ def test_a_driver_that_stalls_at_any_request_and_resumes_does_no_harm(runs, boot
         batch = first.batch(1)
         with requests(monkeypatch, at, "stall") as fault:
 
-            def zombie(first=first, batch=batch):
+            def zombie(first: Spark = first, batch: Batch = batch) -> None:
                 try:
                     first.commit(batch)
                 except HeadraceError:
@@ -192,18 +207,18 @@ def test_a_driver_that_stalls_at_any_request_and_resumes_does_no_harm(runs, boot
     assert rows_of(bootstrap, topic) == times(expected(range(3)), wanted)
 
 
-def until(condition):
+def until(condition: Callable[..., Any]) -> None:
     deadline = time.monotonic() + TIMEOUT_S_MAX
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert condition()
 
 
-def stop_after_the_decision(run, batch, monkeypatch, ended=0):
+def stop_after_the_decision(run: Spark, batch: Batch, monkeypatch: pytest.MonkeyPatch, ended: int = 0) -> None:
     """Crash the commit after its decision and after `ended` of its transactions have ended."""
     original = sink._end
 
-    def end(fates, *, commit):
+    def end(fates: Mapping[TaskTransaction, Fate], *, commit: bool) -> Iterator[Any]:
         some = dict(list(fates.items())[:ended])
         if some:
             yield from original(some, commit=commit)
@@ -216,7 +231,9 @@ def stop_after_the_decision(run, batch, monkeypatch, ended=0):
 
 
 @both_transaction_versions
-def test_a_batch_that_timed_out_before_it_was_visible_is_written_again(runs, bootstrap, topic, monkeypatch):
+def test_a_batch_that_timed_out_before_it_was_visible_is_written_again(
+    runs: Callable[..., Any], bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     short = {"kafka.transaction.timeout.ms": "3000"}
     first = runs("q", "run1", **short)
     stop_after_the_decision(first, first.batch(0), monkeypatch)
@@ -227,7 +244,9 @@ def test_a_batch_that_timed_out_before_it_was_visible_is_written_again(runs, boo
 
 
 @both_transaction_versions
-def test_a_torn_batch_raises_until_replay_or_skip_is_chosen(runs, bootstrap, topic, monkeypatch):
+def test_a_torn_batch_raises_until_replay_or_skip_is_chosen(
+    runs: Callable[..., Any], bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     short = {"kafka.transaction.timeout.ms": "3000"}
     for name in ("q", "r"):
         first = runs(name, "run1", **short)
@@ -236,7 +255,7 @@ def test_a_torn_batch_raises_until_replay_or_skip_is_chosen(runs, bootstrap, top
     for run in ("run2", "run3"):
         second = runs("q", run)
         batch = second.batch(0)
-        with pytest.raises(sink.TornBatch, match=r"task 1, 2 rows\) is lost"):
+        with pytest.raises(commands.TornBatch, match=r"task 1, 2 rows\) is lost"):
             second.commit(batch)
         second.abort(batch)
     third = runs("q", "run4", onTornBatch="replay")
@@ -252,7 +271,9 @@ def test_a_torn_batch_raises_until_replay_or_skip_is_chosen(runs, bootstrap, top
 
 @pytest.mark.parametrize("what", ["crash", "unheard", "unsent"])
 @pytest.mark.timeout(300)
-def test_a_fault_at_any_request_of_a_single_writer_does_no_harm(runs, bootstrap, topic, monkeypatch, what):
+def test_a_fault_at_any_request_of_a_single_writer_does_no_harm(
+    runs: Callable[..., Any], bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     wanted = 0
     for at in range(1, REQUESTS_MAX):
         first, second = (runs(f"q{at}", run, writers="1") for run in ("run1", "run2"))
@@ -271,16 +292,18 @@ def test_a_fault_at_any_request_of_a_single_writer_does_no_harm(runs, bootstrap,
     assert rows_of(bootstrap, topic) == times(expected(range(2), tasks=1), wanted)
 
 
-def test_at_least_once_rows_are_visible_when_the_task_ends(runs, bootstrap, topic):
+def test_at_least_once_rows_are_visible_when_the_task_ends(
+    runs: Callable[..., Any], bootstrap: str, topic: str
+) -> None:
     run = runs("q", "run1", deliveryGuarantee="at-least-once")
     assert run.batch(0).transactions == ()
     assert rows_of(bootstrap, topic) == expected(range(1))
 
 
-def test_a_failed_task_leaves_no_visible_rows(runs, bootstrap, topic):
+def test_a_failed_task_leaves_no_visible_rows(runs: Callable[..., Any], bootstrap: str, topic: str) -> None:
     run = runs("q", "run1")
 
-    def rows():
+    def rows() -> Iterator[Any]:
         yield pa.record_batch({"value": pa.array(["a"])})
         yield pa.record_batch({"value": pa.array(["b"]), "partition": pa.array([99])})
 

@@ -1,10 +1,19 @@
 """format("headrace") in a real Spark: rows, restarts, groups and single-line errors."""
 
+from __future__ import annotations
+
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
-from topic_writer import TopicWriter
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from tests.pipelines.topic_writer import TopicWriter
+
+from headrace.testing.cluster import EmbeddedNode
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
 
@@ -14,18 +23,18 @@ SEEN_S_MAX = 60.0
 
 
 @pytest.fixture
-def topics(headrace_cluster):
+def topics(headrace_cluster: EmbeddedNode) -> TopicWriter:
     return TopicWriter(headrace_cluster.bootstrap)
 
 
 @pytest.fixture
-def name(request):
+def name(request: pytest.FixtureRequest) -> str:
     return request.node.name.translate(str.maketrans("[]", "--"))
 
 
 @pytest.fixture
-def read(spark, headrace_cluster):
-    def load(reader=None, schema=None, **options):
+def read(spark: SparkSession, headrace_cluster: EmbeddedNode) -> Callable[..., Any]:
+    def load(reader: Any = None, schema: str | None = None, **options: Any) -> DataFrame:
         reader = (reader or spark.read).format("headrace")
         reader = reader.schema(schema) if schema else reader
         options = {"kafka.bootstrap.servers": headrace_cluster.bootstrap, **options}
@@ -34,14 +43,16 @@ def read(spark, headrace_cluster):
     return load
 
 
-def until(found, wanted):
+def until(found: Callable[..., Any], wanted: dict[str, int] | int) -> dict[str, int] | int:
     deadline = time.monotonic() + SEEN_S_MAX
     while (now := found()) != wanted and time.monotonic() < deadline:
         time.sleep(0.05)
     return now
 
 
-def test_a_batch_read_has_the_rows_and_columns_of_sparks_kafka_source(spark, read, topics, name):
+def test_a_batch_read_has_the_rows_and_columns_of_sparks_kafka_source(
+    spark: SparkSession, read: Callable[..., Any], topics: TopicWriter, name: str
+) -> None:
     topics.create(name, 2)
     topics.put(name, 0, [(b"a", b"x", 1500, (("h", b"1"), ("h", None))), (None, None, 2000)])
     topics.fill(name, 1, 3)
@@ -82,7 +93,9 @@ def test_a_batch_read_has_the_rows_and_columns_of_sparks_kafka_source(spark, rea
     ],
     ids=["option", "topic", "loss", "address"],
 )
-def test_read_errors_are_reported_in_one_line(read, topics, name, options, words):
+def test_read_errors_are_reported_in_one_line(
+    read: Callable[..., Any], topics: TopicWriter, name: str, options: dict[str, str], words: str
+) -> None:
     topics.create(name)
     topics.fill(name, 0, 3)
     topics.delete_before(name, 0, 2)
@@ -95,12 +108,14 @@ def test_read_errors_are_reported_in_one_line(read, topics, name, options, words
     assert len(text.strip().splitlines()) <= 2, "the line, and Spark's SQLSTATE"
 
 
-def test_a_stream_resumes_at_its_checkpoint_and_commits_group_offsets(spark, read, topics, name, tmp_path):
+def test_a_stream_resumes_at_its_checkpoint_and_commits_group_offsets(
+    spark: SparkSession, read: Callable[..., Any], topics: TopicWriter, name: str, tmp_path: Path
+) -> None:
     topics.create(name, 2)
     topics.fill(name, 0, 5)
     topics.fill(name, 1, 2)
 
-    def run(**options):
+    def run(**options: Any) -> StreamingQuery:
         frame = read(spark.readStream, subscribe=name, startingOffsets="earliest", **options)
         query = (
             frame.writeStream.format("parquet")
@@ -111,7 +126,7 @@ def test_a_stream_resumes_at_its_checkpoint_and_commits_group_offsets(spark, rea
         query.awaitTermination()
         return query
 
-    def rows():
+    def rows() -> list[tuple[int, int]]:
         found = spark.read.parquet(str(tmp_path / "rows"))
         return sorted((row.partition, row.offset) for row in found.select("partition", "offset").collect())
 
@@ -130,14 +145,16 @@ def test_a_stream_resumes_at_its_checkpoint_and_commits_group_offsets(spark, rea
     assert until(lambda: topics.committed(f"{name}-group"), wanted) == wanted
 
 
-def test_a_running_stream_reads_new_records_and_reports_data_loss(spark, read, topics, name):
+def test_a_running_stream_reads_new_records_and_reports_data_loss(
+    spark: SparkSession, read: Callable[..., Any], topics: TopicWriter, name: str
+) -> None:
     topics.create(name)
     frame = read(
         spark.readStream, subscribe=name, columns="offset", startingOffsets="earliest", minOffsetsPerTrigger="1"
     )
     query = frame.writeStream.format("memory").queryName(name).start()
 
-    def seen():
+    def seen() -> int:
         # Reading the progress is free, unlike querying the table, which would take cores from the stream.
         if not query.isActive:
             raise AssertionError(str(query.exception()))

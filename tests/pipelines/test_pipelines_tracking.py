@@ -1,24 +1,29 @@
 """How a stream advances and what a task reads, with a real node and without Spark."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from topic_writer import TopicWriter
+from tests.pipelines.topic_writer import TopicWriter
 
 from headrace.base.errors import HeadraceError, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.pipelines.background import background
 from headrace.pipelines.failures import DataLoss, SourceError
-from headrace.pipelines.source.batch_plan import plan_batch
+from headrace.pipelines.source.batch_plan import BatchPlan, plan_batch
 from headrace.pipelines.source.brokers import Brokers
 from headrace.pipelines.source.offsets import StreamOffset
-from headrace.pipelines.source.options import Mode, parse_options
+from headrace.pipelines.source.options import Mode, SourceOptions, parse_options
 from headrace.pipelines.source.planning import Range
 from headrace.pipelines.source.pushed_filters import Pushed
 from headrace.pipelines.source.reading import TaskRange, read_task
 from headrace.pipelines.source.tracking import Tracker
+from headrace.testing.cluster import EmbeddedNode
 
 COLUMNS = ("offset", "value")
 
@@ -26,16 +31,22 @@ COLUMNS = ("offset", "value")
 class Stream:
     """A query as Spark would run it, without reading the rows."""
 
-    def __init__(self, node, start=None, now=None, **options):
+    def __init__(
+        self,
+        node: EmbeddedNode,
+        start: StreamOffset | None = None,
+        now: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> None:
         self.options = parse_options({"kafka.bootstrap.servers": node.bootstrap, **options}, Mode.STREAM)
         self.tracker = background().do(self._tracker(now))
         self.at = background().do(self.tracker.initial()) if start is None else start
 
-    async def _tracker(self, now):
+    async def _tracker(self, now: Callable[..., Any] | None) -> Tracker:
         brokers = await Brokers.open(self.options)
         return Tracker(self.options, brokers, now) if now else Tracker(self.options, brokers)
 
-    def batch(self, *, limited=True, wait_ms=0):
+    def batch(self, *, limited: bool = True, wait_ms: int = 0) -> list[tuple[str, int, int]] | None:
         """Return the ranges of the next batch, or None if there is none."""
         end = background().do(self.tracker.next(self.at, limited=limited, wait_ms=wait_ms))
         if end is None:
@@ -46,23 +57,25 @@ class Stream:
 
 
 @pytest.fixture
-def topics(headrace_cluster):
+def topics(headrace_cluster: EmbeddedNode) -> TopicWriter:
     return TopicWriter(headrace_cluster.bootstrap)
 
 
 @pytest.fixture
-def name(request):
+def name(request: pytest.FixtureRequest) -> str:
     return request.node.name.translate(str.maketrans("[]", "--"))
 
 
 @pytest.fixture(autouse=True)
-def short_timeouts(monkeypatch):
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.pipelines.source.tracking.DOUBT_S_MAX", 0.15)
     monkeypatch.setattr("headrace.pipelines.source.brokers.DOUBT_S_MAX", 0.15)
     monkeypatch.setattr("headrace.pipelines.source.brokers.FIRST_CONTACT_S_MAX", 0.15)
 
 
-def test_a_restarted_stream_resumes_at_its_checkpoint(headrace_cluster, topics, name):
+def test_a_restarted_stream_resumes_at_its_checkpoint(
+    headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str
+) -> None:
     topics.create(name, 2)
     topics.fill(name, 0, 5)
     stream = Stream(headrace_cluster, subscribe=name, startingOffsets="earliest")
@@ -75,7 +88,7 @@ def test_a_restarted_stream_resumes_at_its_checkpoint(headrace_cluster, topics, 
     assert list(restarted.at.ids) == [name]
 
 
-def test_a_new_stream_starts_at_the_log_end(headrace_cluster, topics, name):
+def test_a_new_stream_starts_at_the_log_end(headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str) -> None:
     topics.create(name)
     topics.fill(name, 0, 5)
     stream = Stream(headrace_cluster, subscribe=name)
@@ -94,36 +107,42 @@ def test_a_new_stream_starts_at_the_log_end(headrace_cluster, topics, name):
         ({"startingTimestamp": "5000", "startingOffsetsByTimestampStrategy": "latest"}, [10, 10]),
     ],
 )
-def test_starting_options_determine_the_first_offsets(headrace_cluster, topics, name, options, begin):
+def test_starting_options_determine_the_first_offsets(
+    headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str, options: dict[str, str], begin: list[int]
+) -> None:
     topics.create(name, 2)
     for partition in (0, 1):
         topics.fill(name, partition, 10)
-    named = {key: value.replace("NAME", name) for key, value in options.items()}
+    named: dict[str, Any] = {key: value.replace("NAME", name) for key, value in options.items()}
     offsets = Stream(headrace_cluster, subscribe=name, **named).at.offsets
     assert [offset for _, offset in sorted(offsets.items())] == begin
 
 
-def test_a_starting_timestamp_after_the_last_record_raises_source_error(headrace_cluster, topics, name):
+def test_a_starting_timestamp_after_the_last_record_raises_source_error(
+    headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str
+) -> None:
     topics.create(name)
     with pytest.raises(SourceError, match=f"startingTimestamp: {name}-0 has no record at or after 5000 ms"):
         Stream(headrace_cluster, subscribe=name, startingTimestamp="5000")
 
 
-def test_starting_offsets_must_name_all_partitions(headrace_cluster, topics, name):
+def test_starting_offsets_must_name_all_partitions(
+    headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str
+) -> None:
     topics.create(name, 2)
     offsets = f'{{"{name}": {{"0": 1, "7": 1}}}}'
     with pytest.raises(SourceError, match=f"does not name {name}-1; there is no {name}-7"):
         Stream(headrace_cluster, subscribe=name, startingOffsets=offsets)
 
 
-def test_a_missing_topic_or_partition_raises_source_error(headrace_cluster, name):
+def test_a_missing_topic_or_partition_raises_source_error(headrace_cluster: EmbeddedNode, name: str) -> None:
     with pytest.raises(SourceError, match=f"there is no topic {name}"):
         Stream(headrace_cluster, subscribe=name)
     with pytest.raises(SourceError, match=f"there is no {name}-3"):
         Stream(headrace_cluster, assign=f'{{"{name}": [3]}}')
 
 
-def test_a_pattern_picks_up_new_topics(headrace_cluster, topics, name):
+def test_a_pattern_picks_up_new_topics(headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str) -> None:
     stream = Stream(headrace_cluster, subscribePattern=f"{name}-.*")
     assert stream.at.to_json() == {} and stream.batch() is None
     topics.create(f"{name}-x")
@@ -132,7 +151,7 @@ def test_a_pattern_picks_up_new_topics(headrace_cluster, topics, name):
     assert stream.batch() == [(f"{name}-x-0", 1, 4)], "no loss: it was never promised"
 
 
-def test_only_assigned_partitions_are_read(headrace_cluster, topics, name):
+def test_only_assigned_partitions_are_read(headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str) -> None:
     topics.create(name, 3)
     for partition in range(3):
         topics.fill(name, partition, 1)
@@ -140,7 +159,9 @@ def test_only_assigned_partitions_are_read(headrace_cluster, topics, name):
     assert stream.batch() == [(f"{name}-0", 0, 1), (f"{name}-2", 0, 1)]
 
 
-def test_added_partitions_are_read_from_their_beginning(headrace_cluster, topics, name):
+def test_added_partitions_are_read_from_their_beginning(
+    headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str
+) -> None:
     topics.create(name)
     stream = Stream(headrace_cluster, subscribe=name)
     topics.grow(name, 2)
@@ -148,7 +169,9 @@ def test_added_partitions_are_read_from_their_beginning(headrace_cluster, topics
     assert stream.batch() == [(f"{name}-1", 0, 3)]
 
 
-def test_max_offsets_per_trigger_is_shared_between_partitions(headrace_cluster, topics, name):
+def test_max_offsets_per_trigger_is_shared_between_partitions(
+    headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str
+) -> None:
     topics.create(name, 2)
     topics.fill(name, 0, 80)
     topics.fill(name, 1, 20)
@@ -158,7 +181,7 @@ def test_max_offsets_per_trigger_is_shared_between_partitions(headrace_cluster, 
     assert stream.batch(limited=False) == [(f"{name}-0", 8, 80), (f"{name}-1", 2, 20)]
 
 
-def test_max_bytes_per_trigger_limits_a_batch(headrace_cluster, topics, name):
+def test_max_bytes_per_trigger_limits_a_batch(headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str) -> None:
     topics.create(name)
     for _ in range(10):
         topics.put(name, 0, [(None, bytes(1000))])
@@ -167,7 +190,9 @@ def test_max_bytes_per_trigger_limits_a_batch(headrace_cluster, topics, name):
     assert stream.batch() == [(f"{name}-0", 3, 6)]
 
 
-def test_a_batch_waits_for_min_offsets_up_to_max_trigger_delay(headrace_cluster, topics, name):
+def test_a_batch_waits_for_min_offsets_up_to_max_trigger_delay(
+    headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str
+) -> None:
     topics.create(name)
     now = [100.0]
     stream = Stream(
@@ -185,7 +210,9 @@ def test_a_batch_waits_for_min_offsets_up_to_max_trigger_delay(headrace_cluster,
     assert stream.batch() == [(f"{name}-0", 6, 7)]
 
 
-def test_available_now_ends_at_the_offsets_of_its_start(headrace_cluster, topics, name):
+def test_available_now_ends_at_the_offsets_of_its_start(
+    headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str
+) -> None:
     topics.create(name)
     topics.fill(name, 0, 6)
     stream = Stream(
@@ -204,7 +231,7 @@ def test_available_now_ends_at_the_offsets_of_its_start(headrace_cluster, topics
     assert stream.batch(wait_ms=1000) is None
 
 
-def test_a_wait_ends_when_a_record_arrives(headrace_cluster, topics, name):
+def test_a_wait_ends_when_a_record_arrives(headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str) -> None:
     topics.create(name)
     stream = Stream(headrace_cluster, subscribe=name)
     assert stream.batch(wait_ms=30) is None
@@ -214,7 +241,7 @@ def test_a_wait_ends_when_a_record_arrives(headrace_cluster, topics, name):
     soon.join()
 
 
-def test_deleted_records_raise_data_loss(headrace_cluster, topics, name):
+def test_deleted_records_raise_data_loss(headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str) -> None:
     topics.create(name)
     topics.fill(name, 0, 10)
     stream = Stream(headrace_cluster, subscribe=name, startingOffsets="earliest")
@@ -223,7 +250,9 @@ def test_deleted_records_raise_data_loss(headrace_cluster, topics, name):
         stream.batch()
 
 
-def test_deleted_records_are_counted_if_data_loss_is_allowed(headrace_cluster, topics, name, caplog):
+def test_deleted_records_are_counted_if_data_loss_is_allowed(
+    headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     topics.create(name)
     topics.fill(name, 0, 10)
     stream = Stream(headrace_cluster, subscribe=name, startingOffsets="earliest", failOnDataLoss="false")
@@ -242,7 +271,9 @@ def test_deleted_records_are_counted_if_data_loss_is_allowed(headrace_cluster, t
     assert stream.at.to_json()["#lost"] == {name: {"0": 5}}
 
 
-def test_a_deleted_topic_raises_data_loss_unless_allowed(headrace_cluster, topics, name):
+def test_a_deleted_topic_raises_data_loss_unless_allowed(
+    headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str
+) -> None:
     other = topics.create(f"{name}-other")
     topics.create(name)
     topics.fill(name, 0, 3)
@@ -256,7 +287,9 @@ def test_a_deleted_topic_raises_data_loss_unless_allowed(headrace_cluster, topic
     assert stream.at.to_json().keys() == {other, "#ids"}
 
 
-def test_a_recreated_topic_raises_data_loss_unless_allowed(headrace_cluster, topics, name):
+def test_a_recreated_topic_raises_data_loss_unless_allowed(
+    headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str
+) -> None:
     topics.create(name)
     topics.fill(name, 0, 3)
     stream = Stream(headrace_cluster, subscribe=name, startingOffsets="earliest")
@@ -271,7 +304,9 @@ def test_a_recreated_topic_raises_data_loss_unless_allowed(headrace_cluster, top
     assert stream.batch() is None
 
 
-def test_a_log_end_below_the_read_offset_raises_data_loss_unless_allowed(headrace_cluster, topics, name):
+def test_a_log_end_below_the_read_offset_raises_data_loss_unless_allowed(
+    headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str
+) -> None:
     topics.create(name)
     topics.fill(name, 0, 3)
     at = StreamOffset({TopicPartition(name, 0): 9})
@@ -283,7 +318,7 @@ def test_a_log_end_below_the_read_offset_raises_data_loss_unless_allowed(headrac
     assert stream.batch() == [(f"{name}-0", 3, 5)]
 
 
-def test_an_unreachable_bootstrap_server_raises_source_error():
+def test_an_unreachable_bootstrap_server_raises_source_error() -> None:
     options = parse_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
     with pytest.raises(SourceError, match=r"kafka.bootstrap.servers: cannot connect to 127.0.0.1:1: "):
         background().do(_layout(options))
@@ -292,23 +327,25 @@ def test_an_unreachable_bootstrap_server_raises_source_error():
         background().do(_layout(options))
 
 
-async def _layout(options):
+async def _layout(options: SourceOptions) -> Any:
     return await (await Brokers.open(options)).layout()
 
 
 # --- batch reads and tasks
 
 
-def plan(node, pushed=Pushed(), **options):  # noqa: B008 -- immutable
+def plan(node: EmbeddedNode, pushed: Pushed = Pushed(), /, **options: Any) -> list[tuple[int, int, int]]:  # noqa: B008 -- immutable
     found = parse_options({"kafka.bootstrap.servers": node.bootstrap, **options}, Mode.BATCH)
 
-    async def run():
+    async def run() -> BatchPlan:
         return await plan_batch(await Brokers.open(found), found, pushed)
 
     return [(one.partition.partition, one.start, one.end) for one in background().do(run()).ranges]
 
 
-def test_options_and_filters_determine_the_ranges_of_a_batch(headrace_cluster, topics, name):
+def test_options_and_filters_determine_the_ranges_of_a_batch(
+    headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str
+) -> None:
     topics.create(name, 3)
     for partition in (0, 1):
         topics.fill(name, partition, 10)
@@ -322,11 +359,13 @@ def test_options_and_filters_determine_the_ranges_of_a_batch(headrace_cluster, t
         plan(headrace_cluster, assign=f'{{"{name}": [0]}}', startingTimestamp="1006", endingTimestamp="1003")
 
 
-def test_batch_offsets_outside_the_log_raise_data_loss_unless_allowed(headrace_cluster, topics, name):
+def test_batch_offsets_outside_the_log_raise_data_loss_unless_allowed(
+    headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str
+) -> None:
     topics.create(name)
     topics.fill(name, 0, 10)
     topics.delete_before(name, 0, 4)
-    both = {
+    both: dict[str, Any] = {
         "subscribe": name,
         "startingOffsets": f'{{"{name}": {{"0": 1}}}}',
         "endingOffsets": f'{{"{name}": {{"0": 50}}}}',
@@ -338,19 +377,21 @@ def test_batch_offsets_outside_the_log_raise_data_loss_unless_allowed(headrace_c
     assert plan(headrace_cluster, failOnDataLoss="false", **both) == [(0, 4, 10)]
 
 
-def rows(node, task, **options):
+def rows(node: EmbeddedNode, task: TaskRange, **options: Any) -> list[int]:
     found = parse_options({"kafka.bootstrap.servers": node.bootstrap, "subscribe": task.topic, **options})
     return [row["offset"] for batch in read_task(task, found, COLUMNS, "us") for row in batch.to_pylist()]
 
 
-def test_a_task_reads_its_range(headrace_cluster, topics, name):
+def test_a_task_reads_its_range(headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str) -> None:
     topics.create(name)
     topics.fill(name, 0, 10)
     assert rows(headrace_cluster, TaskRange(name, 0, 3, 8)) == [3, 4, 5, 6, 7]
     assert rows(headrace_cluster, TaskRange(name, 0, 3, 8), **{"kafka.fetch.max.bytes": "1"}) == [3, 4, 5, 6, 7]
 
 
-def test_a_task_with_deleted_records_raises_data_loss_unless_allowed(headrace_cluster, topics, name, caplog):
+def test_a_task_with_deleted_records_raises_data_loss_unless_allowed(
+    headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     topics.create(name)
     topics.fill(name, 0, 10)
     topics.delete_before(name, 0, 6)
@@ -362,7 +403,9 @@ def test_a_task_with_deleted_records_raises_data_loss_unless_allowed(headrace_cl
     assert rows(headrace_cluster, TaskRange(name, 0, 3, 5), failOnDataLoss="false") == []
 
 
-def test_a_task_of_a_recreated_topic_raises_data_loss_unless_allowed(headrace_cluster, topics, name):
+def test_a_task_of_a_recreated_topic_raises_data_loss_unless_allowed(
+    headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str
+) -> None:
     topics.create(name)
     topics.fill(name, 0, 3)
     task = TaskRange(name, 0, 0, 3, "A" * 21 + "A")
@@ -371,22 +414,22 @@ def test_a_task_of_a_recreated_topic_raises_data_loss_unless_allowed(headrace_cl
     assert rows(headrace_cluster, task, failOnDataLoss="false") == []
 
 
-def test_a_task_of_a_missing_topic_raises_kafka_error(headrace_cluster, name):
+def test_a_task_of_a_missing_topic_raises_kafka_error(headrace_cluster: EmbeddedNode, name: str) -> None:
     with pytest.raises(KafkaError):
         rows(headrace_cluster, TaskRange(name, 0, 0, 3), **{"kafkaConsumer.pollTimeoutMs": "200"})
 
 
-def test_closing_a_reader_stops_its_fetches(headrace_cluster, topics, name):
+def test_closing_a_reader_stops_its_fetches(headrace_cluster: EmbeddedNode, topics: TopicWriter, name: str) -> None:
     topics.create(name)
     topics.fill(name, 0, 10)
     found = parse_options({"kafka.bootstrap.servers": headrace_cluster.bootstrap, "subscribe": name})
     reading = read_task(TaskRange(name, 0, 0, 10), found, COLUMNS, "us")
     next(reading)
-    reading.close()
+    reading.close()  # type: ignore[attr-defined]
     assert rows(headrace_cluster, TaskRange(name, 0, 0, 2)) == [0, 1]
 
 
-def test_a_broker_restart_during_a_read_loses_no_rows(headrace_node):
+def test_a_broker_restart_during_a_read_loses_no_rows(headrace_node: EmbeddedNode) -> None:
     topics = TopicWriter(headrace_node.bootstrap)
     topics.create("t")
     for first in range(0, 60, 10):
@@ -402,7 +445,7 @@ def test_a_broker_restart_during_a_read_loses_no_rows(headrace_node):
     assert offsets == list(range(60))
 
 
-def test_a_stream_survives_a_restart_of_its_broker(headrace_node):
+def test_a_stream_survives_a_restart_of_its_broker(headrace_node: EmbeddedNode) -> None:
     topics = TopicWriter(headrace_node.bootstrap)
     topics.create("t")
     stream = Stream(headrace_node, subscribe="t")
@@ -415,11 +458,11 @@ def test_a_stream_survives_a_restart_of_its_broker(headrace_node):
     assert stream.batch() == [("t-0", 0, 2)]
 
 
-def test_the_background_loop_is_shared_and_propagates_exceptions():
+def test_the_background_loop_is_shared_and_propagates_exceptions() -> None:
     class Stop(Exception):
         pass
 
-    async def fail():
+    async def fail() -> None:
         raise Stop
 
     with pytest.raises(Stop):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import TopicPartition
@@ -23,18 +25,18 @@ NOT_YET = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITIO
 
 
 class TopicWriter:
-    def __init__(self, bootstrap):
+    def __init__(self, bootstrap: str) -> None:
         host, _, port = bootstrap.rpartition(":")
         self._address = host, int(port)
 
-    def _do(self, work):
-        async def run():
+    def _do(self, work: Callable[..., Any]) -> dict[str, int] | None:
+        async def run() -> dict[str, int] | None:
             async with Cluster([self._address]) as cluster:
                 return await work(cluster)
 
         return asyncio.run(run())
 
-    def create(self, name, partitions=1, **configs):
+    def create(self, name: str, partitions: int = 1, **configs: Any) -> str:
         topic = CreateTopicsRequest.CreatableTopic(
             name=name,
             num_partitions=partitions,
@@ -45,7 +47,7 @@ class TopicWriter:
             ],
         )
 
-        async def work(cluster):
+        async def work(cluster: Cluster) -> None:
             response = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS))
             assert response.topics[0].error_code == ErrorCode.NONE, response
             while (await cluster.refresh([name])).topics[0].error_code in NOT_YET:
@@ -55,10 +57,10 @@ class TopicWriter:
         self._do(work)
         return name
 
-    def grow(self, name, partitions):
+    def grow(self, name: str, partitions: int) -> None:
         grown = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=partitions, assignments=None)
 
-        async def work(cluster):
+        async def work(cluster: Cluster) -> None:
             response = await cluster.request(CreatePartitionsRequest(topics=[grown], timeout_ms=TIMEOUT_MS))
             assert response.results[0].error_code == ErrorCode.NONE, response
             while len(await cluster.partitions(name)) < partitions:
@@ -66,12 +68,12 @@ class TopicWriter:
 
         self._do(work)
 
-    def delete(self, name):
+    def delete(self, name: str) -> None:
         request = DeleteTopicsRequest(
             topics=[DeleteTopicsRequest.DeleteTopicState(name=name)], topic_names=[name], timeout_ms=TIMEOUT_MS
         )
 
-        async def work(cluster):
+        async def work(cluster: Cluster) -> None:
             response = await cluster.request(request)
             assert response.responses[0].error_code == ErrorCode.NONE, response
             while (await cluster.refresh([name])).topics[0].error_code == ErrorCode.NONE:
@@ -79,7 +81,13 @@ class TopicWriter:
 
         self._do(work)
 
-    def put(self, name, partition, records, codec=Codec.NONE):
+    def put(
+        self,
+        name: str,
+        partition: int,
+        records: Sequence[tuple[Any, ...]],
+        codec: Codec = Codec.NONE,
+    ) -> None:
         """Write records, given as (key, value), (key, value, timestamp) or (key, value, timestamp, headers)."""
         made = [
             Record(-1, timestamp, key, value, headers)
@@ -94,7 +102,7 @@ class TopicWriter:
             topic_data=[ProduceRequest.TopicProduceData(name=name, partition_data=[data])],
         )
 
-        async def work(cluster):
+        async def work(cluster: Cluster) -> None:
             while True:
                 connection = await cluster.leader(TopicPartition(name, partition))
                 version = connection.version_for(ProduceRequest, BY_NAME_VERSION_MAX)
@@ -107,23 +115,23 @@ class TopicWriter:
 
         self._do(work)
 
-    def fill(self, name, partition, count, first=0):
+    def fill(self, name: str, partition: int, count: int, first: int = 0) -> None:
         self.put(name, partition, [(b"k%d" % n, b"v%d" % n, 1000 + n) for n in range(first, first + count)])
 
-    def delete_before(self, name, partition, offset):
+    def delete_before(self, name: str, partition: int, offset: int) -> None:
         wanted = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition, offset=offset)
         request = DeleteRecordsRequest(
             topics=[DeleteRecordsRequest.DeleteRecordsTopic(name=name, partitions=[wanted])], timeout_ms=TIMEOUT_MS
         )
 
-        async def work(cluster):
+        async def work(cluster: Cluster) -> None:
             response = await (await cluster.leader(TopicPartition(name, partition))).request(request)
             assert response.topics[0].partitions[0].error_code == ErrorCode.NONE, response
 
         self._do(work)
 
-    def committed(self, group):
-        async def work(cluster):
+    def committed(self, group: str) -> dict[str, int]:
+        async def work(cluster: Cluster) -> dict[str, int]:
             return {str(one): found.offset for one, found in (await committed_offsets(cluster, group)).items()}
 
         return self._do(work)

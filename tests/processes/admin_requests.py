@@ -177,9 +177,10 @@ def topics() -> Iterator[VersionedRequest]:
     for option in (("retention.ms", None), ("retention.ms", "x"), ("zz", "x")):
         yield create("optional", options=[option])
     yield create("optional", options=[("retention.ms", "5")])
-    for assignment in (
+    by_hand: tuple[list[tuple[int, list[int]]], ...] = (
         [(0, [1]), (2, [1])], [(0, [7])], [(0, [1, 1])], [(0, [])], [(0, [1]), (0, [1])], [(0, [1]), (1, [1, 2])],
-    ):  # fmt: skip
+    )  # fmt: skip
+    for assignment in by_hand:
         yield create("by-hand", -1, -1, assignment=assignment)
     yield create("by-hand", 1, 1, assignment=[(0, [1])])
     for name, count, hand in (
@@ -192,7 +193,7 @@ def topics() -> Iterator[VersionedRequest]:
         )
         topic = part(key, "CreatePartitionsTopic", name=name, count=count, assignments=assignments)
         yield of(key, topics=[topic], timeout_ms=10_000), 3
-    state = APIS[ApiKey.DELETE_TOPICS].request.DeleteTopicState
+    state = APIS[ApiKey.DELETE_TOPICS].request.DeleteTopicState  # type: ignore[attr-defined]
     for wanted in (
         [state(name="nope")],
         [state(name="nope")] * 2,

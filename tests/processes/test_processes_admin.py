@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from admin_requests import all_requests
 from testkit.kafka_peer import KafkaPeer, require_kafka
+from tests.processes.admin_requests import all_requests
 
 from headrace.client.wire.connection import Connection
 from headrace.protocol.apis import ApiKey

@@ -126,7 +126,7 @@ class ServerClient:
                 found.append((one.error_code, one.offset, one.timestamp, one.leader_epoch))
             return found
 
-        return self.run_with_cluster(work)  # type: ignore[no-any-return]
+        return self.run_with_cluster(work)
 
     def fetch(self, name: str, offset: int) -> tuple[int, int, bytes]:
         async def work(cluster: Cluster) -> tuple[int, int, bytes]:
@@ -139,7 +139,7 @@ class ServerClient:
             data = response.responses[0].partitions[0]
             return data.error_code, data.log_start_offset, bytes(data.records or b"")  # type: ignore[arg-type]
 
-        return self.run_with_cluster(work)  # type: ignore[no-any-return]
+        return self.run_with_cluster(work)
 
     def delete_records(self, name: str, offset: int) -> tuple[int, int]:
         async def work(cluster: Cluster) -> tuple[int, int]:
@@ -152,7 +152,7 @@ class ServerClient:
             one = response.topics[0].partitions[0]
             return one.error_code, one.low_watermark
 
-        return self.run_with_cluster(work)  # type: ignore[no-any-return]
+        return self.run_with_cluster(work)
 
 
 SPECIAL = [-1, -2, -3, -4, -5, -6]

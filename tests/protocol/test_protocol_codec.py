@@ -70,9 +70,9 @@ def test_a_field_of_another_version_raises_encode_error_unless_ignorable() -> No
     ("version", "message"),
     [
         (5, CreateTopicsRequest(timeout_ms=2**31)),
-        (4, CreateTopicsRequest(topics=None)),  # type: ignore[arg-type]
-        (5, CreateTopicsRequest(topics=None)),  # type: ignore[arg-type]
-        (5, CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name=None)])),  # type: ignore[arg-type]
+        (4, CreateTopicsRequest(topics=None)),
+        (5, CreateTopicsRequest(topics=None)),
+        (5, CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name=None)])),
         (4, CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name="x" * 32768)])),
         (5, CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name="x" * 32768)])),
         (5, CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name="\ud800")])),
@@ -107,8 +107,8 @@ def test_encode_parts_does_not_copy_records() -> None:
         assert len(parts) == (6 if version >= 12 else 5)
         assert parts[1] is first
         assert parts[2] is second
-        assert b"".join(parts) == codec(FetchResponse, version).encode(response)
-        decoded = codec(FetchResponse, version).decode(b"".join(parts)).responses[0].partitions
+        assert b"".join(parts) == codec(FetchResponse, version).encode(response)  # type: ignore[arg-type]
+        decoded = codec(FetchResponse, version).decode(b"".join(parts)).responses[0].partitions  # type: ignore[arg-type]
         assert [partition.records for partition in decoded] == [b"first rangesecond", None, b"third" * 100]
 
 
@@ -118,7 +118,7 @@ def test_messages_without_records_encode_to_one_part() -> None:
 
 
 def test_null_in_non_nullable_records_raises_encode_error() -> None:
-    partition = FetchSnapshotResponse.PartitionSnapshot(unaligned_records=None)  # type: ignore[arg-type]
+    partition = FetchSnapshotResponse.PartitionSnapshot(unaligned_records=None)
     response = FetchSnapshotResponse(topics=[FetchSnapshotResponse.TopicSnapshot(partitions=[partition])])
     with pytest.raises(EncodeError):
         codec(FetchSnapshotResponse, 1).encode(response)

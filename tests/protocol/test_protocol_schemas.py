@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 import pytest
-from kafka_schemas import load_schemas
 from testkit.strategies import every_message
+from tests.protocol.kafka_schemas import load_schemas
 
 from headrace.base.ids import ZERO_UUID
 from headrace.protocol.declare import ResolvedField, Struct, fields_of

@@ -1,8 +1,12 @@
 """The raft driver: nothing counts before it is on disk, one fsync covers many writes, a failed fsync stops the node."""
 
+from __future__ import annotations
+
 import asyncio
+from pathlib import Path
 
 import pytest
+from tests.fakes import FakeClock
 
 from headrace.base.errors import CorruptData
 from headrace.base.ids import METADATA_TOPIC_ID, NodeId, TopicPartition
@@ -17,33 +21,29 @@ from headrace.statemachine.journal import NotLeader
 from headrace.storage.disk import DiskFiles
 from headrace.storage.log import Log
 from headrace.storage.log_config import LogConfig
+from headrace.storage.sync import SyncPlan
 
 VOTER_IDS = frozenset({NodeId(1)})
 
 
-class StoppedClock:
-    def now_ms(self):
-        return 1
-
-
-def open_driver(directory, loop):
+def open_driver(directory: Path, loop: asyncio.AbstractEventLoop) -> QuorumDriver:
     files = DiskFiles()
     opened, _ = Log.open(
         files, str(directory), TopicPartition("m", 0), LogConfig(), topic_id=METADATA_TOPIC_ID, now_ms=1
     )
     store = ElectionStore(files, str(directory), VOTER_IDS)
     raft = RaftNode(NodeId(1), Voters(VOTER_IDS), store.load(), opened.log_end)
-    return QuorumDriver(raft, MetadataLog(opened, StoppedClock()), store, loop)
+    return QuorumDriver(raft, MetadataLog(opened, FakeClock(1)), store, loop)
 
 
-def test_each_restart_starts_a_higher_epoch_and_keeps_the_log(tmp_path):
-    async def run():
+def test_each_restart_starts_a_higher_epoch_and_keeps_the_log(tmp_path: Path) -> None:
+    async def run() -> None:
         loop = asyncio.get_running_loop()
         for epoch in (1, 2, 3):
             driver = open_driver(tmp_path, loop)
             await driver.lead()
             assert driver.raft.epoch == epoch and driver.high_watermark == 2 * epoch - 1
-            committed = []
+            committed: list[int] = []
             driver.on_committed(committed.append)
             assert driver.propose([NoOpRecord()]) == 2 * epoch - 1
             assert committed == []
@@ -62,14 +62,14 @@ def test_each_restart_starts_a_higher_epoch_and_keeps_the_log(tmp_path):
     asyncio.run(run())
 
 
-def test_fifty_proposals_need_only_two_fsyncs(tmp_path):
-    async def run():
+def test_fifty_proposals_need_only_two_fsyncs(tmp_path: Path) -> None:
+    async def run() -> None:
         driver = open_driver(tmp_path, asyncio.get_running_loop())
         await driver.lead()
-        syncs = []
+        syncs: list[int] = []
         original = driver.log.log.pending_sync
 
-        def counting():
+        def counting() -> SyncPlan:
             plan = original()
             syncs.append(plan.offset)
             return plan
@@ -84,20 +84,20 @@ def test_fifty_proposals_need_only_two_fsyncs(tmp_path):
     asyncio.run(run())
 
 
-def test_a_failed_fsync_ends_leadership_and_fails_the_driver(tmp_path):
-    async def run():
+def test_a_failed_fsync_ends_leadership_and_fails_the_driver(tmp_path: Path) -> None:
+    async def run() -> None:
         driver = open_driver(tmp_path, asyncio.get_running_loop())
         await driver.lead()
-        lost = []
+        lost: list[bool] = []
         driver.on_lost(lambda: lost.append(True))
 
         class Failing:
             offset = 2
 
-            def run(self):
+            def run(self) -> None:
                 raise OSError("I/O error")
 
-        driver.log.log.pending_sync = lambda: Failing()
+        driver.log.log.pending_sync = lambda: Failing()  # type: ignore[assignment, return-value]
         driver.propose([NoOpRecord()])
         with pytest.raises(QuorumFailed, match="I/O error"):
             await driver.failed
@@ -106,7 +106,7 @@ def test_a_failed_fsync_ends_leadership_and_fails_the_driver(tmp_path):
     asyncio.run(run())
 
 
-def test_the_vote_is_stored_in_kafkas_quorum_state_format(tmp_path):
+def test_the_vote_is_stored_in_kafkas_quorum_state_format(tmp_path: Path) -> None:
     store = ElectionStore(DiskFiles(), str(tmp_path), VOTER_IDS)
     assert store.load() == ElectionState()
     store.save(ElectionState(7, NodeId(1), NodeId(1)))

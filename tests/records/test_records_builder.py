@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from other_clients import AioBatch, AioBuilder, PythonBatch, PythonBuilder
-from record_strategies import numbered, record_lists
+from tests.records.other_clients import AioBatch, AioBuilder, PythonBatch, PythonBuilder
+from tests.records.record_strategies import numbered, record_lists
 
 from headrace.records.batch import (
     CONTROL,

@@ -6,10 +6,10 @@ from types import ModuleType
 
 import pyarrow as pa
 import pytest
-from compiled import compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_strategies import numbered, record_lists, sections
+from tests.records.compiled import compiled
+from tests.records.record_strategies import numbered, record_lists, sections
 
 from headrace.records import _columns_pure, _decode_pure
 from headrace.records.batch import CorruptBatch, read_header
@@ -62,14 +62,16 @@ def as_records(rows: pa.RecordBatch) -> list[Record]:
 @given(st.lists(record_lists, max_size=3), st.sampled_from(Codec))
 @settings(deadline=None, max_examples=40)
 def test_batches_round_trip_through_arrow_rows(found: list[list[Record]], codec: Codec) -> None:
-    expected, batches, base_offset = [], bytearray(), 0
+    expected: list[Record] = []
+    batches = bytearray()
+    base_offset = 0
     for part in found:
         batches += build_batch(part, base_offset=base_offset, codec=codec)
         expected += numbered(part, base_offset)
         base_offset += len(part)
     rows = decode_batches(batches, columns=WITH_HEADERS)
     assert as_records(rows) == expected
-    again = []
+    again: list[Record] = []
     for encoded in encode_batches(rows, batch_bytes_max=5000, now_ms=NOW, codec=codec):
         part = list(decode_records(encoded.batch))
         assert encoded.rows == len(part)

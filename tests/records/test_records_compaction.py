@@ -6,14 +6,13 @@ from struct import Struct
 from typing import Any
 
 import pytest
-from compiled import compiled as compiled_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.records.compiled import compiled as compiled_module
 
 from headrace.records import _compaction_pure as pure
 from headrace.records.builder import build_batch
 from headrace.records.compression import Codec
-from headrace.records.kernel import OffsetMap
 from headrace.records.kernel_types import FULL, MALFORMED, OK
 from headrace.records.record import Record
 
@@ -101,9 +100,7 @@ def test_an_offset_map_needs_an_empty_slot_and_a_full_length_secret() -> None:
                 made(*arguments)
 
 
-def outcome(
-    made: type[OffsetMap], log: bytes, start: int, entries_max: int, keep_end: int, run_bytes: int
-) -> list[Any]:
+def outcome(made: Any, log: bytes, start: int, entries_max: int, keep_end: int, run_bytes: int) -> list[Any]:
     """Return all results of the plain functions for a log; batches that they do not handle are skipped by length."""
     offset_map = made(entries_max + 2, entries_max, SECRET)
     results: list[Any] = []
@@ -159,7 +156,7 @@ def test_compiled_and_fallback_offset_maps_filter_sections_alike(
     content: list[Record], noted: list[tuple[bytes, int]], base: int, drop: bool, keep_all: bool, latest: int
 ) -> None:
     section = build_batch([Record(0, NOW, b"", b""), *content])[61:]
-    results = []
+    results: list[tuple[int, int, int, int, bytearray | None]] = []
     for made in (compiled.OffsetMap, pure.OffsetMap):
         offset_map = made(40, 30, SECRET)
         for key, offset in noted:

@@ -28,7 +28,8 @@ XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 
 def read_xerial(data: bytes) -> bytes:
     assert data.startswith(XERIAL)
-    position, parts = 16, []
+    position = 16
+    parts: list[bytes] = []
     while position < len(data):
         (length,) = struct.unpack_from(">i", data, position)
         block = bytes(cramjam.snappy.decompress_raw(data[position + 4 : position + 4 + length]))

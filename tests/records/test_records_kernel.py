@@ -6,10 +6,10 @@ from struct import pack
 from types import ModuleType
 
 import pytest
-from compiled import compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_strategies import record_lists, section_from, sections
+from tests.records.compiled import compiled
+from tests.records.record_strategies import record_lists, section_from, sections
 
 from headrace.records import _kernel_pure, kernel, kernel_types
 from headrace.records.batch import read_header

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from other_clients import PythonLegacyBuilder
+from tests.records.other_clients import PythonLegacyBuilder
 
 from headrace.records import legacy
 from headrace.records.batch import LOG_APPEND_TIME, CorruptBatch

@@ -9,7 +9,7 @@ import cramjam
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_strategies import record_lists
+from tests.records.record_strategies import record_lists
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.records.batch import (

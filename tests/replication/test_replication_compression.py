@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replication_samples import NOW_MS, make_files, make_partition
+from tests.replication.replication_samples import NOW_MS, make_files, make_partition
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.records.batch import CODEC_MASK, HEADER_BYTES, check_crc, read_header
@@ -17,7 +17,9 @@ from headrace.records.recompress import TARGETS, recompress
 from headrace.records.record import Record, decode_records
 from headrace.records.validate_batch import THREAD_BYTES_MIN
 
-RECORDS = [Record(number, NOW_MS + number, b"key %d" % number, b"value" * number, [("h", b"x")]) for number in range(9)]
+RECORDS = [
+    Record(number, NOW_MS + number, b"key %d" % number, b"value" * number, (("h", b"x"),)) for number in range(9)
+]
 
 
 def produce(partition: Any, batch: bytearray) -> bytes:
@@ -56,7 +58,7 @@ def test_batches_already_in_the_topics_codec_are_not_recompressed() -> None:
 def test_recompression_uses_the_topics_compression_level() -> None:
     large = [Record(0, NOW_MS, None, b"".join(b"%d," % (number * 7919 % 10007) for number in range(8000)))]
     batch = build_batch(large)
-    sizes = []
+    sizes: list[int] = []
     for level in (1, 9):
         partition = make_partition(make_files(), compression_type="gzip", compression_gzip_level=level)
         sizes.append(len(produce(partition, bytearray(batch))))

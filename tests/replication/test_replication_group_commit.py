@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from random import Random
+from typing import Any
 
 import pytest
-from replication_samples import NOW_MS, append, make_files, make_partition
 from testkit.simulator.disk import SimulatedFiles
 from testkit.simulator.loop import SimulatedLoop
+from tests.replication.replication_samples import NOW_MS, append, make_files, make_partition
 
 from headrace.base.errors import ErrorCode
 
@@ -69,7 +71,7 @@ def test_acknowledged_records_survive_a_power_loss(seed: int) -> None:
     acknowledged: list[int] = []
 
     async def main() -> None:
-        waiting = []
+        waiting: list[tuple[int, asyncio.Future[Any]]] = []
         for _ in range(1 + seed % 7):
             info = append(partition)
             waiting.append((info.last_offset, partition.flushed(info.last_offset)))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 
 import pytest
-from replication_samples import NOW_MS, append, make_files, make_partition
 from testkit.simulator.disk import SimulatedFiles
+from tests.replication.replication_samples import NOW_MS, append, make_files, make_partition
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.replication.partition import (
@@ -126,11 +127,12 @@ def test_a_failed_write_takes_the_partition_offline(number: int) -> None:
         append(partition)
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR and woken == [True]
     files.fault = None
-    for attempt in (
+    attempts: tuple[Callable[[], object], ...] = (
         lambda: partition.admit(1),
         lambda: partition.check_leader(),
         lambda: partition.delete_records(1, 0),
-    ):
+    )
+    for attempt in attempts:
         with pytest.raises(KafkaError) as caught:
             attempt()
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR

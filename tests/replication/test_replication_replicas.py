@@ -8,9 +8,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from replication_samples import NODE, NOW_MS, append
 from testkit.simulator.disk import SimulatedFiles
 from testkit.simulator.loop import SimulatedLoop
+from tests.fakes import FakeClock
+from tests.replication.replication_samples import NODE, NOW_MS, append
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition, Uuid
@@ -26,11 +27,6 @@ from headrace.storage.log_dirs import LogDir, open_living_dirs
 
 PATHS = ["/a", "/b", "/c"]
 IDS = {path: Uuid(path.encode().ljust(16)) for path in PATHS}
-
-
-class FixedClock:
-    def now_ms(self) -> int:
-        return NOW_MS
 
 
 def make_disk() -> SimulatedFiles:
@@ -59,7 +55,7 @@ class ReplicasHarness:
             log_dir.take_clean_shutdown()
         self.directories = Directories(log_dirs, PATHS[0], missing=missing, **options)
         self.replicas = Replicas(
-            self.directories, NODE, lambda: topic_defaults({}), LONG_MAX, FixedClock(), Random(4), self.loop
+            self.directories, NODE, lambda: topic_defaults({}), LONG_MAX, FakeClock(NOW_MS), Random(4), self.loop
         )
         self.image = Image()
 

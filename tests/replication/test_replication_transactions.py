@@ -11,7 +11,7 @@ from aiokafka.record.control_record import ControlRecord as AioControlRecord
 from aiokafka.record.default_records import DefaultRecordBatch as AioBatch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replication_samples import NOW_MS, make_files, make_partition
+from tests.replication.replication_samples import NOW_MS, make_files, make_partition
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.cli.dump.batches import dump_batches

@@ -1,7 +1,11 @@
 """Test keys and certificates made by openssl: an authority, servers and clients, valid and expired."""
 
+from __future__ import annotations
+
 import shutil
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,14 +14,14 @@ needs_openssl = pytest.mark.skipif(OPENSSL is None, reason="openssl makes the ce
 _EXTENSIONS = "subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n"
 
 
-def openssl(*arguments, text=None):
+def openssl(*arguments: Any, text: Any = None) -> None:
     subprocess.run([OPENSSL, *map(str, arguments)], input=text, text=True, capture_output=True, check=True)
 
 
 class Authority:
     """Issues certificates into a directory; `store` is a PEM file with key and chain, like Kafka's PEM keystores."""
 
-    def __init__(self, directory, name="authority"):
+    def __init__(self, directory: Path, name: str = "authority") -> None:
         self._directory = directory
         self._name = name
         self.certificate = directory / f"{name}.crt"
@@ -27,7 +31,7 @@ class Authority:
             "-keyout", self._key, "-out", self.certificate, "-subj", f"/CN={name}",
         )  # fmt: skip
 
-    def issue(self, name, subject, *, days=30, password=None):
+    def issue(self, name: str, subject: str, *, days: int = 30, password: str | None = None) -> tuple[Path, Path, Path]:
         """Return the paths of the key, the certificate and the store with both; with negative `days` it has already expired."""
         key, request, certificate, store = (self._directory / f"{name}.{kind}" for kind in ("key", "csr", "crt", "pem"))
         extensions = self._directory / f"{name}.ext"

@@ -1,9 +1,12 @@
 """A node with SASL PLAIN logins and ACLs, and the matching client options; only `admin` is a super user."""
 
+from __future__ import annotations
+
 import random
+from typing import Any
 
 from headrace.client.wire.options import CLIENT_OPTIONS
-from headrace.client.wire.security import make_security
+from headrace.client.wire.security import ClientSecurity, make_security
 from headrace.security.jaas import PLAIN_MODULE
 from headrace.testing.cluster import LOOPBACK
 
@@ -12,7 +15,7 @@ STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 LISTENER, CONTROLLER = "SASL_PLAINTEXT", "CONTROLLER"
 
 
-def server_settings(*users):
+def server_settings(*users: str) -> dict[str, str]:
     """Return settings with a login on both listeners: `admin` may do everything, `users` what ACLs allow."""
     logins = " ".join(f'user_{user}="{PASSWORD}"' for user in ("admin", *users))
     return {
@@ -29,7 +32,7 @@ def server_settings(*users):
     }
 
 
-def login_options(user):
+def login_options(user: str) -> dict[str, str]:
     """Return the options for our client and for properties files."""
     return {
         "security.protocol": "SASL_PLAINTEXT",
@@ -38,7 +41,7 @@ def login_options(user):
     }
 
 
-def librdkafka_options(user):
+def librdkafka_options(user: str) -> dict[str, Any]:
     return {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
@@ -48,7 +51,7 @@ def librdkafka_options(user):
     }
 
 
-def login(user):
+def login(user: str) -> ClientSecurity:
     """Return the security settings of one bare connection."""
     values = {name: option.default for name, option in CLIENT_OPTIONS.items()}
     return make_security({**values, **login_options(user)}, random.Random(3))

@@ -1,5 +1,9 @@
 """ACL bindings and filters: which bindings are valid, and what a filter matches."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 
 from headrace.base.errors import ErrorCode, KafkaError
@@ -10,7 +14,7 @@ GOOD = Acl(Resource.TOPIC, "orders", Pattern.LITERAL, "User:alice", "*", Operati
 ALL = AclFilter(ANY, None, 1, None, None, ANY, ANY)
 
 
-def test_valid_acls_pass_the_check():
+def test_valid_acls_pass_the_check() -> None:
     check_acl(GOOD)
     check_acl(GOOD._replace(resource_type=Resource.CLUSTER, resource_name="kafka-cluster"))
 
@@ -34,13 +38,13 @@ def test_valid_acls_pass_the_check():
         {"host": ""},
     ],
 )
-def test_an_invalid_acl_is_refused_with_invalid_request(change):
+def test_an_invalid_acl_is_refused_with_invalid_request(change: dict[str, Any]) -> None:
     with pytest.raises(KafkaError) as error:
         check_acl(GOOD._replace(**change))
     assert error.value.code is ErrorCode.INVALID_REQUEST
 
 
-def test_a_filter_without_conditions_matches_every_acl():
+def test_a_filter_without_conditions_matches_every_acl() -> None:
     ALL.check()
     assert ALL.matches(GOOD)
     assert ALL.matches(GOOD._replace(pattern_type=Pattern.PREFIXED, permission=Permission.DENY))
@@ -63,11 +67,11 @@ def test_a_filter_without_conditions_matches_every_acl():
         ({"permission": Permission.DENY}, False),
     ],
 )
-def test_each_filter_field_restricts_the_match(condition, found):
+def test_each_filter_field_restricts_the_match(condition: dict[str, Any], found: bool) -> None:
     assert ALL._replace(**condition).matches(GOOD) is found
 
 
-def test_a_match_filter_finds_every_acl_that_applies_to_a_name():
+def test_a_match_filter_finds_every_acl_that_applies_to_a_name() -> None:
     wanted = ALL._replace(resource_name="orders", pattern_type=2)
     wanted.check()
     applies = [
@@ -86,6 +90,6 @@ def test_a_match_filter_finds_every_acl_that_applies_to_a_name():
 
 
 @pytest.mark.parametrize("change", [{"pattern_type": 0}, {"pattern_type": 9}, {"operation": 0}, {"resource_type": 50}])
-def test_a_filter_with_unknown_codes_is_refused(change):
+def test_a_filter_with_unknown_codes_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(KafkaError):
         ALL._replace(**change).check()

@@ -1,5 +1,10 @@
 """Kafka's authorizer rules, case by case and compared with a model that scans all ACLs every time."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,37 +18,51 @@ ALICE, BOB = Principal("User", "alice"), Principal("User", "bob")
 HOST = "10.0.0.1"
 
 
-def acl(name, operation=Operation.READ, permission=Permission.ALLOW, principal="User:alice", host="*",
-        pattern=Pattern.LITERAL, resource=Resource.TOPIC):  # fmt: skip
+def acl(
+    name: str,
+    operation: Operation = Operation.READ,
+    permission: Permission = Permission.ALLOW,
+    principal: str = "User:alice",
+    host: str = "*",
+    pattern: Pattern = Pattern.LITERAL,
+    resource: Resource = Resource.TOPIC,
+) -> Acl:
     return Acl(resource, name, pattern, principal, host, operation, permission)
 
 
-def authorizer(*acls, super_users="", allow_if_no_acl=False):
+def authorizer(*acls: Acl, super_users: str = "", allow_if_no_acl: bool = False) -> StandardAuthorizer:
     made = StandardAuthorizer(parse_super_users(super_users), allow_if_no_acl=allow_if_no_acl)
     for number, entry in enumerate(acls):
         made.change(Uuid(number.to_bytes(16, "big")), entry)
     return made
 
 
-def is_allowed(made, operation, name, principal=ALICE, host=HOST, resource=Resource.TOPIC):
+def is_allowed(
+    made: StandardAuthorizer,
+    operation: Operation,
+    name: str,
+    principal: Principal = ALICE,
+    host: str = HOST,
+    resource: Resource = Resource.TOPIC,
+) -> bool:
     return made.decide(principal, host, operation, resource, name).allowed
 
 
-def test_allow_if_no_acl_applies_only_to_resources_without_acls():
+def test_allow_if_no_acl_applies_only_to_resources_without_acls() -> None:
     closed, opened = authorizer(), authorizer(acl("a"), allow_if_no_acl=True)
     assert not is_allowed(closed, Operation.READ, "a")
     assert is_allowed(opened, Operation.WRITE, "b", BOB)
     assert not is_allowed(opened, Operation.READ, "a", BOB)
 
 
-def test_super_users_are_allowed_everything_even_if_an_acl_denies_it():
+def test_super_users_are_allowed_everything_even_if_an_acl_denies_it() -> None:
     made = authorizer(acl("a", permission=Permission.DENY), super_users="User:alice;User:CN=x,O=y")
     assert is_allowed(made, Operation.READ, "a")
     assert is_allowed(made, Operation.ALTER, "kafka-cluster", Principal("User", "CN=x,O=y"), resource=Resource.CLUSTER)
     assert not is_allowed(made, Operation.READ, "a", BOB)
 
 
-def test_literal_prefixed_and_wildcard_patterns_match_their_names():
+def test_literal_prefixed_and_wildcard_patterns_match_their_names() -> None:
     made = authorizer(acl("exact"), acl("pre", pattern=Pattern.PREFIXED), acl("*", Operation.WRITE))
     assert is_allowed(made, Operation.READ, "exact")
     assert not is_allowed(made, Operation.READ, "exact2")
@@ -52,7 +71,7 @@ def test_literal_prefixed_and_wildcard_patterns_match_their_names():
     assert is_allowed(made, Operation.WRITE, "anything")
 
 
-def test_case_changes_and_a_star_prefix_do_not_bypass_acls():
+def test_case_changes_and_a_star_prefix_do_not_bypass_acls() -> None:
     made = authorizer(acl("orders"), acl("*", Operation.WRITE, pattern=Pattern.PREFIXED))
     for name in ("Orders", "ORDERS", "orders ", "orders\0", "order"):
         assert not is_allowed(made, Operation.READ, name)
@@ -62,13 +81,13 @@ def test_case_changes_and_a_star_prefix_do_not_bypass_acls():
     assert is_allowed(made, Operation.WRITE, "*x")
 
 
-def test_a_star_in_a_request_is_not_a_wildcard():
+def test_a_star_in_a_request_is_not_a_wildcard() -> None:
     made = authorizer(acl("orders"))
     assert not is_allowed(made, Operation.READ, "*")
     assert not is_allowed(made, Operation.READ, "orders", Principal("User", "*"))
 
 
-def test_deny_overrides_allow_whatever_its_pattern():
+def test_deny_overrides_allow_whatever_its_pattern() -> None:
     made = authorizer(
         acl("orders"), acl("ord", pattern=Pattern.PREFIXED, permission=Permission.DENY, principal="User:*"), acl("*")
     )
@@ -76,7 +95,7 @@ def test_deny_overrides_allow_whatever_its_pattern():
     assert is_allowed(made, Operation.READ, "other")
 
 
-def test_allow_implies_the_describe_operations_but_deny_does_not():
+def test_allow_implies_the_describe_operations_but_deny_does_not() -> None:
     made = authorizer(acl("r"), acl("w", Operation.WRITE), acl("d", Operation.DELETE), acl("a", Operation.ALTER))
     assert all(is_allowed(made, Operation.DESCRIBE, name) for name in "rwda")
     assert not is_allowed(made, Operation.WRITE, "r")
@@ -90,7 +109,7 @@ def test_allow_implies_the_describe_operations_but_deny_does_not():
     )
 
 
-def test_equivalent_spellings_of_a_host_address_match():
+def test_equivalent_spellings_of_a_host_address_match() -> None:
     made = authorizer(acl("t", host="10.0.0.1"), acl("s", host="0:0:0:0:0:0:0:1"))
     assert is_allowed(made, Operation.READ, "t", host="10.0.0.1")
     assert is_allowed(made, Operation.READ, "t", host="::ffff:10.0.0.1")
@@ -98,13 +117,13 @@ def test_equivalent_spellings_of_a_host_address_match():
     assert is_allowed(made, Operation.READ, "s", host="::1")
 
 
-def test_an_acl_applies_only_to_its_resource_type():
+def test_an_acl_applies_only_to_its_resource_type() -> None:
     made = authorizer(acl("x", resource=Resource.GROUP))
     assert is_allowed(made, Operation.READ, "x", resource=Resource.GROUP)
     assert not is_allowed(made, Operation.READ, "x")
 
 
-def test_changes_apply_at_once_and_equal_acls_count_until_the_last_is_removed():
+def test_changes_apply_at_once_and_equal_acls_count_until_the_last_is_removed() -> None:
     made = authorizer()
     one, two = Uuid(bytes(15) + b"\1"), Uuid(bytes(15) + b"\2")
     entry = acl("p", pattern=Pattern.PREFIXED)
@@ -118,8 +137,8 @@ def test_changes_apply_at_once_and_equal_acls_count_until_the_last_is_removed():
     assert entry not in made and not is_allowed(made, Operation.READ, "pq")
 
 
-def test_decide_any_allows_an_operation_permitted_on_some_resource():
-    def any_of(*acls, **options):
+def test_decide_any_allows_an_operation_permitted_on_some_resource() -> None:
+    def any_of(*acls: Acl, **options: Any) -> bool:
         return authorizer(*acls, **options).decide_any(ALICE, HOST, Operation.WRITE, Resource.TOPIC).allowed
 
     write = Operation.WRITE
@@ -149,7 +168,15 @@ ENTRIES = st.builds(
 )
 
 
-def decide_by_scan(entries, principal, host, operation, resource, name, allow_if_no_acl):
+def decide_by_scan(
+    entries: Sequence[Acl],
+    principal: Principal,
+    host: str,
+    operation: Operation,
+    resource: Resource,
+    name: str,
+    allow_if_no_acl: bool,
+) -> bool:
     matching = [
         entry
         for entry in entries
@@ -182,7 +209,9 @@ def decide_by_scan(entries, principal, host, operation, resource, name, allow_if
     st.sampled_from([Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS]),
     st.booleans(),
 )
-def test_the_index_decides_like_a_scan_of_all_acls(entries, removed, name, principal, operation, allow_if_no_acl):
+def test_the_index_decides_like_a_scan_of_all_acls(
+    entries: list[Acl], removed: set[int], name: str, principal: Principal, operation: Operation, allow_if_no_acl: bool
+) -> None:
     made = authorizer(*entries, allow_if_no_acl=allow_if_no_acl)
     made.decide(principal, HOST, operation, Resource.TOPIC, name)
     for number in removed:

@@ -1,11 +1,14 @@
 """Names in certificates, formatted as Java formats them, and invalid certificates."""
 
+from __future__ import annotations
+
 import ssl
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pem_files import Authority, needs_openssl
+from tests.security.pem_files import Authority, needs_openssl
 
 from headrace.security.certificates import BadCertificate, certificates_in, read_certificate
 
@@ -23,7 +26,7 @@ JAVA_NAMES = {
 
 
 @needs_openssl
-def test_subject_names_are_formatted_as_in_java(tmp_path):
+def test_subject_names_are_formatted_as_in_java(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     for number, (subject, name) in enumerate(JAVA_NAMES.items()):
         _, certificate, store = authority.issue(f"c{number}", subject)
@@ -35,7 +38,7 @@ def test_subject_names_are_formatted_as_in_java(tmp_path):
 
 
 @needs_openssl
-def test_truncated_and_oversized_bytes_raise_bad_certificate(tmp_path):
+def test_truncated_and_oversized_bytes_raise_bad_certificate(tmp_path: Path) -> None:
     (der,) = certificates_in(Authority(tmp_path).certificate.read_text())
     for end in range(0, len(der), 7):
         with pytest.raises(BadCertificate):
@@ -46,7 +49,7 @@ def test_truncated_and_oversized_bytes_raise_bad_certificate(tmp_path):
 
 @settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=200), st.integers(0, 199), st.integers(0, 255))
-def test_random_bytes_parse_or_raise_bad_certificate(data, at, byte):
+def test_random_bytes_parse_or_raise_bad_certificate(data: bytes, at: int, byte: int) -> None:
     data = bytes([0x30, min(len(data), 127)]) + data
     try:
         read_certificate(data[:at] + bytes([byte]) + data[at:])

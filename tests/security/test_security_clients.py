@@ -1,8 +1,13 @@
 """Real clients on every listener: TLS with and without a certificate, SCRAM and PLAIN over TLS, ACLs that allow and deny."""
 
+from __future__ import annotations
+
 import asyncio
 import ssl
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -19,7 +24,7 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from pem_files import Authority, needs_openssl
+from tests.security.pem_files import Authority, needs_openssl
 
 from headrace.testing.cluster import LOOPBACK, EmbeddedNode
 
@@ -38,14 +43,14 @@ ALICE = "User:CN=alice,O=Example"
 
 
 class SecuredNode:
-    def __init__(self, node, authority, alice):
+    def __init__(self, node: EmbeddedNode, authority: Authority, alice: tuple[Path, Path, Path]) -> None:
         self.node, self.authority, self.alice = node, authority, alice
 
-    def at(self, listener):
+    def at(self, listener: str) -> str:
         return f"{LOOPBACK}:{self.node.node.ports[listener]}"
 
-    def ssl(self, identity=None):
-        given = {
+    def ssl(self, identity: tuple[Path, Path, Path] | None = None) -> dict[str, Any]:
+        given: dict[str, Any] = {
             "bootstrap.servers": self.at("SSL"),
             "security.protocol": "SSL",
             "log_level": QUIET,
@@ -55,7 +60,7 @@ class SecuredNode:
             given |= {"ssl.key.location": str(identity[0]), "ssl.certificate.location": str(identity[1])}
         return given
 
-    def sasl(self, user, password=PASSWORD, mechanism=None):
+    def sasl(self, user: str, password: str = PASSWORD, mechanism: str | None = None) -> dict[str, Any]:
         return {
             "bootstrap.servers": self.at("SASL_SSL"),
             "security.protocol": "SASL_SSL",
@@ -67,29 +72,29 @@ class SecuredNode:
         }
 
     @cached_property
-    def admin(self):
+    def admin(self) -> AdminClient:
         return AdminClient(self.sasl("admin"))
 
 
-def wait(futures):
+def wait(futures: Any) -> dict[Any, Any]:
     return {key: future.result(WAIT_S) for key, future in futures.items()}
 
 
 def create_acl(
-    secured_node,
-    principal,
-    operation,
-    name,
-    kind=ResourceType.TOPIC,
-    pattern=ResourcePatternType.LITERAL,
-    permission=AclPermissionType.ALLOW,
-):
+    secured_node: SecuredNode,
+    principal: str,
+    operation: AclOperation,
+    name: str,
+    kind: ResourceType = ResourceType.TOPIC,
+    pattern: ResourcePatternType = ResourcePatternType.LITERAL,
+    permission: AclPermissionType = AclPermissionType.ALLOW,
+) -> None:
     binding = AclBinding(kind, name, pattern, principal, "*", operation, permission)
     wait(secured_node.admin.create_acls([binding]))
 
 
 @pytest.fixture(scope="module")
-def secured_node(tmp_path_factory):
+def secured_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredNode]:
     directory = tmp_path_factory.mktemp("pem")
     authority = Authority(directory)
     _, _, store = authority.issue("server", "/CN=localhost")
@@ -122,14 +127,14 @@ def secured_node(tmp_path_factory):
         del secured_node.admin  # otherwise it would keep looking for the stopped node
 
 
-def new_topic(secured_node, name):
+def new_topic(secured_node: SecuredNode, name: str) -> str:
     wait(secured_node.admin.create_topics([NewTopic(name, 1, 1)]))
     return name
 
 
-def exchange(config, topic, value):
+def exchange(config: Mapping[str, Any], topic: str, value: bytes) -> bytes:
     """Write one record and read it back; raise KafkaException if either is refused."""
-    failed = []
+    failed: list[KafkaError | None] = []
     producer = Producer({**config, "message.timeout.ms": WAIT_S * 1000})
     producer.produce(topic, value, on_delivery=lambda error, message: failed.append(error))
     producer.flush(WAIT_S)
@@ -148,14 +153,14 @@ def exchange(config, topic, value):
 
 
 @pytest.mark.parametrize("user", list(USERS))
-def test_librdkafka_produces_and_consumes_over_sasl_and_tls(secured_node, user):
+def test_librdkafka_produces_and_consumes_over_sasl_and_tls(secured_node: SecuredNode, user: str) -> None:
     topic = new_topic(secured_node, f"sasl-{user}")
     for operation in (AclOperation.READ, AclOperation.WRITE):
         create_acl(secured_node, f"User:{user}", operation, topic)
     assert exchange(secured_node.sasl(user), topic, user.encode()) == user.encode()
 
 
-def test_librdkafka_authenticates_with_a_certificate(secured_node):
+def test_librdkafka_authenticates_with_a_certificate(secured_node: SecuredNode) -> None:
     topic = new_topic(secured_node, "mutual")
     create_acl(secured_node, ALICE, AclOperation.ALL, topic)
     assert exchange(secured_node.ssl(secured_node.alice), topic, b"alice") == b"alice"
@@ -164,7 +169,7 @@ def test_librdkafka_authenticates_with_a_certificate(secured_node):
     assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
-def client_context(secured_node, identity=None):
+def client_context(secured_node: SecuredNode, identity: tuple[Path, Path, Path] | None = None) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(secured_node.authority.certificate))
     if identity is not None:
         context.load_cert_chain(str(identity[1]), str(identity[0]))
@@ -172,7 +177,7 @@ def client_context(secured_node, identity=None):
 
 
 @pytest.mark.parametrize("user", list(USERS))
-def test_aiokafka_produces_and_consumes_over_sasl_and_tls(secured_node, user):
+def test_aiokafka_produces_and_consumes_over_sasl_and_tls(secured_node: SecuredNode, user: str) -> None:
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
     from aiokafka import TopicPartition as Partition
 
@@ -183,7 +188,7 @@ def test_aiokafka_produces_and_consumes_over_sasl_and_tls(secured_node, user):
         "sasl_plain_username": user, "sasl_plain_password": PASSWORD, "ssl_context": client_context(secured_node),
     }  # fmt: skip
 
-    async def run():
+    async def run() -> bytes:
         async with AIOKafkaProducer(**config) as producer:
             await producer.send_and_wait(topic, b"value")
         async with AIOKafkaConsumer(**config, auto_offset_reset="earliest") as consumer:
@@ -194,7 +199,7 @@ def test_aiokafka_produces_and_consumes_over_sasl_and_tls(secured_node, user):
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", None])
-def test_kafka_python_authenticates_by_sasl_or_certificate(secured_node, mechanism):
+def test_kafka_python_authenticates_by_sasl_or_certificate(secured_node: SecuredNode, mechanism: str | None) -> None:
     from kafka import KafkaConsumer, KafkaProducer
     from kafka import TopicPartition as Partition
 
@@ -228,8 +233,10 @@ def test_kafka_python_authenticates_by_sasl_or_certificate(secured_node, mechani
     [("scram-256", "wrong", None), ("nobody", PASSWORD, "SCRAM-SHA-256"), ("bob", "wrong", None),
      ("scram-256", PASSWORD, "SCRAM-SHA-512")],
 )  # fmt: skip
-def test_wrong_credentials_fail_fast(secured_node, user, password, mechanism):
-    errors = []
+def test_wrong_credentials_fail_fast(
+    secured_node: SecuredNode, user: str, password: str, mechanism: str | None
+) -> None:
+    errors: list[KafkaError] = []
     producer = Producer({**secured_node.sasl(user, password, mechanism), "error_cb": errors.append})
     while not errors:
         producer.poll(0.05)
@@ -237,7 +244,7 @@ def test_wrong_credentials_fail_fast(secured_node, user, password, mechanism):
     assert "invalid" in str(errors[0]).lower()
 
 
-def test_topics_without_describe_permission_are_hidden(secured_node):
+def test_topics_without_describe_permission_are_hidden(secured_node: SecuredNode) -> None:
     new_topic(secured_node, "seen")
     new_topic(secured_node, "hidden")
     create_acl(secured_node, "User:bob", AclOperation.DESCRIBE, "seen")
@@ -249,7 +256,7 @@ def test_topics_without_describe_permission_are_hidden(secured_node):
         assert found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_deny_overrides_allow_and_prefixed_acls_cover_new_topics(secured_node):
+def test_deny_overrides_allow_and_prefixed_acls_cover_new_topics(secured_node: SecuredNode) -> None:
     create_acl(secured_node, "User:bob", AclOperation.ALL, "team-", pattern=ResourcePatternType.PREFIXED)
     create_acl(secured_node, "User:bob", AclOperation.WRITE, "team-secret", permission=AclPermissionType.DENY)
     bob = AdminClient(secured_node.sasl("bob"))
@@ -264,7 +271,7 @@ def test_deny_overrides_allow_and_prefixed_acls_cover_new_topics(secured_node):
         assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_changing_acls_and_users_requires_alter_on_the_cluster(secured_node):
+def test_changing_acls_and_users_requires_alter_on_the_cluster(secured_node: SecuredNode) -> None:
     bob = AdminClient(secured_node.sasl("bob"))
     binding = AclBinding(
         ResourceType.TOPIC, "*", ResourcePatternType.LITERAL, "User:bob", "*", AclOperation.ALL, AclPermissionType.ALLOW
@@ -273,7 +280,7 @@ def test_changing_acls_and_users_requires_alter_on_the_cluster(secured_node):
         ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
     )
     change = UserScramCredentialUpsertion("bob", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), b"x")
-    attempts = [
+    attempts: list[Callable[[], object]] = [
         lambda: wait(bob.create_acls([binding])),
         lambda: wait(bob.delete_acls([everything])),
         lambda: wait(bob.alter_user_scram_credentials([change])),
@@ -287,7 +294,7 @@ def test_changing_acls_and_users_requires_alter_on_the_cluster(secured_node):
     )
 
 
-def test_acls_are_listed_and_removed(secured_node):
+def test_acls_are_listed_and_removed(secured_node: SecuredNode) -> None:
     create_acl(secured_node, "User:carol", AclOperation.READ, "listed")
     admin = secured_node.admin
     carols = AclBindingFilter(
@@ -300,7 +307,7 @@ def test_acls_are_listed_and_removed(secured_node):
     assert admin.describe_acls(carols).result(WAIT_S) == []
 
 
-def test_users_are_described_without_their_secrets(secured_node):
+def test_users_are_described_without_their_secrets(secured_node: SecuredNode) -> None:
     (info,) = wait(secured_node.admin.describe_user_scram_credentials(["scram-512"]))[
         "scram-512"
     ].scram_credential_infos

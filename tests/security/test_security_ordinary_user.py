@@ -1,5 +1,10 @@
 """Groups and transactions on a new node with ACLs: an ordinary user needs the same permissions as in Kafka, and no more."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import KafkaError as ConfluentError
@@ -33,7 +38,7 @@ ALICE_PERMISSIONS = [
 
 
 @pytest.fixture
-def node():
+def node() -> Iterator[EmbeddedNode]:
     """Start a new node, on which the internal topics do not exist yet."""
     with EmbeddedNode(SETTINGS) as made:
         with Admin(options(made, "admin")) as admin:
@@ -47,7 +52,7 @@ def node():
         yield made
 
 
-def options(node, user, **more):
+def options(node: EmbeddedNode, user: str, **more: Any) -> dict[str, str]:
     return {
         "bootstrap.servers": node.bootstrap,
         **login_options(user),
@@ -55,7 +60,7 @@ def options(node, user, **more):
     }
 
 
-def confluent_options(node, user, **more):
+def confluent_options(node: EmbeddedNode, user: str, **more: Any) -> dict[str, Any]:
     return {
         "bootstrap.servers": node.bootstrap,
         **librdkafka_options(user),
@@ -63,15 +68,15 @@ def confluent_options(node, user, **more):
     }
 
 
-def produce(node, user, *values):
+def produce(node: EmbeddedNode, user: str, *values: bytes) -> None:
     with Producer(options(node, user)) as producer:
         for delivery in [producer.send(TOPIC, value) for value in values]:
             delivery.result(WAIT_S)
 
 
-def consume(consumer, count):
+def consume(consumer: Consumer, count: int) -> list[bytes]:
     consumer.subscribe([TOPIC])
-    values = []
+    values: list[bytes] = []
     while len(values) < count:
         found = consumer.poll(WAIT_S)
         assert found, "nothing came"
@@ -81,7 +86,7 @@ def consume(consumer, count):
 
 @pytest.mark.parametrize("user", ["admin", "alice"])
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_our_consumer_joins_a_group(node, user, protocol):
+def test_our_consumer_joins_a_group(node: EmbeddedNode, user: str, protocol: str) -> None:
     produce(node, user, b"a", b"b")
     with Consumer(
         options(node, user, group_id=GROUP, auto_offset_reset="earliest", group_protocol=protocol)
@@ -93,7 +98,7 @@ def test_our_consumer_joins_a_group(node, user, protocol):
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_librdkafka_joins_a_group(node, protocol):
+def test_librdkafka_joins_a_group(node: EmbeddedNode, protocol: str) -> None:
     produce(node, "alice", b"a")
     consumer = ConfluentConsumer(
         confluent_options(node, "alice", group_id=GROUP, auto_offset_reset="earliest", group_protocol=protocol)
@@ -107,7 +112,7 @@ def test_librdkafka_joins_a_group(node, protocol):
         consumer.close()
 
 
-def test_our_clients_consume_and_produce_in_one_transaction(node):
+def test_our_clients_consume_and_produce_in_one_transaction(node: EmbeddedNode) -> None:
     produce(node, "alice", b"in")
     with (
         Consumer(
@@ -124,13 +129,13 @@ def test_our_clients_consume_and_produce_in_one_transaction(node):
         producer.send(TOPIC, b"out").result(WAIT_S)
         producer.transaction.send_offsets(consumer.positions(), consumer.group_metadata())
         producer.transaction.commit()
-        found = []
+        found: list[bytes] = []
         while not found:
             found = [record.value for record in consumer.poll(WAIT_S)]
         assert found == [b"out"]
 
 
-def test_librdkafka_commits_a_transaction(node):
+def test_librdkafka_commits_a_transaction(node: EmbeddedNode) -> None:
     producer = ConfluentProducer(confluent_options(node, "alice", transactional_id=TRANSACTION))
     producer.init_transactions(WAIT_S)
     producer.begin_transaction()
@@ -138,7 +143,7 @@ def test_librdkafka_commits_a_transaction(node):
     producer.commit_transaction(WAIT_S)
 
 
-def test_internal_topics_are_created_for_users_who_may_not_create_topics(node):
+def test_internal_topics_are_created_for_users_who_may_not_create_topics(node: EmbeddedNode) -> None:
     """Use a client that may not create topics."""
     with Consumer(options(node, "alice", group_id=GROUP)) as consumer:
         consumer.subscribe([TOPIC])
@@ -150,7 +155,7 @@ def test_internal_topics_are_created_for_users_who_may_not_create_topics(node):
         admin.create_topics([NewTopic("other")])
 
 
-def test_a_user_without_permissions_gets_authorization_errors(node):
+def test_a_user_without_permissions_gets_authorization_errors(node: EmbeddedNode) -> None:
     produce(node, "alice", b"a")
     with (
         Consumer(options(node, "mallory", group_id=GROUP)) as consumer,

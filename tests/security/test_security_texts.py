@@ -1,7 +1,10 @@
 """Texts that operators write: login lines, mapping rules, --add-scram, super users, cipher suites."""
 
+from __future__ import annotations
+
 import random
 import ssl
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +21,7 @@ from headrace.security.scram_arguments import parse_scram_argument
 NAME = "CN=kafka01.example.com,OU=Data Pipes,O=Example,L=Berlin,ST=BE,C=DE"
 
 
-def test_a_kafka_jaas_login_line_is_parsed():
+def test_a_kafka_jaas_login_line_is_parsed() -> None:
     login = parse_login(
         "o", f'{PLAIN_MODULE} required username="admin" password=\'p;w\' user_admin="p\\"w" user_bob=plain ;'
     )
@@ -32,7 +35,7 @@ def test_a_kafka_jaas_login_line_is_parsed():
     ["", PLAIN_MODULE, f"{PLAIN_MODULE} required user_a=secret", f"{PLAIN_MODULE} maybe user_a=secret;",
      f'{PLAIN_MODULE} required user_a="secret;', f"{PLAIN_MODULE} required user_a=secret; other.Module required;"],
 )  # fmt: skip
-def test_the_error_for_a_bad_login_line_names_the_option_and_hides_the_secret(text):
+def test_the_error_for_a_bad_login_line_names_the_option_and_hides_the_secret(text: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse_login("listener.name.x.plain.sasl.jaas.config", text)
     assert "listener.name.x.plain.sasl.jaas.config" in str(error.value) and "secret" not in str(error.value)
@@ -40,15 +43,15 @@ def test_the_error_for_a_bad_login_line_names_the_option_and_hides_the_secret(te
 
 @settings(deadline=None, max_examples=200)
 @given(st.text(max_size=60), st.integers(0, 3))
-def test_the_parsers_raise_nothing_but_config_error_for_any_text(text, which):
-    parse = [
+def test_the_parsers_raise_nothing_but_config_error_for_any_text(text: str, which: int) -> None:
+    parsers: list[Callable[[], object]] = [
         lambda: parse_login("o", f"a.B required {text}"),
         lambda: principal_mapping(text),
         lambda: parse_scram_argument(f"SCRAM-SHA-256=[{text}]", random.Random(1)),
         lambda: parse_super_users(text),
-    ][which]
+    ]
     try:
-        parse()
+        parsers[which]()
     except ConfigError as error:
         assert str(error)
 
@@ -67,23 +70,23 @@ def test_the_parsers_raise_nothing_but_config_error_for_any_text(text, which):
         ("RULE:^CN=nobody$/x/", None),
     ],
 )
-def test_mapping_rules_map_distinguished_names(rules, mapped):
+def test_mapping_rules_map_distinguished_names(rules: str, mapped: str | None) -> None:
     assert principal_mapping(rules)(NAME) == mapped
 
 
 @pytest.mark.parametrize("rules", ["RULE:", "RULE:a/b", "default", "RULE:(/x/", "DEFAULT;DEFAULT", "RULE:a/b/X"])
-def test_bad_mapping_rules_are_refused(rules):
+def test_bad_mapping_rules_are_refused(rules: str) -> None:
     with pytest.raises(ConfigError, match=r"ssl\.principal\.mapping\.rules"):
         principal_mapping(rules)
 
 
-def test_super_user_names_may_contain_commas():
+def test_super_user_names_may_contain_commas() -> None:
     assert parse_super_users(" User:CN=a,O=b ; User:bob;") == {Principal("User", "CN=a,O=b"), Principal("User", "bob")}
     with pytest.raises(ConfigError, match=r"super\.users"):
         parse_super_users("alice")
 
 
-def test_kafka_scram_arguments_are_parsed():
+def test_kafka_scram_arguments_are_parsed() -> None:
     user = parse_scram_argument("SCRAM-SHA-256=[name=alice,password=a secret=word]", random.Random(3))
     assert (user.name, user.mechanism, user.credential.iterations) == ("alice", ScramMechanism.SHA_256, 4096)
     salt = user.credential.salt
@@ -104,13 +107,13 @@ def test_kafka_scram_arguments_are_parsed():
      "SCRAM-SHA-256=[name=a,password=geheim,salt=!]", "SCRAM-SHA-256=[name=a,name=b,password=geheim]",
      "SCRAM-SHA-256=[name=a,password=geheim,colour=red]"],
 )  # fmt: skip
-def test_the_error_for_a_bad_scram_argument_hides_the_password(text):
+def test_the_error_for_a_bad_scram_argument_hides_the_password(text: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse_scram_argument(text, random.Random(3))
     assert "--add-scram" in str(error.value) and "geheim" not in str(error.value)
 
 
-def test_java_cipher_suite_names_are_translated_to_openssl_names():
+def test_java_cipher_suite_names_are_translated_to_openssl_names() -> None:
     known = {cipher["name"] for cipher in ssl.create_default_context().get_ciphers()}
     for suite in (
         "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",

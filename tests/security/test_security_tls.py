@@ -1,15 +1,20 @@
 """TLS listeners over real sockets: certificates of both sides, invalid and expired ones, garbage, and reloads."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import logging
 import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from pem_files import Authority, needs_openssl, openssl
+from tests.security.pem_files import Authority, needs_openssl, openssl
 
 from headrace.base.errors import ConfigError
-from headrace.base.metrics import Metrics
+from headrace.base.metrics import Counter, Metrics
 from headrace.client.wire.connection import Connection
 from headrace.client.wire.frames import decode_response, encode_request
 from headrace.protocol.apis import ApiKey
@@ -34,33 +39,39 @@ PRINCIPAL_SERVICE = Service(
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory):
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture(scope="module")
-def server(authority):
+def server(authority: Authority) -> tuple[Path, Path, Path]:
     return authority.issue("server", "/CN=localhost")
 
 
 @pytest.fixture(scope="module")
-def alice(authority):
+def alice(authority: Authority) -> tuple[Path, Path, Path]:
     return authority.issue("alice", "/O=Example/OU=Sales/CN=alice")
 
 
-def make_tls(server, authority, now_ms=0, **options):
+def make_tls(server: tuple[Path, Path, Path], authority: Authority, now_ms: int = 0, **options: Any) -> Tls:
     _, _, store = server
     return Tls(
         TlsSettings("SSL", keystore=str(store), truststore=str(authority.certificate), **options), lambda: now_ms
     )
 
 
+class CountingListener(Listener):
+    """A listener whose counter of failed handshakes a test can read."""
+
+    failed: Counter
+
+
 @contextlib.asynccontextmanager
-async def listening(tls):
+async def listening(tls: Tls) -> AsyncIterator[CountingListener]:
     metrics = Metrics()
     loop = asyncio.get_running_loop()
     dispatcher = Dispatcher({PRINCIPAL_SERVICE.key: PRINCIPAL_SERVICE}, lambda version: b"", metrics, loop)
-    listener = Listener(ListenerSettings("SSL", "127.0.0.1", 0), dispatcher, metrics, loop, Security(tls))
+    listener = CountingListener(ListenerSettings("SSL", "127.0.0.1", 0), dispatcher, metrics, loop, Security(tls))
     await listener.open()
     await listener.serve()
     listener.failed = listener._counters.failed
@@ -71,7 +82,9 @@ async def listening(tls):
         await asyncio.sleep(0)
 
 
-def client_context(authority, identity=None, version=None):
+def client_context(
+    authority: Authority, identity: tuple[Path, Path, Path] | None = None, version: ssl.TLSVersion | None = None
+) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(authority.certificate))
     if identity is not None:
         key, certificate, _ = identity
@@ -81,7 +94,7 @@ def client_context(authority, identity=None, version=None):
     return context
 
 
-async def request_principal(port, context):
+async def request_principal(port: int, context: ssl.SSLContext) -> str:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
     try:
         writer.write(b"".join(encode_request(DescribeClusterRequest(), 2, 1, "test")))
@@ -94,7 +107,7 @@ async def request_principal(port, context):
             await writer.wait_closed()
 
 
-async def expect_refusal(listener, port, context):
+async def expect_refusal(listener: CountingListener, port: int, context: ssl.SSLContext) -> None:
     before = listener.failed.value
     with pytest.raises((OSError, asyncio.IncompleteReadError)):
         await request_principal(port, context)
@@ -103,8 +116,10 @@ async def expect_refusal(listener, port, context):
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_client_without_a_certificate_is_anonymous(server, authority, version):
-    async def run():
+def test_a_client_without_a_certificate_is_anonymous(
+    server: tuple[Path, Path, Path], authority: Authority, version: ssl.TLSVersion
+) -> None:
+    async def run() -> None:
         async with listening(make_tls(server, authority)) as listener:
             assert (
                 await request_principal(listener.port, client_context(authority, version=version)) == "User:ANONYMOUS"
@@ -114,8 +129,10 @@ def test_a_client_without_a_certificate_is_anonymous(server, authority, version)
 
 
 @pytest.mark.parametrize("client_auth", ["requested", "required"])
-def test_the_principal_is_the_subject_of_the_client_certificate(server, authority, alice, client_auth):
-    async def run():
+def test_the_principal_is_the_subject_of_the_client_certificate(
+    server: tuple[Path, Path, Path], authority: Authority, alice: tuple[Path, Path, Path], client_auth: str
+) -> None:
+    async def run() -> None:
         async with listening(make_tls(server, authority, client_auth=client_auth)) as listener:
             assert (
                 await request_principal(listener.port, client_context(authority, alice))
@@ -125,8 +142,10 @@ def test_the_principal_is_the_subject_of_the_client_certificate(server, authorit
     asyncio.run(run())
 
 
-def test_mapping_rules_map_the_principal_and_refuse_unmatched_subjects(server, authority, alice):
-    async def run():
+def test_mapping_rules_map_the_principal_and_refuse_unmatched_subjects(
+    server: tuple[Path, Path, Path], authority: Authority, alice: tuple[Path, Path, Path]
+) -> None:
+    async def run() -> None:
         for rules, name in (("RULE:^CN=(.*?),.*$/$1/U", "User:ALICE"), ("RULE:^CN=bob$/x/", None)):
             tls = make_tls(server, authority, client_auth="required", map_name=principal_mapping(rules))
             async with listening(tls) as listener:
@@ -138,11 +157,13 @@ def test_mapping_rules_map_the_principal_and_refuse_unmatched_subjects(server, a
     asyncio.run(run())
 
 
-def test_missing_expired_and_untrusted_client_certificates_are_refused(server, authority, tmp_path, caplog):
+def test_missing_expired_and_untrusted_client_certificates_are_refused(
+    server: tuple[Path, Path, Path], authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     expired = authority.issue("expired", "/CN=late", days=-1)
     stranger = Authority(tmp_path, "stranger").issue("mallory", "/CN=alice")
 
-    async def run():
+    async def run() -> None:
         async with listening(make_tls(server, authority, client_auth="required")) as listener:
             for identity in (None, expired, stranger):
                 caplog.clear()
@@ -158,10 +179,12 @@ def test_missing_expired_and_untrusted_client_certificates_are_refused(server, a
         asyncio.run(run())
 
 
-def test_a_client_refuses_a_server_whose_certificate_expired(authority, caplog):
+def test_a_client_refuses_a_server_whose_certificate_expired(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     late = authority.issue("late", "/CN=localhost", days=-1)
 
-    async def run():
+    async def run() -> None:
         async with listening(make_tls(late, authority, now_ms=NOW_MS)) as listener:
             with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
                 await request_principal(listener.port, client_context(authority))
@@ -172,8 +195,10 @@ def test_a_client_refuses_a_server_whose_certificate_expired(authority, caplog):
     assert any("has expired; clients will refuse it" in record.getMessage() for record in caplog.records)
 
 
-def test_connections_that_do_not_speak_tls_are_closed(server, authority, caplog):
-    async def run():
+def test_connections_that_do_not_speak_tls_are_closed(
+    server: tuple[Path, Path, Path], authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
         async with listening(make_tls(server, authority)) as listener:
             for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x10" + bytes(16), bytes(range(256)) * 100, b""):
                 before = listener.failed.value
@@ -192,10 +217,12 @@ def test_connections_that_do_not_speak_tls_are_closed(server, authority, caplog)
     assert not any(record.exc_info for record in caplog.records)
 
 
-def test_a_stalled_handshake_times_out(server, authority, monkeypatch):
+def test_a_stalled_handshake_times_out(
+    server: tuple[Path, Path, Path], authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tls_transport, "HANDSHAKE_S_MAX", 0.05)
 
-    async def run():
+    async def run() -> None:
         async with listening(make_tls(server, authority)) as listener:
             reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
             assert await reader.read() == b""
@@ -206,8 +233,10 @@ def test_a_stalled_handshake_times_out(server, authority, monkeypatch):
     asyncio.run(run())
 
 
-def test_a_changed_keystore_is_reloaded_and_a_bad_one_is_ignored(authority, tmp_path, caplog):
-    async def run():
+def test_a_changed_keystore_is_reloaded_and_a_bad_one_is_ignored(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
         _, _, store = authority.issue("rotating", "/CN=localhost")
         old_text = store.read_text()
         tls = Tls(TlsSettings("SSL", keystore=str(store)), lambda: 0)
@@ -241,7 +270,7 @@ def test_a_changed_keystore_is_reloaded_and_a_bad_one_is_ignored(authority, tmp_
         asyncio.run(run())
 
 
-async def certificate_serial(port, authority):
+async def certificate_serial(port: int, authority: Authority) -> str:
     _, writer = await asyncio.open_connection(
         "127.0.0.1", port, ssl=client_context(authority), server_hostname="localhost"
     )
@@ -251,7 +280,9 @@ async def certificate_serial(port, authority):
         writer.close()
 
 
-def test_an_expired_new_certificate_does_not_replace_a_good_one(authority, caplog):
+def test_an_expired_new_certificate_does_not_replace_a_good_one(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     _, _, store = authority.issue("replaced", "/CN=localhost")
     tls = Tls(TlsSettings("SSL", keystore=str(store)), lambda: 0)
     context = tls.context
@@ -262,13 +293,15 @@ def test_an_expired_new_certificate_does_not_replace_a_good_one(authority, caplo
     assert tls.context is context and "expired" in caplog.text
 
 
-def test_pem_texts_on_one_line_are_accepted_instead_of_files(server, authority):
+def test_pem_texts_on_one_line_are_accepted_instead_of_files(
+    server: tuple[Path, Path, Path], authority: Authority
+) -> None:
     key, certificate, _ = server
-    joined = {
+    joined: dict[str, Any] = {
         name: path.read_text().replace("\n", " ") for name, path in (("key", key), ("certificate_chain", certificate))
     }
 
-    async def run():
+    async def run() -> None:
         tls = Tls(TlsSettings("SSL", **joined), lambda: 0)
         async with listening(tls) as listener:
             assert await request_principal(listener.port, client_context(authority)) == "User:ANONYMOUS"
@@ -276,7 +309,7 @@ def test_pem_texts_on_one_line_are_accepted_instead_of_files(server, authority):
     asyncio.run(run())
 
 
-def test_an_encrypted_key_needs_its_password(authority):
+def test_an_encrypted_key_needs_its_password(authority: Authority) -> None:
     _, _, store = authority.issue("locked", "/CN=localhost", password="geheim")
     assert "ENCRYPTED PRIVATE KEY" in store.read_text()
     Tls(TlsSettings("SSL", keystore=str(store), key_password="geheim"), lambda: 0)
@@ -286,9 +319,11 @@ def test_an_encrypted_key_needs_its_password(authority):
         assert "geheim" not in str(error.value) and "wrong" not in str(error.value)
 
 
-def test_only_the_configured_protocols_and_cipher_suites_are_accepted(server, authority):
-    async def run():
-        settings = {"protocols": ("TLSv1.2",), "ciphers": ("ECDHE-ECDSA-AES256-GCM-SHA384",)}
+def test_only_the_configured_protocols_and_cipher_suites_are_accepted(
+    server: tuple[Path, Path, Path], authority: Authority
+) -> None:
+    async def run() -> None:
+        settings: dict[str, Any] = {"protocols": ("TLSv1.2",), "ciphers": ("ECDHE-ECDSA-AES256-GCM-SHA384",)}
         async with listening(make_tls(server, authority, **settings)) as listener:
             context = client_context(authority)
             _, writer = await asyncio.open_connection(
@@ -303,10 +338,10 @@ def test_only_the_configured_protocols_and_cipher_suites_are_accepted(server, au
     asyncio.run(run())
 
 
-def test_pipelined_requests_get_their_responses_in_order(server, authority):
+def test_pipelined_requests_get_their_responses_in_order(server: tuple[Path, Path, Path], authority: Authority) -> None:
     """Check that data sent along with the end of the handshake is kept and that fragments are reassembled."""
 
-    async def run():
+    async def run() -> None:
         async with listening(make_tls(server, authority)) as listener:
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", listener.port, ssl=client_context(authority), server_hostname="localhost"
@@ -322,12 +357,12 @@ def test_pipelined_requests_get_their_responses_in_order(server, authority):
 
 
 @pytest.mark.parametrize("missing", ["absent.pem", "."])
-def test_the_error_for_an_unreadable_keystore_names_the_option(tmp_path, missing):
+def test_the_error_for_an_unreadable_keystore_names_the_option(tmp_path: Path, missing: str) -> None:
     with pytest.raises(ConfigError, match=r"ssl\.keystore\.location="):
         Tls(TlsSettings("SSL", keystore=str(tmp_path / missing)), lambda: 0)
 
 
-def test_a_pkcs12_keystore_is_refused(server, tmp_path):
+def test_a_pkcs12_keystore_is_refused(server: tuple[Path, Path, Path], tmp_path: Path) -> None:
     _, _, store = server
     binary = tmp_path / "store.p12"
     openssl("pkcs12", "-export", "-in", store, "-out", binary, "-passout", "pass:x")
@@ -335,7 +370,9 @@ def test_a_pkcs12_keystore_is_refused(server, tmp_path):
         Tls(TlsSettings("SSL", keystore=str(binary)), lambda: 0)
 
 
-def test_altering_the_keystore_location_replaces_the_certificate_at_runtime(authority, caplog):
+def test_altering_the_keystore_location_replaces_the_certificate_at_runtime(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     """Alter it like Kafka's operators do, with kafka-configs.
 
     kafka-configs --alter --entity-type brokers --add-config listener.name.ssl.ssl.keystore.location=…
@@ -348,7 +385,7 @@ def test_altering_the_keystore_location_replaces_the_certificate_at_runtime(auth
         "ssl.keystore.location": str(first),
     }
 
-    async def alter(node, path):
+    async def alter(node: EmbeddedNode, path: Path | str) -> None:
         config = IncrementalAlterConfigsRequest.AlterableConfig(
             name="listener.name.ssl.ssl.keystore.location", value=str(path)
         )
@@ -362,7 +399,7 @@ def test_altering_the_keystore_location_replaces_the_certificate_at_runtime(auth
             await asyncio.sleep(0.01)
         await connection.close()
 
-    async def run(node):
+    async def run(node: EmbeddedNode) -> None:
         port = node.node.ports["SSL"]
         old = await certificate_serial(port, authority)
         await alter(node, "/nowhere.pem")

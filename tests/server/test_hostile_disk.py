@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from raw_client import RawClient, assert_still_serving, batch, count_records, make_topic
+from tests.server.raw_client import RawClient, assert_still_serving, batch, count_records, make_topic
 
 from headrace.base.errors import ErrorCode
 from headrace.storage.disk import DiskFiles
@@ -105,14 +105,14 @@ class BrokenDisk(DiskFiles):
         self._topic = topic
         self.error: int | None = None
 
-    def open(self, path: str, *, create: bool = False) -> File:
+    def open(self, path: str, *, create: bool = False) -> File:  # type: ignore[override]
         file = super().open(path, create=create)
-        return _BrokenFile(self, file) if f"/{self._topic}-" in path and path.endswith(".log") else file
+        return _BrokenFile(self, file) if f"/{self._topic}-" in path and path.endswith(".log") else file  # type: ignore[return-value]
 
     def list_dir(self, path: str) -> Sequence[str]:
         return super().list_dir(path)
 
-    def lock(self, path: str) -> AbstractContextManager[None]:
+    def lock(self, path: str) -> AbstractContextManager[None]:  # type: ignore[override]
         return super().lock(path)
 
 

@@ -8,7 +8,7 @@ from random import Random
 from struct import pack
 
 import pytest
-from raw_client import RawClient, assert_still_serving, batch, make_topic
+from tests.server.raw_client import RawClient, assert_still_serving, batch, make_topic
 from tools.prove.differential.batches import BAD
 
 from headrace.base.errors import ErrorCode

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import weakref
 from pathlib import Path
+from typing import Any
 
 from tests.security.pem_files import needs_openssl
 from tools.prove.hostile_memory import GROWTH_MB_MAX, attack
@@ -33,7 +34,7 @@ def test_a_failed_future_is_freed_without_the_garbage_collector() -> None:
             return "refused"
         return "accepted"
 
-    async def run() -> weakref.ref[BaseException]:
+    async def run() -> weakref.ref[Any]:
         future = asyncio.get_running_loop().create_future()
         rest = begin(wait_for([future]))
         assert isinstance(rest, Rest)

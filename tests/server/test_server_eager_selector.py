@@ -1,13 +1,17 @@
 """The eager selector polls before it blocks, but only while events arrive at once."""
 
+from __future__ import annotations
+
 import os
 import socket
+
+import pytest
 
 from headrace.server import eager_selector
 from headrace.server.eager_selector import EagerSelector
 
 
-def test_ready_sockets_are_reported_with_and_without_polling(monkeypatch):
+def test_ready_sockets_are_reported_with_and_without_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(eager_selector, "LOOK_S", 10.0)
     selector = EagerSelector()
@@ -23,7 +27,7 @@ def test_ready_sockets_are_reported_with_and_without_polling(monkeypatch):
         one.close()
 
 
-def test_polling_stops_after_a_long_wait(monkeypatch):
+def test_polling_stops_after_a_long_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(eager_selector, "LOOK_S", 1e-9)
     selector = EagerSelector()
@@ -32,7 +36,7 @@ def test_polling_stops_after_a_long_wait(monkeypatch):
     selector.close()
 
 
-def test_a_machine_with_one_processor_never_polls(monkeypatch):
+def test_a_machine_with_one_processor_never_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     selector = EagerSelector()
     left, right = socket.socketpair()

@@ -1,63 +1,73 @@
 """Sockets with epoll, on the loop's selector and under TLS: protocols and real clients see asyncio's behaviour."""
 
+from __future__ import annotations
+
 import asyncio
 import socket
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from headrace.server import plain, socket_server
 from headrace.server.plain import PlainTransport
-from headrace.server.readiness import LoopReadiness, is_possible
+from headrace.server.readiness import LoopReadiness, Readiness, is_possible
 from headrace.server.socket_server import SocketServer
 
 LARGE = 8 * 1024 * 1024
 
 
 @pytest.fixture(autouse=True, params=["epoll", "selector"])
-def readiness(request, monkeypatch):
+def readiness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "selector":
         monkeypatch.setattr(socket_server, "make_readiness", LoopReadiness)
     return request.param
 
 
 class Echo(asyncio.BufferedProtocol):
-    def __init__(self):
-        self.events = []
+    def __init__(self) -> None:
+        self.events: list[str | tuple[str, str]] = []
         self.buffer = bytearray(65536)
-        self.reply = None  # response to any input, instead of an echo
+        self.reply: bytes | None = None  # response to any input, instead of an echo
 
-    def connection_made(self, transport):
+    def connection_made(self, transport: Any) -> None:
         self.transport = transport
 
-    def get_buffer(self, sizehint):
+    def get_buffer(self, sizehint: int) -> bytearray:
         return self.buffer
 
-    def buffer_updated(self, size):
+    def buffer_updated(self, size: int) -> None:
         self.transport.write(self.reply or bytes(self.buffer[:size]))
 
-    def pause_writing(self):
+    def pause_writing(self) -> None:
         self.events.append("pause")
 
-    def resume_writing(self):
+    def resume_writing(self) -> None:
         self.events.append("resume")
 
-    def eof_received(self):
+    def eof_received(self) -> bool:
         self.events.append("eof")
         return False
 
-    def connection_lost(self, error):
+    def connection_lost(self, error: Exception | None) -> None:
         self.events.append(("lost", type(error).__name__))
 
 
 class EchoServer:
-    def __init__(self):
-        self.protocols = []
+    def __init__(self) -> None:
+        self.protocols: list[Echo] = []
 
-    def on_connection(self, client, own, address, readiness):
+    def on_connection(
+        self,
+        client: socket.socket,
+        own: tuple[str, int],
+        address: tuple[str, int],
+        readiness: Readiness,
+    ) -> None:
         self.protocols.append(Echo())
         PlainTransport(client, own, address, self.protocols[-1], readiness, asyncio.get_running_loop())
 
-    async def __aenter__(self):
+    async def __aenter__(self) -> EchoServer:
         loop = asyncio.get_running_loop()
         assert is_possible(loop)
         self.server = await SocketServer.open(self.on_connection, "127.0.0.1", 0, 50, loop)
@@ -65,19 +75,19 @@ class EchoServer:
         self.address = self.server.sockets[0].getsockname()
         return self
 
-    async def __aexit__(self, *_):
+    async def __aexit__(self, *_: Any) -> None:
         self.server.close()
         for protocol in self.protocols:
             protocol.transport.abort()
         await yield_to_loop()
 
 
-async def yield_to_loop(count=5):
+async def yield_to_loop(count: int = 5) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-async def wait_until(condition):
+async def wait_until(condition: Callable[..., Any]) -> None:
     for _ in range(2000):
         if condition():
             return
@@ -85,8 +95,8 @@ async def wait_until(condition):
     pytest.fail("it did not happen")
 
 
-def test_many_clients_are_served_concurrently():
-    async def main():
+def test_many_clients_are_served_concurrently() -> None:
+    async def main() -> None:
         async with EchoServer() as echo_server:
             clients = [await asyncio.open_connection(*echo_server.address) for _ in range(100)]
             for number, (_, writer) in enumerate(clients):
@@ -100,8 +110,8 @@ def test_many_clients_are_served_concurrently():
     asyncio.run(main())
 
 
-def test_connections_are_refused_until_the_server_starts_serving():
-    async def main():
+def test_connections_are_refused_until_the_server_starts_serving() -> None:
+    async def main() -> None:
         loop = asyncio.get_running_loop()
         server = await SocketServer.open(EchoServer().on_connection, "127.0.0.1", 0, 50, loop)
         with pytest.raises(ConnectionRefusedError):
@@ -111,8 +121,8 @@ def test_connections_are_refused_until_the_server_starts_serving():
     asyncio.run(main())
 
 
-def test_a_slow_reader_pauses_writing_until_it_has_read_everything():
-    async def main():
+def test_a_slow_reader_pauses_writing_until_it_has_read_everything() -> None:
+    async def main() -> None:
         async with EchoServer() as echo_server:
             reader, writer = await asyncio.open_connection(*echo_server.address, limit=1024)
             await wait_until(lambda: echo_server.protocols)
@@ -127,8 +137,8 @@ def test_a_slow_reader_pauses_writing_until_it_has_read_everything():
     asyncio.run(main())
 
 
-def test_a_paused_connection_is_not_read_from():
-    async def main():
+def test_a_paused_connection_is_not_read_from() -> None:
+    async def main() -> None:
         async with EchoServer() as echo_server:
             reader, writer = await asyncio.open_connection(*echo_server.address)
             await wait_until(lambda: echo_server.protocols)
@@ -147,8 +157,8 @@ def test_a_paused_connection_is_not_read_from():
     asyncio.run(main())
 
 
-def test_close_sends_buffered_data_and_drops_later_writes():
-    async def main():
+def test_close_sends_buffered_data_and_drops_later_writes() -> None:
+    async def main() -> None:
         async with EchoServer() as echo_server:
             reader, writer = await asyncio.open_connection(*echo_server.address)
             await wait_until(lambda: echo_server.protocols)
@@ -163,8 +173,8 @@ def test_close_sends_buffered_data_and_drops_later_writes():
     asyncio.run(main())
 
 
-def test_a_client_that_never_reads_is_dropped_after_the_linger_time(monkeypatch):
-    async def main():
+def test_a_client_that_never_reads_is_dropped_after_the_linger_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
         monkeypatch.setattr(plain, "LINGER_S_MAX", 0.01)
         async with EchoServer() as echo_server:
             _, writer = await asyncio.open_connection(*echo_server.address, limit=1)
@@ -177,8 +187,8 @@ def test_a_client_that_never_reads_is_dropped_after_the_linger_time(monkeypatch)
     asyncio.run(main())
 
 
-def test_a_connection_reset_reaches_the_protocol_even_while_reading_is_paused(readiness):
-    async def main():
+def test_a_connection_reset_reaches_the_protocol_even_while_reading_is_paused(readiness: str) -> None:
+    async def main() -> None:
         async with EchoServer() as echo_server:
             for paused in (
                 (False, True) if readiness == "epoll" else (False,)
@@ -194,29 +204,34 @@ def test_a_connection_reset_reaches_the_protocol_even_while_reading_is_paused(re
     asyncio.run(main())
 
 
-def test_accepting_resumes_after_a_shortage_of_file_descriptors(monkeypatch, caplog):
-    async def main():
+def test_accepting_resumes_after_a_shortage_of_file_descriptors(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
         monkeypatch.setattr(socket_server, "ACCEPT_PAUSE_S", 0.01)
         async with EchoServer() as echo_server:
             failures = [OSError(24, "Too many open files")]
 
             class Short:
-                def __init__(self, inner):
+                def __init__(self, inner: socket.socket) -> None:
                     self.inner = inner
 
-                def accept(self):
+                def accept(self) -> tuple[socket.socket, tuple[str, int]]:
                     if failures:
                         raise failures.pop()
                     return self.inner.accept()
 
-                def fileno(self):
+                def fileno(self) -> int:
                     return self.inner.fileno()
 
             loop = asyncio.get_running_loop()
             inner = echo_server.server.sockets[0]
             loop.remove_reader(inner.fileno())
             listening_socket = socket_server._Door(
-                Short(inner), echo_server.address, is_everywhere=False, is_loopback=True
+                Short(inner),  # type: ignore[arg-type]
+                echo_server.address,
+                is_everywhere=False,
+                is_loopback=True,
             )
             loop.add_reader(inner.fileno(), echo_server.server._accept, listening_socket)
             reader, writer = await asyncio.open_connection(*echo_server.address)
@@ -229,11 +244,16 @@ def test_accepting_resumes_after_a_shortage_of_file_descriptors(monkeypatch, cap
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_accepted_sockets_have_nodelay_and_report_both_addresses(host):
-    async def scenario():
-        found = []
+def test_accepted_sockets_have_nodelay_and_report_both_addresses(host: str) -> None:
+    async def scenario() -> None:
+        found: list[tuple[socket.socket, tuple[str, int], tuple[str, int]]] = []
 
-        def on_connection(client, own, address, readiness):
+        def on_connection(
+            client: socket.socket,
+            own: tuple[str, int],
+            address: tuple[str, int],
+            readiness: Readiness,
+        ) -> None:
             found.append((client, own, address))
 
         server = await SocketServer.open(on_connection, host, 0, 10, asyncio.get_running_loop())

@@ -1,14 +1,19 @@
 """TLS directly on the socket, against Python's own client: large responses, slow readers, pauses, all kinds of closing."""
 
+from __future__ import annotations
+
 import asyncio
+import socket
 import ssl
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.security.pem_files import Authority, needs_openssl
 
 from headrace.server import socket_server
 from headrace.server.connection import Connection
-from headrace.server.readiness import LoopReadiness
+from headrace.server.readiness import LoopReadiness, Readiness
 from headrace.server.socket_server import SocketServer
 from headrace.server.tls import Tls, TlsSettings
 from headrace.server.tls_transport import Handshake
@@ -20,37 +25,37 @@ pytestmark = needs_openssl
 class Echo(Connection):
     """As much of a connection as a handshake needs: the transport is what is tested."""
 
-    def __init__(self):
-        self.events = []
+    def __init__(self) -> None:
+        self.events: list[str | tuple[str, str]] = []
         self.buffer = bytearray(40_000)
         self.received = bytearray()
-        self.reply = None
+        self.reply: bytes | None = None
         self.peer = type("Peer", (), {})()
 
-    def connection_made(self, transport):
+    def connection_made(self, transport: Any) -> None:
         self.transport = transport
 
-    def get_buffer(self, sizehint):
+    def get_buffer(self, sizehint: int) -> bytearray:  # type: ignore[override]
         return self.buffer
 
-    def buffer_updated(self, size):
+    def buffer_updated(self, size: int) -> None:
         self.received += self.buffer[:size]
         if self.reply is not None:
             self.transport.write(self.reply)
             self.reply = None
 
-    def pause_writing(self):
+    def pause_writing(self) -> None:
         self.events.append("pause")
 
-    def resume_writing(self):
+    def resume_writing(self) -> None:
         self.events.append("resume")
 
-    def connection_lost(self, error):
+    def connection_lost(self, error: Any) -> None:
         self.events.append(("lost", type(error).__name__))
 
 
 @pytest.fixture(scope="module")
-def tls_contexts(tmp_path_factory):
+def tls_contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tls, ssl.SSLContext]:
     authority = Authority(tmp_path_factory.mktemp("pem"))
     store = authority.issue("server", "/CN=localhost")[2]
     return Tls(TlsSettings("SSL", keystore=str(store)), lambda: 0), ssl.create_default_context(
@@ -59,31 +64,39 @@ def tls_contexts(tmp_path_factory):
 
 
 @pytest.fixture(params=["epoll", "selector"])
-def tls_server(tls_contexts, request, monkeypatch):
+def tls_server(
+    tls_contexts: tuple[Tls, ssl.SSLContext], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> TlsServer:
     if request.param == "selector":
         monkeypatch.setattr(socket_server, "make_readiness", LoopReadiness)
     return TlsServer(*tls_contexts)
 
 
 class TlsServer:
-    def __init__(self, tls, context):
+    def __init__(self, tls: Tls, context: ssl.SSLContext) -> None:
         self.tls = tls
         self.context = context
-        self.protocols = []
-        self.problems = []
+        self.protocols: list[Echo] = []
+        self.problems: list[Any] = []
 
-    def on_connection(self, client, own, address, readiness):
+    def on_connection(
+        self,
+        client: socket.socket,
+        own: tuple[str, int],
+        address: tuple[str, int],
+        readiness: Readiness,
+    ) -> None:
         Handshake(client, own, address, self.tls, self.make, self.done, readiness, asyncio.get_running_loop())
 
-    def make(self):
+    def make(self) -> Echo:
         self.protocols.append(Echo())
         return self.protocols[-1]
 
-    def done(self, handshake, problem):
+    def done(self, handshake: Handshake, problem: Any) -> None:
         self.problems.append(problem)
 
-    def run(self, scenario):
-        async def serve():
+    def run(self, scenario: Callable[..., Any]) -> None:
+        async def serve() -> None:
             server = await SocketServer.open(self.on_connection, "127.0.0.1", 0, 50, asyncio.get_running_loop())
             await server.start_serving()
             port = server.sockets[0].getsockname()[1]
@@ -97,12 +110,12 @@ class TlsServer:
 
         asyncio.run(serve())
 
-    async def connection(self):
+    async def connection(self) -> Echo:
         await wait_until(lambda: self.protocols)
         return self.protocols[0]
 
 
-async def wait_until(condition):
+async def wait_until(condition: Callable[..., Any]) -> None:
     for _ in range(5000):
         if condition():
             return
@@ -110,10 +123,10 @@ async def wait_until(condition):
     pytest.fail("it did not happen")
 
 
-def test_large_requests_and_responses_arrive_complete(tls_server):
+def test_large_requests_and_responses_arrive_complete(tls_server: TlsServer) -> None:
     data = bytes(range(256)) * (LARGE // 256)
 
-    async def scenario(reader, writer):
+    async def scenario(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = await tls_server.connection()
         writer.write(data)
         await wait_until(lambda: len(connection.received) == LARGE)
@@ -127,8 +140,8 @@ def test_large_requests_and_responses_arrive_complete(tls_server):
     assert tls_server.problems == [None]
 
 
-def test_a_slow_reader_pauses_writing_until_it_has_read_everything(tls_server):
-    async def scenario(reader, writer):
+def test_a_slow_reader_pauses_writing_until_it_has_read_everything(tls_server: TlsServer) -> None:
+    async def scenario(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = await tls_server.connection()
         connection.reply = bytes(LARGE)
         writer.write(b".")
@@ -142,12 +155,12 @@ def test_a_slow_reader_pauses_writing_until_it_has_read_everything(tls_server):
     tls_server.run(scenario)
 
 
-def test_data_decrypted_before_a_pause_is_delivered_after_it(tls_server):
-    async def scenario(reader, writer):
+def test_data_decrypted_before_a_pause_is_delivered_after_it(tls_server: TlsServer) -> None:
+    async def scenario(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = await tls_server.connection()
         original = connection.buffer_updated
 
-        def pause(size):
+        def pause(size: int) -> None:
             original(size)
             connection.transport.pause_reading()
 
@@ -164,8 +177,8 @@ def test_data_decrypted_before_a_pause_is_delivered_after_it(tls_server):
     tls_server.run(scenario)
 
 
-def test_close_sends_buffered_data_and_close_notify(tls_server):
-    async def scenario(reader, writer):
+def test_close_sends_buffered_data_and_close_notify(tls_server: TlsServer) -> None:
+    async def scenario(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = await tls_server.connection()
         connection.transport.write(bytes(LARGE))
         connection.transport.close()
@@ -176,8 +189,8 @@ def test_close_sends_buffered_data_and_close_notify(tls_server):
     tls_server.run(scenario)
 
 
-def test_an_aborted_client_causes_connection_lost(tls_server):
-    async def scenario(reader, writer):
+def test_an_aborted_client_causes_connection_lost(tls_server: TlsServer) -> None:
+    async def scenario(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = await tls_server.connection()
         writer.transport.abort()
         await wait_until(lambda: connection.events != [])

@@ -109,7 +109,9 @@ def test_a_process_crash_loses_only_locks_and_open_files() -> None:
 
 def test_a_power_loss_keeps_synced_data_and_a_torn_part_of_the_rest() -> None:
     synced, tail = b"s" * 1000, bytes(range(1, 256)) * 8
-    sizes, torn, holes = set(), 0, 0
+    sizes: set[int] = set()
+    torn = 0
+    holes = 0
     for seed in range(200):
         files = new_disk(seed)
         file = files.open("/data/a", create=True)
@@ -140,7 +142,7 @@ def test_a_power_loss_after_an_atomic_write_loses_nothing() -> None:
 
 
 def test_a_power_loss_keeps_a_prefix_of_the_unsynced_name_changes() -> None:
-    seen = set()
+    seen: set[str] = set()
     for seed in range(100):
         files = new_disk(seed)
         for name in "abc":
@@ -154,7 +156,7 @@ def test_a_power_loss_keeps_a_prefix_of_the_unsynced_name_changes() -> None:
 
 
 def test_a_power_loss_may_lose_an_unsynced_directory_with_its_files() -> None:
-    results = set()
+    results: set[bool] = set()
     for seed in range(30):
         files = new_disk(seed)
         files.make_dirs("/data/p")
@@ -168,7 +170,7 @@ def test_a_power_loss_may_lose_an_unsynced_directory_with_its_files() -> None:
 
 
 def test_a_power_loss_may_undo_an_unsynced_truncation() -> None:
-    results = set()
+    results: set[bytes] = set()
     for seed in range(60):
         files = new_disk(seed)
         file = files.open("/data/a", create=True)

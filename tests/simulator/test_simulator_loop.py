@@ -37,7 +37,8 @@ def test_call_soon_is_first_in_first_out_for_every_seed() -> None:
 
 
 def order_of_simultaneous_timers(seed: int) -> list[int]:
-    loop, seen = new_loop(seed), []
+    loop = new_loop(seed)
+    seen: list[int] = []
     for number in range(8):
         loop.call_at(1.0, seen.append, number)
     loop.run_until_complete(_sleep(2))
@@ -56,7 +57,8 @@ def test_the_seed_determines_the_order_of_simultaneous_timers() -> None:
 
 
 def test_timers_fire_in_time_order_unless_cancelled() -> None:
-    loop, seen = new_loop(), []
+    loop = new_loop()
+    seen: list[float] = []
     for when in (3.0, 1.0, 2.0):
         loop.call_at(when, seen.append, when)
     loop.call_at(1.5, seen.append, "cancelled").cancel()
@@ -133,7 +135,8 @@ def test_executor_work_runs_later_and_outside_the_event_loop() -> None:
 
 def test_the_seed_determines_the_order_of_executor_work() -> None:
     def order(seed: int) -> list[int]:
-        loop, seen = new_loop(seed), []
+        loop = new_loop(seed)
+        seen: list[int] = []
 
         async def main() -> None:
             await asyncio.gather(*(loop.run_in_executor(None, seen.append, number) for number in range(5)))
@@ -160,7 +163,8 @@ def test_executor_work_cancelled_before_it_starts_does_not_run() -> None:
 
 
 def test_no_callback_or_task_of_an_ended_process_runs() -> None:
-    loop, seen = new_loop(), []
+    loop = new_loop()
+    seen: list[str] = []
 
     async def inner() -> None:
         await asyncio.sleep(0.5)

@@ -1,5 +1,9 @@
 """The undo log compared with a model that keeps a full copy of the state at every position."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +22,7 @@ STEPS = st.lists(
 
 @settings(deadline=None, max_examples=200)
 @given(STEPS)
-def test_live_and_committed_views_match_a_model_of_full_copies(steps):
+def test_live_and_committed_views_match_a_model_of_full_copies(steps: list[tuple[str, Any, int]]) -> None:
     undo = UndoLog()
     table: Table[str, int] = Table(undo)
     committed: dict[str, int] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from storage_samples import NOW_MS, PARTITION, open_log
+from tests.storage.storage_samples import NOW_MS, PARTITION, open_log
 
 from headrace.records.batch import DELETE_HORIZON, BatchHeader, check_crc, read_header
 from headrace.records.builder import build_batch
@@ -61,7 +61,7 @@ def clean(log: Log, now_ms: int = NOW_MS, limits: CleanerLimits = LIMITS, end: i
 
 def batches(log: Log) -> list[tuple[BatchHeader, list[Record]]]:
     """Return all batches after checking every checksum."""
-    found = []
+    found: list[tuple[BatchHeader, list[Record]]] = []
     for segment in log.segments:
         for _, header, batch in scan_batches(segment.file, segment.size):
             if header.magic == 2:

@@ -47,7 +47,7 @@ def append_marker(log: Log, producer_id: int, producer_epoch: int, *, commit: bo
 
 def stored_batches(log: Log) -> list[tuple[int, int, bytes]]:
     """Return the first offset, last offset and bytes of each batch from the log start on."""
-    found = []
+    found: list[tuple[int, int, bytes]] = []
     offset = log.log_start
     while offset < log.log_end:
         data = log.read(offset, 1 << 20).range.read()

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from storage_samples import append, append_marker, make_batch, open_log, segment_files, sync
+from tests.storage.storage_samples import append, append_marker, make_batch, open_log, segment_files, sync
 
 from headrace.records.batch import iterate_batches
 from headrace.storage.file_range import FileRange
@@ -22,7 +22,9 @@ def overlapping_transactions(path: Path, seed: int) -> tuple[Log, list[AbortedTr
     """Write a log of concurrent producers, some of whose transactions span segments."""
     rng = random.Random(seed)
     log, _ = open_log(path, SPARSE)
-    open_, epochs, aborted = {}, dict.fromkeys(range(PRODUCERS), 0), []
+    open_: dict[int, int] = {}
+    epochs = dict.fromkeys(range(PRODUCERS), 0)
+    aborted: list[AbortedTransaction] = []
     for _ in range(400):
         producer = rng.randrange(PRODUCERS)
         if producer in open_ and rng.random() < 0.4:

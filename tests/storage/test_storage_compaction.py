@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from compaction_samples import (
+from msgspec.structs import replace
+from tests.storage.compaction_samples import (
     COMPACTED,
     HOUR_MS,
     LIMITS,
@@ -18,8 +19,7 @@ from compaction_samples import (
     newest_by_key,
     put,
 )
-from msgspec.structs import replace
-from storage_samples import NOW_MS, append_marker, flip_bit, stored_batches, sync
+from tests.storage.storage_samples import NOW_MS, append_marker, flip_bit, stored_batches, sync
 
 from headrace.base.errors import CorruptData
 from headrace.records.batch import NO_TIMESTAMP

@@ -6,12 +6,12 @@ import errno
 from random import Random
 from typing import Any
 
-from compaction_samples import COMPACTED, HOUR_MS, LIMITS, batches, clean, data_records, put
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from storage_samples import NOW_MS, PARTITION, append_marker, sync
 from testkit.simulator.disk import SimulatedFiles
+from tests.storage.compaction_samples import COMPACTED, HOUR_MS, LIMITS, batches, clean, data_records, put
+from tests.storage.storage_samples import NOW_MS, PARTITION, append_marker, sync
 
 from headrace.records.compression import Codec
 from headrace.records.record import Record

@@ -6,9 +6,10 @@ import errno
 import os
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,7 +160,7 @@ def test_many_logs_share_a_limited_number_of_descriptors(tmp_path: Path) -> None
     """Use three files per segment and two segments per log, with two hundred descriptors for all of them."""
     bound, count = 200, 1500
     files = DiskFiles(open_files_max=bound)
-    logs = []
+    logs: list[Log] = []
     for number in range(count):
         name = TopicPartition("t", number)
         log, _ = Log.open(files, str(tmp_path / str(name)), name, LogConfig(), now_ms=1)
@@ -194,11 +195,13 @@ def _descriptors_below(directory: Path) -> int:
         ("fdatasync", lambda file: file.sync()),
     ],
 )
-def test_failed_writes_name_the_file_in_the_error(tmp_path, monkeypatch, call, operation):
+def test_failed_writes_name_the_file_in_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, operation: Callable[..., Any]
+) -> None:
     file = DiskFiles().open(str(tmp_path / "a.log"), create=True)
     file.append(b"some")
 
-    def fail(*arguments):
+    def fail(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched, pytest.raises(OSError, match=r"No space left on device: '.*a\.log'"):

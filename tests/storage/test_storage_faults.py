@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from storage_samples import (
+from tests.storage.storage_samples import (
     NOW_MS,
     SMALL,
     append,
@@ -257,7 +257,7 @@ def test_a_damaged_batch_in_an_old_segment_is_reported_and_left_unchanged(tmp_pa
     assert log.log_end == end and victim.read_bytes() == data
     assert len(report.damage) == 1 and victim.name in report.damage[0]
     with pytest.raises(CorruptData, match=victim.name):
-        log.read(log.segments.floor(int(victim.stem)).base_offset + 4, 100)  # type: ignore[union-attr]
+        log.read(log.segments.floor(int(victim.stem)).base_offset + 4, 100)
 
 
 def test_a_damaged_epoch_checkpoint_is_rebuilt_from_the_batches(tmp_path: Path) -> None:

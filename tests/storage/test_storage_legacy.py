@@ -7,7 +7,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from storage_samples import NOW_MS, PARTITION, append, make_batch, open_log, segment_files
+from tests.storage.storage_samples import NOW_MS, PARTITION, append, make_batch, open_log, segment_files
 
 from headrace.records.compression import Codec, compress
 from headrace.records.legacy import decode_any_records, read_any_header
@@ -48,7 +48,8 @@ def write_legacy_log(path: Path) -> list[bytes]:
 
 
 def stored(log: Log) -> list[bytes]:
-    found, offset = [], log.log_start
+    found: list[bytes] = []
+    offset = log.log_start
     while offset < log.log_end:
         data = log.read(offset, 1).range.read()
         found.append(data)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from storage_samples import append, make_batch, open_log, sync
+from tests.storage.storage_samples import append, make_batch, open_log, sync
 
 from headrace.base.errors import ConfigError, ErrorCode, KafkaError
 from headrace.base.ids import NodeId, TopicPartition, Uuid
@@ -195,7 +195,7 @@ class ReadOnlyFiles(DiskFiles):
         super().__init__()
         self._path = str(path)
 
-    def lock(self, path: str) -> AbstractContextManager[None]:
+    def lock(self, path: str) -> AbstractContextManager[None]:  # type: ignore[override]
         if path.startswith(self._path):
             raise OSError(errno.EROFS, "Read-only file system", path)
         return super().lock(path)

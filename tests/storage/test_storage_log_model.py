@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from storage_samples import NOW_MS, SMALL, append, make_batch, open_log, stored_batches, sync
+from tests.storage.storage_samples import NOW_MS, SMALL, append, make_batch, open_log, stored_batches, sync
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.records.batch import read_header, stamp
@@ -46,7 +46,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(timestamps=timestamps_strategy, size=st.integers(0, 300), idempotent=st.booleans())
     def append_as_leader(self, timestamps: list[int], size: int, idempotent: bool) -> None:
-        options = {}
+        options: dict[str, int] = {}
         if idempotent:
             options = {"producer_id": PID, "producer_epoch": self.epoch, "base_sequence": self.sequence}
         batch = make_batch(timestamps, value=b"v" * size, **options)
@@ -175,7 +175,8 @@ class LogMachine(RuleBasedStateMachine):
             assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
     def _read_below(self, upper: int) -> list[bytes]:
-        parts, offset = [], self.log.log_start
+        parts: list[bytes] = []
+        offset = self.log.log_start
         while data := self.log.read(offset, 1, upper).range.read():
             parts.append(data)
             offset = read_header(data).next_offset

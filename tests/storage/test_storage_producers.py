@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from storage_samples import NOW_MS, make_batch
+from tests.storage.storage_samples import NOW_MS, make_batch
 
 from headrace.base.errors import CorruptData, ErrorCode, KafkaError
 from headrace.records.batch import SEQUENCE_MAX, BatchHeader, read_header
@@ -31,7 +33,7 @@ def state_after(*headers: BatchHeader) -> ProducerState:
     return state
 
 
-def check_error_code(state: ProducerState, incoming: BatchHeader, **options: int) -> ErrorCode:
+def check_error_code(state: ProducerState, incoming: BatchHeader, **options: Any) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
         state.check(incoming, **options)
     return caught.value.code

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from storage_samples import NOW_MS, SMALL, append, make_batch, open_log, stored_batches, sync
+from tests.storage.storage_samples import NOW_MS, SMALL, append, make_batch, open_log, stored_batches, sync
 
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.storage import retention
@@ -37,7 +37,7 @@ def reconfigure(log: Log, **options: object) -> Log:
 
 
 def enforce_all(log: Log, now_ms: int = NOW_MS, high_watermark: int | None = None) -> list[str]:
-    deletions = []
+    deletions: list[str] = []
     while (one := enforce(log, log.log_end if high_watermark is None else high_watermark, now_ms)) is not None:
         deletions.append(one)
     log.check()

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from copy import deepcopy
 from random import Random
 
-from compaction_samples import COMPACTED, batches, clean, put
 from msgspec.structs import replace
-from storage_samples import NOW_MS, PARTITION, sync
 from testkit.simulator.disk import SimulatedFiles
+from tests.storage.compaction_samples import COMPACTED, batches, clean, put
+from tests.storage.storage_samples import NOW_MS, PARTITION, sync
 
 from headrace.records.batch import BatchHeader
 from headrace.records.record import Record
@@ -74,7 +74,7 @@ def test_after_any_crash_during_a_swap_each_offset_range_is_entirely_old_or_new(
             moments.append(deepcopy(files))
             moments[-1].fault = None
 
-    files.fault = before_each_sync  # type: ignore[assignment]
+    files.fault = before_each_sync
     clean(log)
     files.fault = None
     moments.append(files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def test_a_missing_jdk_is_given_as_the_reason(monkeypatch: pytest.MonkeyPatch) -
 def test_a_missing_maven_is_given_as_the_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pytest.TempPathFactory
 ) -> None:
-    monkeypatch.setattr(peers.shutil, "which", lambda name: None if name == "mvn" else f"/bin/{name}")
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "mvn" else f"/bin/{name}")
     monkeypatch.setenv("HEADRACE_KAFKA_LIBS", str(tmp_path))
     assert "no Maven" in (peers.available() or "")
 

@@ -1,7 +1,10 @@
 """The samples of docs/security.md are complete: a node starts from each, without warnings, and requires logins."""
 
+from __future__ import annotations
+
 import asyncio
 import random
+from pathlib import Path
 
 import pytest
 from tests.security.pem_files import needs_openssl
@@ -20,16 +23,16 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
 @pytest.fixture
-def files(tmp_path):
+def files(tmp_path: Path) -> SecuredFiles:
     return SecuredFiles(tmp_path)
 
 
-def test_security_md_contains_three_server_files():
+def test_security_md_contains_three_server_files() -> None:
     assert server_files() == ["server.properties", "tls.properties", "sasl.properties"]
 
 
 @pytest.mark.parametrize("name", server_files())
-def test_a_node_starts_from_each_file_and_refuses_unauthenticated_clients(files, name):
+def test_a_node_starts_from_each_file_and_refuses_unauthenticated_clients(files: SecuredFiles, name: str) -> None:
     with SecuredNode(files, name) as node:
         ports = [files.port, files.controller_port] if "CONTROLLER://" in files.file(name).read_text() else [files.port]
         for port in ports:
@@ -42,7 +45,7 @@ def test_a_node_starts_from_each_file_and_refuses_unauthenticated_clients(files,
         ]
 
 
-async def request_without_login(files, port, tls):
+async def request_without_login(files: SecuredFiles, port: int, tls: bool) -> None:
     values = {name: option.default for name, option in CLIENT_OPTIONS.items()}
     if tls:
         values |= {"security.protocol": "SSL", "ssl.truststore.location": str(files.authority)}
@@ -55,7 +58,7 @@ async def request_without_login(files, port, tls):
         await connection.close()
 
 
-def test_the_documented_scram_user_has_only_the_documented_permissions(files):
+def test_the_documented_scram_user_has_only_the_documented_permissions(files: SecuredFiles) -> None:
     files.run("format")
     with SecuredNode(files):
         files.run("users")
@@ -72,7 +75,7 @@ def test_the_documented_scram_user_has_only_the_documented_permissions(files):
             admin.describe_acls()
 
 
-def test_the_documented_plain_user_can_log_in(files):
+def test_the_documented_plain_user_can_log_in(files: SecuredFiles) -> None:
     login = f'{PLAIN} required username="bob" password="bob-secret";'
     with SecuredNode(files, "sasl.properties"):
         options = {**files.properties("alice.properties"), "sasl.mechanism": "PLAIN", "sasl.jaas.config": login}
@@ -80,7 +83,7 @@ def test_the_documented_plain_user_can_log_in(files):
             assert admin.list_topics() == []
 
 
-def test_a_documented_certificate_authenticates_a_client(files):
+def test_a_documented_certificate_authenticates_a_client(files: SecuredFiles) -> None:
     options = {
         "bootstrap.servers": f"localhost:{files.port}",
         "security.protocol": "SSL",

@@ -45,7 +45,7 @@ SILENT |= {(ApiKey.LIST_TRANSACTIONS, version) for version in range(3)}
 def batch() -> bytes:
     builder = BatchBuilder()
     builder.append(0, None, b"x")
-    return builder.build()
+    return bytes(builder.build())
 
 
 def of(key: int, /, **fields: Any) -> Any:

@@ -101,7 +101,7 @@ def read_all(bootstrap: str, topic: str) -> Kept:
             for message in messages:
                 error = message.error()
                 if error is None:
-                    found.append((message.offset(), message.key(), message.value()))
+                    found.append((message.offset() or 0, message.key(), message.value()))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     return found
                 else:

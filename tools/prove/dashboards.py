@@ -120,7 +120,7 @@ def _consume(consumer: Consumer, count: int) -> None:
 
 
 def _send_too_large(producer: Producer) -> None:
-    failures: list[KafkaError] = []
+    failures: list[KafkaError | None] = []
     producer.produce(TOPIC, bytes(TOO_LARGE_BYTES), partition=0, on_delivery=lambda error, _: failures.append(error))
     producer.flush(WAIT_S_MAX)
     if not failures or failures[0] is None or failures[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:

@@ -53,7 +53,8 @@ class VerboseNode(NodeProcess):
 
 def poison_node(directory: Path, *, allow_everyone: bool) -> tuple[int, list[str]]:
     """Send poisoned requests of every API to all listeners; return their number and the lines that the node logged."""
-    with VerboseNode(directory, allow_everyone=allow_everyone) as node:
+    node = VerboseNode(directory, allow_everyone=allow_everyone)
+    with node:
         sent = 0
         for listener in ("PLAINTEXT", "CONTROLLER"):
             for message, version in poisoned_requests():

@@ -7,7 +7,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import (
@@ -32,6 +32,7 @@ WAIT_S = 30.0
 RETRY_S = 0.1
 TEN_YEARS_MS = 315_360_000_000
 TOPIC_CONFIGS = {"retention.ms": str(TEN_YEARS_MS), "segment.bytes": "1048576", "max.message.bytes": "900000"}
+HEADERS: list[list[tuple[str, str | bytes | None]] | None] = [None, [("a", b"1"), ("a", None)]]
 
 Record = tuple[int, int, bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]
 
@@ -112,11 +113,13 @@ def _read(consumer: Consumer, topic: str, partition: int, low: int, high: int) -
     while True:
         message: Message | None = consumer.poll(WAIT_S)
         assert message is not None, f"{topic}-{partition} gave nothing for {WAIT_S:.0f} s at {low} to {high}"
-        if message.error() is not None:
-            assert message.error().code() == -191, f"{topic}-{partition}: {message.error()}"  # the end of the partition
+        if (error := message.error()) is not None:
+            assert error.code() == -191, f"{topic}-{partition}: {error}"  # the end of the partition
             break
-        headers = tuple((name, value) for name, value in message.headers() or ())
-        records.append((partition, message.offset(), message.key(), message.value(), message.timestamp()[1], headers))
+        headers = tuple(cast("list[tuple[str, bytes | None]]", message.headers() or []))
+        records.append(
+            (partition, message.offset() or 0, message.key(), message.value(), message.timestamp()[1], headers)
+        )
     consumer.unassign()
     assert not records or records[-1][1] < high
     return records
@@ -154,7 +157,7 @@ def write(bootstrap: str, turn: int, chance: random.Random) -> None:
                     topic,
                     value=chance.choice([None, b"", chance.randbytes(chance.randrange(1, 800))]),
                     key=chance.choice([None, b"", chance.randbytes(8)]),
-                    headers=chance.choice([None, [("a", b"1"), ("a", None)]]),
+                    headers=chance.choice(HEADERS),
                     timestamp=1_700_000_000_000 + chance.randrange(10**9),
                     on_delivery=_delivered,
                 )

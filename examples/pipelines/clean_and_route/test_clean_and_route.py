@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from headrace.testing.pipelines import run_pipeline
 
 HERE = Path(__file__).parent
 
 
-def test_orders_are_cleaned_and_routed(headrace_spark):
+def test_orders_are_cleaned_and_routed(headrace_spark: SparkSession) -> None:
     lines = (HERE / "incoming-orders.jsonl").read_text().splitlines()
     rows = run_pipeline(HERE, {"incoming-orders": lines}, spark=headrace_spark)
     assert sorted(row["id"] for row in rows["by_country"]) == [1, 2, 6]

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from headrace.testing.pipelines import run_pipeline
 
 HERE = Path(__file__).parent
 
 
-def test_orders_get_the_names_of_their_customers(headrace_spark):
+def test_orders_get_the_names_of_their_customers(headrace_spark: SparkSession) -> None:
     orders = (HERE / "orders.jsonl").read_text().splitlines()
     rows = run_pipeline(HERE, {"orders": orders}, spark=headrace_spark)["enriched"]
     assert [(row["id"], row.get("name"), row.get("city")) for row in sorted(rows, key=lambda row: row["id"])] == [

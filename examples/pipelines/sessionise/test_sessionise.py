@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from headrace.testing.pipelines import run_pipeline
 
 HERE = Path(__file__).parent
 
 
-def test_clicks_become_visits(headrace_spark):
+def test_clicks_become_visits(headrace_spark: SparkSession) -> None:
     clicks = [json.loads(line) for line in (HERE / "clicks.jsonl").read_text().splitlines()]
     rows = run_pipeline(HERE, {"clicks": clicks}, spark=headrace_spark)["visits"]
     found = sorted(

@@ -58,7 +58,8 @@ def differential() -> str:
 
 
 def _compare_stories() -> str:
-    count, differences = 0, []
+    count = 0
+    differences: list[StoryDifference] = []
     for more, stories in STORIES:
         settings = {**SETTINGS, **more}
         with peers.KafkaPeer(settings) as kafka, NodeProcess(settings) as node:

@@ -20,7 +20,9 @@ from tools.prove.registry import NotRun, check, say
     "both listeners refuse all requests without a login",
 )
 def secured_node() -> str:
+    from headrace.client import Admin
     from tools.prove import secured_node as acts
+    from tools.prove.api_samples import TOPIC
     from tools.prove.secured_files import SecuredFiles, SecuredNode
     from tools.prove.spark.programs import missing
 
@@ -44,8 +46,8 @@ def secured_node() -> str:
             read = acts.own_client(permitted)
             refusals = acts.own_client_refused(refused)
             say("every API for a user without rights")
-            with acts.Admin(files.properties("admin.properties")) as admin:
-                topic = admin.describe_topics([acts.TOPIC])[acts.TOPIC]
+            with Admin(files.properties("admin.properties")) as admin:
+                topic = admin.describe_topics([TOPIC])[TOPIC]
             requests, apis = asyncio.run(acts.refuse_every_api(files, topic.id))
             say("Kafka's tools")
             calls = acts.kafkas_tools(files, permitted=True) + acts.kafkas_tools(files, permitted=False)

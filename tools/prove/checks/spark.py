@@ -120,7 +120,7 @@ def spark_speculation() -> str:
             cluster.url, node.bootstrap, "in", "out", str(folder / "checkpoint"), str(attempts), NUMBERS_OF_A_BATCH
         )
         topics.create(node.bootstrap, {route.source: speculation.PARTITIONS, route.target: speculation.PARTITIONS})
-        numbers = [(None, b"%d" % number, [], 0) for number in range(NUMBERS)]
+        numbers: list[topics.Made] = [(None, b"%d" % number, [], 0) for number in range(NUMBERS)]
         topics.write(node.bootstrap, route.source, numbers, speculation.PARTITIONS)
         program = Program(
             "tools.prove.spark.speculation", route.text(), log=folder / "spark.log", environment=environment()

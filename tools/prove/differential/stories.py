@@ -81,7 +81,8 @@ def play(story: Story, kafka: Target, ours: Target) -> tuple[int, list[StoryDiff
     tellers = [story(side) for side in sides]
     name = story.__name__
     steps = [next(teller, None) for teller in tellers]
-    count, differences = 0, []
+    count = 0
+    differences: list[StoryDifference] = []
     while steps[0] is not None and steps[1] is not None:
         answers = [side.ask(step) for side, step in zip(sides, steps, strict=True) if step is not None]
         # A story names the ids of a response when it receives it.
@@ -99,7 +100,8 @@ def play(story: Story, kafka: Target, ours: Target) -> tuple[int, list[StoryDiff
 
 def compare_stories(stories: Iterable[Story], kafka: Target, ours: Target) -> tuple[int, list[StoryDifference]]:
     """Play all stories on two sides that have the topics, and add up the results."""
-    count, differences = 0, []
+    count = 0
+    differences: list[StoryDifference] = []
     for story in stories:
         compared, found = play(story, kafka, ours)
         count, differences = count + compared, [*differences, *found]

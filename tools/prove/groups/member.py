@@ -84,7 +84,7 @@ def confluent(assignor: str, bootstrap: str, topic: str, group: str) -> None:
             messages = [one for one in consumer.consume(BATCH_MAX, POLL_S) if one.error() is None]
             if not messages:
                 continue
-            found = ranges_of((one.partition(), one.offset()) for one in messages)
+            found = ranges_of((one.partition() or 0, one.offset() or 0) for one in messages)
             consumed(found)
             try:
                 consumer.commit(asynchronous=False)

@@ -23,7 +23,7 @@ from tools.prove.spark.same_jobs import BATCHES, STREAMS, TASKS_MIN, Job
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SEEN_S_MAX = 180.0
+SEEN_S_MAX = 180
 TRIGGER = "200 milliseconds"
 TURN_S = 0.1
 STEPS = (range(200), range(200, 300))

@@ -14,7 +14,7 @@ from tools.prove.spark.programs import JAVA_OPTIONS, tell
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-STREAM_S_MAX = 120.0
+STREAM_S_MAX = 120
 _SHOWN_CHARACTERS = 4000
 
 

@@ -91,7 +91,7 @@ class Windows:
             .start()
         )
         try:
-            while not query.awaitTermination(TURN_S):
+            while not query.awaitTermination(TURN_S):  # type: ignore[arg-type]  # Spark takes fractions of a second
                 self._tell_progress(query)
                 if self._orders:
                     return

@@ -164,7 +164,7 @@ CLIENTS = {"confluent-kafka": confluent, "aiokafka": aiokafka}
 
 if __name__ == "__main__":
     try:
-        CLIENTS[sys.argv[1]](*sys.argv[2:7], random.Random(sys.argv[7]))  # type: ignore[arg-type]
+        CLIENTS[sys.argv[1]](*sys.argv[2:7], random.Random(sys.argv[7]))  # type: ignore[arg-type, call-arg]
     except Exception as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(1)  # at once, without the client's clean-up

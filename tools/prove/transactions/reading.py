@@ -66,9 +66,10 @@ def read_all(bootstrap: str, places: Sequence[Place], isolation: str) -> dict[Pl
         while left:
             assert time.monotonic() < deadline, f"not all could be read in {READ_S_MAX} s"
             for message in consumer.consume(1000, 0.2):
-                if message.error() is None:
+                error = message.error()
+                if error is None:
                     keep(message, final)
-                elif message.error().code() == KafkaError._PARTITION_EOF:
+                elif error.code() == KafkaError._PARTITION_EOF:
                     left.discard((message.topic(), message.partition()))
                 else:
                     raise AssertionError(f"the last read failed: {message.error()}")
