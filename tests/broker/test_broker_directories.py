@@ -12,7 +12,7 @@ from testkit.simulator.loop import SimulatedLoop
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import NodeId, TopicPartition, Uuid
 from headrace.broker.directory_assignments import REPLICAS_PER_REQUEST_MAX, RETRY_S, DirectoryAssignments
-from headrace.broker.registration import Registration
+from headrace.broker.registration import BrokerIdentity, HeartbeatTimes, Registration
 from headrace.client.wire.connection import Disconnected
 from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -69,10 +69,10 @@ def test_replica_directories_are_sent_in_batches_and_retried_until_accepted() ->
 
 def registration(channel: Channel, offline: list[Uuid], given_up: list[StorageFailed]) -> Registration:
     directories = SimpleNamespace(offline_ids=lambda: list(offline), online_ids=lambda: [DIRECTORY], cordoned_ids=list)
+    identity = BrokerIdentity(NodeId(1), "c", Uuid(b"i" * 16), rack=None, features={})
     return Registration(
-        channel, NodeId(1), "c", Uuid(b"i" * 16), list, {}, None, directories, lambda: 5, HEARTBEAT_S, 30.0,
-        given_up.append,
-    )  # type: ignore[arg-type]  # fmt: skip
+        channel, identity, HeartbeatTimes(HEARTBEAT_S, 30.0), list, directories, lambda: 5, given_up.append
+    )  # type: ignore[arg-type]
 
 
 def test_a_failed_directory_is_reported_in_an_immediate_heartbeat() -> None:
@@ -87,7 +87,7 @@ def test_a_failed_directory_is_reported_in_an_immediate_heartbeat() -> None:
         await _sleep(loop, HEARTBEAT_S + 0.1)
         assert [request.offline_log_dirs for request in channel.requests] == [[]]
         offline.append(DIRECTORY)
-        subject.hurry()
+        subject.heartbeat_now()
         await _sleep(loop, 0.1)
         assert channel.requests[-1].offline_log_dirs == [DIRECTORY] and len(channel.requests) == 2
         await _sleep(loop, 100.0)
@@ -112,11 +112,11 @@ def test_a_broker_gives_up_if_a_failed_directory_cannot_be_reported_for_30_s() -
         await _sleep(loop, 100.0)
         assert given_up == []  # heartbeats may fail as long as no directory does
         offline.append(DIRECTORY)
-        subject.hurry()
+        subject.heartbeat_now()
         await _sleep(loop, 25.0)
         assert given_up == []
         await _sleep(loop, 10.0)
-        assert given_up and "could not be told for 30 s" in str(given_up[0])
+        assert given_up and "could not be reported to the controller for 30 s" in str(given_up[0])
         task.cancel()
 
     loop.run_until_complete(main())

@@ -107,10 +107,10 @@ class Instance(Struct):
 
 
 class ClientTelemetry:
-    def __init__(self, series: ClientSeries, payload_bytes_max: int, chance: Random) -> None:
+    def __init__(self, series: ClientSeries, payload_bytes_max: int, random: Random) -> None:
         self._series = series
         self.payload_bytes_max = payload_bytes_max
-        self._chance = chance
+        self._random = random
         self._subscriptions: dict[str, Subscription] = {}
         self._version = 0
         self._instances: OrderedDict[Uuid, Instance] = OrderedDict()  # least recently used first
@@ -145,7 +145,7 @@ class ClientTelemetry:
         self.sweep(now_ms)
         is_new = instance_id == ZERO_UUID
         while instance_id == ZERO_UUID or (is_new and instance_id in self._instances):
-            instance_id = new_uuid(self._chance)
+            instance_id = new_uuid(self._random)
         instance = self._instance(instance_id, client, now_ms)
         if not instance.may_get(now_ms):
             raise _too_early(instance)

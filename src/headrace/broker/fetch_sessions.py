@@ -77,8 +77,8 @@ class FetchPlan:
 
 
 class FetchSessions:
-    def __init__(self, chance: Random, slots: int = SESSIONS_MAX) -> None:
-        self._chance = chance
+    def __init__(self, random: Random, slots: int = SESSIONS_MAX) -> None:
+        self._random = random
         self._slots = slots
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
 
@@ -133,7 +133,7 @@ class FetchSessions:
             del self._sessions[oldest.id]
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
-            session_id = self._chance.randrange(1, EPOCH_MAX)
+            session_id = self._random.randrange(1, EPOCH_MAX)
         session = FetchSession(session_id, uses_ids, _next_epoch(INITIAL_EPOCH), now, OrderedDict(wanted))
         self._sessions[session_id] = session
         return session

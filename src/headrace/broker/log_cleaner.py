@@ -51,7 +51,7 @@ class LogCleaner:
         replicas: Replicas,
         options: Callable[[], Mapping[str, Value]],
         clock: Clock,
-        chance: Random,
+        random: Random,
         loop: asyncio.AbstractEventLoop,
         metrics: Metrics,
         checkpoint: Callable[[], Coroutine[Any, Any, None]],
@@ -59,7 +59,7 @@ class LogCleaner:
         self._replicas = replicas
         self._options = options
         self._clock = clock
-        self._chance = chance
+        self._random = random
         self._loop = loop
         self._checkpoint = checkpoint
         self._stopping: asyncio.Future[None] = loop.create_future()
@@ -165,7 +165,7 @@ class LogCleaner:
     async def _clean(self, partition: Partition, found: Cleanable) -> None:
         began, size = self._loop.time(), partition.log.size
         plan = plan_cleaning(partition.log, found)
-        cleaning = Cleaning(plan, self._limits(), self._chance.randbytes(SECRET_BYTES), self._clock.now_ms())
+        cleaning = Cleaning(plan, self._limits(), self._random.randbytes(SECRET_BYTES), self._clock.now_ms())
         steps = cleaning.steps()
         plan.log.is_being_cleaned = True
         self._not_before[partition.name] = began + self._number("log.cleaner.backoff.ms") / 1000

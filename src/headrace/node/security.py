@@ -93,13 +93,13 @@ class SecurityOfListeners:
         self,
         settings: Settings,
         now_ms: Callable[[], int],
-        chance: Random,
+        random: Random,
         lookup: CredentialLookup,
         authority: Authority,
     ) -> None:
         self._settings = settings
         self._now_ms = now_ms
-        self._chance = chance
+        self._random = random
         self._lookup = lookup
         self._authority = authority
         self._tls: dict[str, Tls] = {}
@@ -112,7 +112,7 @@ class SecurityOfListeners:
         sasl = self._sasl(address.name) if protocol.startswith("SASL") else None
         return Security(tls, sasl, self._authority)
 
-    def take_over(self, dynamic: Mapping[str, str]) -> None:
+    def apply(self, dynamic: Mapping[str, str]) -> None:
         """Apply key stores and trust stores that were set dynamically (listener.name.<listener>.ssl.…)."""
         stores = {
             name: text for name, text in dynamic.items() if ".ssl.keystore." in name or ".ssl.truststore." in name
@@ -142,12 +142,12 @@ class SecurityOfListeners:
                     f"sasl.enabled.mechanisms of {listener}: {mechanism} is not supported;"
                     f" write {PLAIN}, {' or '.join(SCRAM_MECHANISMS)}"
                 )
-        secret = self._chance.randbytes(SECRET_BYTES)
+        secret = self._random.randbytes(SECRET_BYTES)
 
         def exchange(mechanism: str) -> Exchange:
             if mechanism == PLAIN:
                 return PlainExchange(passwords)
-            return ScramExchange(SCRAM_MECHANISMS[mechanism], self._lookup, secret, self._chance)
+            return ScramExchange(SCRAM_MECHANISMS[mechanism], self._lookup, secret, self._random)
 
         return SaslSettings(
             mechanisms=tuple(mechanisms),

@@ -50,6 +50,7 @@ class Service(msgspec.Struct, frozen=True):
     need: Need
     refuse: Refusal | None = None
     metric_name: str | None = None  # label of its requests in /metrics; None: the name of the API
+    is_listed: Callable[[], bool] | None = None  # whether ApiVersions lists it; None: always
 
 
 class RequestMetrics:

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+from headrace.api.permissions import ALTER_CLUSTER, ALTER_CLUSTER_FORWARDED, DESCRIBE_CLUSTER
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.broker.forwarding import Forwarding
 from headrace.broker.topic_creation import TopicCreation
 from headrace.controller.acls import acl_wanted, filter_wanted
 from headrace.metadata.acls import acl_of
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from headrace.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
 from headrace.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
@@ -20,6 +22,7 @@ from headrace.protocol.messages.stored.metadata_security import AccessControlEnt
 from headrace.security.acls import Acl
 from headrace.security.authorizer import StandardAuthorizer
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 Records = Callable[[], Iterable[AccessControlEntryRecord]]
 Decide = Callable[[Any, Callable[[ErrorCode, str], Any]], Awaitable[Any]]
@@ -36,6 +39,13 @@ class AclsApi:
         self._forwarding = forwarding
         self._creation = creation
         self._authorizer = authorizer
+
+    def services(self) -> list[Service]:
+        return [
+            Service(ApiKey.DESCRIBE_ACLS, (1, 3), self.describe, DESCRIBE_CLUSTER),
+            Service(ApiKey.CREATE_ACLS, (1, 3), self.create, ALTER_CLUSTER_FORWARDED),
+            Service(ApiKey.DELETE_ACLS, (1, 3), self.delete, ALTER_CLUSTER_FORWARDED),
+        ]
 
     def describe(self, context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
         return describe_acls(self._records, self._authorizer, request)
@@ -78,6 +88,13 @@ class ControllerAclsApi:
         self._records = records
         self._decide = decide
         self._authorizer = authorizer
+
+    def services(self) -> list[Service]:
+        return [
+            Service(ApiKey.DESCRIBE_ACLS, (1, 3), self.describe, DESCRIBE_CLUSTER),
+            Service(ApiKey.CREATE_ACLS, (1, 3), self.create, ALTER_CLUSTER, refuse_creations),
+            Service(ApiKey.DELETE_ACLS, (1, 3), self.delete, ALTER_CLUSTER, refuse_filters),
+        ]
 
     def describe(self, context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
         return describe_acls(self._records, self._authorizer, request)

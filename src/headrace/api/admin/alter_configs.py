@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.api.error_responses import code_of, refuse
+from headrace.api.permissions import on_topics
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import NodeId
 from headrace.broker.dynamic_options import DynamicOptions
@@ -27,6 +28,7 @@ from headrace.metadata.image import (
 )
 from headrace.options.node_options import NODE_OPTIONS
 from headrace.options.table import Kind
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from headrace.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -34,6 +36,7 @@ from headrace.protocol.messages.incremental_alter_configs import (
 )
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 FORWARDED = frozenset({TOPIC_CONFIG, METRICS_CONFIG, GROUP_CONFIG, BROKER_CONFIG})
 
@@ -46,6 +49,12 @@ class AlterConfigsApi:
         self._options = options
         self._forwarding = forwarding
         self._node_id = node_id
+
+    def services(self) -> list[Service]:
+        return [
+            Service(ApiKey.ALTER_CONFIGS, (0, 2), self.replace, on_topics(Operation.ALTER_CONFIGS)),
+            Service(ApiKey.INCREMENTAL_ALTER_CONFIGS, (0, 1), self.incrementally, on_topics(Operation.ALTER_CONFIGS)),
+        ]
 
     async def incrementally(
         self, context: RequestContext, request: IncrementalAlterConfigsRequest

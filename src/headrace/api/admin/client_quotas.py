@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headrace.api.permissions import DESCRIBE_CLUSTER_CONFIGS
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.metadata.image import Image, QuotaEntity
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 EXACT, DEFAULT, ANY = range(3)
@@ -19,6 +22,9 @@ Filter = dict[str, DescribeClientQuotasRequest.ComponentData]
 class ClientQuotasApi:
     def __init__(self, image: Callable[[], Image]) -> None:
         self._image = image
+
+    def services(self) -> list[Service]:
+        return [Service(ApiKey.DESCRIBE_CLIENT_QUOTAS, (0, 1), self.describe, DESCRIBE_CLUSTER_CONFIGS)]
 
     def describe(self, context: RequestContext, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:
         try:

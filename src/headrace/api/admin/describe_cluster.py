@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.api.controller.quorum_requests import Endpoints
+from headrace.api.permissions import ALTER_CLUSTER, DESCRIBE_CLUSTER_IN_HANDLER
 from headrace.api.topics.metadata import cluster_operations
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import NodeId
 from headrace.metadata.image import Image
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 BROKERS = 1
 CONTROLLERS = 2
@@ -44,6 +47,12 @@ class ControllerClusterApi:
         self._cluster_id = cluster_id
         self._endpoints = endpoints
 
+    def services(self) -> list[Service]:
+        return [
+            # Stricter than on a broker: a client that can list the controllers can do a lot to them (KIP-919).
+            Service(ApiKey.DESCRIBE_CLUSTER, (0, 2), self.describe, ALTER_CLUSTER),
+        ]
+
     def describe(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
         if request.endpoint_type != CONTROLLERS:
             return _wrong_endpoint(context, request.endpoint_type, CONTROLLERS)
@@ -66,6 +75,12 @@ class ClusterApi:
         self._image = image
         self._node_id = node_id
         self._cluster_id = cluster_id
+
+    def services(self) -> list[Service]:
+        return [
+            # As in Kafka, every client may list the brokers; the handler checks the permission for the authorized operations.
+            Service(ApiKey.DESCRIBE_CLUSTER, (0, 2), self.describe, DESCRIBE_CLUSTER_IN_HANDLER),
+        ]
 
     def describe(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
         if request.endpoint_type != BROKERS:

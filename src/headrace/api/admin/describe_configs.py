@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from headrace.api.permissions import DESCRIBE_CLUSTER_CONFIGS, on_topics
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NodeId
 from headrace.broker.dynamic_options import DYNAMIC, DynamicOptions
@@ -28,10 +29,12 @@ from headrace.options.node_options import NODE_OPTIONS
 from headrace.options.resource_options import CLIENT_METRICS_OPTIONS, GROUP_OPTIONS, group_default_name
 from headrace.options.table import Kind, Option, Value
 from headrace.options.topic_options import INTERNAL_TOPIC_OPTIONS, TOPIC_OPTIONS
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from headrace.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 RESOURCES = (GROUP_CONFIG, METRICS_CONFIG, LOGGER_CONFIG, BROKER_CONFIG, TOPIC_CONFIG)
 UNKNOWN_TYPE = 0
@@ -77,6 +80,12 @@ class ConfigsApi:
         self._image = image
         self._options = options
         self._node_id = node_id
+
+    def services(self) -> list[Service]:
+        return [
+            Service(ApiKey.DESCRIBE_CONFIGS, (1, 4), self.describe, on_topics(Operation.DESCRIBE_CONFIGS)),
+            Service(ApiKey.LIST_CONFIG_RESOURCES, (0, 1), self.list_resources, DESCRIBE_CLUSTER_CONFIGS),
+        ]
 
     def list_resources(
         self, context: RequestContext, request: ListConfigResourcesRequest

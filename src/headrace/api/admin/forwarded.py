@@ -9,17 +9,32 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.api.error_responses import code_of, refuse
+from headrace.api.permissions import ALTER_CLUSTER_FORWARDED, DESCRIBE_CLUSTER_FORWARDED, on_topics
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.broker.forwarding import Forwarding
 from headrace.broker.topic_creation import TopicCreation
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from headrace.security.resources import Operation
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 
 class ForwardedApi:
     def __init__(self, forwarding: Forwarding, creation: TopicCreation) -> None:
         self._forwarding = forwarding
         self._creation = creation
+
+    def services(self) -> list[Service]:
+        return [
+            Service(ApiKey.CREATE_PARTITIONS, (0, 3), self.create_partitions, on_topics(Operation.ALTER)),
+            Service(ApiKey.ELECT_LEADERS, (0, 2), self.handle, ALTER_CLUSTER_FORWARDED),
+            Service(ApiKey.ALTER_PARTITION_REASSIGNMENTS, (0, 1), self.handle, ALTER_CLUSTER_FORWARDED),
+            Service(ApiKey.LIST_PARTITION_REASSIGNMENTS, (0, 0), self.handle, DESCRIBE_CLUSTER_FORWARDED),
+            Service(ApiKey.DESCRIBE_QUORUM, (0, 2), self.handle, DESCRIBE_CLUSTER_FORWARDED),
+            Service(ApiKey.UPDATE_FEATURES, (0, 2), self.handle, ALTER_CLUSTER_FORWARDED),
+            Service(ApiKey.UNREGISTER_BROKER, (0, 0), self.handle, ALTER_CLUSTER_FORWARDED),
+        ]
 
     async def handle(self, context: RequestContext, request: Any) -> Any:
         try:

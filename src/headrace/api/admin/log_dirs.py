@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+from headrace.api.error_responses import refuse
+from headrace.api.permissions import ALTER_CLUSTER, DESCRIBE_CLUSTER
 from headrace.base.errors import ErrorCode, KafkaError
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
 from headrace.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from headrace.replication.dir_moves import DirMoves
 from headrace.replication.directories import Directories
 from headrace.replication.replicas import Replicas
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 from headrace.storage.log_dirs import LogDir
 
 Result = DescribeLogDirsResponse.DescribeLogDirsResult
@@ -31,6 +35,12 @@ class LogDirsApi:
         self._directories = directories
         self._moves = moves
         self._loop = loop
+
+    def services(self) -> list[Service]:
+        return [
+            Service(ApiKey.DESCRIBE_LOG_DIRS, (1, 5), self.describe, DESCRIBE_CLUSTER),
+            Service(ApiKey.ALTER_REPLICA_LOG_DIRS, (1, 2), self.alter, ALTER_CLUSTER, refuse),
+        ]
 
     async def describe(self, context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
         wanted = (

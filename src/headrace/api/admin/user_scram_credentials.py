@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.api.admin.acls import Decide, forwarding_code
+from headrace.api.permissions import ALTER_CLUSTER, ALTER_CLUSTER_FORWARDED, DESCRIBE_CLUSTER
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.broker.forwarding import Forwarding
 from headrace.broker.topic_creation import TopicCreation
 from headrace.metadata.image import Image
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -21,6 +23,7 @@ from headrace.protocol.messages.describe_user_scram_credentials import (
 )
 from headrace.protocol.messages.stored.metadata_security import UserScramCredentialRecord
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 Records = Callable[[], Mapping[tuple[str, int], UserScramCredentialRecord]]
 Described = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
@@ -34,6 +37,14 @@ class ScramApi:
         self._records = records
         self._forwarding = forwarding
         self._creation = creation
+
+    def services(self) -> list[Service]:
+        return [
+            Service(
+                ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), self.describe, DESCRIBE_CLUSTER, refuse_description
+            ),
+            Service(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, (0, 0), self.alter, ALTER_CLUSTER_FORWARDED),
+        ]
 
     def describe(
         self, context: RequestContext, request: DescribeUserScramCredentialsRequest
@@ -70,6 +81,14 @@ class ControllerScramApi:
     def __init__(self, records: Records, decide: Decide) -> None:
         self._records = records
         self._decide = decide
+
+    def services(self) -> list[Service]:
+        return [
+            Service(
+                ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), self.describe, DESCRIBE_CLUSTER, refuse_description
+            ),
+            Service(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, (0, 0), self.alter, ALTER_CLUSTER, refuse_alteration),
+        ]
 
     def describe(
         self, context: RequestContext, request: DescribeUserScramCredentialsRequest

@@ -6,11 +6,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headrace.api.error_responses import refuse
+from headrace.api.permissions import ALTER_CLUSTER, DESCRIBE_CLUSTER, on_topics
 from headrace.base.errors import ErrorCode
 from headrace.metadata.image import GROUP_CONFIG, TOPIC_CONFIG
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 Decide = Callable[[Any, Callable[[ErrorCode, str], Any]], Awaitable[Any]]
 
@@ -24,6 +27,18 @@ _REFUSED = {
 class ControllerAdminApi:
     def __init__(self, decide: Decide) -> None:
         self._decide = decide
+
+    def services(self) -> list[Service]:
+        return [
+            Service(ApiKey.ALTER_CONFIGS, (0, 2), self.alter_configs, on_topics(Operation.ALTER_CONFIGS)),
+            Service(ApiKey.INCREMENTAL_ALTER_CONFIGS, (0, 1), self.alter_configs, on_topics(Operation.ALTER_CONFIGS)),
+            Service(ApiKey.CREATE_PARTITIONS, (0, 3), self.create_partitions, on_topics(Operation.ALTER)),
+            Service(ApiKey.ELECT_LEADERS, (0, 2), self.handle, ALTER_CLUSTER, refuse),
+            Service(ApiKey.ALTER_PARTITION_REASSIGNMENTS, (0, 1), self.handle, ALTER_CLUSTER, refuse),
+            Service(ApiKey.LIST_PARTITION_REASSIGNMENTS, (0, 0), self.handle, DESCRIBE_CLUSTER, refuse),
+            Service(ApiKey.UPDATE_FEATURES, (0, 2), self.handle, ALTER_CLUSTER, refuse),
+            Service(ApiKey.UNREGISTER_BROKER, (0, 0), self.handle, ALTER_CLUSTER, refuse),
+        ]
 
     async def handle(self, context: RequestContext, request: Any) -> Any:
         """Decide on a request that needs a permission on the cluster, which the dispatcher has checked."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.api.controller.foreign_brokers import ForeignBrokers
+from headrace.api.permissions import CLUSTER_ACTION, on_topics
 from headrace.api.topics.topic_permissions import hide_options, split_creations, split_deletions
 from headrace.base.clock import Clock
 from headrace.base.errors import ErrorCode, KafkaError
@@ -26,8 +27,10 @@ from headrace.protocol.messages.broker_registration import BrokerRegistrationReq
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from headrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from headrace.security.resources import Operation
 from headrace.server.authority import Authority
 from headrace.server.context import Peer, RequestContext
+from headrace.server.dispatch import Service
 from headrace.server.frames import CloseConnection, Deferred, FrameHandler
 from headrace.server.response_writer import joined
 from headrace.statemachine.journal import NotLeader
@@ -69,6 +72,17 @@ class ControllerApi:
         self._state = state
         self._authority = authority
         self._foreign_brokers = foreign_brokers
+
+    def services(self) -> list[Service]:
+        return [
+            Service(ApiKey.CREATE_TOPICS, (2, 7), self.create_topics, on_topics(Operation.CREATE)),
+            Service(ApiKey.DELETE_TOPICS, (1, 6), self.delete_topics, on_topics(Operation.DELETE)),
+            Service(ApiKey.ENVELOPE, (0, 0), self.envelope, CLUSTER_ACTION),
+            Service(ApiKey.BROKER_REGISTRATION, (0, 4), self.register, CLUSTER_ACTION),
+            Service(ApiKey.BROKER_HEARTBEAT, (0, 2), self.heartbeat, CLUSTER_ACTION),
+            Service(ApiKey.ALLOCATE_PRODUCER_IDS, (0, 0), self.allocate_producer_ids, CLUSTER_ACTION),
+            Service(ApiKey.ASSIGN_REPLICAS_TO_DIRS, (0, 0), self.assign_replicas_to_dirs, CLUSTER_ACTION),
+        ]
 
     async def register(self, context: RequestContext, request: BrokerRegistrationRequest) -> Any:
         return await self._decide_for_broker(context, request, BrokerRegistrationResponse)

@@ -6,16 +6,19 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from headrace.api.permissions import CLUSTER_ACTION, DESCRIBE_CLUSTER
 from headrace.base.clock import Clock
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import METADATA_TOPIC, METADATA_TOPIC_ID, ZERO_UUID, Uuid
 from headrace.base.waiters import OffsetWaiters
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from headrace.quorum.driver import QuorumDriver
 from headrace.quorum.snapshots import SnapshotFiles, SnapshotId
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 WAIT_MS_MAX = 500
 FETCH_BYTES_MAX = 8 << 20
@@ -61,6 +64,14 @@ class QuorumApi:
         self._waiters = OffsetWaiters()
         self._observers: dict[int, Observer] = {}
         driver.on_committed(self._waiters.advance)
+
+    def services(self) -> list[Service]:
+        return [
+            # Only versions with topic ids, by which observers of the quorum name the metadata log.
+            Service(ApiKey.FETCH, (13, 18), self.fetch, CLUSTER_ACTION, metric_name="FetchFollower"),
+            Service(ApiKey.FETCH_SNAPSHOT, (0, 1), self.fetch_snapshot, CLUSTER_ACTION),
+            Service(ApiKey.DESCRIBE_QUORUM, (0, 2), self.describe, DESCRIBE_CLUSTER),
+        ]
 
     # --- the log
 

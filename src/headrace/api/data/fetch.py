@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from headrace.api.permissions import on_topics
 from headrace.base.errors import CorruptData, ErrorCode, KafkaError
 from headrace.broker.fetch_sessions import FetchPlan, FetchSessions, Key, SessionPartition
 from headrace.metadata.image import Image
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
 from headrace.replication.traffic import TopicTraffic
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 from headrace.storage.file_range import FileRange
 
 READ_COMMITTED = 1
@@ -43,6 +46,9 @@ class FetchApi:
         self._image = image
         self._loop = loop
         self._fetch_max_bytes = fetch_max_bytes
+
+    def services(self) -> list[Service]:
+        return [Service(ApiKey.FETCH, (4, 18), self.handle, on_topics(Operation.READ))]
 
     def handle(self, context: RequestContext, request: FetchRequest) -> FetchResponse | asyncio.Future[FetchResponse]:
         try:

@@ -6,12 +6,15 @@ Special timestamps are -1 latest, -2 earliest, -3 largest timestamp (v7), -4 ear
 
 from __future__ import annotations
 
+from headrace.api.permissions import on_topics
 from headrace.base.errors import CorruptData, ErrorCode, KafkaError
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from headrace.replication.partition import EARLIEST_PENDING_UPLOAD, LATEST_TIERED, MAX_TIMESTAMP
 from headrace.replication.replicas import Replicas
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 READ_COMMITTED = 1
 LEADER_EPOCH_VERSION_MIN = 4
@@ -23,6 +26,9 @@ _VERSION_MIN = {MAX_TIMESTAMP: 7, -4: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLO
 class OffsetsApi:
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
+
+    def services(self) -> list[Service]:
+        return [Service(ApiKey.LIST_OFFSETS, (1, 11), self.handle, on_topics(Operation.DESCRIBE))]
 
     def handle(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
         seen: dict[tuple[str, int], int] = {}

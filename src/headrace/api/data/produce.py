@@ -14,11 +14,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headrace.api.data.produce_transactional import TransactionalBatches
+from headrace.api.permissions import on_topics
 from headrace.base.clock import Clock
 from headrace.base.eager import Rest, begin
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.coordinators.partitioning import INTERNAL_TOPICS
 from headrace.metadata.image import Image
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
 from headrace.records.batch import CODEC_MASK, TRANSACTIONAL, BatchHeader
 from headrace.records.compression import Codec
@@ -30,7 +32,7 @@ from headrace.replication.traffic import TopicTraffic
 from headrace.replication.verification import Guard, NoVerifier, TransactionVerifier
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
-from headrace.server.dispatch import HoldFrame
+from headrace.server.dispatch import HoldFrame, Service
 from headrace.server.frames import CloseConnection
 
 PartitionResponse = ProduceResponse.PartitionProduceResponse
@@ -80,6 +82,9 @@ class ProduceApi:
         self._clock = clock
         self._loop = loop
         self._transactional = TransactionalBatches(verifier or NoVerifier(), verification_enabled)
+
+    def services(self) -> list[Service]:
+        return [Service(ApiKey.PRODUCE, (3, 13), self.handle, on_topics(Operation.WRITE))]
 
     def handle(self, context: RequestContext, request: ProduceRequest) -> Any:
         acks = request.acks

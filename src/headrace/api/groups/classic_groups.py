@@ -7,9 +7,10 @@ and DescribeGroups 0–6 read its state.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from headrace.api.permissions import on_groups
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.broker.shard_runner import Coordination
 from headrace.coordinators.group.classic.joining import MemberRefused
@@ -17,6 +18,7 @@ from headrace.coordinators.group.classic.membership import heartbeat_at_a_glance
 from headrace.coordinators.group.groups import describe_group, list_groups
 from headrace.coordinators.group.request import Asked
 from headrace.coordinators.group.shard import GroupShard
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.declare import Struct
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -27,6 +29,7 @@ from headrace.protocol.messages.list_groups import ListGroupsRequest, ListGroups
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 NULL_PROTOCOL_VERSION_MIN = 7  # JoinGroup version from which the protocol name may be null
 
@@ -72,6 +75,17 @@ def _refused_heartbeat(error: KafkaError) -> HeartbeatResponse:
 class GroupsApi:
     def __init__(self, groups: Coordination[GroupShard]) -> None:
         self._groups = groups
+
+    def services(self) -> Sequence[Service]:
+        return [
+            Service(ApiKey.JOIN_GROUP, (0, 9), self.join, on_groups(Operation.READ)),
+            Service(ApiKey.SYNC_GROUP, (0, 5), self.sync, on_groups(Operation.READ)),
+            Service(ApiKey.HEARTBEAT, (0, 4), self.heartbeat, on_groups(Operation.READ)),
+            Service(ApiKey.LEAVE_GROUP, (0, 5), self.leave, on_groups(Operation.READ)),
+            Service(ApiKey.LIST_GROUPS, (0, 5), self.list, on_groups(Operation.DESCRIBE)),
+            Service(ApiKey.DESCRIBE_GROUPS, (0, 6), self.describe, on_groups(Operation.DESCRIBE)),
+            Service(ApiKey.DELETE_GROUPS, (0, 2), self.delete, on_groups(Operation.DELETE)),
+        ]
 
     def _answer(
         self, context: RequestContext, group_id: str, request: Struct, refuse: Callable[[KafkaError], Answer]

@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from headrace.api.groups.classic_groups import answer_of
+from headrace.api.permissions import on_groups
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.broker.shard_runner import Coordination
 from headrace.coordinators.group.consumer.description import describe
 from headrace.coordinators.group.request import Asked
 from headrace.coordinators.group.shard import GroupShard
 from headrace.metadata.image import Image
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -22,6 +24,7 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
 )
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 GROUP_VERSION = "group.version"
 HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
@@ -42,6 +45,12 @@ class ConsumerGroupsApi:
         self._groups = groups
         self._image = image
         self._is_enabled = is_enabled
+
+    def services(self) -> list[Service]:
+        return [
+            Service(ApiKey.CONSUMER_GROUP_HEARTBEAT, (0, 1), self.heartbeat, on_groups(Operation.READ)),
+            Service(ApiKey.CONSUMER_GROUP_DESCRIBE, (0, 1), self.describe, on_groups(Operation.DESCRIBE)),
+        ]
 
     def heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest

@@ -5,13 +5,17 @@ The response waits until this broker sees the result in its metadata image.
 
 from __future__ import annotations
 
+from headrace.api.permissions import on_topics
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.base.ids import ZERO_UUID
 from headrace.broker.forwarding import Forwarding
 from headrace.broker.topic_creation import TopicCreation
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from headrace.security.resources import Operation
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 
 class TopicsApi:
@@ -19,6 +23,12 @@ class TopicsApi:
         self._forwarding = forwarding
         self._creation = creation
         self._deletion_enabled = deletion_enabled
+
+    def services(self) -> list[Service]:
+        return [
+            Service(ApiKey.CREATE_TOPICS, (2, 7), self.create, on_topics(Operation.CREATE)),
+            Service(ApiKey.DELETE_TOPICS, (1, 6), self.delete, on_topics(Operation.DELETE)),
+        ]
 
     async def create(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
         try:

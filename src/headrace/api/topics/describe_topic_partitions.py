@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from headrace.api.permissions import on_topics
 from headrace.base.errors import ErrorCode
 from headrace.controller.topics import is_valid_name
 from headrace.coordinators.partitioning import INTERNAL_TOPICS
 from headrace.metadata.image import Broker, Image, Partition, Topic
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 Answer = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 Described = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
@@ -24,6 +27,9 @@ class TopicPagesApi:
     def __init__(self, image: Callable[[], Image], partitions_max: int) -> None:
         self._image = image
         self._partitions_max = partitions_max
+
+    def services(self) -> list[Service]:
+        return [Service(ApiKey.DESCRIBE_TOPIC_PARTITIONS, (0, 0), self.describe, on_topics(Operation.DESCRIBE))]
 
     def describe(
         self, context: RequestContext, request: DescribeTopicPartitionsRequest

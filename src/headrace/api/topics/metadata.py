@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
+from headrace.api.permissions import on_topics
 from headrace.base.errors import ErrorCode
 from headrace.base.ids import METADATA_TOPIC, ZERO_UUID, NodeId
 from headrace.broker.topic_creation import TopicCreation
 from headrace.controller.topics import is_valid_name
 from headrace.coordinators.partitioning import INTERNAL_TOPICS
 from headrace.metadata.image import Broker, Image, Partition, Topic
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 BY_ID_VERSION_MIN = 12
 NOT_ASKED = -(2**31)
@@ -41,6 +44,9 @@ class MetadataApi:
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._auto_create = auto_create
+
+    def services(self) -> list[Service]:
+        return [Service(ApiKey.METADATA, (0, 13), self.handle, on_topics(Operation.DESCRIBE))]
 
     def handle(
         self, context: RequestContext, request: MetadataRequest

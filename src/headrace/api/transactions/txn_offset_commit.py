@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.api.groups.classic_groups import asked_by
+from headrace.api.permissions import on_transactional_ids
+from headrace.base.eager import at_once
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import TopicPartition
 from headrace.broker.shard_runner import APPEND_ERRORS, Coordination
 from headrace.coordinators.group.shard import GroupShard
 from headrace.metadata.image import Image
+from headrace.protocol.apis import ApiKey
 from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from headrace.replication.verification import UNGUARDED, Guard, TransactionVerifier
 from headrace.security.resources import Operation, Resource
 from headrace.server.context import RequestContext
+from headrace.server.dispatch import Service
 
 LOADING_VERSION_MIN = 2  # older clients do not know COORDINATOR_LOAD_IN_PROGRESS
 ABORTABLE_VERSION_MIN = 4  # older clients do not know TRANSACTION_ABORTABLE
@@ -48,6 +52,9 @@ class TransactionalOffsetsApi:
         self._image = image
         self._verifier = verifier
         self._verification_enabled = verification_enabled
+
+    def services(self) -> list[Service]:
+        return [Service(ApiKey.TXN_OFFSET_COMMIT, (0, 5), at_once(self.commit), on_transactional_ids(Operation.WRITE))]
 
     async def commit(self, context: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
         if not context.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
