@@ -62,7 +62,7 @@ class TopicCreation:
         ]
         request = CreateTopicsRequest(topics=topics)
         try:
-            answer: CreateTopicsResponse = await self._forwarding.forward(request, CREATE_VERSION, peer, client_id)
+            answer: CreateTopicsResponse = await self._forwarding.send(request, CREATE_VERSION, peer, client_id)
         except (OSError, HeadraceError):
             return dict.fromkeys(names, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         errors = {topic.name: ErrorCode(topic.error_code) for topic in answer.topics}

@@ -25,7 +25,7 @@ from headrace.protocol.headers import has_flexible_response_header, read_request
 from headrace.security.resources import Need
 from headrace.server.acl_authority import REFUSED, Refusal, need_of_whole, refusal_for
 from headrace.server.context import Peer, RequestContext
-from headrace.server.frames import CloseConnection, Deferred
+from headrace.server.frames import CloseConnection, Deferred, EncodedResponse, ReceivedRequest
 from headrace.server.response_writer import Answer
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 Handler = Callable[[RequestContext, Any], Any]
 
 _WITH_RECORDS = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH})  # their responses hold file ranges, which are not copied
+_SIZE = Struct(">i")
 _PREFIX = Struct(">ii")  # frame size, correlation id
 _PREFIX_FLEXIBLE = Struct(">iib")  # … and an empty tag section
 
@@ -51,6 +52,7 @@ class Service(msgspec.Struct, frozen=True):
     refuse: Refusal | None = None
     metric_name: str | None = None  # label of its requests in /metrics; None: the name of the API
     is_listed: Callable[[], bool] | None = None  # whether ApiVersions lists it; None: always
+    keeps_frame: bool = False  # the handler is passed a ReceivedRequest, with the frame to forward
 
 
 class RequestMetrics:
@@ -100,7 +102,10 @@ class _Route:
 
     def __init__(self, service: Service, version: int, metrics: Metrics) -> None:
         api = APIS[service.key]
-        self.decode = codec(api.request, version).decode_from
+        decode = codec(api.request, version).decode_from
+        self.decode: Callable[[memoryview, int], tuple[Any, int]] = (
+            _keep_frame(decode) if service.keeps_frame else decode
+        )
         self.response = api.response
         self.encode = codec(api.response, version).encode
         self.encode_parts = codec(api.response, version).encode_parts if service.key in _WITH_RECORDS else None
@@ -127,6 +132,23 @@ class _Route:
         else:
             parts.insert(0, _PREFIX.pack(size + 4, correlation_id))
         return parts
+
+    def deferred_frame(self, correlation_id: int, result: Any) -> Answer:
+        if result is None:
+            return []
+        if type(result) is EncodedResponse:
+            return [_SIZE.pack(len(result.frame)) + result.frame]
+        return self.frame(correlation_id, result)
+
+
+def _keep_frame(
+    decode: Callable[[memoryview, int], tuple[Any, int]],
+) -> Callable[[memoryview, int], tuple[ReceivedRequest[Any], int]]:
+    def decode_and_keep(frame: memoryview, position: int) -> tuple[ReceivedRequest[Any], int]:
+        message, position = decode(frame, position)
+        return ReceivedRequest(message, bytes(frame)), position
+
+    return decode_and_keep
 
 
 class Dispatcher:
@@ -241,7 +263,7 @@ class Dispatcher:
             if not future.cancelled():
                 error = future.exception()
                 if error is None:
-                    answer = [] if future.result() is None else route.frame(correlation_id, future.result())
+                    answer = route.deferred_frame(correlation_id, future.result())
                 else:
                     level = logging.WARNING if isinstance(error, HeadraceError) else logging.ERROR
                     log.log(level, "%s failed: %s", route.name, error, exc_info=error)

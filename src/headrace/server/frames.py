@@ -4,15 +4,46 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from headrace.base.errors import HeadraceError
+from headrace.protocol.apis import RESPONSES
+from headrace.protocol.compiler import codec
+from headrace.protocol.headers import read_response_header
 from headrace.server.context import Peer
 from headrace.server.response_writer import Answer
 
 
 class CloseConnection(HeadraceError):
     """Raised to close the connection; the text is the reason."""
+
+
+Message = TypeVar("Message")
+
+
+class ReceivedRequest(Generic[Message]):
+    """A decoded request with the frame that it was received in, for handlers that forward it."""
+
+    __slots__ = ("frame", "message")
+
+    def __init__(self, message: Message, frame: bytes) -> None:
+        self.message = message
+        self.frame = frame  # without its size
+
+
+class EncodedResponse(Generic[Message]):
+    """A response that another node has encoded for the same request header, so that it is sent on unchanged."""
+
+    __slots__ = ("_api_key", "_version", "frame")
+
+    def __init__(self, api_key: int, version: int, frame: bytes) -> None:
+        self._api_key = api_key
+        self._version = version
+        self.frame = frame  # without its size
+
+    def decode(self) -> Message:
+        _, position = read_response_header(self._api_key, self._version, self.frame)
+        return cast("Message", codec(RESPONSES[self._api_key], self._version).decode(self.frame, position))
 
 
 class Deferred:

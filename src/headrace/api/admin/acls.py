@@ -23,6 +23,7 @@ from headrace.security.acls import Acl
 from headrace.security.authorizer import StandardAuthorizer
 from headrace.server.context import RequestContext
 from headrace.server.dispatch import Service
+from headrace.server.frames import EncodedResponse, ReceivedRequest
 
 Records = Callable[[], Iterable[AccessControlEntryRecord]]
 Decide = Callable[[Any, Callable[[ErrorCode, str], Any]], Awaitable[Any]]
@@ -43,42 +44,44 @@ class AclsApi:
     def services(self) -> list[Service]:
         return [
             Service(ApiKey.DESCRIBE_ACLS, (1, 3), self.describe, DESCRIBE_CLUSTER),
-            Service(ApiKey.CREATE_ACLS, (1, 3), self.create, ALTER_CLUSTER_FORWARDED),
-            Service(ApiKey.DELETE_ACLS, (1, 3), self.delete, ALTER_CLUSTER_FORWARDED),
+            Service(ApiKey.CREATE_ACLS, (1, 3), self.create, ALTER_CLUSTER_FORWARDED, keeps_frame=True),
+            Service(ApiKey.DELETE_ACLS, (1, 3), self.delete, ALTER_CLUSTER_FORWARDED, keeps_frame=True),
         ]
 
     def describe(self, context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
         return describe_acls(self._records, self._authorizer, request)
 
-    async def create(self, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
+    async def create(
+        self, context: RequestContext, received: ReceivedRequest[CreateAclsRequest]
+    ) -> CreateAclsResponse | EncodedResponse[CreateAclsResponse]:
+        request = received.message
         try:
-            answer: CreateAclsResponse = await self._forwarding.forward(
-                request, context.api_version, context.peer, context.client_id
-            )
+            response: EncodedResponse[CreateAclsResponse] = await self._forwarding.forward(context, received)
         except (OSError, HeadraceError) as error:
             return refuse_creations(request, forwarding_code(error), str(error))
         if self._authorizer is not None:
             authorizer = self._authorizer
             made = [
                 acl_wanted(creation)
-                for creation, result in zip(request.creations, answer.results, strict=True)
+                for creation, result in zip(request.creations, response.decode().results, strict=True)
                 if result.error_code == ErrorCode.NONE
             ]
             await self._creation.wait_until(lambda image: all(acl in authorizer for acl in made))
-        return answer
+        return response
 
-    async def delete(self, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
+    async def delete(
+        self, context: RequestContext, received: ReceivedRequest[DeleteAclsRequest]
+    ) -> DeleteAclsResponse | EncodedResponse[DeleteAclsResponse]:
+        request = received.message
         try:
-            answer: DeleteAclsResponse = await self._forwarding.forward(
-                request, context.api_version, context.peer, context.client_id
-            )
+            response: EncodedResponse[DeleteAclsResponse] = await self._forwarding.forward(context, received)
         except (OSError, HeadraceError) as error:
             return refuse_filters(request, forwarding_code(error), str(error))
         if self._authorizer is not None:
             authorizer = self._authorizer
-            gone = [_matched(acl) for result in answer.filter_results for acl in result.matching_acls]
+            gone = [_matched(acl) for result in response.decode().filter_results for acl in result.matching_acls]
             await self._creation.wait_until(lambda image: not any(acl in authorizer for acl in gone))
-        return answer
+        return response
 
 
 class ControllerAclsApi:

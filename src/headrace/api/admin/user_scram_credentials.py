@@ -24,6 +24,7 @@ from headrace.protocol.messages.describe_user_scram_credentials import (
 from headrace.protocol.messages.stored.metadata_security import UserScramCredentialRecord
 from headrace.server.context import RequestContext
 from headrace.server.dispatch import Service
+from headrace.server.frames import EncodedResponse, ReceivedRequest
 
 Records = Callable[[], Mapping[tuple[str, int], UserScramCredentialRecord]]
 Described = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
@@ -43,7 +44,7 @@ class ScramApi:
             Service(
                 ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), self.describe, DESCRIBE_CLUSTER, refuse_description
             ),
-            Service(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, (0, 0), self.alter, ALTER_CLUSTER_FORWARDED),
+            Service(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, (0, 0), self.alter, ALTER_CLUSTER_FORWARDED, keeps_frame=True),
         ]
 
     def describe(
@@ -52,15 +53,15 @@ class ScramApi:
         return describe_users(self._records(), request)
 
     async def alter(
-        self, context: RequestContext, request: AlterUserScramCredentialsRequest
-    ) -> AlterUserScramCredentialsResponse:
+        self, context: RequestContext, received: ReceivedRequest[AlterUserScramCredentialsRequest]
+    ) -> AlterUserScramCredentialsResponse | EncodedResponse[AlterUserScramCredentialsResponse]:
+        request = received.message
+        response: EncodedResponse[AlterUserScramCredentialsResponse]
         try:
-            answer: AlterUserScramCredentialsResponse = await self._forwarding.forward(
-                request, context.api_version, context.peer, context.client_id
-            )
+            response = await self._forwarding.forward(context, received)
         except (OSError, HeadraceError) as error:
             return refuse_alteration(request, forwarding_code(error), str(error))
-        done = {result.user for result in answer.results if result.error_code == ErrorCode.NONE}
+        done = {result.user for result in response.decode().results if result.error_code == ErrorCode.NONE}
 
         def seen(image: Image) -> bool:
             return all(
@@ -72,7 +73,7 @@ class ScramApi:
             )
 
         await self._creation.wait_until(seen)
-        return answer
+        return response
 
 
 class ControllerScramApi:

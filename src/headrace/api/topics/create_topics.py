@@ -16,6 +16,7 @@ from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, Delete
 from headrace.security.resources import Operation
 from headrace.server.context import RequestContext
 from headrace.server.dispatch import Service
+from headrace.server.frames import EncodedResponse, ReceivedRequest
 
 
 class TopicsApi:
@@ -26,15 +27,16 @@ class TopicsApi:
 
     def services(self) -> list[Service]:
         return [
-            Service(ApiKey.CREATE_TOPICS, (2, 7), self.create, on_topics(Operation.CREATE)),
-            Service(ApiKey.DELETE_TOPICS, (1, 6), self.delete, on_topics(Operation.DELETE)),
+            Service(ApiKey.CREATE_TOPICS, (2, 7), self.create, on_topics(Operation.CREATE), keeps_frame=True),
+            Service(ApiKey.DELETE_TOPICS, (1, 6), self.delete, on_topics(Operation.DELETE), keeps_frame=True),
         ]
 
-    async def create(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    async def create(
+        self, context: RequestContext, received: ReceivedRequest[CreateTopicsRequest]
+    ) -> CreateTopicsResponse | EncodedResponse[CreateTopicsResponse]:
+        request = received.message
         try:
-            answer: CreateTopicsResponse = await self._forwarding.forward(
-                request, context.api_version, context.peer, context.client_id
-            )
+            response: EncodedResponse[CreateTopicsResponse] = await self._forwarding.forward(context, received)
         except (OSError, HeadraceError) as error:
             return CreateTopicsResponse(
                 topics=[
@@ -45,36 +47,30 @@ class TopicsApi:
                 ]
             )
         if not request.validate_only:
-            made = [topic.name for topic in answer.topics if topic.error_code == ErrorCode.NONE]
+            made = [topic.name for topic in response.decode().topics if topic.error_code == ErrorCode.NONE]
             await self._creation.wait_until(lambda image: all(name in image.topics for name in made))
-        return answer
+        return response
 
-    async def delete(self, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    async def delete(
+        self, context: RequestContext, received: ReceivedRequest[DeleteTopicsRequest]
+    ) -> DeleteTopicsResponse | EncodedResponse[DeleteTopicsResponse]:
+        request = received.message
         if not self._deletion_enabled:
             return _refuse_deletion(request, ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
         try:
-            answer: DeleteTopicsResponse = await self._forwarding.forward(
-                request, context.api_version, context.peer, context.client_id
-            )
+            response: EncodedResponse[DeleteTopicsResponse] = await self._forwarding.forward(context, received)
         except (OSError, HeadraceError) as error:
             return _refuse_deletion(request, _code(error), str(error))
-        gone = [
-            topic.topic_id
-            for topic in answer.responses
-            if topic.error_code == ErrorCode.NONE and topic.topic_id != ZERO_UUID
-        ]
-        names = [
-            topic.name
-            for topic in answer.responses
-            if topic.error_code == ErrorCode.NONE and topic.topic_id == ZERO_UUID
-        ]
+        deleted = [topic for topic in response.decode().responses if topic.error_code == ErrorCode.NONE]
+        gone = [topic.topic_id for topic in deleted if topic.topic_id != ZERO_UUID]
+        names = [topic.name for topic in deleted if topic.topic_id == ZERO_UUID]
         await self._creation.wait_until(
             lambda image: (
                 not any(topic_id in image.topic_names for topic_id in gone)
                 and not any(name in image.topics for name in names if name is not None)
             )
         )
-        return answer
+        return response
 
 
 def _code(error: Exception) -> ErrorCode:
