@@ -172,10 +172,7 @@ class ProduceApi:
             if found is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             topic.name = found.name
-        partition = self._replicas.get(topic.name, index)
-        if topic.name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        return partition
+        return writable_partition(self._replicas, topic.name, index, context.client_id)
 
     def _check_attributes(self, context: RequestContext, header: BatchHeader, transactional_id: str | None) -> None:
         if header.codec == Codec.ZSTD and context.api_version < ZSTD_VERSION_MIN:
@@ -334,6 +331,14 @@ class ProduceApi:
                 for topic in request.topic_data
             ]
         )
+
+
+def writable_partition(replicas: Replicas, topic: str, index: int, client_id: str | None) -> Partition:
+    """Return the partition. Raise KafkaError if this node has none, or if it is internal and the client may not write to it."""
+    partition = replicas.get(topic, index)
+    if topic in INTERNAL_TOPICS and client_id != ADMIN_CLIENT_ID:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    return partition
 
 
 def _count_refusal(traffic: TopicTraffic, error: KafkaError) -> None:
