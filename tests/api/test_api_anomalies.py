@@ -323,7 +323,7 @@ def test_pending_markers_are_written_by_the_next_coordinator(node, admin, topic,
     for index in (0, 1):
         producer.send(topic, index, b"x")
     broker = node.node.broker
-    broker._coordinators._markers._tell = _never
+    broker._coordinators._markers._send_to_leaders = _never
     request = producer.send_end_txn(commit, first)
     assert request.error_code == NONE
     assert transaction_state_of(admin, producer.name) == ("PrepareCommit" if commit else "PrepareAbort")
@@ -332,7 +332,7 @@ def test_pending_markers_are_written_by_the_next_coordinator(node, admin, topic,
         node.kill()
         node.start()
     else:
-        del broker._coordinators._markers._tell
+        del broker._coordinators._markers._send_to_leaders
 
         async def reload():
             index = broker.transactions.partition_of(producer.name)

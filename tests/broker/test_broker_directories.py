@@ -37,7 +37,7 @@ class Channel:
         return response
 
 
-def told(request: AssignReplicasToDirsRequest) -> list[int]:
+def reported(request: AssignReplicasToDirsRequest) -> list[int]:
     return [p.partition_index for d in request.directories for t in d.topics for p in t.partitions]
 
 
@@ -55,12 +55,12 @@ def test_replica_directories_are_sent_in_batches_and_retried_until_accepted() ->
         while len(channel.requests) < 4:
             await _sleep(loop, RETRY_S)
         await _sleep(loop, 10 * RETRY_S)
-        assert [len(told(request)) for request in channel.requests] == [REPLICAS_PER_REQUEST_MAX] * 3 + [5]
+        assert [len(reported(request)) for request in channel.requests] == [REPLICAS_PER_REQUEST_MAX] * 3 + [5]
         assert {request.broker_epoch for request in channel.requests} == {7}
         replicas.unassigned = {TopicPartition("t", 3): (TOPIC_ID, Uuid(b"e" * 16))}  # the replica has moved since
         replicas.on_unassigned()
         await _sleep(loop, RETRY_S)
-        assert told(channel.requests[-1]) == [3] and len(channel.requests) == 5
+        assert reported(channel.requests[-1]) == [3] and len(channel.requests) == 5
         task.cancel()
 
     loop.run_until_complete(main())

@@ -215,7 +215,7 @@ def test_accepting_resumes_after_a_shortage_of_file_descriptors(monkeypatch, cap
             loop = asyncio.get_running_loop()
             inner = echo_server.server.sockets[0]
             loop.remove_reader(inner.fileno())
-            listening_socket = socket_server._Door(
+            listening_socket = socket_server._ListeningSocket(
                 Short(inner), echo_server.address, is_everywhere=False, is_loopback=True
             )
             loop.add_reader(inner.fileno(), echo_server.server._accept, listening_socket)

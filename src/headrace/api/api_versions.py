@@ -63,11 +63,11 @@ class VersionsApi:
 
     def unsupported(self, version: int) -> bytes:
         """Return the error in version 0, which every client can read, with the supported versions of ApiVersions."""
-        answer = ApiVersionsResponse(
+        response = ApiVersionsResponse(
             error_code=ErrorCode.UNSUPPORTED_VERSION,
             api_keys=[key for key in self._keys() if key.api_key == ApiKey.API_VERSIONS],
         )
-        return codec(ApiVersionsResponse, 0).encode(answer)
+        return codec(ApiVersionsResponse, 0).encode(response)
 
     def _keys(self) -> list[ApiVersionsResponse.ApiVersion]:
         return [

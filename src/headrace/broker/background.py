@@ -94,7 +94,7 @@ class Background:
             (intervals.log_start_ms / 1000, lambda: self.checkpoint([LOG_START_CHECKPOINT])),
             (intervals.retention_ms / 1000, lambda: self._for_each(self._delete_old)),
             (flush_s, lambda: self._for_each(self._flush_if_due)),
-            (HOUSEKEEPING_S, self._keep_house),
+            (HOUSEKEEPING_S, self._do_housekeeping),
         ]
         for every_s, work in rounds:
             self._tasks.append(self._loop.create_task(self._repeat(every_s, min(first_s, every_s), work)))
@@ -166,7 +166,7 @@ class Background:
 
     # --- fsyncs and deletions
 
-    async def _keep_house(self) -> None:
+    async def _do_housekeeping(self) -> None:
         for partition in self._replicas.unsynced():
             if partition.commit is not None:
                 await partition.commit.sync()
@@ -201,10 +201,10 @@ class Background:
     def _delete_old(partition: Partition, now_ms: int) -> bool:
         if partition.log.is_being_cleaned:
             return False  # deleting segments would waste the cleaner's run; the next round tries again
-        told = enforce(partition.log, partition.high_watermark, now_ms)
-        if told is not None:
-            log.info("%s", told)
-        return told is not None
+        deleted = enforce(partition.log, partition.high_watermark, now_ms)
+        if deleted is not None:
+            log.info("%s", deleted)
+        return deleted is not None
 
     @staticmethod
     def _expire_producers(partition: Partition, now_ms: int) -> bool:

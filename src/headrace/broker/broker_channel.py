@@ -30,4 +30,4 @@ class OwnBroker:
         if node_id != self._node_id:
             raise ConnectionError(f"broker {node_id} is not this one, and this version runs one node")
         version = APIS[message.facts.api_key].stable_version_max
-        return await self._dispatcher().ask(self._peer, message, version, self._client_id)
+        return await self._dispatcher().send(self._peer, message, version, self._client_id)

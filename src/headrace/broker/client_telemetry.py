@@ -33,7 +33,7 @@ EXPIRY_INTERVALS = 3
 SWEEP_MS = 5_000
 FORGOTTEN_LINES_MAX = 4_000  # lines of /metrics removed in one iteration of the event loop
 # After these errors a client has to get its subscriptions again before the interval is over.
-_ASK_AGAIN = frozenset({ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE})
+_RESUBSCRIBE = frozenset({ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE})
 _RESERVED = frozenset({ZERO_UUID, METADATA_TOPIC_ID})
 
 
@@ -82,7 +82,7 @@ class Instance(Struct):
         return uuid_text(self.id)
 
     @property
-    def kept_ms(self) -> int:
+    def retention_ms(self) -> int:
         """Return how long the instance is kept after its last request."""
         return max(EXPIRY_MS_MIN, EXPIRY_INTERVALS * self.interval_ms)
 
@@ -91,7 +91,7 @@ class Instance(Struct):
 
     def may_get(self, now_ms: float) -> bool:
         if now_ms - max(self.last_get_ms, self.last_push_ms) < self.interval_ms:
-            return self.last_error in _ASK_AGAIN
+            return self.last_error in _RESUBSCRIBE
         self.last_get_ms = now_ms
         return True
 
@@ -120,7 +120,7 @@ class ClientTelemetry:
         return len(self._instances)
 
     @property
-    def is_wanted(self) -> bool:
+    def has_subscriptions(self) -> bool:
         """Return whether there is any subscription, so that clients should be offered the telemetry APIs."""
         return bool(self._subscriptions)
 
@@ -209,21 +209,21 @@ class ClientTelemetry:
         ):
             instance = self._instances[instance_id] = self._make(instance_id, client)
         self._instances.move_to_end(instance_id)
-        instance.expires_ms = now_ms + instance.kept_ms
+        instance.expires_ms = now_ms + instance.retention_ms
         if len(self._instances) > INSTANCES_MAX:
             self._forget(next(iter(self._instances)))
         return instance
 
     def _make(self, instance_id: Uuid, client: Client) -> Instance:
         selectors = client.selectors(instance_id)
-        wanted: set[str] = set()
+        requested: set[str] = set()
         interval_ms = CLIENT_METRICS_OPTIONS["interval.ms"].default
         assert isinstance(interval_ms, int)
         for subscription in self._subscriptions.values():
             if subscription.includes(selectors):
-                wanted.update(subscription.metrics)
+                requested.update(subscription.metrics)
                 interval_ms = min(interval_ms, subscription.interval_ms)
-        metrics = (ALL_METRICS,) if ALL_METRICS in wanted else tuple(sorted(wanted))
+        metrics = (ALL_METRICS,) if ALL_METRICS in requested else tuple(sorted(requested))
         return Instance(
             instance_id,
             client,

@@ -184,12 +184,12 @@ class LogCleaner:
             del self._not_before[partition.name]
             plan.log.cleaned_to = cleaning.cleaned_to
             self._last, self._last_s = cleaning.stats, self._loop.time() - began
-            self._tell(partition, cleaning.stats, size)
+            self._report(partition, cleaning.stats, size)
             await self._checkpoint()
             return
         finally:
             plan.log.is_being_cleaned = False
-        await self._throw_away(partition, steps)
+        await self._remove_files(partition, steps)
 
     async def _take_steps(self, partition: Partition, plan: CleaningPlan, steps: Iterator[int | Replacement]) -> None:
         while (step := await self._in_thread(partial(next, steps, None))) is not None:
@@ -228,7 +228,7 @@ class LogCleaner:
         self._io_free_at = max(self._io_free_at, now) + size / rate
         await asyncio.wait([self._stopping], timeout=self._io_free_at - now)
 
-    async def _throw_away(self, partition: Partition, steps: Iterator[int | Replacement]) -> None:
+    async def _remove_files(self, partition: Partition, steps: Iterator[int | Replacement]) -> None:
         """Remove the files that an abandoned run has written."""
         try:
             await self._in_thread(steps.close)  # type: ignore[attr-defined]
@@ -262,8 +262,8 @@ class LogCleaner:
 
     def _give_up_on(self, partition: Partition, error: Exception) -> None:
         self._uncleanable[partition.name] = partition.topic_id
-        told = None if isinstance(error, CorruptData) else error
-        log.error("%s cannot be compacted, and is left as it is: %s", partition.name, error, exc_info=told)
+        traceback = None if isinstance(error, CorruptData) else error
+        log.error("%s cannot be compacted, and is left as it is: %s", partition.name, error, exc_info=traceback)
 
     # --- options and metrics
 
@@ -289,7 +289,7 @@ class LogCleaner:
             step_bytes=max(chunk, min(STEP_BYTES, int(self._rate() * THROTTLED_STEP_S))),
         )
 
-    def _tell(self, partition: Partition, stats: CleanerStats, size: int) -> None:
+    def _report(self, partition: Partition, stats: CleanerStats, size: int) -> None:
         seconds = max(self._last_s, 1e-9)
         log.info(
             "%s was compacted up to offset %d: %d of %d records stay, %d bytes became %d, %.1f s, %.1f MB/s, %d keys",

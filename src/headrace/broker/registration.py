@@ -72,7 +72,7 @@ class Registration:
 
         `previous_broker_epoch` proves that the last shutdown was clean; -1 means that it was not.
         """
-        answer: BrokerRegistrationResponse = await self._channel.request(
+        response: BrokerRegistrationResponse = await self._channel.request(
             BrokerRegistrationRequest(
                 broker_id=self._identity.node_id,
                 cluster_id=self._identity.cluster_id,
@@ -95,11 +95,11 @@ class Registration:
                 previous_broker_epoch=previous_broker_epoch,
             )
         )
-        if answer.error_code != ErrorCode.NONE:
+        if response.error_code != ErrorCode.NONE:
             raise KafkaError(
-                ErrorCode(answer.error_code), f"the controller refused to register broker {self._identity.node_id}"
+                ErrorCode(response.error_code), f"the controller refused to register broker {self._identity.node_id}"
             )
-        self.broker_epoch = answer.broker_epoch
+        self.broker_epoch = response.broker_epoch
         self.fenced = True
 
     async def become_active(self) -> None:
@@ -162,8 +162,8 @@ class Registration:
         """
         deadline = asyncio.get_running_loop().time() + CONTROLLED_SHUTDOWN_S_MAX
         while asyncio.get_running_loop().time() < deadline:
-            answer = await self._heartbeat(want_shut_down=True)
-            if answer.should_shut_down:
+            response = await self._heartbeat(want_shut_down=True)
+            if response.should_shut_down:
                 return
             await asyncio.sleep(0)
         log.warning(
@@ -173,7 +173,7 @@ class Registration:
 
     async def _heartbeat(self, *, want_shut_down: bool = False) -> BrokerHeartbeatResponse:
         offline = self._directories.offline_ids()
-        answer: BrokerHeartbeatResponse = await self._channel.request(
+        response: BrokerHeartbeatResponse = await self._channel.request(
             BrokerHeartbeatRequest(
                 broker_id=self._identity.node_id,
                 broker_epoch=self.broker_epoch,
@@ -183,8 +183,8 @@ class Registration:
                 cordoned_log_dirs=self._directories.cordoned_ids(),
             )
         )
-        if answer.error_code != ErrorCode.NONE:
-            raise KafkaError(ErrorCode(answer.error_code), "heartbeat")
-        self.fenced = answer.is_fenced
+        if response.error_code != ErrorCode.NONE:
+            raise KafkaError(ErrorCode(response.error_code), "heartbeat")
+        self.fenced = response.is_fenced
         self._reported_offline.update(offline)
-        return answer
+        return response

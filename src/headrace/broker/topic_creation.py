@@ -62,10 +62,10 @@ class TopicCreation:
         ]
         request = CreateTopicsRequest(topics=topics)
         try:
-            answer: CreateTopicsResponse = await self._forwarding.send(request, CREATE_VERSION, peer, client_id)
+            response: CreateTopicsResponse = await self._forwarding.send(request, CREATE_VERSION, peer, client_id)
         except (OSError, HeadraceError):
             return dict.fromkeys(names, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        errors = {topic.name: ErrorCode(topic.error_code) for topic in answer.topics}
+        errors = {topic.name: ErrorCode(topic.error_code) for topic in response.topics}
         made = [name for name, code in errors.items() if code in _EXISTS]
         await self.wait_until(lambda image: all(name in image.topics for name in made))
         return {name: code for name, code in errors.items() if name not in made}
@@ -83,11 +83,11 @@ class TopicCreation:
 
     async def _create_internal(self, topic: CreateTopicsRequest.CreatableTopic) -> None:
         try:
-            answer: CreateTopicsResponse = await self._channel.request(CreateTopicsRequest(topics=[topic]))
+            response: CreateTopicsResponse = await self._channel.request(CreateTopicsRequest(topics=[topic]))
         except (OSError, HeadraceError) as error:
             log.warning("internal topic %s was not created, the next client will try again: %s", topic.name, error)
             return
-        result = answer.topics[0]
+        result = response.topics[0]
         code = ErrorCode(result.error_code)
         if code not in _EXISTS:
             log.warning("internal topic %s was not created: %s %s", topic.name, code.name, result.error_message or "")

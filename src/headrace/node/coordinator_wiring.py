@@ -71,12 +71,12 @@ class Coordinators:
             loop,
         )
         self._markers.coordination = self.transactions
-        self.verifier = CoordinatorVerifier(image, brokers, loop, self._retry_backoff_s, self._markers.ended)
+        self.verifier = CoordinatorVerifier(image, brokers, loop, self._retry_times_s, self._markers.ended)
         replicas.on_led[GROUPS_TOPIC] = self.groups.elected
         replicas.on_led[TRANSACTIONS_TOPIC] = self.transactions.elected
         GroupLag(self.groups, replicas, clock, context.metrics)
 
-    def _retry_backoff_s(self) -> tuple[float, float]:
+    def _retry_times_s(self) -> tuple[float, float]:
         number = self._options.number
         return (
             number("add.partitions.to.txn.retry.backoff.ms") / 1000,

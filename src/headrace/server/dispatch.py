@@ -13,10 +13,10 @@ import msgspec
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.base.metrics import Metrics
 from headrace.observe.request_times import (
-    ANSWERED_AT_ONCE,
-    ANSWERED_LATER,
-    ANSWERED_LATER_LOCAL,
-    ANSWERED_LATER_REMOTE,
+    DEFERRED_REQUEST_LOCAL_SECONDS,
+    DEFERRED_REQUEST_REMOTE_SECONDS,
+    DEFERRED_REQUEST_SECONDS,
+    IMMEDIATE_REQUEST_SECONDS,
 )
 from headrace.protocol.apis import APIS, ApiKey
 from headrace.protocol.compiler import codec
@@ -26,7 +26,7 @@ from headrace.security.resources import Need
 from headrace.server.acl_authority import REFUSED, Refusal, need_of_whole, refusal_for
 from headrace.server.context import Peer, RequestContext
 from headrace.server.frames import CloseConnection, Deferred, EncodedResponse, ReceivedRequest
-from headrace.server.response_writer import Answer
+from headrace.server.response_writer import ResponseParts
 
 log = logging.getLogger(__name__)
 
@@ -68,19 +68,23 @@ class RequestMetrics:
             version=str(version),
         )
         self.times = metrics.histogram(
-            ANSWERED_AT_ONCE, "Time of a request that is answered in the call that received it.", request=request
+            IMMEDIATE_REQUEST_SECONDS,
+            "Time of a request that is answered in the call that received it.",
+            request=request,
         )
         self.deferred = metrics.histogram(
-            ANSWERED_LATER, "Time of a request whose answer has to wait, from its last byte on.", request=request
+            DEFERRED_REQUEST_SECONDS,
+            "Time of a request whose answer has to wait, from its last byte on.",
+            request=request,
         )
         self.deferred_local = metrics.histogram(
-            ANSWERED_LATER_LOCAL, "Time of such a request until it waits.", request=request
+            DEFERRED_REQUEST_LOCAL_SECONDS, "Time of such a request until it waits.", request=request
         )
         self.deferred_remote = metrics.histogram(
-            ANSWERED_LATER_REMOTE, "Time of such a request from then on.", request=request
+            DEFERRED_REQUEST_REMOTE_SECONDS, "Time of such a request from then on.", request=request
         )
-        metrics.hide(ANSWERED_LATER_LOCAL)
-        metrics.hide(ANSWERED_LATER_REMOTE)
+        metrics.hide(DEFERRED_REQUEST_LOCAL_SECONDS)
+        metrics.hide(DEFERRED_REQUEST_REMOTE_SECONDS)
 
 
 class HoldFrame:
@@ -119,7 +123,7 @@ class _Route:
         self.requests = counted.requests
         self.times = counted.times
 
-    def frame(self, correlation_id: int, response: Any) -> Answer:
+    def frame(self, correlation_id: int, response: Any) -> ResponseParts:
         if self.encode_parts is None:
             body = self.encode(response)
             if self.flexible:
@@ -133,7 +137,7 @@ class _Route:
             parts.insert(0, _PREFIX.pack(size + 4, correlation_id))
         return parts
 
-    def deferred_frame(self, correlation_id: int, result: Any) -> Answer:
+    def deferred_frame(self, correlation_id: int, result: Any) -> ResponseParts:
         if result is None:
             return []
         if type(result) is EncodedResponse:
@@ -164,7 +168,7 @@ class Dispatcher:
         unsupported_version: Callable[[int], Any],
         metrics: Metrics,
         loop: asyncio.AbstractEventLoop,
-        produce_shortcut: Callable[[Peer, memoryview], Answer | None] | None = None,
+        produce_shortcut: Callable[[Peer, memoryview], ResponseParts | None] | None = None,
     ) -> None:
         self._services = services
         self._unsupported_version = unsupported_version
@@ -178,12 +182,12 @@ class Dispatcher:
         for key, version in keys.items():
             self._route(key, version)
 
-    def handle(self, peer: Peer, frame: memoryview) -> Answer | Deferred | None:
+    def handle(self, peer: Peer, frame: memoryview) -> ResponseParts | Deferred | None:
         # Produce is API 0, and the only API with tens of thousands of requests per second.
         if self.produce_shortcut is not None and not frame[1] and not frame[0]:
-            answer = self.produce_shortcut(peer, frame)
-            if answer is not None:
-                return answer
+            response = self.produce_shortcut(peer, frame)
+            if response is not None:
+                return response
         began = self._loop.time()
         try:
             api_key, version, correlation_id, client_id, position = read_request_header(frame)
@@ -200,16 +204,16 @@ class Dispatcher:
         else:
             return self._refuse(route, correlation_id, request)
         if type(result) is route.response:  # the common case first: checking for an Awaitable is expensive
-            answer = route.frame(correlation_id, result)
+            response = route.frame(correlation_id, result)
             route.times.observe(self._loop.time() - began)
-            return answer
+            return response
         if result is None:
             return None
         if isinstance(result, HoldFrame):
             return self._later(route, correlation_id, began, result.awaitable, holds_frame=True)
         return self._later(route, correlation_id, began, result, holds_frame=False)
 
-    async def ask(self, peer: Peer, message: Any, version: int, client_id: str) -> Any:
+    async def send(self, peer: Peer, message: Any, version: int, client_id: str) -> Any:
         """Return the response to a request that this node sends to itself, without encoding either as a frame."""
         began, api_key = self._loop.time(), message.facts.api_key
         route = self._routes.get(api_key << 16 | version) or self._route(api_key, version)
@@ -218,11 +222,11 @@ class Dispatcher:
         context = RequestContext(peer, api_key, version, client_id)
         need = route.need
         assert need is None or context.may(need.operation, need.resource), f"{route.name} is not for this node to send"
-        answer = route.handler(context, message)
-        if type(answer) is not route.response:
-            answer = await answer
+        response = route.handler(context, message)
+        if type(response) is not route.response:
+            response = await response
         route.times.observe(self._loop.time() - began)
-        return answer
+        return response
 
     def _route(self, api_key: int, version: int) -> _Route | None:
         try:
@@ -236,7 +240,7 @@ class Dispatcher:
         return route
 
     @staticmethod
-    def _refuse(route: _Route, correlation_id: int, request: Any) -> Answer:
+    def _refuse(route: _Route, correlation_id: int, request: Any) -> ResponseParts:
         assert route.refuse is not None
         try:
             return route.frame(correlation_id, route.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, REFUSED))
@@ -245,7 +249,7 @@ class Dispatcher:
                 f"{route.name} {route.version} is not permitted, and has no words to say so"
             ) from None
 
-    def _refuse_version(self, api_key: int, version: int, correlation_id: int) -> Answer:
+    def _refuse_version(self, api_key: int, version: int, correlation_id: int) -> ResponseParts:
         if api_key == ApiKey.API_VERSIONS:
             body = self._unsupported_version(version)
             return [_PREFIX.pack(len(body) + 4, correlation_id) + body]
@@ -259,11 +263,11 @@ class Dispatcher:
         deferred = Deferred(future.cancel, holds_frame)
 
         def done(future: asyncio.Future[Any]) -> None:
-            answer: Answer | None = None
+            response: ResponseParts | None = None
             if not future.cancelled():
                 error = future.exception()
                 if error is None:
-                    answer = route.deferred_frame(correlation_id, future.result())
+                    response = route.deferred_frame(correlation_id, future.result())
                 else:
                     level = logging.WARNING if isinstance(error, HeadraceError) else logging.ERROR
                     log.log(level, "%s failed: %s", route.name, error, exc_info=error)
@@ -271,7 +275,7 @@ class Dispatcher:
             route.counted.deferred.observe(now - began)
             route.counted.deferred_local.observe(waits_since - began)
             route.counted.deferred_remote.observe(now - waits_since)
-            deferred.resolve(answer)
+            deferred.resolve(response)
 
         future.add_done_callback(done)
         return deferred

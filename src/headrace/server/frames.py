@@ -11,7 +11,7 @@ from headrace.protocol.apis import RESPONSES
 from headrace.protocol.compiler import codec
 from headrace.protocol.headers import read_response_header
 from headrace.server.context import Peer
-from headrace.server.response_writer import Answer
+from headrace.server.response_writer import ResponseParts
 
 
 class CloseConnection(HeadraceError):
@@ -52,44 +52,44 @@ class Deferred:
     `resolve` is called on the event loop, and only the first call counts. `abandon` is called when the response is no longer needed.
     """
 
-    __slots__ = ("abandon", "answer", "done", "holds_frame", "tell")
+    __slots__ = ("abandon", "done", "holds_frame", "on_resolved", "response")
 
     def __init__(self, abandon: Callable[[], object], holds_frame: bool = False) -> None:
         self.abandon = abandon
         self.holds_frame = holds_frame
         self.done = False
-        self.answer: Answer | None = None
-        self.tell: Callable[[Deferred], None] | None = None
+        self.response: ResponseParts | None = None
+        self.on_resolved: Callable[[Deferred], None] | None = None
 
-    def resolve(self, answer: Answer | None) -> None:
+    def resolve(self, response: ResponseParts | None) -> None:
         """Set the response. None closes the connection: the handler failed in a way that has no error response."""
         if self.done:
             return
         self.done = True
-        self.answer = answer
-        if self.tell is not None:
-            self.tell(self)
+        self.response = response
+        if self.on_resolved is not None:
+            self.on_resolved(self)
 
-    async def wait(self) -> Answer | None:
+    async def wait(self) -> ResponseParts | None:
         """Wait for the response to a frame that was dispatched without a connection; abandon it if cancelled."""
         if not self.done:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.tell = lambda _: None if future.done() else future.set_result(None)
+            self.on_resolved = lambda _: None if future.done() else future.set_result(None)
             try:
                 await future
             except asyncio.CancelledError:
                 self.abandon()
                 raise
-        return self.answer
+        return self.response
 
 
 class MessageHandler(Protocol):
-    async def ask(self, peer: Peer, message: Any, version: int, client_id: str) -> Any:
+    async def send(self, peer: Peer, message: Any, version: int, client_id: str) -> Any:
         """Return the response message to a request message from this node itself."""
 
 
 class FrameHandler(Protocol):
-    def handle(self, peer: Peer, frame: memoryview) -> Answer | Deferred | None:
+    def handle(self, peer: Peer, frame: memoryview) -> ResponseParts | Deferred | None:
         """Return the parts of the response (with its size prefix), a Deferred, or None if none is sent (acks=0).
 
         Raise CloseConnection to close the connection.

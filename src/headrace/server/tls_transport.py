@@ -65,11 +65,11 @@ class Handshake:
         except OSError as error:  # includes every other SSLError
             self._end(reason_of(error))
         else:
-            self._hand_over()
+            self._connect()
 
     writable = readable
 
-    def _hand_over(self) -> None:
+    def _connect(self) -> None:
         try:
             principal = self._tls.principal(self._client)
         except (HeadraceError, BadCertificate) as error:
@@ -118,9 +118,9 @@ class TlsTransport(PlainTransport):
                 self._end(None)
             return
         view = memoryview(self._protocol.get_buffer(-1))
-        room, total, ended = len(view), 0, False
+        size, total, ended = len(view), 0, False
         try:
-            while total < room:
+            while total < size:
                 received = self._receive(view[total:] if total else view)
                 if not received:
                     ended = True
@@ -135,7 +135,7 @@ class TlsTransport(PlainTransport):
             self._protocol.buffer_updated(total)
         if ended:
             self.close()
-        elif total == room:
+        elif total == size:
             self._loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:

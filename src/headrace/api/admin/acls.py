@@ -120,15 +120,15 @@ def describe_acls(
         return DescribeAclsResponse(
             error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker"
         )
-    wanted = filter_wanted(request)
+    requested = filter_wanted(request)
     try:
-        wanted.check()
+        requested.check()
     except KafkaError as error:
         return DescribeAclsResponse(error_code=error.code, error_message=error.message)
     found: dict[tuple[int, str, int], DescribeAclsResponse.DescribeAclsResource] = {}
     for record in records():
         acl = acl_of(record)
-        if not wanted.matches(acl):
+        if not requested.matches(acl):
             continue
         key = (acl.resource_type, acl.resource_name, acl.pattern_type)
         resource = found.get(key)

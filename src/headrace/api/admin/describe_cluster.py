@@ -22,19 +22,19 @@ _TYPES = {BROKERS: "BROKER", CONTROLLERS: "CONTROLLER"}
 _OPTIONS = {BROKERS: "bootstrap.servers", CONTROLLERS: "bootstrap.controllers"}
 
 
-def _wrong_endpoint(context: RequestContext, wanted: int, own: int) -> DescribeClusterResponse:
+def _wrong_endpoint(context: RequestContext, requested: int, own: int) -> DescribeClusterResponse:
     """Return the error for a client that requests nodes of a type that its listener does not serve."""
     listener = context.peer.listener
-    if wanted not in _TYPES:
+    if requested not in _TYPES:
         code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-        text = f"endpoint type {wanted} is unknown; known are {BROKERS} (brokers) and {CONTROLLERS} (controllers)"
+        text = f"endpoint type {requested} is unknown; known are {BROKERS} (brokers) and {CONTROLLERS} (controllers)"
     else:
         # Version 0 predates MISMATCHED_ENDPOINT_TYPE.
         typed = context.api_version >= ENDPOINT_TYPE_VERSION_MIN
         code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if typed else ErrorCode.INVALID_REQUEST
         text = (
-            f"{listener} is a listener of type {_TYPES[own]}, but the request is for type {_TYPES[wanted]}:"
-            f" use {_OPTIONS[wanted]} with the address of such a listener"
+            f"{listener} is a listener of type {_TYPES[own]}, but the request is for type {_TYPES[requested]}:"
+            f" use {_OPTIONS[requested]} with the address of such a listener"
         )
     return DescribeClusterResponse(error_code=code, error_message=text)
 

@@ -90,14 +90,14 @@ class ConfigsApi:
     def list_resources(
         self, context: RequestContext, request: ListConfigResourcesRequest
     ) -> ListConfigResourcesResponse:
-        wanted = [METRICS_CONFIG] if context.api_version == 0 else request.resource_types or RESOURCES
-        if not set(wanted) <= set(RESOURCES):
+        requested = [METRICS_CONFIG] if context.api_version == 0 else request.resource_types or RESOURCES
+        if not set(requested) <= set(RESOURCES):
             return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         return ListConfigResourcesResponse(
             config_resources=[
                 Listed(resource_name=name, resource_type=kind)
                 for kind in RESOURCES
-                if kind in wanted
+                if kind in requested
                 for name in self._names(kind)
             ]
         )
@@ -137,11 +137,11 @@ class ConfigsApi:
     ) -> Result:
         kind, name = resource.resource_type, resource.resource_name
         result = Result(resource_type=kind, resource_name=name)
-        wanted = frozenset(resource.configuration_keys or ())
+        requested = frozenset(resource.configuration_keys or ())
         try:
             _check_permission(context, kind, name)
             for entry in self._entries(kind, name):
-                if not wanted or entry.name in wanted:
+                if not requested or entry.name in requested:
                     result.configs.append(_describe(request, entry))
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message

@@ -63,8 +63,8 @@ class ForwardedApi:
             return response  # every topic has failed
         made = {topic.name for topic in response.decode().results if topic.error_code == ErrorCode.NONE}
         if made and not request.validate_only:
-            wanted = {topic.name: topic.count for topic in request.topics if topic.name in made}
+            requested = {topic.name: topic.count for topic in request.topics if topic.name in made}
             await self._creation.wait_until(
-                lambda image: all(image.partition(name, count - 1) is not None for name, count in wanted.items())
+                lambda image: all(image.partition(name, count - 1) is not None for name, count in requested.items())
             )
         return response

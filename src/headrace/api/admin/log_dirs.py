@@ -43,7 +43,7 @@ class LogDirsApi:
         ]
 
     async def describe(self, context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-        wanted = (
+        requested = (
             None
             if request.topics is None
             else {(topic.topic, index) for topic in request.topics for index in topic.partitions}
@@ -51,7 +51,7 @@ class LogDirsApi:
         found: dict[str, dict[str, list[Described]]] = {}
         for partition in self._replicas.all():
             name = partition.name
-            if partition.offline is None and (wanted is None or tuple(name) in wanted):
+            if partition.offline is None and (requested is None or tuple(name) in requested):
                 behind = max(partition.high_watermark - partition.log.log_end, 0)
                 described = Described(
                     partition_index=name.partition, partition_size=partition.log.size, offset_lag=behind
@@ -59,7 +59,7 @@ class LogDirsApi:
                 path = self._replicas.log_dir_of(partition).path
                 found.setdefault(path, {}).setdefault(name.topic, []).append(described)
         for name, log_dir, future in self._moves.under_way():
-            if wanted is None or tuple(name) in wanted:
+            if requested is None or tuple(name) in requested:
                 behind = max(self._replicas.get(*name).log.log_end - future.log_end, 0)
                 described = Described(
                     partition_index=name.partition,

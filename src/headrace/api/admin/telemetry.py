@@ -58,7 +58,7 @@ class TelemetryApi:
     def services(self) -> list[Service]:
         def is_listed() -> bool:
             # Without a subscription, librdkafka would send these requests to every broker and log that there is none.
-            return self._telemetry.is_wanted
+            return self._telemetry.has_subscriptions
 
         return [
             # As in Kafka, every client that may connect may push its metrics.
@@ -137,7 +137,7 @@ class TelemetryApi:
             if self._loop.time() > slice_end:
                 await asyncio.sleep(0)
                 slice_end = self._loop.time() + SLICE_S
-        self._series.forget(instance.name, before_ms=now_ms - instance.kept_ms)
+        self._series.forget(instance.name, before_ms=now_ms - instance.retention_ms)
 
     def _expose(self) -> Iterator[bytes]:
         self._telemetry.sweep(self._now_ms())

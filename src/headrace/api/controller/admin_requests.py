@@ -50,11 +50,11 @@ class ControllerAdminApi:
         permitted = context.permitted(Operation.ALTER, Resource.TOPIC, [topic.name for topic in request.topics])
         refused = [topic for topic in request.topics if topic.name not in permitted]
         request.topics = [topic for topic in request.topics if topic.name in permitted]
-        answer: CreatePartitionsResponse = await self.handle(context, request)
+        response: CreatePartitionsResponse = await self.handle(context, request)
         code, text = _REFUSED[Resource.TOPIC]
         result = CreatePartitionsResponse.CreatePartitionsTopicResult
-        answer.results += [result(name=topic.name, error_code=code, error_message=text) for topic in refused]
-        return answer
+        response.results += [result(name=topic.name, error_code=code, error_message=text) for topic in refused]
+        return response
 
     async def alter_configs(self, context: RequestContext, request: Any) -> Any:
         """Handle AlterConfigs or IncrementalAlterConfigs, checking the permission for each resource."""
@@ -70,11 +70,11 @@ class ControllerAdminApi:
             else:
                 refused.append((resource, _REFUSED[kind]))
         request.resources = resources
-        answer = await self.handle(context, request)
+        response = await self.handle(context, request)
         for resource, (code, text) in refused:
             one = type(request)(resources=[resource])
-            answer.responses += refuse(one, code, text).responses
-        return answer
+            response.responses += refuse(one, code, text).responses
+        return response
 
 
 def _protected(resource_type: int, name: str) -> tuple[Resource, str | None]:

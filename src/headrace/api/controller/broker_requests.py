@@ -105,15 +105,15 @@ class ControllerApi:
     async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> Any:
         result = CreateTopicsResponse.CreatableTopicResult
         request, refused = split_creations(context, request)
-        answer: CreateTopicsResponse = await self.decide(
+        response: CreateTopicsResponse = await self.decide(
             request,
             lambda code, text: CreateTopicsResponse(
                 topics=[result(name=topic.name, error_code=code, error_message=text) for topic in request.topics]
             ),
         )
-        hide_options(context, answer)
-        answer.topics += refused
-        return answer
+        hide_options(context, response)
+        response.topics += refused
+        return response
 
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> Any:
         result = DeleteTopicsResponse.DeletableTopicResult
@@ -124,27 +124,27 @@ class ControllerApi:
             self._state.topic_ids.__contains__,
         )
         names = [topic.name for topic in request.topics] or request.topic_names
-        answer: DeleteTopicsResponse = await self.decide(
+        response: DeleteTopicsResponse = await self.decide(
             request,
             lambda code, text: DeleteTopicsResponse(
                 responses=[result(name=name, error_code=code, error_message=text) for name in names]
             ),
         )
-        answer.responses += refused
-        return answer
+        response.responses += refused
+        return response
 
     async def decide(self, request: Any, refuse: Callable[[ErrorCode, str], Any]) -> Any:
         future: asyncio.Future[Any] = self._loop.create_future()
 
-        def tell(answer: Any, error: Exception | None) -> None:
+        def reply(response: Any, error: Exception | None) -> None:
             if future.done():
                 return
             if error is None:
-                future.set_result(answer)
+                future.set_result(response)
             else:
                 future.set_exception(error)
 
-        self._runtime().submit(request, self._clock.now_ms(), tell)
+        self._runtime().submit(request, self._clock.now_ms(), reply)
         try:
             return await future
         except KafkaError as error:
@@ -166,14 +166,14 @@ class ControllerApi:
             if int.from_bytes(request.request_data[:2], "big") not in FORWARDABLE:
                 return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
             peer = Peer(context.peer.listener, address, principal=principal, authority=self._authority)
-            answer = self._dispatcher().handle(peer, memoryview(request.request_data))
+            response = self._dispatcher().handle(peer, memoryview(request.request_data))
         except (DecodeError, KafkaError) as error:
             code = error.code if isinstance(error, KafkaError) else ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
             return EnvelopeResponse(error_code=code)
         except (CloseConnection, ValueError):
             return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
-        if isinstance(answer, Deferred):
-            answer = await answer.wait()
-        if answer is None:
+        if isinstance(response, Deferred):
+            response = await response.wait()
+        if response is None:
             return EnvelopeResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
-        return EnvelopeResponse(response_data=joined(answer)[4:])
+        return EnvelopeResponse(response_data=joined(response)[4:])

@@ -34,8 +34,8 @@ class DeleteRecordsApi:
                 DeleteRecordsResponse.DeleteRecordsTopicResult(
                     name=topic.name,
                     partitions=[
-                        self._delete(topic.name, wanted.partition_index, wanted.offset, topic.name in permitted)
-                        for wanted in topic.partitions
+                        self._delete(topic.name, requested.partition_index, requested.offset, topic.name in permitted)
+                        for requested in topic.partitions
                     ],
                 )
                 for topic in request.topics

@@ -37,22 +37,22 @@ class OffsetForLeaderEpochApi:
                 OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
                     topic=topic.topic,
                     partitions=[
-                        self._epoch_end(topic.topic, wanted)
+                        self._epoch_end(topic.topic, requested)
                         if topic.topic in permitted
-                        else EpochEnd(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, partition=wanted.partition)
-                        for wanted in topic.partitions
+                        else EpochEnd(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, partition=requested.partition)
+                        for requested in topic.partitions
                     ],
                 )
                 for topic in request.topics
             ]
         )
 
-    def _epoch_end(self, topic: str, wanted: OffsetForLeaderEpochRequest.OffsetForLeaderPartition) -> EpochEnd:
-        result = EpochEnd(partition=wanted.partition)
+    def _epoch_end(self, topic: str, requested: OffsetForLeaderEpochRequest.OffsetForLeaderPartition) -> EpochEnd:
+        result = EpochEnd(partition=requested.partition)
         try:
-            partition = self._replicas.get(topic, wanted.partition)
-            partition.check_leader(wanted.current_leader_epoch)
-            result.leader_epoch, result.end_offset = partition.log.end_offset_for_epoch(wanted.leader_epoch)
+            partition = self._replicas.get(topic, requested.partition)
+            partition.check_leader(requested.current_leader_epoch)
+            result.leader_epoch, result.end_offset = partition.log.end_offset_for_epoch(requested.leader_epoch)
         except KafkaError as error:
             result.error_code = error.code
         return result

@@ -55,7 +55,7 @@ class _Pending(NamedTuple):
     """One batch that must be checked in a thread or verified before it is appended."""
 
     topic: ProduceRequest.TopicProduceData
-    answer: PartitionResponse
+    partition_response: PartitionResponse
     partition: Partition
     records: memoryview
     header: BatchHeader
@@ -95,11 +95,11 @@ class ProduceApi:
         pending: list[_Pending] = []
         unflushed: list[tuple[PartitionResponse, Synced]] = []
         for topic in request.topic_data:
-            answers = []
+            results = []
             refusal = None if context.peer.authority.unrestricted else self._refusal(context, topic)
             for data in topic.partition_data:
-                answer = PartitionResponse(index=data.index)
-                answers.append(answer)
+                partition_response = PartitionResponse(index=data.index)
+                results.append(partition_response)
                 admitted = guard = None
                 try:
                     if refusal is not None:
@@ -124,22 +124,24 @@ class ProduceApi:
                                 context.api_version, partition, header, request.transactional_id, now_ms
                             )
                         if compressed is None or (guard is not None and guard.waits):
-                            pending.append(_Pending(topic, answer, partition, records, header, compressed, guard))
+                            pending.append(
+                                _Pending(topic, partition_response, partition, records, header, compressed, guard)
+                            )
                             continue
                         checked = compressed
                     else:
                         checked = partition.check(records, header, now_ms)
-                    self._append(answer, partition, records, header, checked, now_ms, unflushed, guard)
+                    self._append(partition_response, partition, records, header, checked, now_ms, unflushed, guard)
                 except KafkaError as error:
-                    self._refuse(context, topic, answer, error, admitted)
-            responses.append(TopicResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
+                    self._refuse(context, topic, partition_response, error, admitted)
+            responses.append(TopicResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=results))
         response = ProduceResponse(responses=responses)
         if pending:
             finished = begin(self._finish(context, request, response, pending, now_ms, unflushed))
             return HoldFrame(finished) if isinstance(finished, Rest) else finished
         if unflushed and acks:
             return self._flushed(response, unflushed)
-        return response if acks else self._unanswered(response)
+        return response if acks else self._check_unacknowledged(response)
 
     async def _flushed(
         self, response: ProduceResponse, unflushed: list[tuple[PartitionResponse, Synced]]
@@ -148,11 +150,15 @@ class ProduceApi:
 
         Later requests of the connection are not blocked by it.
         """
-        for answer, flush in unflushed:
+        for partition_response, flush in unflushed:
             error = await asyncio.shield(flush)  # other requests wait for the same flush
             if error is not None:
-                answer.error_code, answer.error_message = error.code, error.message
-                answer.base_offset, answer.log_append_time_ms, answer.log_start_offset = -1, -1, -1
+                partition_response.error_code, partition_response.error_message = error.code, error.message
+                (
+                    partition_response.base_offset,
+                    partition_response.log_append_time_ms,
+                    partition_response.log_start_offset,
+                ) = -1, -1, -1
         return response
 
     def _refusal(self, context: RequestContext, topic: ProduceRequest.TopicProduceData) -> KafkaError | None:
@@ -182,7 +188,7 @@ class ProduceApi:
 
     def _append(
         self,
-        answer: PartitionResponse,
+        partition_response: PartitionResponse,
         partition: Partition,
         records: memoryview,
         header: BatchHeader,
@@ -197,9 +203,9 @@ class ProduceApi:
             info = partition.append(records, header, checked.max_timestamp, now_ms)
         else:
             info = partition.append_transactional(records, header, checked.max_timestamp, now_ms, guard)
-        answer.base_offset = info.first_offset
-        answer.log_append_time_ms = info.log_append_time
-        answer.log_start_offset = partition.log.log_start
+        partition_response.base_offset = info.first_offset
+        partition_response.log_append_time_ms = info.log_append_time
+        partition_response.log_start_offset = partition.log.log_start
         traffic = partition.traffic
         traffic.produces += 1
         if not info.duplicate:
@@ -208,7 +214,7 @@ class ProduceApi:
         if partition.waits_for_disk:
             flush = partition.flushed(info.last_offset)
             if flush is not None:
-                unflushed.append((answer, flush))
+                unflushed.append((partition_response, flush))
 
     async def _finish(
         self,
@@ -227,13 +233,20 @@ class ProduceApi:
             try:
                 one.partition.admit(request.acks)  # the partition may have changed in the meantime
                 self._append(
-                    one.answer, one.partition, one.records, one.header, one.checked, now_ms, unflushed, one.guard
+                    one.partition_response,
+                    one.partition,
+                    one.records,
+                    one.header,
+                    one.checked,
+                    now_ms,
+                    unflushed,
+                    one.guard,
                 )
             except KafkaError as error:
-                self._refuse(context, one.topic, one.answer, error, one.partition)
+                self._refuse(context, one.topic, one.partition_response, error, one.partition)
         if unflushed and request.acks:
             return await self._flushed(response, unflushed)
-        return response if request.acks else self._unanswered(response)
+        return response if request.acks else self._check_unacknowledged(response)
 
     async def _check(
         self, context: RequestContext, request: ProduceRequest, one: _Pending, now_ms: int
@@ -251,7 +264,7 @@ class ProduceApi:
                 )
             return one._replace(checked=checked, guard=guard)
         except KafkaError as error:
-            self._refuse(context, one.topic, one.answer, error, partition)
+            self._refuse(context, one.topic, one.partition_response, error, partition)
             return None
 
     async def _verified(
@@ -269,24 +282,24 @@ class ProduceApi:
             if error is None:
                 verified.append(one)
             else:
-                self._refuse(context, one.topic, one.answer, error, None)
+                self._refuse(context, one.topic, one.partition_response, error, None)
         return verified
 
     @staticmethod
-    def _unanswered(response: ProduceResponse) -> None:
+    def _check_unacknowledged(response: ProduceResponse) -> None:
         """Raise CloseConnection if an acks=0 batch failed, which a client without responses notices only that way."""
         for topic in response.responses:
-            for answer in topic.partition_responses:
-                if answer.error_code:
+            for result in topic.partition_responses:
+                if result.error_code:
                     raise CloseConnection(
-                        f"acks=0 produce to {topic.name}-{answer.index} failed with {ErrorCode(answer.error_code).name}"
+                        f"acks=0 produce to {topic.name}-{result.index} failed with {ErrorCode(result.error_code).name}"
                     )
 
     def _refuse(
         self,
         context: RequestContext,
         topic: ProduceRequest.TopicProduceData | None,
-        answer: PartitionResponse,
+        partition_response: PartitionResponse,
         error: KafkaError,
         admitted: Partition | None,
     ) -> None:
@@ -294,15 +307,15 @@ class ProduceApi:
 
         `admitted` is the partition that was about to append; as in Kafka, its log start goes into the response.
         """
-        answer.error_code = error.code
-        answer.base_offset = -1
-        answer.error_message = error.message or None
+        partition_response.error_code = error.code
+        partition_response.base_offset = -1
+        partition_response.error_message = error.message or None
         if admitted is not None:
             _count_refusal(admitted.traffic, error)
             if error.code not in _EXPECTED:
-                answer.log_start_offset = admitted.log.log_start
+                partition_response.log_start_offset = admitted.log.log_start
         if isinstance(error, InvalidRecords):
-            answer.record_errors = [
+            partition_response.record_errors = [
                 ProduceResponse.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)
                 for index, text in error.record_errors
             ]
@@ -311,9 +324,9 @@ class ProduceApi:
             and topic is not None
             and context.api_version >= LEADER_HINT_VERSION_MIN
         ):
-            known = self._image().partition(topic.name, answer.index)
+            known = self._image().partition(topic.name, partition_response.index)
             if known is not None:
-                answer.current_leader = ProduceResponse.LeaderIdAndEpoch(
+                partition_response.current_leader = ProduceResponse.LeaderIdAndEpoch(
                     leader_id=known.leader, leader_epoch=known.leader_epoch
                 )
 

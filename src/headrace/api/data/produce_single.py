@@ -22,7 +22,7 @@ from headrace.replication.partition import Partition
 from headrace.replication.replicas import Replicas
 from headrace.server.context import Peer
 from headrace.server.dispatch import RequestMetrics
-from headrace.server.response_writer import Answer
+from headrace.server.response_writer import ResponseParts
 
 VERSIONS = (9, 13)
 BY_ID_VERSION_MIN = 13
@@ -68,7 +68,7 @@ class SingleProduce:
         self._by_id: dict[bytes, _Entry] = {}
         self._image = Image()
 
-    def handle(self, peer: Peer, frame: memoryview) -> Answer | None:
+    def handle(self, peer: Peer, frame: memoryview) -> ResponseParts | None:
         began = self._time()
         parts = split_single_produce(frame)
         if parts is None:
@@ -78,7 +78,7 @@ class SingleProduce:
             try:
                 entry = (self._by_name if version < BY_ID_VERSION_MIN else self._by_id)[key]
             except KeyError:
-                entry = self._learn_name(key) if version < BY_ID_VERSION_MIN else self._learn_id(key)
+                entry = self._add_by_name(key) if version < BY_ID_VERSION_MIN else self._add_by_id(key)
             partition = entry.partition
             if partition.waits_for_disk or not (
                 peer.authority.unrestricted or peer.authority.passes_write(peer, partition.name.topic)
@@ -121,17 +121,17 @@ class SingleProduce:
         self._by_name.clear()
         self._by_id.clear()
 
-    def _learn_name(self, key: bytes) -> _Entry:
+    def _add_by_name(self, key: bytes) -> _Entry:
         """Add the entry of a key with a topic name; raise KafkaError or ValueError if there is none for it."""
-        return self._learn(self._by_name, key, key[1:-5].decode())
+        return self._add_entry(self._by_name, key, key[1:-5].decode())
 
-    def _learn_id(self, key: bytes) -> _Entry:
+    def _add_by_id(self, key: bytes) -> _Entry:
         topic = self._image.topic_by_id(key[:_ID_BYTES])
         if topic is None:
             raise LookupError
-        return self._learn(self._by_id, key, topic.name)
+        return self._add_entry(self._by_id, key, topic.name)
 
-    def _learn(self, entries: dict[bytes, _Entry], key: bytes, topic: str) -> _Entry:
+    def _add_entry(self, entries: dict[bytes, _Entry], key: bytes, topic: str) -> _Entry:
         (index,) = _INDEX.unpack_from(key, len(key) - 4)
         # No client id: a client that may write to internal topics takes the long path.
         partition = writable_partition(self._replicas, topic, index, client_id=None)

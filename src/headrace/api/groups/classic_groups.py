@@ -33,33 +33,33 @@ from headrace.server.dispatch import Service
 
 NULL_PROTOCOL_VERSION_MIN = 7  # JoinGroup version from which the protocol name may be null
 
-Answer = TypeVar("Answer", bound=Struct)
+Response = TypeVar("Response", bound=Struct)
 Deleted = DeleteGroupsResponse.DeletableGroupResult
 Described = DescribeGroupsResponse.DescribedGroup
 
 
-def asked_by(context: RequestContext, request: Struct) -> Asked:
+def coordinator_request(context: RequestContext, request: Struct) -> Asked:
     return Asked(request, context.api_version, context.client_id or "", f"/{context.peer.address}")
 
 
-def answer_of(
-    groups: Coordination[GroupShard], group_id: str, asked: Asked, refuse: Callable[[KafkaError], Answer]
-) -> Answer | Awaitable[Answer]:
+def request_decision(
+    groups: Coordination[GroupShard], group_id: str, request: Asked, refuse: Callable[[KafkaError], Response]
+) -> Response | Awaitable[Response]:
     """Return the response, or an awaitable if it is not decided yet.
 
     Nearly all are decided immediately, and a task for each would cost as much as deciding it.
     """
     try:
-        future = groups.decide(group_id, asked)
+        future = groups.decide(group_id, request)
         if future.done():
-            answer: Answer = future.result()
-            return answer
+            response: Response = future.result()
+            return response
     except KafkaError as error:
         return refuse(error)
     return _later(future, refuse)
 
 
-async def _later(future: asyncio.Future[Answer], refuse: Callable[[KafkaError], Answer]) -> Answer:
+async def _later(future: asyncio.Future[Response], refuse: Callable[[KafkaError], Response]) -> Response:
     try:
         return await future
     except KafkaError as error:
@@ -87,76 +87,76 @@ class GroupsApi:
             Service(ApiKey.DELETE_GROUPS, (0, 2), self.delete, on_groups(Operation.DELETE)),
         ]
 
-    def _answer(
-        self, context: RequestContext, group_id: str, request: Struct, refuse: Callable[[KafkaError], Answer]
-    ) -> Answer | Awaitable[Answer]:
+    def _decide(
+        self, context: RequestContext, group_id: str, request: Struct, refuse: Callable[[KafkaError], Response]
+    ) -> Response | Awaitable[Response]:
         """Authorize a member's request and return the coordinator's response, or an awaitable of it."""
         if not context.may(Operation.READ, Resource.GROUP, group_id):
             return refuse(KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED))
         if not group_id:
             return refuse(KafkaError(ErrorCode.INVALID_GROUP_ID))
-        return answer_of(self._groups, group_id, asked_by(context, request), refuse)
+        return request_decision(self._groups, group_id, coordinator_request(context, request), refuse)
 
     async def join(self, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
         def refused(error: KafkaError) -> JoinGroupResponse:
-            is_told = isinstance(error, MemberRefused) or error.code is ErrorCode.INVALID_GROUP_ID
-            return JoinGroupResponse(error_code=error.code, member_id=request.member_id if is_told else "")
+            has_member_id = isinstance(error, MemberRefused) or error.code is ErrorCode.INVALID_GROUP_ID
+            return JoinGroupResponse(error_code=error.code, member_id=request.member_id if has_member_id else "")
 
-        answer = self._answer(context, request.group_id, request, refused)
-        if not isinstance(answer, JoinGroupResponse):
-            answer = await answer
-        if answer.error_code:
-            answer.protocol_name = None if context.api_version >= NULL_PROTOCOL_VERSION_MIN else ""
-        return answer
+        response = self._decide(context, request.group_id, request, refused)
+        if not isinstance(response, JoinGroupResponse):
+            response = await response
+        if response.error_code:
+            response.protocol_name = None if context.api_version >= NULL_PROTOCOL_VERSION_MIN else ""
+        return response
 
     def sync(
         self, context: RequestContext, request: SyncGroupRequest
     ) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
-        return self._answer(context, request.group_id, request, lambda error: SyncGroupResponse(error_code=error.code))
+        return self._decide(context, request.group_id, request, lambda error: SyncGroupResponse(error_code=error.code))
 
     def heartbeat(
         self, context: RequestContext, request: HeartbeatRequest
     ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
         if context.may(Operation.READ, Resource.GROUP, request.group_id):
-            answer = self._groups.glance(request.group_id, heartbeat_at_a_glance, request)
-            if answer is not None:
-                return answer
-        return self._answer(context, request.group_id, request, _refused_heartbeat)
+            response = self._groups.glance(request.group_id, heartbeat_at_a_glance, request)
+            if response is not None:
+                return response
+        return self._decide(context, request.group_id, request, _refused_heartbeat)
 
     def leave(
         self, context: RequestContext, request: LeaveGroupRequest
     ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
-        return self._answer(context, request.group_id, request, lambda error: LeaveGroupResponse(error_code=error.code))
+        return self._decide(context, request.group_id, request, lambda error: LeaveGroupResponse(error_code=error.code))
 
     def list(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
         """List all groups if the client may describe the cluster, otherwise those that it may describe.
 
         They are sorted by name; Kafka returns them in the order of its hash tables.
         """
-        answer = ListGroupsResponse()
+        response = ListGroupsResponse()
         everything = context.may(Operation.DESCRIBE, Resource.CLUSTER, quietly=True)
         try:
             for shard in self._groups.machines():
-                answer.groups += list_groups(shard, request.states_filter, request.types_filter)
+                response.groups += list_groups(shard, request.states_filter, request.types_filter)
         except KafkaError as error:
             return ListGroupsResponse(error_code=error.code)
         if not everything:
-            names = [group.group_id for group in answer.groups]
+            names = [group.group_id for group in response.groups]
             permitted = context.permitted(Operation.DESCRIBE, Resource.GROUP, names, quietly=True)
-            answer.groups = [group for group in answer.groups if group.group_id in permitted]
-        answer.groups.sort(key=lambda group: group.group_id)
-        return answer
+            response.groups = [group for group in response.groups if group.group_id in permitted]
+        response.groups.sort(key=lambda group: group.group_id)
+        return response
 
     def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
         """Describe groups. Refused ones come first, as in Kafka; the others keep the order of the request."""
         permitted = context.permitted(Operation.DESCRIBE, Resource.GROUP, request.groups)
-        answer = DescribeGroupsResponse()
+        response = DescribeGroupsResponse()
         for group_id in sorted(request.groups, key=permitted.__contains__):
             described = self._describe(context, group_id, group_id in permitted)
             if request.include_authorized_operations and not described.error_code:
                 described.authorized_operations = context.operations(Resource.GROUP, group_id)
-            answer.groups.append(described)
-        return answer
+            response.groups.append(described)
+        return response
 
     def _describe(self, context: RequestContext, group_id: str, permitted: bool) -> Described:
         try:
@@ -177,7 +177,9 @@ class GroupsApi:
         try:
             if not permitted:
                 raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-            await self._groups.decide(group_id, asked_by(context, DeleteGroupsRequest(groups_names=[group_id])))
+            await self._groups.decide(
+                group_id, coordinator_request(context, DeleteGroupsRequest(groups_names=[group_id]))
+            )
         except KafkaError as error:
             return Deleted(group_id=group_id, error_code=error.code)
         return Deleted(group_id=group_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from headrace.api.groups.classic_groups import answer_of
+from headrace.api.groups.classic_groups import request_decision
 from headrace.api.permissions import on_groups
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.broker.shard_runner import Coordination
@@ -59,14 +59,14 @@ class ConsumerGroupsApi:
             self._check(context, request)
         except KafkaError as error:
             return _refused(error)
-        asked = Asked(
+        coordinator_request = Asked(
             request,
             context.api_version,
             context.client_id or "",
             f"/{context.peer.address}",
             partial(_may_describe, context),
         )
-        return answer_of(self._groups, request.group_id, asked, _refused)
+        return request_decision(self._groups, request.group_id, coordinator_request, _refused)
 
     def _check(self, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> None:
         self._check_feature()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from headrace.api.groups.classic_groups import answer_of, asked_by
+from headrace.api.groups.classic_groups import coordinator_request, request_decision
 from headrace.api.permissions import on_groups
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid
@@ -43,11 +43,11 @@ class OffsetCommitApi:
         names = [known.name if known else topic.name for topic, known in zip(request.topics, found, strict=True)]
         allowed = context.may(Operation.READ, Resource.GROUP, request.group_id)
         permitted = context.permitted(Operation.READ, Resource.TOPIC, names) if allowed else set()
-        answer, left = OffsetCommitResponse(), list[CommitTopic]()
-        places: list[list[Committed]] = []  # where the results of each topic in `left` are added
+        response, left = OffsetCommitResponse(), list[CommitTopic]()
+        left_results: list[list[Committed]] = []  # where the results of each topic in `left` are added
         for topic, known, name in zip(request.topics, found, names, strict=True):
-            answered = CommittedTopic(topic.name, topic.topic_id)
-            answer.topics.append(answered)
+            topic_response = CommittedTopic(topic.name, topic.topic_id)
+            response.topics.append(topic_response)
             code = topic_refusal(known, by_id, allowed, name in permitted)
             good: list[CommitPartition] = []
             for partition in topic.partitions:
@@ -55,13 +55,13 @@ class OffsetCommitApi:
                     good.append(partition)
                 else:
                     refused = code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    answered.partitions.append(Committed(partition.partition_index, refused))
+                    topic_response.partitions.append(Committed(partition.partition_index, refused))
             if good and known:
                 left.append(CommitTopic(known.name, known.id, good))
-                places.append(answered.partitions)
+                left_results.append(topic_response.partitions)
         if not left:
-            return answer
-        asked = OffsetCommitRequest(
+            return response
+        accepted = OffsetCommitRequest(
             request.group_id,
             request.generation_id_or_member_epoch,
             request.member_id,
@@ -69,10 +69,10 @@ class OffsetCommitApi:
             request.retention_time_ms,
             left,
         )
-        decided = self._decide(context, asked)
+        decided = self._decide(context, accepted)
         if isinstance(decided, OffsetCommitResponse):
-            return _filled(answer, places, decided)
-        return _filled_later(answer, places, decided)
+            return _filled(response, left_results, decided)
+        return _filled_later(response, left_results, decided)
 
     def _commit_all(
         self, context: RequestContext, request: OffsetCommitRequest, found: list[Topic | None]
@@ -84,7 +84,7 @@ class OffsetCommitApi:
         return self._decide(context, request)
 
     def _decide(
-        self, context: RequestContext, asked: OffsetCommitRequest
+        self, context: RequestContext, accepted: OffsetCommitRequest
     ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
         def refused(error: KafkaError) -> OffsetCommitResponse:
             return OffsetCommitResponse(
@@ -94,35 +94,35 @@ class OffsetCommitApi:
                         topic.topic_id,
                         [Committed(partition.partition_index, error.code) for partition in topic.partitions],
                     )
-                    for topic in asked.topics
+                    for topic in accepted.topics
                 ]
             )
 
-        return answer_of(self._groups, asked.group_id, asked_by(context, asked), refused)
+        return request_decision(self._groups, accepted.group_id, coordinator_request(context, accepted), refused)
 
     def _find(self, name: str, topic_id: Uuid, by_id: bool) -> Topic | None:
         return self._image().topic_by_id(topic_id) if by_id else self._image().topics.get(name)
 
 
-def _has_all(known: Topic | None, asked: CommitTopic) -> bool:
+def _has_all(known: Topic | None, accepted: CommitTopic) -> bool:
     if known is None:
         return False
     count = len(known.partitions)
-    return bool(asked.partitions) and all(0 <= one.partition_index < count for one in asked.partitions)
+    return bool(accepted.partitions) and all(0 <= one.partition_index < count for one in accepted.partitions)
 
 
 def _filled(
-    answer: OffsetCommitResponse, places: list[list[Committed]], decided: OffsetCommitResponse
+    response: OffsetCommitResponse, left_results: list[list[Committed]], decided: OffsetCommitResponse
 ) -> OffsetCommitResponse:
-    for place, topic in zip(places, decided.topics, strict=True):
-        place += topic.partitions
-    return answer
+    for results, topic in zip(left_results, decided.topics, strict=True):
+        results += topic.partitions
+    return response
 
 
 async def _filled_later(
-    answer: OffsetCommitResponse, places: list[list[Committed]], decided: Awaitable[OffsetCommitResponse]
+    response: OffsetCommitResponse, left_results: list[list[Committed]], decided: Awaitable[OffsetCommitResponse]
 ) -> OffsetCommitResponse:
-    return _filled(answer, places, await decided)
+    return _filled(response, left_results, await decided)
 
 
 def topic_refusal(known: Topic | None, by_id: bool, allowed: bool, permitted: bool) -> ErrorCode:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.api.groups.classic_groups import asked_by
+from headrace.api.groups.classic_groups import coordinator_request
 from headrace.api.groups.offset_commit import topic_refusal
 from headrace.api.permissions import on_groups
 from headrace.base.errors import ErrorCode, KafkaError
@@ -36,11 +36,11 @@ class OffsetDeleteApi:
         if not request.group_id:
             return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         permitted = context.permitted(Operation.READ, Resource.TOPIC, [topic.name for topic in request.topics])
-        answer, left = OffsetDeleteResponse(), list[DeleteTopic]()
-        places: list[list[Deleted]] = []
+        response, left = OffsetDeleteResponse(), list[DeleteTopic]()
+        left_results: list[list[Deleted]] = []
         for topic in request.topics:
-            answered = DeletedTopic(topic.name)
-            answer.topics.append(answered)
+            topic_response = DeletedTopic(topic.name)
+            response.topics.append(topic_response)
             known = self._image().topics.get(topic.name)
             code = topic_refusal(known, False, True, topic.name in permitted)
             good = []
@@ -49,15 +49,15 @@ class OffsetDeleteApi:
                     good.append(partition)
                 else:
                     refused = code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    answered.partitions.append(Deleted(partition.partition_index, refused))
+                    topic_response.partitions.append(Deleted(partition.partition_index, refused))
             if good:
                 left.append(DeleteTopic(topic.name, good))
-                places.append(answered.partitions)
+                left_results.append(topic_response.partitions)
         try:
-            asked = asked_by(context, OffsetDeleteRequest(request.group_id, left))
-            decided: OffsetDeleteResponse = await self._groups.decide(request.group_id, asked)
+            accepted = coordinator_request(context, OffsetDeleteRequest(request.group_id, left))
+            decided: OffsetDeleteResponse = await self._groups.decide(request.group_id, accepted)
         except KafkaError as error:
             return OffsetDeleteResponse(error_code=error.code)
-        for place, decided_topic in zip(places, decided.topics, strict=True):
-            place += decided_topic.partitions
-        return answer
+        for results, decided_topic in zip(left_results, decided.topics, strict=True):
+            results += decided_topic.partitions
+        return response

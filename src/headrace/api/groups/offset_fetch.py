@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from headrace.api.groups.classic_groups import asked_by
+from headrace.api.groups.classic_groups import coordinator_request
 from headrace.api.permissions import on_groups
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID
@@ -52,8 +52,8 @@ class OffsetFetchApi:
             topics = [
                 FetchTopic(name=topic.name, partition_indexes=topic.partition_indexes) for topic in request.topics
             ]
-        wanted = FetchGroup(group_id=request.group_id, topics=topics)
-        group = await self._fetch(context, wanted, request.require_stable)
+        requested = FetchGroup(group_id=request.group_id, topics=topics)
+        group = await self._fetch(context, requested, request.require_stable)
         if group.error_code and context.api_version < WHOLE_ERROR_VERSION_MIN:
             group.topics = [_failed(topic, group.error_code) for topic in topics or []]
         return OffsetFetchResponse(
@@ -64,30 +64,32 @@ class OffsetFetchApi:
             ],
         )
 
-    async def _fetch(self, context: RequestContext, wanted: FetchGroup, stable: bool) -> FetchedGroup:
+    async def _fetch(self, context: RequestContext, requested: FetchGroup, stable: bool) -> FetchedGroup:
         try:
-            if not context.may(Operation.DESCRIBE, Resource.GROUP, wanted.group_id):
+            if not context.may(Operation.DESCRIBE, Resource.GROUP, requested.group_id):
                 raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-            if wanted.topics is None:
-                return await self._fetch_all(context, wanted, stable)
-            return await self._fetch_named(context, wanted, wanted.topics, stable)
+            if requested.topics is None:
+                return await self._fetch_all(context, requested, stable)
+            return await self._fetch_named(context, requested, requested.topics, stable)
         except KafkaError as error:
             # Old consumers do not look up the coordinator again after COORDINATOR_NOT_AVAILABLE.
             lost = error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-            return FetchedGroup(wanted.group_id, error_code=ErrorCode.NOT_COORDINATOR if lost else error.code)
+            return FetchedGroup(requested.group_id, error_code=ErrorCode.NOT_COORDINATOR if lost else error.code)
 
-    async def _read(self, context: RequestContext, wanted: FetchGroup, stable: bool) -> FetchedGroup:
+    async def _read(self, context: RequestContext, requested: FetchGroup, stable: bool) -> FetchedGroup:
         if stable:
-            answer: FetchedGroup = await self._groups.decide(wanted.group_id, asked_by(context, wanted))
-            return answer
-        return fetch(self._groups.machine_of(wanted.group_id), wanted)
+            response: FetchedGroup = await self._groups.decide(
+                requested.group_id, coordinator_request(context, requested)
+            )
+            return response
+        return fetch(self._groups.machine_of(requested.group_id), requested)
 
-    async def _fetch_all(self, context: RequestContext, wanted: FetchGroup, stable: bool) -> FetchedGroup:
+    async def _fetch_all(self, context: RequestContext, requested: FetchGroup, stable: bool) -> FetchedGroup:
         """Read all offsets of a group, without topics that the client may not describe.
 
         From version 10 on, where topics are identified by id, deleted topics are left out too.
         """
-        group = await self._read(context, wanted, stable)
+        group = await self._read(context, requested, stable)
         names = [topic.name for topic in group.topics]
         permitted = context.permitted(Operation.DESCRIBE, Resource.TOPIC, names, quietly=True)
         group.topics = [topic for topic in group.topics if topic.name in permitted]
@@ -100,24 +102,26 @@ class OffsetFetchApi:
         return group
 
     async def _fetch_named(
-        self, context: RequestContext, wanted: FetchGroup, topics: list[FetchTopic], stable: bool
+        self, context: RequestContext, requested: FetchGroup, topics: list[FetchTopic], stable: bool
     ) -> FetchedGroup:
         by_id = context.api_version >= TOPIC_IDS_VERSION_MIN
-        answers: list[FetchedTopic | None] = []
+        topic_responses: list[FetchedTopic | None] = []
         left: list[FetchTopic] = []
         for topic in topics:
             known = self._image().topic_by_id(topic.topic_id) if by_id else None
             name = known.name if known else topic.name
             if by_id and known is None:
-                answers.append(_failed(topic, ErrorCode.UNKNOWN_TOPIC_ID))
+                topic_responses.append(_failed(topic, ErrorCode.UNKNOWN_TOPIC_ID))
             elif not context.may(Operation.DESCRIBE, Resource.TOPIC, name):
-                answers.append(_failed(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+                topic_responses.append(_failed(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
             else:
-                answers.append(None)
+                topic_responses.append(None)
                 left.append(FetchTopic(name, topic.topic_id, topic.partition_indexes))
-        asked = FetchGroup(wanted.group_id, wanted.member_id, wanted.member_epoch, left)
-        read = iter((await self._read(context, asked, stable)).topics)
-        return FetchedGroup(wanted.group_id, [next(read) if answer is None else answer for answer in answers])
+        accepted = FetchGroup(requested.group_id, requested.member_id, requested.member_epoch, left)
+        read = iter((await self._read(context, accepted, stable)).topics)
+        return FetchedGroup(
+            requested.group_id, [next(read) if response is None else response for response in topic_responses]
+        )
 
 
 def _failed(topic: FetchTopic, code: int) -> FetchedTopic:

@@ -78,12 +78,12 @@ def _code(error: Exception) -> ErrorCode:
 
 
 def _refuse_deletion(request: DeleteTopicsRequest, code: ErrorCode, message: str) -> DeleteTopicsResponse:
-    wanted = request.topics or [DeleteTopicsRequest.DeleteTopicState(name=name) for name in request.topic_names]
+    requested = request.topics or [DeleteTopicsRequest.DeleteTopicState(name=name) for name in request.topic_names]
     return DeleteTopicsResponse(
         responses=[
             DeleteTopicsResponse.DeletableTopicResult(
                 name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=message
             )
-            for topic in wanted
+            for topic in requested
         ]
     )

@@ -47,16 +47,16 @@ class AddOffsetsToTxnApi:
         # The topic may not exist yet: clients look up the group's coordinator, which creates it, only after this.
         topic = self._image().topics.get(GROUPS_TOPIC)
         partitions = self._offsets_partitions if topic is None else len(topic.partitions)
-        place = TopicPartition(GROUPS_TOPIC, coordinator_partition(request.group_id, partitions))
-        asked = AddPartitions(
+        partition = TopicPartition(GROUPS_TOPIC, coordinator_partition(request.group_id, partitions))
+        coordinator_request = AddPartitions(
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,
-            (place,),
+            (partition,),
             version=context.api_version,
         )
         try:
-            answered: PartitionsAnswered = await self._transactions.decide(request.transactional_id, asked)
+            decided: PartitionsAnswered = await self._transactions.decide(request.transactional_id, coordinator_request)
         except KafkaError as error:
             return AddOffsetsToTxnResponse(error_code=error.code)
-        return AddOffsetsToTxnResponse(error_code=answered.codes[place])
+        return AddOffsetsToTxnResponse(error_code=decided.codes[partition])

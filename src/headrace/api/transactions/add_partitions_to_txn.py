@@ -44,14 +44,16 @@ class AddPartitionsToTxnApi:
 
     async def handle(self, context: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
         if context.api_version < BATCHED_VERSION_MIN:
-            asked = Transaction(
+            transaction = Transaction(
                 request.v3_and_below_transactional_id,
                 request.v3_and_below_producer_id,
                 request.v3_and_below_producer_epoch,
                 False,
                 request.v3_and_below_topics,
             )
-            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await self._add_for_client(context, asked))
+            return AddPartitionsToTxnResponse(
+                results_by_topic_v3_and_below=await self._add_for_client(context, transaction)
+            )
         if not context.may(Operation.CLUSTER_ACTION, Resource.CLUSTER):
             return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if len(request.transactions) == 1:
@@ -65,27 +67,29 @@ class AddPartitionsToTxnApi:
             ]
         )
 
-    async def _add_for_client(self, context: RequestContext, asked: Transaction) -> list[TopicResult]:
+    async def _add_for_client(self, context: RequestContext, transaction: Transaction) -> list[TopicResult]:
         """Add all partitions or none; if one is refused, the others get OPERATION_NOT_ATTEMPTED."""
-        if not context.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, asked.transactional_id):
-            return _same(asked.topics, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if not context.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, transaction.transactional_id):
+            return _same(transaction.topics, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         # As in Kafka, internal topics fail authorization regardless of the client's permissions.
-        names = [topic.name for topic in asked.topics if topic.name not in INTERNAL_TOPICS]
+        names = [topic.name for topic in transaction.topics if topic.name not in INTERNAL_TOPICS]
         permitted = context.permitted(Operation.WRITE, Resource.TOPIC, names)
-        codes = self._codes(asked.topics, permitted)
+        codes = self._codes(transaction.topics, permitted)
         if any(codes.values()):
             return _results(
-                asked.topics, {place: code or ErrorCode.OPERATION_NOT_ATTEMPTED for place, code in codes.items()}
+                transaction.topics,
+                {partition: code or ErrorCode.OPERATION_NOT_ATTEMPTED for partition, code in codes.items()},
             )
-        return await self._add(context, asked, client_version=0)
+        return await self._add(context, transaction, client_version=0)
 
-    async def _add_for_leader(self, context: RequestContext, asked: Transaction) -> list[TopicResult]:
-        codes = self._codes(asked.topics, {topic.name for topic in asked.topics})
+    async def _add_for_leader(self, context: RequestContext, transaction: Transaction) -> list[TopicResult]:
+        codes = self._codes(transaction.topics, {topic.name for topic in transaction.topics})
         if any(codes.values()):
             return _results(
-                asked.topics, {place: code or ErrorCode.OPERATION_NOT_ATTEMPTED for place, code in codes.items()}
+                transaction.topics,
+                {partition: code or ErrorCode.OPERATION_NOT_ATTEMPTED for partition, code in codes.items()},
             )
-        return await self._add(context, asked, client_version=EPOCHS_CLIENT)
+        return await self._add(context, transaction, client_version=EPOCHS_CLIENT)
 
     def _codes(self, topics: Iterable[Topic], permitted: set[str]) -> dict[TopicPartition, ErrorCode]:
         known = self._image().topics
@@ -101,22 +105,24 @@ class AddPartitionsToTxnApi:
                 codes[TopicPartition(topic.name, index)] = code
         return codes
 
-    async def _add(self, context: RequestContext, asked: Transaction, client_version: int) -> list[TopicResult]:
-        places = tuple(TopicPartition(topic.name, index) for topic in asked.topics for index in topic.partitions)
+    async def _add(self, context: RequestContext, transaction: Transaction, client_version: int) -> list[TopicResult]:
+        partitions = tuple(
+            TopicPartition(topic.name, index) for topic in transaction.topics for index in topic.partitions
+        )
         request = AddPartitions(
-            asked.transactional_id,
-            asked.producer_id,
-            asked.producer_epoch,
-            places,
-            asked.verify_only,
+            transaction.transactional_id,
+            transaction.producer_id,
+            transaction.producer_epoch,
+            partitions,
+            transaction.verify_only,
             client_version,
             context.api_version,
         )
         try:
-            answered: PartitionsAnswered = await self._transactions.decide(asked.transactional_id, request)
+            decided: PartitionsAnswered = await self._transactions.decide(transaction.transactional_id, request)
         except KafkaError as error:
-            return _same(asked.topics, error.code)
-        return _results(asked.topics, answered.codes)
+            return _same(transaction.topics, error.code)
+        return _results(transaction.topics, decided.codes)
 
 
 def _results(topics: Iterable[Topic], codes: dict[TopicPartition, ErrorCode]) -> list[TopicResult]:

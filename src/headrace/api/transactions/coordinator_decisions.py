@@ -21,13 +21,13 @@ class CoordinatorDecisions:
         self._transactions = transactions
         self._producer_ids = producer_ids
 
-    async def decide(self, asked: InitProducer | EndTransaction) -> Any:
+    async def decide(self, request: InitProducer | EndTransaction) -> Any:
         """Return the coordinator's decision; allocate a producer id if one is needed.
 
         One is needed if the transactional id is new, or its producer id has used up its epochs.
         """
         try:
-            return await self._transactions.decide(asked.transactional_id, asked)
+            return await self._transactions.decide(request.transactional_id, request)
         except ProducerIdNeeded:
-            fresh = replace(asked, fresh_producer_id=await self._producer_ids.allocate())
-            return await self._transactions.decide(asked.transactional_id, fresh)
+            fresh = replace(request, fresh_producer_id=await self._producer_ids.allocate())
+            return await self._transactions.decide(request.transactional_id, fresh)

@@ -30,7 +30,7 @@ class EndTxnApi:
     async def handle(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
         if not context.may(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
             return EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        asked = EndTransaction(
+        coordinator_request = EndTransaction(
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,
@@ -39,7 +39,7 @@ class EndTxnApi:
             version=context.api_version,
         )
         try:
-            ended: TransactionEnded = await self._decisions.decide(asked)
+            ended: TransactionEnded = await self._decisions.decide(coordinator_request)
         except KafkaError as error:
             return EndTxnResponse(error_code=error.code)
         except (OSError, HeadraceError):

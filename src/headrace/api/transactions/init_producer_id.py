@@ -26,7 +26,7 @@ class TransactionalProducers:
     async def init(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
         """Initialize the producer of a transactional id; the caller has checked the client's permissions."""
         assert request.transactional_id is not None
-        asked = InitProducer(
+        coordinator_request = InitProducer(
             request.transactional_id,
             request.transaction_timeout_ms,
             request.producer_id,
@@ -36,7 +36,7 @@ class TransactionalProducers:
             version=context.api_version,
         )
         try:
-            initialized: ProducerInitialized = await self._decisions.decide(asked)
+            initialized: ProducerInitialized = await self._decisions.decide(coordinator_request)
         except KafkaError as error:
             return InitProducerIdResponse(error_code=error.code, producer_epoch=-1)
         except (OSError, HeadraceError):

@@ -56,16 +56,16 @@ class GroupLag:
 
     def _rows(self) -> Iterator[Row | None]:
         """Yield a row per committed partition, or None for a group that is left out."""
-        self._left_out, told, now_ms = 0, 0, self._clock.now_ms()
+        self._left_out, total, now_ms = 0, 0, self._clock.now_ms()
         for machine in self._groups.loaded():
             for group, offsets in machine.offsets.groups.committed_items():
-                telling = min(len(offsets), SERIES_MAX - told)
-                told += telling
-                self._left_out += len(offsets) - telling
-                if not telling:
+                shown = min(len(offsets), SERIES_MAX - total)
+                total += shown
+                self._left_out += len(offsets) - shown
+                if not shown:
                     yield None
                     continue
-                for (topic, index), committed in islice(offsets.committed_items(), telling):
+                for (topic, index), committed in islice(offsets.committed_items(), shown):
                     names = labels(consumergroup=group, topic=topic, partition=index)
                     yield names, committed.offset, *self._lag(topic, index, committed.offset, now_ms)
 
