@@ -64,7 +64,7 @@ def test_the_defaults_are_a_single_node_on_localhost():
     [
         ("process.roles=broker", "process.roles"),
         ("node.id=one", "node.id"),
-        ("broker.id=7", "node.id must be set|two names of one thing"),
+        ("broker.id=7", "node.id must be set|two names of the same option"),
         ("listeners=PLAINTEXT:9092", "listeners"),
         ("listeners=PLAINTEXT://::1:9092", r"\[::1\]"),
         ("listeners=PLAINTEXT://localhost:70000", "65535"),
@@ -74,7 +74,7 @@ def test_the_defaults_are_a_single_node_on_localhost():
         ("listener.security.protocol.map=PLAINTEXT:TLS", "SASL_SSL"),
         ("controller.quorum.voters=1@a:1,2@b:2", "quorum of one"),
         ("advertised.listeners=OTHER://a:1", "OTHER"),
-        ("advertised.listeners=PLAINTEXT://[::]:9092", "nobody can connect"),
+        ("advertised.listeners=PLAINTEXT://[::]:9092", "clients cannot connect"),
         ("inter.broker.listener.name=OTHER", "one of the listeners of the broker"),
         ("log.dirs=a,b,a", "once"),
         ("metadata.log.dir=elsewhere", "one of log.dirs"),

@@ -146,7 +146,7 @@ class Background:
     @staticmethod
     def _disk_refused(partition: Partition, error: OSError) -> None:
         if is_passing(error):
-            log.warning("%s: %s; it is tried again", partition.name, error)
+            log.warning("maintenance of %s failed: %s; trying again in the next round", partition.name, error)
         else:
             partition.fail(error)
 
@@ -160,7 +160,9 @@ class Background:
                 self._replicas.fail_directory(log_dir, error)
             elif log_dir.path not in self._without_checkpoint:  # logged once, not in each round until there is space
                 log.error(
-                    "no checkpoint in %s: %s; a restart would have to check more of the logs", log_dir.path, error
+                    "the checkpoint of %s could not be written: %s; a restart would have to check more of its logs",
+                    log_dir.path,
+                    error,
                 )
         self._without_checkpoint = {log_dir.path for log_dir, _ in failures}
 

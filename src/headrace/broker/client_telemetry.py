@@ -170,7 +170,9 @@ class ClientTelemetry:
 
     def _check(self, request: PushTelemetryRequest, instance: Instance, now_ms: float) -> None:
         if instance.is_terminating:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"client instance {instance.name} said that it was terminating")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"client instance {instance.name} has announced its termination"
+            )
         if not instance.may_push(now_ms) and not request.terminating:
             raise _too_early(instance)
         if request.subscription_id != instance.subscription_id:
@@ -237,7 +239,7 @@ class ClientTelemetry:
 def _too_early(instance: Instance) -> KafkaError:
     return KafkaError(
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-        f"client instance {instance.name} comes more often than every {instance.interval_ms} ms",
+        f"client instance {instance.name} sends requests more often than every {instance.interval_ms} ms",
     )
 
 

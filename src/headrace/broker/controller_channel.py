@@ -36,5 +36,5 @@ class LocalChannel:
         if isinstance(response, Deferred):
             response = await response.wait()
         if response is None:
-            raise ConnectionError("there was no answer; the log says why")
+            raise ConnectionError("the controller sent no response; see the log for the reason")
         return decode_response(message.facts.api_key, version, correlation_id, memoryview(joined(response))[4:])

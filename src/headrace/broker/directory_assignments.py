@@ -64,10 +64,20 @@ class DirectoryAssignments:
         try:
             response: AssignReplicasToDirsResponse = await self._channel.request(request)
         except (OSError, HeadraceError) as error:
-            log.warning("the controller could not be told where replicas lie: %s", error)
+            log.warning(
+                "the directories of %d replicas could not be reported to the controller: %s; trying again in %.1f s",
+                len(locations),
+                error,
+                RETRY_S,
+            )
             return False
         if response.error_code != ErrorCode.NONE:
-            log.warning("the controller does not hear where replicas lie: %s", ErrorCode(response.error_code).name)
+            log.warning(
+                "the controller refused the directories of %d replicas: %s; trying again in %.1f s",
+                len(locations),
+                ErrorCode(response.error_code).name,
+                RETRY_S,
+            )
             return False
         # Replicas that the controller refused are deleted or no longer on this broker; the next image will show it.
         self._reported.update(locations)

@@ -137,7 +137,7 @@ class DynamicOptions:
         return BrokerLayers(self._own, self._all, self._static, self._defaults)
 
     def subscribe(self, subscriber: Callable[[Mapping[str, Value]], None]) -> None:
-        """Call `tell` with all values whenever any may have changed, and right now if anything is set dynamically."""
+        """Call `subscriber` with all values whenever any may have changed, and right now if anything is set dynamically."""
         self._subscribers.append(subscriber)
         if self._own or self._all:
             subscriber(self.values)

@@ -1,6 +1,6 @@
 """Incremental fetch sessions (KIP-227): a consumer sends its partitions once and afterwards only the changes.
 
-A session remembers each partition's last response, and an incremental response contains only partitions with news.
+A session remembers each partition's last response, and an incremental response contains only partitions that have changed.
 """
 
 from __future__ import annotations

@@ -120,7 +120,9 @@ class LogCleaner:
         self._running.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.critical("a compaction ended with %r", error, exc_info=error)
+            log.critical(
+                "the compaction of a log failed with %r; other logs are still compacted", error, exc_info=error
+            )
 
     async def _choose(self) -> tuple[Partition, Cleanable] | None:
         """Return the log with the highest dirty ratio among those that are due, or None."""
@@ -172,7 +174,7 @@ class LogCleaner:
         try:
             await self._take_steps(partition, plan, steps)
         except Superseded as reason:
-            log.info("the compaction of %s was given up: %s", partition.name, reason)
+            log.info("the compaction of %s was abandoned: %s", partition.name, reason)
         except OSError as error:
             if self._is_current(partition, plan):
                 self._disk_refused(partition, error)
@@ -205,11 +207,11 @@ class LogCleaner:
         replaced = False
         try:
             if not swap.begin():
-                raise Superseded("segments of it are gone")
+                raise Superseded("some of its segments were deleted")
             await self._in_thread(swap.sync)
             self._check(partition, plan, stops=False)
             if not swap.replace(self._clock.now_ms()):
-                raise Superseded("it was cut")
+                raise Superseded("the log was truncated")
             replaced = True
             await self._in_thread(swap.sync)
             if self._is_current(partition, plan):
@@ -233,13 +235,17 @@ class LogCleaner:
         try:
             await self._in_thread(steps.close)  # type: ignore[attr-defined]
         except OSError as error:
-            log.warning("%s: what its compaction has left could not be removed: %s", partition.name, error)
+            log.warning(
+                "files of an abandoned compaction of %s could not be removed: %s; the next start removes them",
+                partition.name,
+                error,
+            )
 
     def _check(self, partition: Partition, plan: CleaningPlan, *, stops: bool = True) -> None:
         if stops and self._stopping.done():
-            raise Superseded("this node stops")
+            raise Superseded("this node is stopping")
         if not self._is_current(partition, plan):
-            raise Superseded("it was deleted, moved or cut")
+            raise Superseded("the log was deleted, moved or truncated")
 
     def _is_current(self, partition: Partition, plan: CleaningPlan) -> bool:
         return (
@@ -256,14 +262,19 @@ class LogCleaner:
 
     def _disk_refused(self, partition: Partition, error: OSError) -> None:
         if is_passing(error):
-            log.warning("%s could not be compacted: %s; it is tried again", partition.name, error)
+            log.warning("%s could not be compacted: %s; trying again later", partition.name, error)
         else:
             partition.fail(error)
 
     def _give_up_on(self, partition: Partition, error: Exception) -> None:
         self._uncleanable[partition.name] = partition.topic_id
         traceback = None if isinstance(error, CorruptData) else error
-        log.error("%s cannot be compacted, and is left as it is: %s", partition.name, error, exc_info=traceback)
+        log.error(
+            "%s cannot be compacted, and is not tried again before a restart: %s",
+            partition.name,
+            error,
+            exc_info=traceback,
+        )
 
     # --- options and metrics
 
@@ -292,7 +303,7 @@ class LogCleaner:
     def _report(self, partition: Partition, stats: CleanerStats, size: int) -> None:
         seconds = max(self._last_s, 1e-9)
         log.info(
-            "%s was compacted up to offset %d: %d of %d records stay, %d bytes became %d, %.1f s, %.1f MB/s, %d keys",
+            "%s was compacted up to offset %d: %d of %d records remain, %d bytes became %d, %.1f s, %.1f MB/s, %d keys",
             partition.name,
             partition.log.cleaned_to,
             stats.records_kept,
@@ -322,12 +333,12 @@ class LogCleaner:
             ),
             (
                 f"{of_choice}time_since_last_run_ms",
-                "Since a log to be compacted was last looked for.",
+                "Time since the cleaner last looked for a log to compact.",
                 lambda: float(self._clock.now_ms() - self._last_choice_ms),
             ),
             (
                 f"{of_cleaner}cleaner_recopy_percent",
-                "What the last compaction wrote of what it read.",
+                "Share of the bytes read by the last compaction that it wrote back.",
                 lambda: 100 * self._last.bytes_written / max(self._last.bytes_read, 1),
             ),
             (f"{of_cleaner}max_clean_time_secs", "How long the last compaction took.", lambda: self._last_s),
@@ -352,7 +363,7 @@ class LogCleaner:
             )
             metrics.gauge(
                 f"{of_choice}uncleanable_bytes",
-                "Bytes of them that wait for it.",
+                "Bytes of these partitions that are not compacted.",
                 lambda path=log_dir.path: float(  # type: ignore[misc]
                     sum(
                         one.size

@@ -72,7 +72,7 @@ class Shard(Generic[MachineType]):
             await asyncio.sleep(0)
         took = self._loop.time() - began
         if took > SLOW_LOAD_S:
-            log.info("%s is loaded: %d records in %.1f s", self.name, self._loaded, took)
+            log.info("loaded %s: %d records in %.1f s", self.name, self._loaded, took)
         self.runtime.lead(self._clock.now_ms())
         self._set_alarm()
 
@@ -179,11 +179,15 @@ class Coordination(Generic[MachineType]):
         except NotLeader:
             self._lost(index, shard)
         except CorruptData as error:
-            log.error("%s cannot be loaded: %s; what it coordinates is out of reach", shard.name, error)
+            log.error(
+                "%s cannot be loaded: %s; its groups or transactions are unavailable until it is repaired",
+                shard.name,
+                error,
+            )
             self._broken[index] = str(error)
         except (KafkaError, OSError) as error:
             log.error(
-                "%s cannot be read: %s; what it coordinates is out of reach, in %g s it is tried again",
+                "%s cannot be read: %s; its groups or transactions are unavailable, trying again in %g s",
                 shard.name,
                 error,
                 LOAD_AGAIN_S,

@@ -85,7 +85,9 @@ class TopicCreation:
         try:
             response: CreateTopicsResponse = await self._channel.request(CreateTopicsRequest(topics=[topic]))
         except (OSError, HeadraceError) as error:
-            log.warning("internal topic %s was not created, the next client will try again: %s", topic.name, error)
+            log.warning(
+                "internal topic %s was not created: %s; the next request that needs it tries again", topic.name, error
+            )
             return
         result = response.topics[0]
         code = ErrorCode(result.error_code)

@@ -73,7 +73,12 @@ class MarkerSender:
             del self._under_way[transactional_id]
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.critical("markers of a transaction were given up: %r", error, exc_info=error)
+            log.critical(
+                "the markers of transactional id %s could not be delivered: %r; they are sent again after a restart",
+                transactional_id,
+                error,
+                exc_info=error,
+            )
 
     def cancel(self) -> None:
         for task in self._tasks:
@@ -102,7 +107,12 @@ class MarkerSender:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
         except Superseded as reason:
-            log.info("markers of %s, producer %d: %s", markers.transactional_id, markers.producer_id, reason)
+            log.info(
+                "stopped sending the markers of transactional id %s, producer %d: %s",
+                markers.transactional_id,
+                markers.producer_id,
+                reason,
+            )
 
     async def _send_to_leaders(
         self, markers: Markers, epoch: int, partitions: set[TopicPartition]
@@ -147,7 +157,7 @@ class MarkerSender:
                 for one in topic.partitions:
                     code = ErrorCode(one.error_code)
                     if code in FENCED_CODES:
-                        raise Superseded(f"{topic.name}-{one.partition_index} says {code.name}")
+                        raise Superseded(f"{topic.name}-{one.partition_index} responded with {code.name}")
                     if code is ErrorCode.NONE:
                         left.discard(TopicPartition(topic.name, one.partition_index))
         return left
@@ -157,7 +167,11 @@ class MarkerSender:
         try:
             await coordination.decide(markers.transactional_id, markers.written())
         except KafkaError as error:
-            log.warning("the end of %s could not be written: %s; it is tried again", markers.transactional_id, error)
+            log.warning(
+                "the end of the transaction of %s could not be written: %s; trying again",
+                markers.transactional_id,
+                error,
+            )
             return False
         return True
 
@@ -168,7 +182,7 @@ class MarkerSender:
         Must be called AFTER each pause: before transaction version 2, a late marker would end the producer's next transaction.
         """
         if coordination.term_of(markers.transactional_id) != term:
-            raise Superseded("its coordinator is another, or another term")
+            raise Superseded("this broker no longer coordinates it in the same term")
 
 
 def _request(markers: Markers, epoch: int, partitions: list[TopicPartition]) -> WriteTxnMarkersRequest:

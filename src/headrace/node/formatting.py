@@ -44,7 +44,7 @@ def format_log_dirs(
         if log_dir.meta is None:
             if log_dir.contents().partitions:
                 raise ConfigError(
-                    f"log.dirs: {log_dir.path} holds logs but no meta.properties: whose they are is unknown"
+                    f"log.dirs: {log_dir.path} has logs but no meta.properties, so their cluster and node are unknown"
                 )
             if log_dir.path == metadata_dir:
                 data = encode_bootstrap(bootstrap_records() if records is None else records, now_ms)

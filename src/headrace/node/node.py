@@ -174,7 +174,9 @@ class Node:
                 log.error("%s cannot be marked as closed: %s; the next start will check its logs", log_dir.path, error)
         if len(clean) < len(self._directories.all()):
             # The contents of a failed disk are unknown: the next start has to check them.
-            log.warning("not all of log.dirs could be closed: those are not marked as clean")
+            log.warning(
+                "some of log.dirs could not be closed and are not marked as clean; the next start will check their logs"
+            )
         close_log_dirs(self._directories.all())
 
     async def kill(self) -> None:

@@ -229,7 +229,9 @@ class Authentication:
             return True
         if now > ends_at:
             self._counters.expired.value += 1
-            raise CloseConnection("its session has ended, and it did not re-authenticate (connections.max.reauth.ms)")
+            raise CloseConnection(
+                "its session has ended, and the client did not re-authenticate (connections.max.reauth.ms)"
+            )
         return False
 
     # --- failing

@@ -210,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             if isinstance(response, Deferred):
                 if response.response is None:
-                    raise CloseConnection("a request failed in a way that has no answer")
+                    raise CloseConnection("a request failed, and its response cannot express the error")
                 response = response.response
             if self._waiting:
                 self._waiting.append(response)
@@ -239,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         if deferred.response is None:
-            self._refuse("a request failed in a way that has no answer")
+            self._refuse("a request failed, and its response cannot express the error")
             return
         if deferred.holds_frame:
             self._frame_held = False

@@ -85,7 +85,7 @@ class ConnectionPool:
         if self._logged >= REFUSAL_LOG_LINES_PER_SECOND:
             self._suppressed += 1
             return False
-        others = f" (and {self._suppressed} others before it, untold)" if self._suppressed else ""
+        others = f" ({self._suppressed} earlier ones were not logged)" if self._suppressed else ""
         log.warning("connection from %s on %s closed: %s%s", address, listener, reason, others)
         self._logged, self._suppressed = self._logged + 1, 0
         return True

@@ -69,12 +69,12 @@ class RequestMetrics:
         )
         self.times = metrics.histogram(
             IMMEDIATE_REQUEST_SECONDS,
-            "Time of a request that is answered in the call that received it.",
+            "Time of a request whose response is ready in the call that received it.",
             request=request,
         )
         self.deferred = metrics.histogram(
             DEFERRED_REQUEST_SECONDS,
-            "Time of a request whose answer has to wait, from its last byte on.",
+            "Time of a request whose response is deferred, from its last byte on.",
             request=request,
         )
         self.deferred_local = metrics.histogram(
@@ -246,7 +246,7 @@ class Dispatcher:
             return route.frame(correlation_id, route.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, REFUSED))
         except EncodeError:
             raise CloseConnection(
-                f"{route.name} {route.version} is not permitted, and has no words to say so"
+                f"{route.name} {route.version} is not permitted, and its response has no error code"
             ) from None
 
     def _refuse_version(self, api_key: int, version: int, correlation_id: int) -> ResponseParts:

@@ -103,7 +103,7 @@ class Listener:
                     self._take, settings.host or None, settings.port, settings.backlog, loop
                 )
             elif self._tls is not None:
-                raise ConfigError(f"listeners: {settings.name} speaks TLS, which needs an event loop with a selector")
+                raise ConfigError(f"listeners: {settings.name} uses TLS, which needs an event loop with a selector")
             else:
                 self._server = await loop.create_server(
                     self._make,
@@ -132,7 +132,7 @@ class Listener:
                     one.setsockopt(socket.SOL_SOCKET, option, size)
 
     async def serve(self) -> None:
-        assert self._server is not None, "open comes first"
+        assert self._server is not None, "call open first"
         await self._server.start_serving()
         self._sweep(asyncio.get_running_loop())
 

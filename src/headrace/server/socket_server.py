@@ -85,7 +85,7 @@ class SocketServer:
             except OSError as error:
                 if error.errno not in _OUT_OF_RESOURCES:
                     raise
-                log.error("no client can be accepted for %.0f s: %s", ACCEPT_PAUSE_S, error.strerror)
+                log.error("accepting no clients for %.0f s: %s", ACCEPT_PAUSE_S, error.strerror)
                 self._loop.remove_reader(bound.listening.fileno())
                 self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again, bound)
                 return

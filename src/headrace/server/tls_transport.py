@@ -61,7 +61,7 @@ class Handshake:
         except ssl.SSLWantWriteError:
             self._readiness.watch(self._descriptor, reading=False, writing=True)
         except (ssl.SSLEOFError, ConnectionError):
-            self._end("the client closed it")
+            self._end("the client closed the connection")
         except OSError as error:  # includes every other SSLError
             self._end(reason_of(error))
         else:
@@ -83,7 +83,7 @@ class Handshake:
         transport.readable()  # data that arrived with the end of the handshake
 
     def close(self) -> None:
-        self._end("the node stops")
+        self._end("the node is stopping")
 
     def _end(self, problem: str) -> None:
         self._leave()

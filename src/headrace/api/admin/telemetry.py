@@ -47,7 +47,7 @@ class TelemetryApi:
         )
         metrics.gauge(
             "kafka_server_client_metrics_instance_count",
-            "Clients that asked which metrics to push, or pushed some.",
+            "Clients that requested a subscription or pushed metrics.",
             lambda: float(len(telemetry)),
         )
         metrics.gauge(

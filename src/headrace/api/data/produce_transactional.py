@@ -109,7 +109,7 @@ def _refusal(code: ErrorCode, version: int) -> KafkaError | None:
     if code in _UNVERIFIED or (code is ErrorCode.CONCURRENT_TRANSACTIONS and version < ADDING_VERSION_MIN):
         return KafkaError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"the transaction's coordinator could not say whether the partition is part of it: {code.name}",
+            f"the transaction's coordinator could not verify that the partition is part of it: {code.name}",
         )
     if code is ErrorCode.TRANSACTION_ABORTABLE and version >= ABORTABLE_VERSION_MIN:
         return KafkaError(code)

@@ -106,12 +106,12 @@ class MarkersApi:
         except KafkaError as error:
             self._refuse(name, error, codes)
         except Exception:
-            log.exception("%s: the end of a transaction failed", name)
+            log.exception("the end of a transaction on %s could not be written; its coordinator will retry", name)
             codes[name] = ErrorCode.UNKNOWN_SERVER_ERROR
 
     @staticmethod
     def _refuse(name: TopicPartition, error: KafkaError, codes: Codes) -> None:
-        log.info("%s: a transaction marker is refused: %s", name, error)
+        log.info("a transaction marker for %s was refused: %s", name, error)
         codes[name] = ErrorCode.NOT_LEADER_OR_FOLLOWER if error.code in _NOT_READY else error.code
 
 

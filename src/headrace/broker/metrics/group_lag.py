@@ -23,9 +23,9 @@ SERIES_MAX = 50_000  # pairs of group and partition per scrape
 Row = tuple[str, int, int | None, float | None]  # labels, committed offset, lag in records, lag in seconds
 
 _HELP = {
-    "kafka_consumergroup_current_offset": "What the group has committed.",
-    "kafka_consumergroup_lag": "Records behind it.",
-    "kafka_consumergroup_lag_seconds": "The age of the first of them.",
+    "kafka_consumergroup_current_offset": "The offset that the group has committed.",
+    "kafka_consumergroup_lag": "Records after the committed offset.",
+    "kafka_consumergroup_lag_seconds": "The age of the first record after the committed offset.",
 }
 
 
@@ -37,7 +37,7 @@ class GroupLag:
         self._left_out = 0
         metrics.gauge(
             "headrace_group_lag_left_out",
-            f"Partitions of groups beyond the {SERIES_MAX} that one scrape tells of.",
+            f"Partitions of groups beyond the {SERIES_MAX} that one scrape includes.",
             lambda: float(self._left_out),
         )
         metrics.texts.append(self.expose)
