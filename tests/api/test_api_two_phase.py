@@ -7,7 +7,7 @@ import pytest
 from admin_client import Admin
 from transactional_client import RawProducer, fetch, init, read, read_stable
 
-from headrace.api.transactions.init_producer_id import ProducersApi
+from headrace.api.transactions.init_producer_id import InitProducerIdApi
 from headrace.base.errors import ErrorCode
 from headrace.client.wire.connection import Disconnected
 from headrace.protocol.apis import ApiKey
@@ -184,7 +184,7 @@ def test_two_phase_commit_requires_its_own_permission(two_phase_fields):
         def allows(self, context, operation, resource, name, *, quietly=False):
             return (resource, name) == (Resource.TRANSACTIONAL_ID, "tx") and operation in self.operations
 
-    api = ProducersApi(SimpleNamespace(), Transactions())
+    api = InitProducerIdApi(SimpleNamespace(), Transactions())
 
     def code(request, *operations):
         context = RequestContext(Peer("PLAINTEXT", "127.0.0.1", authority=Authority(*operations)), 22, 6, None)

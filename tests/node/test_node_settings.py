@@ -147,7 +147,7 @@ def test_an_unknown_option_logs_one_warning_with_the_nearest_known_name(caplog):
         ("default.replication.factor=3", "default.replication.factor=3"),
         ("group.coordinator.rebalance.protocols=classic", "group.protocol=consumer are refused"),
         ("broker.heartbeat.interval.ms=8000", "broker.session.timeout.ms"),
-        ("controller.listener.names=NOWHERE,CONTROLLER", "write NOWHERE://localhost:9093"),
+        ("controller.listener.names=NOWHERE,CONTROLLER", "add NOWHERE://localhost:9093"),
         ("ssl.provider=x", "ssl.provider has no effect"),
     ],
 )

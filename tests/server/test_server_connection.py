@@ -321,7 +321,7 @@ def test_refused_clients_are_logged_at_a_limited_rate(caplog):
     harness.manual_loop.now = 1.0
     harness.receive(framed(b"X......."), harness.connect()[0])
     messages = [record.getMessage() for record in caplog.records]
-    assert len(messages) == REFUSAL_LOG_LINES_PER_SECOND + 1 and "5 others" in messages[-1]
+    assert len(messages) == REFUSAL_LOG_LINES_PER_SECOND + 1 and "5 earlier ones" in messages[-1]
     assert harness.pool.refused.value == REFUSAL_LOG_LINES_PER_SECOND + 6
 
 

@@ -20,7 +20,7 @@ ADVERTISED_MIN = {ApiKey.PRODUCE: 0}
 _SOFTWARE_MAX = 200
 
 
-class VersionsApi:
+class ApiVersionsApi:
     """The handler of ApiVersions. `services` returns the table of the listener's APIs."""
 
     def __init__(

@@ -138,13 +138,13 @@ class Background:
         try:
             return work(partition, now_ms)
         except OSError as error:
-            self._disk_refused(partition, error)
+            self._handle_disk_error(partition, error)
         except CorruptData as error:
             log.error("%s: %s", partition.name, error)
         return False
 
     @staticmethod
-    def _disk_refused(partition: Partition, error: OSError) -> None:
+    def _handle_disk_error(partition: Partition, error: OSError) -> None:
         if is_passing(error):
             log.warning("maintenance of %s failed: %s; trying again in the next round", partition.name, error)
         else:
@@ -185,7 +185,7 @@ class Background:
         try:
             await self._loop.run_in_executor(None, doomed.remove)
         except OSError as error:
-            self._disk_refused(partition, error)
+            self._handle_disk_error(partition, error)
 
     @staticmethod
     def _flush_if_due(partition: Partition, now_ms: int) -> bool:

@@ -52,7 +52,7 @@ class Client(Struct, frozen=True):
             "client_id": () if self.client_id is None else (self.client_id,),
             "client_software_name": (self.software_name,),
             "client_software_version": (self.software_version,),
-            "client_source_address": _spellings(self.address),
+            "client_source_address": _address_spellings(self.address),
             "client_source_port": (str(self.port),),
         }
 
@@ -255,7 +255,7 @@ def _subscription_id(metrics: tuple[str, ...], interval_ms: int, instance_id: Uu
     return int.from_bytes(checksum.to_bytes(4, "big"), "big", signed=True)
 
 
-def _spellings(address: str) -> tuple[str, ...]:
+def _address_spellings(address: str) -> tuple[str, ...]:
     """Return the address as Python and as Java write it; Java writes all eight groups of an IPv6 address."""
     try:
         parsed = ipaddress.ip_address(address)

@@ -197,7 +197,7 @@ class DynamicOptions:
                 )
         self._check_threads(values)
         self._check_cordoned(values)
-        wrong = cleaner_buffer_complaint({**self.values, **values})
+        wrong = cleaner_buffer_problem({**self.values, **values})
         if wrong is not None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"requirement failed: {wrong}")
 
@@ -234,7 +234,7 @@ class DynamicOptions:
             )
 
 
-def cleaner_buffer_complaint(values: Mapping[str, Value]) -> str | None:
+def cleaner_buffer_problem(values: Mapping[str, Value]) -> str | None:
     """Return what is wrong with the buffer that the log cleaner's threads share, or None."""
     threads, size = values["log.cleaner.threads"], values["log.cleaner.dedupe.buffer.size"]
     assert isinstance(threads, int) and isinstance(size, int)

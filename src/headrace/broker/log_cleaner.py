@@ -132,7 +132,7 @@ class LogCleaner:
         slice_end = self._loop.time() + CHOICE_SLICE_S
         for partition in self._replicas.all():
             if self._may_be_cleaned(partition):
-                found = self._look_at(partition, now_ms)
+                found = self._find_cleanable(partition, now_ms)
                 if found is not None:
                     ratio, overdue_ms = max(ratio, found.dirty_ratio), max(overdue_ms, found.overdue_ms)
                     if found.is_due(partition.log.config) and (best is None or found.dirty_ratio > best[1].dirty_ratio):
@@ -143,7 +143,7 @@ class LogCleaner:
         self._max_dirty_ratio, self._max_overdue_ms = ratio, overdue_ms
         if best is None or not self._may_be_cleaned(best[0]):
             return None
-        found = self._look_at(best[0], now_ms)  # other tasks may have changed the log since
+        found = self._find_cleanable(best[0], now_ms)  # other tasks may have changed the log since
         return None if found is None or not found.is_due(best[0].log.config) else (best[0], found)
 
     def _may_be_cleaned(self, partition: Partition) -> bool:
@@ -153,13 +153,13 @@ class LogCleaner:
             return False
         return self._not_before.get(partition.name, 0.0) <= self._loop.time()
 
-    def _look_at(self, partition: Partition, now_ms: int) -> Cleanable | None:
+    def _find_cleanable(self, partition: Partition, now_ms: int) -> Cleanable | None:
         try:
             return cleanable(partition.log, partition.last_stable_offset, now_ms)
         except OSError as error:
-            self._disk_refused(partition, error)
+            self._handle_disk_error(partition, error)
         except CorruptData as error:
-            self._give_up_on(partition, error)
+            self._mark_uncleanable(partition, error)
         return None
 
     # --- cleaning
@@ -177,11 +177,11 @@ class LogCleaner:
             log.info("the compaction of %s was abandoned: %s", partition.name, reason)
         except OSError as error:
             if self._is_current(partition, plan):
-                self._disk_refused(partition, error)
+                self._handle_disk_error(partition, error)
         except Exception as error:
             # If the log is no longer current, its files were closed while the thread used them: not worth reporting.
             if self._is_current(partition, plan):
-                self._give_up_on(partition, error)
+                self._mark_uncleanable(partition, error)
         else:
             del self._not_before[partition.name]
             plan.log.cleaned_to = cleaning.cleaned_to
@@ -260,13 +260,13 @@ class LogCleaner:
 
     # --- failures
 
-    def _disk_refused(self, partition: Partition, error: OSError) -> None:
+    def _handle_disk_error(self, partition: Partition, error: OSError) -> None:
         if is_passing(error):
             log.warning("%s could not be compacted: %s; trying again later", partition.name, error)
         else:
             partition.fail(error)
 
-    def _give_up_on(self, partition: Partition, error: Exception) -> None:
+    def _mark_uncleanable(self, partition: Partition, error: Exception) -> None:
         self._uncleanable[partition.name] = partition.topic_id
         traceback = None if isinstance(error, CorruptData) else error
         log.error(

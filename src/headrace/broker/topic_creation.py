@@ -66,9 +66,9 @@ class TopicCreation:
         except (OSError, HeadraceError):
             return dict.fromkeys(names, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         errors = {topic.name: ErrorCode(topic.error_code) for topic in response.topics}
-        made = [name for name, code in errors.items() if code in _EXISTS]
-        await self.wait_until(lambda image: all(name in image.topics for name in made))
-        return {name: code for name, code in errors.items() if name not in made}
+        created = [name for name, code in errors.items() if code in _EXISTS]
+        await self.wait_until(lambda image: all(name in image.topics for name in created))
+        return {name: code for name, code in errors.items() if name not in created}
 
     async def create_internal(self, name: str) -> None:
         """Create a coordinator's topic; concurrent calls for the same topic share one request.

@@ -8,38 +8,41 @@ from msgspec import Struct
 
 from headrace.api.admin.acls import AclsApi
 from headrace.api.admin.alter_configs import AlterConfigsApi
-from headrace.api.admin.client_quotas import ClientQuotasApi
-from headrace.api.admin.describe_cluster import ClusterApi
-from headrace.api.admin.describe_configs import ConfigsApi
+from headrace.api.admin.alter_replica_log_dirs import AlterReplicaLogDirsApi
+from headrace.api.admin.describe_client_quotas import DescribeClientQuotasApi
+from headrace.api.admin.describe_cluster import DescribeClusterApi
+from headrace.api.admin.describe_configs import DescribeConfigsApi
+from headrace.api.admin.describe_log_dirs import DescribeLogDirsApi
 from headrace.api.admin.forwarded import ForwardedApi
-from headrace.api.admin.log_dirs import LogDirsApi
 from headrace.api.admin.telemetry import TelemetryApi
 from headrace.api.admin.user_scram_credentials import ScramApi
 from headrace.api.data.delete_records import DeleteRecordsApi
 from headrace.api.data.describe_producers import DescribeProducersApi
 from headrace.api.data.fetch import FetchApi
-from headrace.api.data.list_offsets import OffsetsApi
+from headrace.api.data.list_offsets import ListOffsetsApi
 from headrace.api.data.offset_for_leader_epoch import OffsetForLeaderEpochApi
 from headrace.api.data.produce import ProduceApi
-from headrace.api.groups.classic_groups import GroupsApi
+from headrace.api.groups.classic_groups import ClassicGroupsApi
 from headrace.api.groups.consumer_groups import ConsumerGroupsApi
+from headrace.api.groups.describe_groups import DescribeGroupsApi
 from headrace.api.groups.find_coordinator import FindCoordinatorApi
 from headrace.api.groups.offset_commit import OffsetCommitApi
 from headrace.api.groups.offset_delete import OffsetDeleteApi
 from headrace.api.groups.offset_fetch import OffsetFetchApi
 from headrace.api.sasl import SaslApi
 from headrace.api.table import Api
-from headrace.api.topics.create_topics import TopicsApi
-from headrace.api.topics.describe_topic_partitions import TopicPagesApi
+from headrace.api.topics.create_topics import CreateTopicsApi
+from headrace.api.topics.delete_topics import DeleteTopicsApi
+from headrace.api.topics.describe_topic_partitions import DescribeTopicPartitionsApi
 from headrace.api.topics.metadata import MetadataApi
 from headrace.api.transactions.add_offsets_to_txn import AddOffsetsToTxnApi
 from headrace.api.transactions.add_partitions_to_txn import AddPartitionsToTxnApi
 from headrace.api.transactions.coordinator_decisions import CoordinatorDecisions
-from headrace.api.transactions.describe_transactions import TransactionReadsApi
+from headrace.api.transactions.describe_transactions import DescribeTransactionsApi
 from headrace.api.transactions.end_txn import EndTxnApi
-from headrace.api.transactions.init_producer_id import ProducersApi, TransactionalProducers
-from headrace.api.transactions.txn_offset_commit import TransactionalOffsetsApi
-from headrace.api.transactions.write_txn_markers import MarkersApi
+from headrace.api.transactions.init_producer_id import InitProducerIdApi, TransactionalProducers
+from headrace.api.transactions.txn_offset_commit import TxnOffsetCommitApi
+from headrace.api.transactions.write_txn_markers import WriteTxnMarkersApi
 from headrace.broker.client_telemetry import ClientTelemetry
 from headrace.broker.dynamic_options import DynamicOptions
 from headrace.broker.fetch_sessions import FetchSessions
@@ -96,7 +99,7 @@ def _data_apis(context: NodeContext, parts: BrokerParts) -> list[Api]:
             replicas, parts.image, context.clock, context.loop, coordinators.verifier, coordinators.is_verifying
         ),
         FetchApi(replicas, sessions, parts.image, context.loop, settings.number("fetch.max.bytes")),
-        OffsetsApi(replicas),
+        ListOffsetsApi(replicas),
         DeleteRecordsApi(replicas, context.clock),
         OffsetForLeaderEpochApi(replicas),
         DescribeProducersApi(replicas),
@@ -113,8 +116,9 @@ def _topic_apis(context: NodeContext, parts: BrokerParts) -> list[Api]:
             context.cluster_id,
             settings.flag("auto.create.topics.enable"),
         ),
-        TopicsApi(parts.forwarding, parts.creation, deletion_enabled=settings.flag("delete.topic.enable")),
-        TopicPagesApi(parts.image, settings.number("max.request.partition.size.limit")),
+        CreateTopicsApi(parts.forwarding, parts.creation),
+        DeleteTopicsApi(parts.forwarding, parts.creation, is_enabled=settings.flag("delete.topic.enable")),
+        DescribeTopicPartitionsApi(parts.image, settings.number("max.request.partition.size.limit")),
     ]
 
 
@@ -125,7 +129,8 @@ def _group_apis(context: NodeContext, parts: BrokerParts) -> list[Api]:
         OffsetCommitApi(groups, parts.image),
         OffsetFetchApi(groups, parts.image),
         OffsetDeleteApi(groups, parts.image),
-        GroupsApi(groups),
+        ClassicGroupsApi(groups),
+        DescribeGroupsApi(groups),
         ConsumerGroupsApi(
             groups,
             parts.image,
@@ -139,7 +144,7 @@ def _transaction_apis(context: NodeContext, parts: BrokerParts) -> list[Api]:
     transactions, groups = coordinators.transactions, coordinators.groups
     decisions = CoordinatorDecisions(transactions, parts.producer_ids)
     return [
-        ProducersApi(
+        InitProducerIdApi(
             parts.producer_ids,
             TransactionalProducers(decisions),
             unstable_versions=settings.flag("unstable.api.versions.enable"),
@@ -147,20 +152,21 @@ def _transaction_apis(context: NodeContext, parts: BrokerParts) -> list[Api]:
         AddPartitionsToTxnApi(transactions, parts.image),
         AddOffsetsToTxnApi(transactions, parts.image, settings.number("offsets.topic.num.partitions")),
         EndTxnApi(decisions),
-        TransactionalOffsetsApi(groups, parts.image, coordinators.verifier, coordinators.is_verifying),
-        MarkersApi(parts.replicas, context.clock, groups.end_transaction),
-        TransactionReadsApi(transactions, context.clock),
+        TxnOffsetCommitApi(groups, parts.image, coordinators.verifier, coordinators.is_verifying),
+        WriteTxnMarkersApi(parts.replicas, context.clock, groups.end_transaction),
+        DescribeTransactionsApi(transactions, context.clock),
     ]
 
 
 def _admin_apis(context: NodeContext, parts: BrokerParts) -> list[Api]:
     node_id, image = context.settings.node_id, parts.image
     return [
-        ClusterApi(image, node_id, context.cluster_id),
-        ConfigsApi(image, parts.options, node_id),
+        DescribeClusterApi(image, node_id, context.cluster_id),
+        DescribeConfigsApi(image, parts.options, node_id),
         AlterConfigsApi(image, parts.options, parts.forwarding, node_id),
-        LogDirsApi(parts.replicas, parts.replicas.directories, parts.moves, context.loop),
-        ClientQuotasApi(image),
+        DescribeLogDirsApi(parts.replicas, parts.replicas.directories, parts.moves, context.loop),
+        AlterReplicaLogDirsApi(parts.moves),
+        DescribeClientQuotasApi(image),
         ForwardedApi(parts.forwarding, parts.creation),
         AclsApi(lambda: image().acls.values(), parts.forwarding, parts.creation, parts.authorizer),
         ScramApi(lambda: image().scram, parts.forwarding, parts.creation),

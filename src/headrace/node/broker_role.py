@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from headrace.api.api_versions import VersionsApi
+from headrace.api.api_versions import ApiVersionsApi
 from headrace.api.data.produce_single import SingleProduce
 from headrace.api.table import make_table
 from headrace.base.errors import HeadraceError
@@ -186,7 +186,7 @@ class BrokerRole:
             client_series=self._client_series,
             authorizer=self._authorizer,
         )
-        self._versions = VersionsApi(lambda: table, self._get_image, SUPPORTED_FEATURES)
+        self._versions = ApiVersionsApi(lambda: table, self._get_image, SUPPORTED_FEATURES)
         table = make_table([self._versions, *make_broker_apis(context, parts)])
         self._export_metrics()
         return Dispatcher(table, self._versions.unsupported, context.metrics, context.loop, self._single_produce.handle)

@@ -10,7 +10,7 @@ from typing import Any
 from headrace.api.admin.acls import ControllerAclsApi
 from headrace.api.admin.describe_cluster import ControllerClusterApi
 from headrace.api.admin.user_scram_credentials import ControllerScramApi
-from headrace.api.api_versions import VersionsApi
+from headrace.api.api_versions import ApiVersionsApi
 from headrace.api.controller.admin_requests import ControllerAdminApi
 from headrace.api.controller.broker_requests import ControllerApi
 from headrace.api.controller.foreign_brokers import ForeignBrokers
@@ -127,7 +127,7 @@ class ControllerRole:
             self._authority,
             ForeignBrokers(self._settings.node_id, self._loop.time),
         )
-        versions = VersionsApi(
+        versions = ApiVersionsApi(
             lambda: table,
             lambda: Image(self.driver.high_watermark - 1, features=self._committed_features()),
             SUPPORTED_FEATURES,

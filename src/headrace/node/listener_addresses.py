@@ -11,7 +11,7 @@ from headrace.base.errors import ConfigError
 from headrace.options.table import Value
 
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
-EVERYWHERE = ("0.0.0.0", "::")
+ALL_INTERFACES = ("0.0.0.0", "::")
 _PORT_MAX = 65535
 _ADDRESS = re.compile(
     r"(?P<name>[A-Za-z0-9_-]+)://(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<host>[\w.-]*)):(?P<port>[0-9]{1,5})\Z",
@@ -53,7 +53,7 @@ def check_advertised(advertised: Sequence[ListenerAddress], names: Sequence[str]
     for address in advertised:
         if address.name not in names:
             raise ConfigError(f"advertised.listeners: {address.name} is not among listeners ({','.join(names)})")
-        if address.host in EVERYWHERE:
+        if address.host in ALL_INTERFACES:
             what = "advertised.listeners" if explicit else "advertised.listeners is not set, and listeners"
             raise ConfigError(
                 f"{what} names {address.host} for {address.name}, an address that clients cannot connect to:"

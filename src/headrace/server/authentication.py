@@ -80,12 +80,12 @@ class Authentication:
     def __init__(
         self,
         settings: SaslSettings,
-        behind: FrameHandler,
+        next_handler: FrameHandler,
         counters: AuthenticationCounters,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._settings = settings
-        self._behind = behind
+        self._next_handler = next_handler
         self._counters = counters
         self._loop = loop
         self._connection: Connection | None = None
@@ -105,7 +105,7 @@ class Authentication:
     def handle(self, peer: Peer, frame: memoryview) -> ResponseParts | Deferred | None:
         if self._state is State.KNOWN:
             if self._ends_at is None or not self._starts_again(peer, frame, self._ends_at):
-                return self._behind.handle(peer, frame)
+                return self._next_handler.handle(peer, frame)
         elif self._state is State.FAILED:
             return Deferred(lambda: None, holds_frame=True)  # the error response is pending; ignore further frames
         peer.authentication = self
@@ -122,7 +122,7 @@ class Authentication:
             raise CloseConnection(
                 f"a request of API {key} before SASL authentication (is the client set to another security protocol?)"
             )
-        response = self._behind.handle(peer, frame)
+        response = self._next_handler.handle(peer, frame)
         return self._end(response) if self._has_failed() else response
 
     def _refuse_versions(self, peer: Peer, frame: memoryview) -> Deferred:

@@ -160,9 +160,9 @@ class Listener:
     def _connection(self) -> Connection:
         if self._sasl is None:
             return Connection(self._handler, self.settings.name, self._pool, self.settings.request_bytes_max)
-        gate = Authentication(self._sasl, self._handler, self._counters, self._loop)
-        connection = Connection(gate, self.settings.name, self._pool, self.settings.request_bytes_max)
-        gate.guard(connection)
+        authentication = Authentication(self._sasl, self._handler, self._counters, self._loop)
+        connection = Connection(authentication, self.settings.name, self._pool, self.settings.request_bytes_max)
+        authentication.guard(connection)
         return connection
 
     def _handshake_done(self, handshake: Handshake, problem: str | None) -> None:

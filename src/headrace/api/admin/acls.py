@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+from headrace.api.error_responses import code_of
 from headrace.api.permissions import ALTER_CLUSTER, ALTER_CLUSTER_FORWARDED, DESCRIBE_CLUSTER
 from headrace.base.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.broker.forwarding import Forwarding
@@ -58,15 +59,15 @@ class AclsApi:
         try:
             response: EncodedResponse[CreateAclsResponse] = await self._forwarding.forward(context, received)
         except (OSError, HeadraceError) as error:
-            return refuse_creations(request, forwarding_code(error), str(error))
+            return refuse_creations(request, code_of(error), str(error))
         if self._authorizer is not None:
             authorizer = self._authorizer
-            made = [
+            created = [
                 acl_wanted(creation)
                 for creation, result in zip(request.creations, response.decode().results, strict=True)
                 if result.error_code == ErrorCode.NONE
             ]
-            await self._creation.wait_until(lambda image: all(acl in authorizer for acl in made))
+            await self._creation.wait_until(lambda image: all(acl in authorizer for acl in created))
         return response
 
     async def delete(
@@ -76,11 +77,11 @@ class AclsApi:
         try:
             response: EncodedResponse[DeleteAclsResponse] = await self._forwarding.forward(context, received)
         except (OSError, HeadraceError) as error:
-            return refuse_filters(request, forwarding_code(error), str(error))
+            return refuse_filters(request, code_of(error), str(error))
         if self._authorizer is not None:
             authorizer = self._authorizer
-            gone = [_matched(acl) for result in response.decode().filter_results for acl in result.matching_acls]
-            await self._creation.wait_until(lambda image: not any(acl in authorizer for acl in gone))
+            removed = [_matched(acl) for result in response.decode().filter_results for acl in result.matching_acls]
+            await self._creation.wait_until(lambda image: not any(acl in authorizer for acl in removed))
         return response
 
 
@@ -152,10 +153,6 @@ def refuse_creations(request: CreateAclsRequest, code: ErrorCode, text: str) -> 
 def refuse_filters(request: DeleteAclsRequest, code: ErrorCode, text: str) -> DeleteAclsResponse:
     result = DeleteAclsResponse.DeleteAclsFilterResult
     return DeleteAclsResponse(filter_results=[result(error_code=code, error_message=text) for _ in request.filters])
-
-
-def forwarding_code(error: Exception) -> ErrorCode:
-    return error.code if isinstance(error, KafkaError) else ErrorCode.REQUEST_TIMED_OUT
 
 
 def _matched(acl: DeleteAclsResponse.DeleteAclsMatchingAcl) -> Acl:

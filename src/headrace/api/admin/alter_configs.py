@@ -185,11 +185,11 @@ class AlterConfigsApi:
         if not context.may(Operation.ALTER_CONFIGS, Resource.CLUSTER):
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
         self._check_id(resource.resource_name, "Unexpected node id. Expected {}, but received {}")
-        for really in (False, True):  # check all levels before changing any
-            if really and validate_only:
+        for apply in (False, True):  # check all levels before changing any
+            if apply and validate_only:
                 return
             for config in resource.configs:
-                change_level(config.name, config.config_operation, config.value, really=really)
+                change_level(config.name, config.config_operation, config.value, apply=apply)
 
 
 def _key(resource: Any) -> tuple[int, str]:

@@ -70,7 +70,7 @@ class ControllerClusterApi:
         )
 
 
-class ClusterApi:
+class DescribeClusterApi:
     def __init__(self, image: Callable[[], Image], node_id: NodeId, cluster_id: str) -> None:
         self._image = image
         self._node_id = node_id

@@ -75,7 +75,7 @@ class Entry(NamedTuple):
     source: Source = Source.DEFAULT  # the source if there are no layers
 
 
-class ConfigsApi:
+class DescribeConfigsApi:
     def __init__(self, image: Callable[[], Image], options: DynamicOptions, node_id: NodeId) -> None:
         self._image = image
         self._options = options

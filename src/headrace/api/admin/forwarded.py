@@ -61,9 +61,9 @@ class ForwardedApi:
         response = await self.handle(context, received)
         if isinstance(response, CreatePartitionsResponse):
             return response  # every topic has failed
-        made = {topic.name for topic in response.decode().results if topic.error_code == ErrorCode.NONE}
-        if made and not request.validate_only:
-            requested = {topic.name: topic.count for topic in request.topics if topic.name in made}
+        created = {topic.name for topic in response.decode().results if topic.error_code == ErrorCode.NONE}
+        if created and not request.validate_only:
+            requested = {topic.name: topic.count for topic in request.topics if topic.name in created}
             await self._creation.wait_until(
                 lambda image: all(image.partition(name, count - 1) is not None for name, count in requested.items())
             )

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.api.admin.acls import Decide, forwarding_code
+from headrace.api.admin.acls import Decide
+from headrace.api.error_responses import code_of
 from headrace.api.permissions import ALTER_CLUSTER, ALTER_CLUSTER_FORWARDED, DESCRIBE_CLUSTER
 from headrace.base.errors import ErrorCode, HeadraceError
 from headrace.broker.forwarding import Forwarding
@@ -60,7 +61,7 @@ class ScramApi:
         try:
             response = await self._forwarding.forward(context, received)
         except (OSError, HeadraceError) as error:
-            return refuse_alteration(request, forwarding_code(error), str(error))
+            return refuse_alteration(request, code_of(error), str(error))
         done = {result.user for result in response.decode().results if result.error_code == ErrorCode.NONE}
 
         def seen(image: Image) -> bool:

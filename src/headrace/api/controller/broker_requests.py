@@ -1,6 +1,6 @@
 """Requests to a controller: registration, heartbeats, topics, forwarded requests, producer id blocks.
 
-`api.quorum`, `api.controller_admin`, `api.acls` and `api.scram` have the others.
+`quorum_requests` and `admin_requests` have the others, `api.admin` those that are similar on a broker.
 """
 
 from __future__ import annotations

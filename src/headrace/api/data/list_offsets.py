@@ -23,7 +23,7 @@ PartitionResponse = ListOffsetsResponse.ListOffsetsPartitionResponse
 _VERSION_MIN = {MAX_TIMESTAMP: 7, -4: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
 
-class OffsetsApi:
+class ListOffsetsApi:
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from headrace.api.groups.classic_groups import coordinator_request, request_decision
+from headrace.api.groups.group_decisions import coordinator_request, request_decision
 from headrace.api.permissions import on_groups
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import Uuid

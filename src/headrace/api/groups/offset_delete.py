@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.api.groups.classic_groups import coordinator_request
+from headrace.api.groups.group_decisions import coordinator_request
 from headrace.api.groups.offset_commit import topic_refusal
 from headrace.api.permissions import on_groups
 from headrace.base.errors import ErrorCode, KafkaError

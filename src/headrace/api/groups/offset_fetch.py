@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from headrace.api.groups.classic_groups import coordinator_request
+from headrace.api.groups.group_decisions import coordinator_request
 from headrace.api.permissions import on_groups
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import ZERO_UUID

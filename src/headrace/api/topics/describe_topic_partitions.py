@@ -23,7 +23,7 @@ Described = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseParti
 Cursor = DescribeTopicPartitionsResponse.Cursor
 
 
-class TopicPagesApi:
+class DescribeTopicPartitionsApi:
     def __init__(self, image: Callable[[], Image], partitions_max: int) -> None:
         self._image = image
         self._partitions_max = partitions_max

@@ -21,7 +21,7 @@ from headrace.server.dispatch import Service
 Described = DescribeTransactionsResponse.TransactionState
 
 
-class TransactionReadsApi:
+class DescribeTransactionsApi:
     def __init__(self, transactions: Coordination[TransactionShard], clock: Clock) -> None:
         self._transactions = transactions
         self._clock = clock

@@ -49,7 +49,7 @@ class TransactionalProducers:
         )
 
 
-class ProducersApi:
+class InitProducerIdApi:
     """The handler of InitProducerId; `unstable_versions` adds a version that Kafka may still change."""
 
     def __init__(

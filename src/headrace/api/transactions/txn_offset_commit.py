@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.api.groups.classic_groups import coordinator_request
+from headrace.api.groups.group_decisions import coordinator_request
 from headrace.api.permissions import on_transactional_ids
 from headrace.base.eager import at_once
 from headrace.base.errors import ErrorCode, KafkaError
@@ -40,7 +40,7 @@ VERIFICATION_ERRORS = APPEND_ERRORS | {
 }
 
 
-class TransactionalOffsetsApi:
+class TxnOffsetCommitApi:
     def __init__(
         self,
         groups: Coordination[GroupShard],

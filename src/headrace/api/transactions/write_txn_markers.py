@@ -42,7 +42,7 @@ _NOT_READY = frozenset(
 )
 
 
-class MarkersApi:
+class WriteTxnMarkersApi:
     def __init__(self, replicas: Replicas, clock: Clock, end_offsets: EndOffsets) -> None:
         self._replicas = replicas
         self._clock = clock

@@ -19,7 +19,7 @@ Response = DescribeClientQuotasResponse
 Filter = dict[str, DescribeClientQuotasRequest.ComponentData]
 
 
-class ClientQuotasApi:
+class DescribeClientQuotasApi:
     def __init__(self, image: Callable[[], Image]) -> None:
         self._image = image
 

@@ -1,14 +1,12 @@
-"""DescribeLogDirs 1–5 and AlterReplicaLogDirs 1–2: replicas and free space of each log directory; moving a replica."""
+"""DescribeLogDirs 1–5: replicas and free space of each log directory."""
 
 from __future__ import annotations
 
 import asyncio
 
-from headrace.api.error_responses import refuse
-from headrace.api.permissions import ALTER_CLUSTER, DESCRIBE_CLUSTER
-from headrace.base.errors import ErrorCode, KafkaError
+from headrace.api.permissions import DESCRIBE_CLUSTER
+from headrace.base.errors import ErrorCode
 from headrace.protocol.apis import ApiKey
-from headrace.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
 from headrace.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from headrace.replication.dir_moves import DirMoves
 from headrace.replication.directories import Directories
@@ -19,11 +17,10 @@ from headrace.storage.log_dirs import LogDir
 
 Result = DescribeLogDirsResponse.DescribeLogDirsResult
 Described = DescribeLogDirsResponse.DescribeLogDirsPartition
-Moved = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
 UNKNOWN_BYTES = -1
 
 
-class LogDirsApi:
+class DescribeLogDirsApi:
     def __init__(
         self,
         replicas: Replicas,
@@ -37,12 +34,9 @@ class LogDirsApi:
         self._loop = loop
 
     def services(self) -> list[Service]:
-        return [
-            Service(ApiKey.DESCRIBE_LOG_DIRS, (1, 5), self.describe, DESCRIBE_CLUSTER),
-            Service(ApiKey.ALTER_REPLICA_LOG_DIRS, (1, 2), self.alter, ALTER_CLUSTER, refuse),
-        ]
+        return [Service(ApiKey.DESCRIBE_LOG_DIRS, (1, 5), self.handle, DESCRIBE_CLUSTER)]
 
-    async def describe(self, context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    async def handle(self, context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
         requested = (
             None
             if request.topics is None
@@ -87,20 +81,4 @@ class LogDirsApi:
             total_bytes=total,
             usable_bytes=usable,
             is_cordoned=self._directories.is_cordoned(log_dir),
-        )
-
-    def alter(self, context: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
-        results: dict[str, list[Moved]] = {}
-        for directory in request.dirs:
-            for topic in directory.topics:
-                for index in topic.partitions:
-                    moved = Moved(partition_index=index)
-                    try:
-                        self._moves.move(topic.name, index, directory.path)
-                    except KafkaError as error:
-                        moved.error_code = error.code
-                    results.setdefault(topic.name, []).append(moved)
-        topic_result = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
-        return AlterReplicaLogDirsResponse(
-            results=[topic_result(topic_name=name, partitions=moved) for name, moved in results.items()]
         )
