@@ -117,11 +117,11 @@ def test_valid_dynamic_option_changes_are_accepted():
 def test_logger_levels_can_be_changed_and_reset():
     name = "headrace.broker.dynamic_options"
     assert name in loggers()
-    change_level(name, SET, "TRACE", really=False)
+    change_level(name, SET, "TRACE", apply=False)
     assert loggers()[name] != "TRACE"
-    change_level(name, SET, "TRACE", really=True)
+    change_level(name, SET, "TRACE", apply=True)
     assert loggers()[name] == "TRACE"
-    change_level(name, DELETE, None, really=True)
+    change_level(name, DELETE, None, apply=True)
     assert loggers()[name] == loggers()["root"]
 
 
@@ -137,5 +137,5 @@ def test_logger_levels_can_be_changed_and_reset():
 )
 def test_invalid_logger_level_changes_are_refused(name, operation, value, code):
     with pytest.raises(KafkaError) as caught:
-        change_level(name, operation, value, really=True)
+        change_level(name, operation, value, apply=True)
     assert caught.value.code is code
