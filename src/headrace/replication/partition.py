@@ -14,7 +14,15 @@ from crc32c import crc32c
 from headrace.base.errors import ErrorCode, KafkaError
 from headrace.base.ids import NodeId, TopicPartition, Uuid
 from headrace.options.table import LONG_MAX
-from headrace.records.batch import CODEC_MASK, CRC_START, HEADER_BYTES, BatchHeader, pack_header, unpack_header
+from headrace.records.batch import (
+    CODEC_MASK,
+    CRC_START,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    BatchHeader,
+    pack_header,
+    unpack_header,
+)
 from headrace.records.compression import Codec
 from headrace.records.control import TransactionMarker, build_marker
 from headrace.records.kernel import inspect_plain_batch
@@ -175,7 +183,7 @@ class Partition:
         Return None, or raise KafkaError, if `check` has to decide: the batch is invalid, of a transaction, to be converted, or too
         large for the event loop. A new rule of `check` needs its counterpart here.
         """
-        if self.compresses or len(batch) > self.log.config.max_message_bytes:
+        if self.compresses:
             return None
         inspected = inspect_plain_batch(
             batch, self.requires_keys, now_ms - self.before_max_ms, now_ms + self.after_max_ms
@@ -183,7 +191,11 @@ class Partition:
         if inspected is None:
             return self._check_simple_compressed(batch, now_ms)
         header = make_header(inspected[0])
-        if header.base_offset or crc32c(batch[CRC_START:]) != header.crc:
+        if (
+            header.batch_length > self.log.config.max_message_bytes - LENGTH_OVERHEAD_BYTES
+            or header.base_offset
+            or crc32c(batch[CRC_START:]) != header.crc
+        ):
             return None
         return header, inspected[1]
 
@@ -191,6 +203,7 @@ class Partition:
         header = read_produced_header(batch)
         if (
             header.size != len(batch)
+            or header.size > self.log.config.max_message_bytes
             or header.base_offset
             or not 0 < header.attributes <= CODEC_MAX
             or self.needs_thread(header)

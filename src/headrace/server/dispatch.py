@@ -137,13 +137,6 @@ class _Route:
             parts.insert(0, _PREFIX.pack(size + 4, correlation_id))
         return parts
 
-    def deferred_frame(self, correlation_id: int, result: Any) -> ResponseParts:
-        if result is None:
-            return []
-        if type(result) is EncodedResponse:
-            return [_SIZE.pack(len(result.frame)) + result.frame]
-        return self.frame(correlation_id, result)
-
 
 def _keep_frame(
     decode: Callable[[memoryview, int], tuple[Any, int]],
@@ -267,7 +260,13 @@ class Dispatcher:
             if not future.cancelled():
                 error = future.exception()
                 if error is None:
-                    response = route.deferred_frame(correlation_id, future.result())
+                    result = future.result()
+                    if result is None:
+                        response = []
+                    elif type(result) is EncodedResponse:
+                        response = [_SIZE.pack(len(result.frame)) + result.frame]
+                    else:
+                        response = route.frame(correlation_id, result)
                 else:
                     level = logging.WARNING if isinstance(error, HeadraceError) else logging.ERROR
                     log.log(level, "%s failed: %s", route.name, error, exc_info=error)
