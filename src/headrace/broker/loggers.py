@@ -33,7 +33,7 @@ def loggers() -> dict[str, str]:
 
 
 def change_level(name: str, operation: int, value: str | None, *, apply: bool) -> None:
-    """Set or delete the level of a logger; only validate if `really` is false.
+    """Set or delete the level of a logger; only validate it if `apply` is false.
 
     Raise KafkaError, with Kafka's messages, if the operation, the logger or the level is invalid.
     """

@@ -57,9 +57,9 @@ class MarkerSender:
         task.add_done_callback(self._ended)
 
     async def ended(self, transactional_id: str, timeout_s: float) -> None:
-        """Wait until this broker has delivered the latest markers of the id, for at most `patience_s`.
+        """Wait until this broker has delivered the latest markers of the id, for at most `timeout_s`.
 
-        If this broker is delivering none, another one may be: then wait for the whole `patience_s`.
+        If this broker is delivering none, another one may be: then wait for the whole `timeout_s`.
         """
         task = self._under_way.get(transactional_id)
         if task is None:

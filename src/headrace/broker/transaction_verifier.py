@@ -21,7 +21,7 @@ NO_LEADER = -1
 class CoordinatorVerifier:
     """Sends AddPartitionsToTxn to the coordinator, and retries while the previous transaction is still ending.
 
-    `patience_s` returns the pause between two attempts and the total time to keep trying. `ended` returns after such a pause, or earlier
+    `retry_times_s` returns the pause between two attempts and the total time to keep trying. `ended` returns after such a pause, or earlier
     once the transaction is known to have ended.
     """
 
@@ -30,13 +30,13 @@ class CoordinatorVerifier:
         image: Callable[[], Image],
         brokers: BrokerChannel,
         loop: asyncio.AbstractEventLoop,
-        timeout_s: Callable[[], tuple[float, float]],
+        retry_times_s: Callable[[], tuple[float, float]],
         ended: Callable[[str, float], Awaitable[None]],
     ) -> None:
         self._image = image
         self._brokers = brokers
         self._loop = loop
-        self._retry_times_s = timeout_s
+        self._retry_times_s = retry_times_s
         self._ended = ended
 
     async def verify(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SCRATCH_BYTES = 64 * 1024
-REFUSAL_LOG_LINES_PER_SECOND = 10  # log lines per second: logging costs more than refusing the connection
+REFUSAL_LOG_LINES_PER_SECOND = 10  # logging costs more than refusing the connection
 HELD_S = 1.0  # time for which a refused connection stays open when there are many
 HELD_MAX = 1000  # refused connections that stay open; others are closed at once
 HELD_CLOSE_INTERVAL_S = 0.02  # interval at which held connections are closed
@@ -68,7 +68,7 @@ class ConnectionPool:
         self._loop = loop
         self._flushing: list[Connection] = []
         self._held: deque[tuple[float, asyncio.Transport]] = deque()  # closing times and refused connections
-        self._second = 0.0  # start of the second in which `_told` refusals were logged
+        self._second = 0.0  # start of the second in which `_logged` refusals were logged
         self._logged = self._suppressed = 0  # refusals logged in that second; those not logged since the last log line
         self.renew_scratch()
 
